@@ -18,7 +18,7 @@ from ...ops.codecs.formats import recognise
 from ...ops.errors import SampleError, SpecError
 from ...ops.video.media import Clip
 from ...readers.file import File
-from ...readers.video import VideoReader
+from ...readers.videos.reader import VideoReader
 from ..graph.nodes import Graph
 
 LARGE = 8_000_000

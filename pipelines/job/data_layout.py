@@ -21,7 +21,7 @@ from ...ops.storage.urls import Store, is_url, join, plain_path
 from ...readers.file import MEDIA_FILTERS
 from ...readers.listing import lines_of
 from ...readers.mxnet import labels_of
-from ...readers.parquet.columns import Where
+from ...readers.parquet.columns import ReadableColumn
 from ...readers.parquet.reader import columns_of
 from ...writers.base import ENCODED, find_writer
 from ...writers.bytes import sidecar
@@ -388,10 +388,10 @@ def _recordio(paths: list[Path], _: Sequence[str] = ()) -> SourceLayout:
     )
 
 
-def _columns(paths: list[Path], names: Sequence[str]) -> tuple[Path, list[Where], list[str]]:
+def _columns(paths: list[Path], names: Sequence[str]) -> tuple[Path, list[ReadableColumn], list[str]]:
     """The columns that most of ``paths`` have, the first of these files, and the columns that cannot be read. Raises
     SpecError where no more than half of the files agree, JobError where none can be read."""
-    seen: list[tuple[Path, list[Where], list[str]]] = []
+    seen: list[tuple[Path, list[ReadableColumn], list[str]]] = []
     problem: JobError | None = None
     for path in paths[:PEEK]:
         try:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from ...ops.errors import RejectCode, SampleError, SpecError
 from ..fetch.extents import FREE_UNPACKED, MAX_RATIO, Mapped
-from .columns import Values, Where, resolve, values_of
+from .columns import ColumnValues, ReadableColumn, resolve, values_of
 from .pages import walk_pages
 
 I64 = npt.NDArray[np.int64]
@@ -34,14 +34,14 @@ _STREAMS = 4
 
 
 @dataclass(slots=True)
-class File:
+class FileFacts:
     """Facts from a file's footer. Created by `ParquetFiles.look`."""
 
     rows: list[int] = field(default_factory=list)
     """Number of rows of each row group."""
     wanted: list[int] = field(default_factory=list)
     """Unpacked bytes of each row group's requested columns."""
-    columns: tuple[Where, ...] = ()
+    columns: tuple[ReadableColumn, ...] = ()
     code: RejectCode = "corrupt_record"
     problem: str = ""
     """Reason for which none of its rows can be read; empty if they can."""
@@ -50,14 +50,14 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
-class Bad:
+class Unreadable:
     """In place of a block: the reason for which it cannot be read."""
 
     code: RejectCode
     message: str
 
 
-Block = tuple[Values, ...] | Bad
+Block = tuple[ColumnValues, ...] | Unreadable
 
 
 def errors() -> tuple[type[BaseException], ...]:
@@ -67,13 +67,13 @@ def errors() -> tuple[type[BaseException], ...]:
     return (pa.ArrowException, OSError, ValueError, pa.ArrowMemoryError)
 
 
-def said(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
     """Text of a pyarrow error, on one line."""
     text = " ".join(str(error).split())
     return text[:200] or type(error).__name__
 
 
-class Files:
+class ParquetFiles:
     """The mapped files and their footers. Several threads may call it."""
 
     def __init__(self, mapped: Mapped) -> None:
@@ -103,39 +103,39 @@ class Files:
                 self._footers.popitem(last=False)
         return found
 
-    def look(self, i: int, names: Sequence[str]) -> File:
+    def look(self, i: int, names: Sequence[str]) -> FileFacts:
         """Return facts from the footer of file ``i`` about columns ``names``."""
-        told = File()
+        facts = FileFacts()
         if i in self.mapped.damage:
-            told.problem = self.mapped.damage[i]
-            return told
+            facts.problem = self.mapped.damage[i]
+            return facts
         try:
             meta = self.footer(i)
-            told.rows = [meta.row_group(g).num_rows for g in range(meta.num_row_groups)]
+            facts.rows = [meta.row_group(g).num_rows for g in range(meta.num_row_groups)]
             schema = meta.schema.to_arrow_schema()
         except errors() as e:
-            told.rows, told.problem = [], f"its footer cannot be read: {said(e)}"
-            return told
+            facts.rows, facts.problem = [], f"its footer cannot be read: {one_line(e)}"
+            return facts
         if wrong := wrong_sizes(self.content(i), meta):
-            told.rows, told.problem = [], f"its footer is damaged: {wrong}"
-            return told
-        if any(not 0 <= n <= _MOST_ROWS for n in told.rows) or sum(told.rows) != meta.num_rows:
-            told.rows, told.problem = [], "its footer is damaged: numbers of rows that do not add up"
-            return told
-        if not any(told.rows):  # pandas gives columns without values any type
-            told.rows = []
-            return told
+            facts.rows, facts.problem = [], f"its footer is damaged: {wrong}"
+            return facts
+        if any(not 0 <= n <= _MOST_ROWS for n in facts.rows) or sum(facts.rows) != meta.num_rows:
+            facts.rows, facts.problem = [], "its footer is damaged: numbers of rows that do not add up"
+            return facts
+        if not any(facts.rows):  # pandas gives columns without values any type
+            facts.rows = []
+            return facts
         try:
-            told.columns = tuple(resolve(schema, n) for n in names)
+            facts.columns = tuple(resolve(schema, n) for n in names)
         except SpecError as e:
-            told.code, told.problem, told.hint = "missing_feature", str(e), str(e)
-            return told
-        leaves = leaves_of(meta, told.columns)
-        for g, rows in enumerate(told.rows):
+            facts.code, facts.problem, facts.hint = "missing_feature", str(e), str(e)
+            return facts
+        leaves = leaves_of(meta, facts.columns)
+        for g, rows in enumerate(facts.rows):
             group = meta.row_group(g)
             sizes = sum(max(0, group.column(k).total_uncompressed_size) for k in leaves)
-            told.wanted.append(sizes + 8 * rows * len(leaves))
-        return told
+            facts.wanted.append(sizes + 8 * rows * len(leaves))
+        return facts
 
 
 def wrong_sizes(data: memoryview, meta: Any) -> str:
@@ -164,7 +164,7 @@ def wrong_sizes(data: memoryview, meta: Any) -> str:
     return ""
 
 
-def leaves_of(meta: Any, columns: Sequence[Where]) -> list[int]:
+def leaves_of(meta: Any, columns: Sequence[ReadableColumn]) -> list[int]:
     """Numbers of the leaves of the Parquet schema that hold ``columns``."""
     wanted = {c.leaf for c in columns}
     inside = tuple(w + "." for w in wanted)
@@ -176,21 +176,26 @@ class Blocks:
     """The blocks of the requested columns of all files. Several threads may share it; its reader owns it."""
 
     def __init__(
-        self, files: Files, told: Sequence[File], columns: Sequence[tuple[Where, ...]], room: int, check: bool
+        self,
+        files: ParquetFiles,
+        facts: Sequence[FileFacts],
+        columns: Sequence[tuple[ReadableColumn, ...]],
+        capacity: int,
+        check: bool,
     ) -> None:
         """``columns`` of each file; ``capacity``: bytes of blocks that are cached; ``check`` the checksums of pages."""
         self._files = files
         self._columns = columns
         self._check = check
-        self._room = room
-        numbers = [range(len(t.rows)) if t.rows or not t.problem else (-1,) for t in told]
-        self.file: I64 = np.repeat(np.arange(len(told)), [len(n) for n in numbers])
+        self._capacity = capacity
+        numbers = [range(len(t.rows)) if t.rows or not t.problem else (-1,) for t in facts]
+        self.file: I64 = np.repeat(np.arange(len(facts)), [len(n) for n in numbers])
         self.number: I64 = np.array([g for n in numbers for g in n], np.int64)
         """Number of each row group in its file; -1 for a file whose row groups are unknown, which counts as one row."""
-        self.rows: I64 = np.array([r for t in told for r in (t.rows or ([1] if t.problem else []))], np.int64)
+        self.rows: I64 = np.array([r for t in facts for r in (t.rows or ([1] if t.problem else []))], np.int64)
         self.firsts: I64 = np.cumsum(self.rows) - self.rows
         self.bytes: I64 = np.array(
-            [w for t in told for w in (t.wanted or [0] * (len(t.rows) or bool(t.problem)))], np.int64
+            [w for t in facts for w in (t.wanted or [0] * (len(t.rows) or bool(t.problem)))], np.int64
         )
         cuts = np.maximum(1, -(-self.bytes // BLOCK))
         self.step: I64 = np.maximum(1, -(-self.rows // cuts))
@@ -220,10 +225,10 @@ class Blocks:
                 return self._keep(key, self._whole(group))
             return self._part(group, block)
         except SampleError as e:
-            bad = Bad(e.code, str(e))
+            bad = Unreadable(e.code, str(e))
         except errors() as e:
-            bad = Bad("corrupt_record", f"{self._name(group)} cannot be decoded: {said(e)}")
-        return self._keep(key, Bad("read_failed", CUT_SHORT) if self._is_cut_short(group) else bad)
+            bad = Unreadable("corrupt_record", f"{self._name(group)} cannot be decoded: {one_line(e)}")
+        return self._keep(key, Unreadable("read_failed", CUT_SHORT) if self._is_cut_short(group) else bad)
 
     def _is_cut_short(self, group: int) -> bool:
         """Whether the file was truncated: the end of a partial page reads as zeros, without any error."""
@@ -238,7 +243,7 @@ class Blocks:
             if key not in self._kept:
                 self._kept[key] = block
                 self._size += _size_of(block)
-            while self._size > self._room and len(self._kept) > 1:
+            while self._size > self._capacity and len(self._kept) > 1:
                 self._size -= _size_of(self._kept.popitem(last=False)[1])
         return block
 
@@ -258,7 +263,9 @@ class Blocks:
         )  # fmt: skip
         return opened, list(dict.fromkeys(c.leaf for c in columns))
 
-    def _examine(self, group: Any, leaves: Sequence[int], columns: Sequence[Where], data: memoryview) -> list[str]:
+    def _examine(
+        self, group: Any, leaves: Sequence[int], columns: Sequence[ReadableColumn], data: memoryview
+    ) -> list[str]:
         """Columns to read as dictionary indices, because their values might otherwise grow without bound."""
         by_words = []
         kinds = {c.leaf: c.kind for c in columns}
@@ -272,9 +279,11 @@ class Blocks:
             if not 0 <= start <= stop <= len(data):
                 raise SampleError("corrupt_record", f"{name}: bytes {start} to {stop} are not in the file")
             pages = walk_pages(data, start, stop, chunk.num_values)
-            told, packed = chunk.total_uncompressed_size, chunk.total_compressed_size
-            if pages.unpacked > 2 * max(0, told) + (1 << 20):
-                raise SampleError("corrupt_record", f"{name}: pages of {pages.unpacked} bytes, the footer says {told}")
+            stated, packed = chunk.total_uncompressed_size, chunk.total_compressed_size
+            if pages.unpacked > 2 * max(0, stated) + (1 << 20):
+                raise SampleError(
+                    "corrupt_record", f"{name}: pages of {pages.unpacked} bytes, the footer says {stated}"
+                )
             kind = kinds.get(chunk.path_in_schema, "list")
             if kind == "list" and 8 * pages.values > max(FREE_UNPACKED, MAX_RATIO * packed):
                 raise SampleError("too_large", f"{name}: {packed} bytes unpack to {pages.values} values, more than "
@@ -302,7 +311,7 @@ class Blocks:
         sizes = np.clip(np.array([c.total_compressed_size for c in chunks], np.int64), 0, size - low)
         will_need(self._files.mapped.data, low + base, sizes, mmap.PAGESIZE)
 
-    def _take(self, table: Any, rows: int, columns: tuple[Where, ...], group: int) -> Block:
+    def _take(self, table: Any, rows: int, columns: tuple[ReadableColumn, ...], group: int) -> Block:
         if self._is_cut_short(group):
             raise SampleError("read_failed", CUT_SHORT)
         if table.num_rows != rows:
@@ -370,4 +379,4 @@ class _Stream:
 
 
 def _size_of(block: Block) -> int:
-    return 0 if isinstance(block, Bad) else sum(v.nbytes for v in block)
+    return 0 if isinstance(block, Unreadable) else sum(v.nbytes for v in block)

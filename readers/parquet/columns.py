@@ -19,7 +19,7 @@ KINDS = "bytes, texts, numbers, lists of numbers, and images as Hugging Face's d
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class ReadableColumn:
     """A column that can be read. Created by `resolve`."""
 
     name: str
@@ -37,7 +37,7 @@ class Where:
 
 
 @dataclass(frozen=True, slots=True)
-class Values:
+class ColumnValues:
     """The values of some rows: ``data[starts[i] : starts[i] + counts[i]]``, 1-D."""
 
     data: npt.NDArray[Any]
@@ -51,7 +51,7 @@ class Values:
         return int(self.data.nbytes + 17 * len(self.starts))
 
 
-def resolve(schema: Any, name: str) -> Where:
+def resolve(schema: Any, name: str) -> ReadableColumn:
     """Find column ``name`` of an Arrow schema; ``a.b`` is field b of struct a. Raises SpecError that lists the
     columns."""
     found = schema.get_all_field_indices(name)
@@ -68,12 +68,12 @@ def resolve(schema: Any, name: str) -> Where:
         if kind is None:
             raise SpecError(f"there is no column {name!r}{nearest(name, schema.names)}; columns: "
                             + ", ".join(schema.names))  # fmt: skip
-    if _is_struct(kind) and _plain(_field(kind, "bytes")) == ("bytes", np.dtype(np.uint8)):
+    if _is_struct(kind) and _kind_and_dtype(_field(kind, "bytes")) == ("bytes", np.dtype(np.uint8)):
         path, kind = (*path, "bytes"), _field(kind, "bytes")
-    told = _plain(kind)
-    if told is None:
+    how = _kind_and_dtype(kind)
+    if how is None:
         raise SpecError(f"column {name!r} is of type {kind}; {KINDS}")
-    return Where(name, *told, path)
+    return ReadableColumn(name, *how, path)
 
 
 def _inside(kind: Any, rest: str, path: tuple[str, ...]) -> tuple[tuple[str, ...], Any]:
@@ -98,7 +98,7 @@ def _field(kind: Any, name: str) -> Any:
     return kind.field(kind.get_field_index(name)).type
 
 
-def _plain(kind: Any) -> tuple[Kind, np.dtype[Any]] | None:
+def _kind_and_dtype(kind: Any) -> tuple[Kind, np.dtype[Any]] | None:
     """Kind and dtype as which a column is read; None if its type is not supported."""
     import pyarrow as pa
 
@@ -106,9 +106,9 @@ def _plain(kind: Any) -> tuple[Kind, np.dtype[Any]] | None:
     if kind is None:
         return None
     if isinstance(kind, pa.BaseExtensionType):
-        return _plain(kind.storage_type)
+        return _kind_and_dtype(kind.storage_type)
     if types.is_dictionary(kind):
-        inner = _plain(kind.value_type)
+        inner = _kind_and_dtype(kind.value_type)
         return inner if inner is not None and inner[0] != "list" else None
     if types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind):
         return "bytes", np.dtype(np.uint8)
@@ -140,7 +140,7 @@ def _number(kind: Any) -> np.dtype[Any] | None:
 # -- arrays -----------------------------------------------------------------------------------------------------------
 
 
-def values_of(column: Any, where: Where) -> Values:
+def values_of(column: Any, where: ReadableColumn) -> ColumnValues:
     """Convert a chunked array of the column ``where.path[0]`` to values. Raises SampleError for arrays that are
     inconsistent."""
     parts = []
@@ -150,13 +150,13 @@ def values_of(column: Any, where: Where) -> Values:
         parts.append(_values(array, where))
     if not parts:
         none = np.zeros(0, np.int64)
-        return Values(np.zeros(0, where.dtype), none, none, np.zeros(0, np.bool_))
+        return ColumnValues(np.zeros(0, where.dtype), none, none, np.zeros(0, np.bool_))
     return parts[0] if len(parts) == 1 else _join(parts)
 
 
-def _join(parts: Sequence[Values]) -> Values:
+def _join(parts: Sequence[ColumnValues]) -> ColumnValues:
     at = np.cumsum([0, *(len(p.data) for p in parts[:-1])])
-    return Values(
+    return ColumnValues(
         np.concatenate([p.data for p in parts]),
         np.concatenate([p.starts + a for p, a in zip(parts, at.tolist(), strict=True)]),
         np.concatenate([p.counts for p in parts]),
@@ -164,7 +164,7 @@ def _join(parts: Sequence[Values]) -> Values:
     )
 
 
-def _values(array: Any, where: Where) -> Values:
+def _values(array: Any, where: ReadableColumn) -> ColumnValues:
     import pyarrow as pa
 
     if isinstance(array.type, pa.BaseExtensionType):
@@ -174,7 +174,9 @@ def _values(array: Any, where: Where) -> Values:
         return _from_dictionary(array, where, missing)
     n = len(array)
     if where.kind == "number":
-        return Values(_numbers(array).astype(where.dtype, copy=False), np.arange(n), np.ones(n, np.int64), missing)
+        return ColumnValues(
+            _numbers(array).astype(where.dtype, copy=False), np.arange(n), np.ones(n, np.int64), missing
+        )
     if where.kind == "list":
         return _lists(array, missing)
     if pa.types.is_fixed_size_binary(array.type):
@@ -187,20 +189,20 @@ def _values(array: Any, where: Where) -> Values:
     return _checked(_view(array.buffers()[2], np.uint8), starts, counts, missing)
 
 
-def _from_dictionary(array: Any, where: Where, missing: npt.NDArray[np.bool_]) -> Values:
+def _from_dictionary(array: Any, where: ReadableColumn, missing: npt.NDArray[np.bool_]) -> ColumnValues:
     words = _values(array.dictionary, where)
     index = np.where(missing, 0, _numbers(array.indices)).astype(np.int64)
     if not len(words.starts):
         if not missing.all():
             raise SampleError("corrupt_record", f"column {where.name!r}: its dictionary is empty")
         zeros = np.zeros(len(array), np.int64)
-        return Values(words.data, zeros, zeros, missing)
+        return ColumnValues(words.data, zeros, zeros, missing)
     if len(index) and (int(index.min()) < 0 or int(index.max()) >= len(words.starts)):
         raise SampleError("corrupt_record", f"column {where.name!r}: a value is not in its dictionary")
-    return Values(words.data, words.starts[index], words.counts[index], missing | words.missing[index])
+    return ColumnValues(words.data, words.starts[index], words.counts[index], missing | words.missing[index])
 
 
-def _lists(array: Any, missing: npt.NDArray[np.bool_]) -> Values:
+def _lists(array: Any, missing: npt.NDArray[np.bool_]) -> ColumnValues:
     import pyarrow as pa
 
     n = len(array)
@@ -218,11 +220,11 @@ def _lists(array: Any, missing: npt.NDArray[np.bool_]) -> Values:
     return _checked(data, starts, counts, missing)
 
 
-def _checked(data: npt.NDArray[Any], starts: I64, counts: I64, missing: npt.NDArray[np.bool_]) -> Values:
+def _checked(data: npt.NDArray[Any], starts: I64, counts: I64, missing: npt.NDArray[np.bool_]) -> ColumnValues:
     starts, counts = np.where(missing, 0, starts), np.where(missing, 0, counts)
     if len(starts) and (int(starts.min()) < 0 or int(counts.min()) < 0 or int((starts + counts).max()) > len(data)):
         raise SampleError("corrupt_record", "values reach outside of their column")
-    return Values(data, starts, counts, missing)
+    return ColumnValues(data, starts, counts, missing)
 
 
 def _extents(array: Any, buffer: int) -> tuple[I64, I64]:

@@ -46,9 +46,9 @@ def walk_pages(data: memoryview, at: int, stop: int, values: int) -> Pages:
         try:
             header, body = _struct(data[: min(stop, at + _HEADER)], at, 0)
             unpacked, packed = int(header[_UNPACKED]), int(header[_PACKED])
-            told: dict[int, Any] = next((header[f] for f in (_DATA, _DATA_V2, _DICTIONARY) if f in header), {})
-            count = int(told.get(1, 0))
-            by_words = told.get(_ENCODING_V2 if _DATA_V2 in header else _ENCODING) in _BY_WORDS
+            fields: dict[int, Any] = next((header[f] for f in (_DATA, _DATA_V2, _DICTIONARY) if f in header), {})
+            count = int(fields.get(1, 0))
+            by_words = fields.get(_ENCODING_V2 if _DATA_V2 in header else _ENCODING) in _BY_WORDS
         except (IndexError, KeyError, TypeError, ValueError, AttributeError) as e:
             raise SampleError("corrupt_record", f"no page begins at byte {at}: {e}") from None
         if packed < 0 or unpacked < 0 or count < 0 or packed > len(data) - body:

@@ -19,8 +19,8 @@ from ...ops.storage.inventory import InventoryEntries
 from ..fetch.extents import MAX_RECORD, Groups, Mapped, expand, one_or_more, payload, short_names
 from ..fetch.parallel import spread
 from ..join.reader import JoiningReader
-from .blocks import CUT_SHORT, Bad, Blocks, File, Files, errors, said
-from .columns import Values, Where, resolve
+from .blocks import CUT_SHORT, Blocks, FileFacts, ParquetFiles, Unreadable, errors, one_line
+from .columns import ColumnValues, ReadableColumn, resolve
 
 I64 = npt.NDArray[np.int64]
 U8 = npt.NDArray[np.uint8]
@@ -38,28 +38,28 @@ class _ParquetRecords:
         names = [*reader.columns, *([reader.key] if reader.key else [])]
         self._empty_nulls = reader.nulls == "empty"
         self._mapped = Mapped(paths)
-        files = Files(self._mapped)
+        files = ParquetFiles(self._mapped)
         with ThreadPoolExecutor(min(_THREADS, len(paths))) as pool:
-            told = list(pool.map(lambda i: files.look(i, names), range(len(paths))))
-        if not any(t.columns for t in told):  # no file has rows that can be read
-            for path, t in zip(paths, told, strict=True):
+            facts = list(pool.map(lambda i: files.look(i, names), range(len(paths))))
+        if not any(t.columns for t in facts):  # no file has rows that can be read
+            for path, t in zip(paths, facts, strict=True):
                 if t.hint:
                     raise SpecError(f"{path}: {t.hint}")
-            if told[0].problem:
-                raise JobError(f"{paths[0]}: {told[0].problem}; is it a Parquet file?")
-        nothing = tuple(Where(name, "bytes", np.dtype(np.uint8), (name,)) for name in names)
+            if facts[0].problem:
+                raise JobError(f"{paths[0]}: {facts[0].problem}; is it a Parquet file?")
+        nothing = tuple(ReadableColumn(name, "bytes", np.dtype(np.uint8), (name,)) for name in names)
         # the columns of most files: a damaged first file must not determine those of the others
-        given = Counter(t.columns for t in told if t.columns)
+        given = Counter(t.columns for t in facts if t.columns)
         self._model = given.most_common(1)[0][0] if given else nothing
-        for t in told:
+        for t in facts:
             _compare(t, self._model)
-        self._told = told
+        self._facts = facts
         n = len(reader.columns)
-        columns, keys = [t.columns[:n] for t in told], [t.columns[n:] for t in told]
-        self._blocks = Blocks(files, told, columns, reader.cache_size, reader.check_crc)
-        self._keys = Blocks(files, told, keys, _ROOM_FOR_KEYS, reader.check_crc) if reader.key else None
+        columns, keys = [t.columns[:n] for t in facts], [t.columns[n:] for t in facts]
+        self._blocks = Blocks(files, facts, columns, reader.cache_size, reader.check_crc)
+        self._keys = Blocks(files, facts, keys, _ROOM_FOR_KEYS, reader.check_crc) if reader.key else None
         self._key = reader.key or ""
-        self._files = Groups(np.array([sum(t.rows) or bool(t.problem) for t in told], np.int64))
+        self._files = Groups(np.array([sum(t.rows) or bool(t.problem) for t in facts], np.int64))
         self.groups: I64 | None = self._files.counts
         self._names = short_names(paths)
 
@@ -84,8 +84,8 @@ class _ParquetRecords:
         assert self._keys is not None
         found: list[bytes | None] = []
         for group, block, row in zip(*(a.tolist() for a in self._keys.locate(index)), strict=True):
-            values = Bad("corrupt_record", "") if self._problem(group) else self._keys.get(group, block)
-            if isinstance(values, Bad) or values[0].missing[row]:
+            values = Unreadable("corrupt_record", "") if self._problem(group) else self._keys.get(group, block)
+            if isinstance(values, Unreadable) or values[0].missing[row]:
                 found.append(None)
                 continue
             start, count = int(values[0].starts[row]), int(values[0].counts[row])
@@ -94,7 +94,7 @@ class _ParquetRecords:
         return found
 
     def _problem(self, group: int) -> str:
-        return self._told[int(self._blocks.file[group])].problem
+        return self._facts[int(self._blocks.file[group])].problem
 
     def fingerprint(self) -> str:
         return self._mapped.fingerprint(self._names, self._blocks.file, self._blocks.rows)
@@ -112,19 +112,19 @@ class _ParquetRecords:
         wanted, which = np.unique(np.stack((group, block), axis=1)[good], axis=0, return_inverse=True)
         places = np.flatnonzero(good)
         owners = [places[which.reshape(-1) == k] for k in range(len(wanted))]
-        found: list[tuple[Values, ...] | Bad] = [Bad("internal", "")] * len(wanted)
+        found: list[tuple[ColumnValues, ...] | Unreadable] = [Unreadable("internal", "")] * len(wanted)
         alone = len(wanted) == 1
 
         def read(low: int, high: int) -> None:
             for k in range(low, high):
                 got = blocks.get(int(wanted[k, 0]), int(wanted[k, 1]))
                 rows = row[owners[k]]
-                found[k] = got if isinstance(got, Bad) else tuple(_rows(v, rows, alone) for v in got)
+                found[k] = got if isinstance(got, Unreadable) else tuple(_rows(v, rows, alone) for v in got)
 
         spread(ctx, len(wanted), int(blocks.bytes[wanted[:, 0]].sum()), read)
-        parts: list[tuple[I64, tuple[Values, ...]]] = []
+        parts: list[tuple[I64, tuple[ColumnValues, ...]]] = []
         for at, got in zip(owners, found, strict=True):
-            if isinstance(got, Bad):
+            if isinstance(got, Unreadable):
                 for i in at.tolist():
                     ctx.reject(i, got.code, got.message)
             else:
@@ -134,7 +134,7 @@ class _ParquetRecords:
             _batch(ctx, n, where, [(at, values[c]) for at, values in parts]) for c, where in enumerate(self._columns())
         )
 
-    def _columns(self) -> tuple[Where, ...]:
+    def _columns(self) -> tuple[ReadableColumn, ...]:
         return self._model[: len(self._model) - (self._keys is not None)]
 
     def _reject_lost(self, ctx: Context, group: I64) -> npt.NDArray[np.bool_]:
@@ -143,15 +143,15 @@ class _ParquetRecords:
         gone = self._mapped.truncated(self._mapped.starts[files])
         good = np.ones(len(group), np.bool_)
         for i, file in enumerate(files.tolist()):
-            told = self._told[file]
+            facts = self._facts[file]
             if gone[i]:
                 ctx.reject(i, "read_failed", CUT_SHORT)
-            elif told.problem:
-                ctx.reject(i, told.code, told.problem)
-            good[i] = not gone[i] and not told.problem
+            elif facts.problem:
+                ctx.reject(i, facts.code, facts.problem)
+            good[i] = not gone[i] and not facts.problem
         return good
 
-    def _without_missing(self, ctx: Context, at: I64, columns: tuple[Values, ...]) -> tuple[Values, ...]:
+    def _without_missing(self, ctx: Context, at: I64, columns: tuple[ColumnValues, ...]) -> tuple[ColumnValues, ...]:
         """Reject rows with nulls, unless nulls are output as empty values, and rows with values that are too large for
         a batch."""
         for where, values in zip(self._columns(), columns, strict=True):
@@ -164,38 +164,38 @@ class _ParquetRecords:
         return columns
 
 
-def _outside(where: Where) -> str:
+def _outside(where: ReadableColumn) -> str:
     """Hint for messages: why an existing image may be null."""
     return " (its bytes: the image itself may lie in a file of its own)" if where.path[-1] == "bytes" else ""
 
 
-def _compare(told: File, model: Sequence[Where]) -> None:
+def _compare(facts: FileFacts, model: Sequence[ReadableColumn]) -> None:
     """Record a problem in the facts of a file whose columns have other types than those of most files."""
-    for mine, first in zip(told.columns, model, strict=False):
-        if (mine.dtype, mine.kind == "list") != (first.dtype, first.kind == "list") and not told.problem:
-            told.code = "missing_feature"
-            told.problem = f"column {mine.name!r} holds {_told(mine)} here, {_told(first)} in most files"
+    for mine, first in zip(facts.columns, model, strict=False):
+        if (mine.dtype, mine.kind == "list") != (first.dtype, first.kind == "list") and not facts.problem:
+            facts.code = "missing_feature"
+            facts.problem = f"column {mine.name!r} holds {_type_text(mine)} here, {_type_text(first)} in most files"
 
 
-def _told(where: Where) -> str:
+def _type_text(where: ReadableColumn) -> str:
     if where.kind in ("bytes", "text"):
         return "bytes"
     return f"{'lists of ' if where.kind == 'list' else ''}{where.dtype.name}"
 
 
-def _rows(values: Values, rows: I64, alone: bool) -> Values:
+def _rows(values: ColumnValues, rows: I64, alone: bool) -> ColumnValues:
     """Values of the given ``rows``; copied, unless all rows of the batch are in this one block, so that blocks can be
     freed."""
-    picked = Values(values.data, values.starts[rows], values.counts[rows], values.missing[rows])
+    picked = ColumnValues(values.data, values.starts[rows], values.counts[rows], values.missing[rows])
     if alone:
         return picked
     ends = np.cumsum(picked.counts)
     out = np.empty(int(ends[-1]) if len(ends) else 0, values.data.dtype)
     _copy(picked, out, ends - picked.counts)
-    return Values(out, ends - picked.counts, picked.counts, picked.missing)
+    return ColumnValues(out, ends - picked.counts, picked.counts, picked.missing)
 
 
-def _copy(values: Values, out: npt.NDArray[Any], at: I64) -> None:
+def _copy(values: ColumnValues, out: npt.NDArray[Any], at: I64) -> None:
     from ..fetch.extents_cpu import copy_extents
 
     size = values.data.itemsize
@@ -205,7 +205,7 @@ def _copy(values: Values, out: npt.NDArray[Any], at: I64) -> None:
     )  # fmt: skip
 
 
-def _batch(ctx: Context, n: int, where: Where, parts: Sequence[tuple[I64, Values]]) -> Batch:
+def _batch(ctx: Context, n: int, where: ReadableColumn, parts: Sequence[tuple[I64, ColumnValues]]) -> Batch:
     """Make one batch of the rows at all positions; rejected rows are empty."""
     counts = np.zeros(n, np.int64)
     for at, values in parts:
@@ -218,25 +218,25 @@ def _batch(ctx: Context, n: int, where: Where, parts: Sequence[tuple[I64, Values
         if data.dtype == np.uint8:
             return payload(ctx, data, starts, counts)
         return Batch(data, starts, counts.astype(np.int32).reshape(-1, 1), "", ctx.samples)
-    room = (counts + 15) // 16 * 16 if where.dtype == np.uint8 else counts
-    ends = np.cumsum(room)
-    places = ends - room
+    capacity = (counts + 15) // 16 * 16 if where.dtype == np.uint8 else counts
+    ends = np.cumsum(capacity)
+    places = ends - capacity
     total = int(ends[-1]) if n else 0
     out: npt.NDArray[Any] = ctx.staging(total) if where.dtype == np.uint8 else np.empty(total, where.dtype)
     for at, values in parts:
-        _copy(Values(values.data, values.starts, counts[at], values.missing), out, places[at])
+        _copy(ColumnValues(values.data, values.starts, counts[at], values.missing), out, places[at])
     return Batch(out, places, counts.astype(np.int32).reshape(-1, 1), "", ctx.samples)
 
 
-def columns_of(path: str, names: Sequence[str] = ()) -> tuple[list[Where], list[str]]:
+def columns_of(path: str, names: Sequence[str] = ()) -> tuple[list[ReadableColumn], list[str]]:
     """Readable columns of a file, all or ``names``, and the reasons for which others are not. Raises JobError if it is
     not a Parquet file, SpecError without pyarrow."""
     Parquet(path=path, columns=("?",)).check()
-    files = Files(Mapped([path]))
+    files = ParquetFiles(Mapped([path]))
     try:
         schema = files.footer(0).schema.to_arrow_schema()
     except errors() as e:
-        raise JobError(f"{path}: its footer cannot be read: {said(e)}; is it a Parquet file?") from None
+        raise JobError(f"{path}: its footer cannot be read: {one_line(e)}; is it a Parquet file?") from None
     found, refused = [], []
     for name in dict.fromkeys(names or schema.names):
         try:

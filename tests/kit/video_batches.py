@@ -11,7 +11,7 @@ import numpy as np
 from dali_run.ops.batch import Samples
 from dali_run.ops.context import Context
 from dali_run.ops.gpu.lane import Lane
-from dali_run.readers.video import ExperimentalVideo
+from dali_run.readers.videos.reader import ExperimentalVideo
 
 
 def opened(*files: Path, **arguments: Any) -> tuple[ExperimentalVideo, Any]:

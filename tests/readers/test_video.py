@@ -10,7 +10,7 @@ import pytest
 
 from dali_run.ops.base import coerce, parameter
 from dali_run.ops.errors import JobError, SpecError
-from dali_run.readers.video import ExperimentalVideo, Sequences, Video, boundary
+from dali_run.readers.videos.reader import ExperimentalVideo, SequenceCutting, Video, boundary
 from tests.kit.files.videos import make_video
 from tests.kit.readers import fetch, open_reader
 
@@ -146,4 +146,4 @@ def test_what_is_refused(root: Path) -> None:
         listed(root, "c1/a.mkv")
     with pytest.raises(JobError, match="has a sequence of 50 frames"):
         open_reader(reader(filenames=[str(root / "c1" / "a.mkv")], sequence_length=50))
-    assert Sequences(4, 4, 1, True, False).starts(5, 5) == []
+    assert SequenceCutting(4, 4, 1, True, False).starts(5, 5) == []

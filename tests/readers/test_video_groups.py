@@ -13,7 +13,7 @@ import pytest
 
 from dali_run.ops.gpu.lane import Lane
 from dali_run.ops.video import media
-from dali_run.readers import video
+from dali_run.readers.videos import reader as video
 from tests.kit.fake_cupy import faked
 from tests.kit.files.videos import make_video
 from tests.kit.readers import fetch
@@ -157,7 +157,7 @@ def test_a_shuffle_leaves_no_decoder_open(tmp_path: Path) -> None:
 
 
 def test_decoders_that_nobody_goes_on_with_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(video, "_MOST_RELAYS", 3)
+    monkeypatch.setattr(video, "_MAX_HANDOFFS", 3)
     make_video(tmp_path / "a.mp4", FRAMES, gop=60)
     op, source = opened(tmp_path / "a.mp4", sequence_length=1)
     for start in range(0, FRAMES, 2):  # every other batch of one frame

@@ -15,8 +15,8 @@ from dali_run.ops.context import Context
 from dali_run.ops.errors import SpecError
 from dali_run.ops.images.resize import Resize
 from dali_run.ops.types import DALIDataType
-from dali_run.readers.video import Video
-from dali_run.readers.video_resize import VideoResize
+from dali_run.readers.videos.reader import Video
+from dali_run.readers.videos.video_resize import VideoResize
 from tests.kit.files.videos import make_video
 from tests.kit.readers import fetch, open_reader
 

@@ -14,7 +14,7 @@ from ....ops.images.crop_mirror_normalize import CropMirrorNormalize
 from ....ops.images.resize import Resize
 from ....ops.types import DALIDataType
 from ....readers.file import File
-from ....readers.video import VideoReader
+from ....readers.videos.reader import VideoReader
 from ...graph.nodes import Graph, Node
 from .recipe import chain, files_of, three
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ....ops.errors import JobError, SampleError
-from ....readers.video_input import FedSequences, VideoInput, VideoPart
+from ....readers.videos.video_input import FedSequences, VideoBatch, VideoInput
 from ..arrays import as_batch
 
 
@@ -104,12 +104,12 @@ class FedVideos(Input):
             raise JobError(f"{self.name}: takes one video at a time, in a list: the bytes of its file as an array "
                            f"of uint8; got {len(batch)} of {batch.ndim} dimensions, {batch.dtype}")  # fmt: skip
         try:
-            parts = self.op.part_up(batch.sample(0), self.max_batch_size)
+            parts = self.op.split(batch.sample(0), self.max_batch_size)
         except SampleError as e:
             raise JobError(f"{self.name}: {e}") from None
         for part in parts:
             self.fed.put((part,))
 
-    def batches(self, polled: Any) -> tuple[VideoPart, ...]:
-        parts: tuple[VideoPart, ...] = polled
+    def batches(self, polled: Any) -> tuple[VideoBatch, ...]:
+        parts: tuple[VideoBatch, ...] = polled
         return parts

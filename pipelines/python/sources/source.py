@@ -12,7 +12,7 @@ from ....ops.batch import Batch
 from ....ops.errors import ArgumentValueError, JobError
 from ....ops.types import DALIDataType, from_numpy, parse_dtype
 from ....readers.external_source import BatchInfo, ExternalSource, FedBatches, SampleInfo
-from ....readers.video_input import VideoInput
+from ....readers.videos.video_input import VideoInput
 from ...graph.nodes import Node
 from ...user_warnings import warn
 from ..arrays import as_batch, describe_batch

@@ -20,7 +20,7 @@ from ....ops.base import nearest
 from ....ops.errors import JobError, SpecError
 from ....readers.fetch.extents import expand
 from ....readers.fetch.remote import local_copy
-from ....readers.parquet.blocks import errors, said, wrong_sizes
+from ....readers.parquet.blocks import errors, one_line, wrong_sizes
 from ..datasets import written_files
 
 Kind = Literal["hash", "key", "number"]
@@ -161,7 +161,7 @@ class ParquetScores(ScoreFile):
             self._file = pq.ParquetFile(local, memory_map=True, page_checksum_verification=True)
             wrong = wrong_sizes(np.memmap(local, np.uint8, "c").data, self._file.metadata)
         except errors() as e:
-            raise JobError(f"{path}: its footer cannot be read: {said(e)}") from None
+            raise JobError(f"{path}: its footer cannot be read: {one_line(e)}") from None
         if wrong:
             raise JobError(f"{path}: its footer is damaged: {wrong}")
 
@@ -188,7 +188,7 @@ class ParquetScores(ScoreFile):
                 try:
                     yield self._file.read_row_group(g, columns=names, use_threads=False)
                 except errors() as e:
-                    raise JobError(f"{self.path}: row group {g} cannot be read: {said(e)}") from None
+                    raise JobError(f"{self.path}: row group {g} cannot be read: {one_line(e)}") from None
 
 
 class JsonScores(ScoreFile):
@@ -242,7 +242,7 @@ class JsonScores(ScoreFile):
                     start += len(batch)
         except errors() as e:
             self._explain(wanted)
-            raise JobError(f"{self.path}: cannot be read: {said(e)}") from None
+            raise JobError(f"{self.path}: cannot be read: {one_line(e)}") from None
 
     def _explain(self, wanted: dict[str, Kind]) -> None:
         """Raises JobError for the first line that is at fault."""
@@ -269,7 +269,7 @@ class NpyScores(ScoreFile):
         try:
             self._hashes = np.load(local_copy(path), mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError, EOFError) as e:
-            raise JobError(f"{path} cannot be read: {said(e)}") from None
+            raise JobError(f"{path} cannot be read: {one_line(e)}") from None
         if self._hashes.ndim != 1 or self._hashes.dtype not in (np.dtype(np.uint64), np.dtype(np.int64)):
             raise JobError(f"{path} holds {self._hashes.dtype} of shape {list(self._hashes.shape)}; it must hold one "
                            f"axis of {_WORDS['hash']}")  # fmt: skip
@@ -321,4 +321,4 @@ class NpyScores(ScoreFile):
                 for batch in batches:
                     yield batch.column(0)
         except errors() as e:
-            raise JobError(f"{self._keys} cannot be read: {said(e)}") from None
+            raise JobError(f"{self._keys} cannot be read: {one_line(e)}") from None

@@ -13,7 +13,7 @@ from dali_run.ops.base import Operator
 from dali_run.ops.errors import SpecError
 from dali_run.ops.video.decoders import Video
 from dali_run.readers.nemo import NemoAsr
-from dali_run.readers.video import ExperimentalVideo
+from dali_run.readers.videos.reader import ExperimentalVideo
 
 
 @pytest.mark.parametrize(

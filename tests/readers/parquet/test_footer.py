@@ -68,7 +68,7 @@ def test_all_columns_of_many_types_are_found() -> None:
 
 def test_damage_is_named_and_never_asked_for(tmp_path: Path) -> None:
     """Every byte of a footer, changed by one: what pyarrow would abort for is refused in words."""
-    data, said = table(), Counter[str]()
+    data, one_line = table(), Counter[str]()
     begin, end = footer_of(data)
     rows = np.zeros((5 * 3, COLUMNS), np.int64)
     for at in range(begin, end):
@@ -79,11 +79,11 @@ def test_damage_is_named_and_never_asked_for(tmp_path: Path) -> None:
             found = wrong(bytes(changed))
         except (OSError, ValueError, pa.ArrowException):  # pyarrow says so itself
             continue
-        said[found] += 1
-        if "histogram" in found and said[found] == 1:
+        one_line[found] += 1
+        if "histogram" in found and one_line[found] == 1:
             path = tmp_path / "damaged.parquet"
             path.write_bytes(changed)
             with pytest.raises(JobError, match="its footer is damaged: a histogram of levels has a wrong length"):
                 Parquet(path=str(path), columns=("label",)).open()
     writes_histograms = int(pa.__version__.split(".")[0]) > 18
-    assert said["a histogram of levels has a wrong length"] > 5 or not writes_histograms
+    assert one_line["a histogram of levels has a wrong length"] > 5 or not writes_histograms

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Any
 
-from ..ops.base import Arg, Spec, Stage
-from ..ops.batch import Batch, concat
-from ..ops.context import Context
-from ..ops.errors import Reject
-from ..ops.images.resize import Resampling, Sized
-from ..ops.types import DALIDataType
-from .fetch.parallel import spread
-from .video import Video
+from ...ops.base import Arg, Spec, Stage
+from ...ops.batch import Batch, concat
+from ...ops.context import Context
+from ...ops.errors import Reject
+from ...ops.images.resize import Resampling, Sized
+from ...ops.types import DALIDataType
+from ..fetch.parallel import spread
+from .reader import Video
 
 
 class VideoResize(Video, Sized, name="readers.video_resize"):

@@ -10,16 +10,16 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ..ops.base import Arg, Spec
-from ..ops.batch import Batch
-from ..ops.context import Context
-from ..ops.errors import SampleError
-from ..ops.types import DALIDataType
-from ..ops.video.decoders import decode_into, fill_of, padded
-from ..ops.video.media import Clip, Index, require
-from .external_source import ProgramInput
+from ...ops.base import Arg, Spec
+from ...ops.batch import Batch
+from ...ops.context import Context
+from ...ops.errors import SampleError
+from ...ops.types import DALIDataType
+from ...ops.video.decoders import decode_into, fill_of, padded
+from ...ops.video.media import Clip, Index, require
+from ..external_source import ProgramInput
 
-_KEPT = 8
+_RETAINED = 8
 """Number of batches that are retained after they were used, because samples may be retried."""
 _MOST_THREADS = 16
 
@@ -72,7 +72,7 @@ class FedVideo:
 
 
 @dataclass(frozen=True, slots=True)
-class VideoPart:
+class VideoBatch:
     """Consecutive sequences of one video that make up one batch."""
 
     video: FedVideo
@@ -87,19 +87,19 @@ class VideoPart:
 class FedSequences:
     """Batches of videos that the program provided and the engine has not taken yet: the queue of one such operator."""
 
-    parts: deque[tuple[int, VideoPart]] = field(default_factory=deque)
+    parts: deque[tuple[int, VideoBatch]] = field(default_factory=deque)
     """Batches by the position of their first sample; the last few are retained after they were used."""
     _lock: Any = field(default_factory=threading.Lock)
 
-    def put(self, start: int, outputs: tuple[VideoPart, ...]) -> None:
+    def put(self, start: int, outputs: tuple[VideoBatch, ...]) -> None:
         """Append the batch that begins at position ``start``; positions must ascend."""
         with self._lock:
             self.parts.append((start, outputs[0]))
 
-    def of(self, position: int) -> tuple[int, VideoPart]:
+    def of(self, position: int) -> tuple[int, VideoBatch]:
         """Return the batch that holds the sample at ``position``, and the position of its first sample."""
         with self._lock:
-            while len(self.parts) > _KEPT and self.parts[_KEPT][0] <= position:
+            while len(self.parts) > _RETAINED and self.parts[_RETAINED][0] <= position:
                 self.parts.popleft()
             return next((s, part) for s, part in self.parts if s <= position < s + part.count)
 
@@ -144,11 +144,11 @@ class VideoInput(ProgramInput, name="experimental.inputs.video"):
     def state(self) -> FedSequences:
         return FedSequences()
 
-    def part_up(self, encoded: npt.NDArray[np.uint8], batch_size: int) -> list[VideoPart]:
+    def split(self, encoded: npt.NDArray[np.uint8], batch_size: int) -> list[VideoBatch]:
         """Split the video ``encoded`` into batches. Raises SampleError if it has no frames."""
         video = FedVideo(encoded, self.sequence_length, self.last_sequence_policy == "pad")
         firsts = range(0, video.sequences, batch_size)
-        return [VideoPart(video, first, min(batch_size, video.sequences - first)) for first in firsts]
+        return [VideoBatch(video, first, min(batch_size, video.sequences - first)) for first in firsts]
 
     def cpu(self, ctx: Context) -> Batch:
         state: FedSequences = ctx.source

@@ -14,36 +14,36 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ..ops.base import Arg, Spec, Stage
-from ..ops.batch import Batch, Origin
-from ..ops.context import Context
-from ..ops.errors import JobError, SampleError, SpecError
-from ..ops.storage.inventory import InventoryEntries
-from ..ops.storage.urls import is_url
-from ..ops.types import DALIDataType, DALIImageType, to_numpy
-from ..ops.video import nvdec, packets
-from ..ops.video.decoder_handoff import DecoderHandoff, SharedGroups
-from ..ops.video.decoders import PadMode, fill_of, padded
-from ..ops.video.media import NO_FRAME, Clip, Colours, Decoded, Glance, Index, Known, Open, group_of, require
-from .base import Reader
-from .fetch.parallel import spread
-from .fetch.remote import local_copy
-from .file import FileSet, list_folder, scalars, subdirectories
+from ...ops.base import Arg, Spec, Stage
+from ...ops.batch import Batch, Origin
+from ...ops.context import Context
+from ...ops.errors import JobError, SampleError, SpecError
+from ...ops.storage.inventory import InventoryEntries
+from ...ops.storage.urls import is_url
+from ...ops.types import DALIDataType, DALIImageType, to_numpy
+from ...ops.video import nvdec, packets
+from ...ops.video.decoder_handoff import DecoderHandoff, SharedGroups
+from ...ops.video.decoders import PadMode, fill_of, padded
+from ...ops.video.media import NO_FRAME, Clip, Colours, Decoded, Glance, Index, Known, Open, group_of, require
+from ..base import Reader
+from ..fetch.parallel import spread
+from ..fetch.remote import local_copy
+from ..file import FileSet, list_folder, scalars, subdirectories
 
 I64 = npt.NDArray[np.int64]
 Rounding = Literal["start_down_end_up", "start_up_end_down", "all_up", "all_down"]
 
 _WORK = 64 << 20  # bytes of one file's frames that are worth a task of their own
-_MOST_AGAIN = 64
+_MAX_SHARED_FRAMES = 64
 """Largest number of frames, shared by two batches with overlapping sequences, that the first batch retains for the
 second."""
-_MOST_RELAYS = 16
+_MAX_HANDOFFS = 16
 """Largest number of batches in flight between which a decoder can be passed on; beyond it, waiting for an earlier batch
 would gain nothing."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class VideoSegment:
     """A video file, or the segment of it that a list names."""
 
     path: str
@@ -53,7 +53,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Frames:
+class FrameFormat:
     """Format of the frames that the reader outputs."""
 
     dtype: DALIDataType = DALIDataType.UINT8
@@ -68,7 +68,7 @@ class Frames:
 
 
 @dataclass(frozen=True, slots=True)
-class Sequences:
+class SequenceCutting:
     """How segments are cut into sequences: the numbers of frames, step and stride."""
 
     length: int
@@ -98,7 +98,7 @@ def boundary(times: npt.NDArray[np.float64], second: float, up: bool) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Begun:
+class _StartedBatch:
     """A batch whose packets are being read by threads for NVDEC. Created by `start_early`, completed by
     `fetch_by_nvdec`."""
 
@@ -121,7 +121,7 @@ class _Videos:
 
     groups: I64 | None = None
 
-    def __init__(self, reader: VideoReader, parts: Sequence[Part]) -> None:
+    def __init__(self, reader: VideoReader, parts: Sequence[VideoSegment]) -> None:
         self._reader, self._parts = reader, parts
         self._files = FileSet(None, [os.fsencode(p.path) for p in parts])
         self._problems: dict[int, SampleError] = {}
@@ -153,7 +153,7 @@ class _Videos:
             raise JobError(f"none of {len(parts)} videos has a sequence of {reader.sequence_length} frames; give a "
                            "shorter sequence_length, or pad")  # fmt: skip
 
-    def _bounds(self, part: Part, times: npt.NDArray[np.float64]) -> tuple[int, int]:
+    def _bounds(self, part: VideoSegment, times: npt.NDArray[np.float64]) -> tuple[int, int]:
         """First frame of ``part``, and the frame after its last."""
         count = len(times)
         if part.start is None:
@@ -217,15 +217,15 @@ class _Videos:
         if following < len(self._rows) and self._rows[following, 0] == file and file not in self._problems:
             frames = self._indexes[file] or ([], [])
             last = max(n for i in np.flatnonzero(self._rows[index, 0] == file).tolist() for n in numbers[i])
-            soon = self._wanted_again(following, last)
+            soon = self._frames_needed_again(following, last)
             group = group_of(frames, last)
-            if len(soon) <= _MOST_AGAIN and (soon or group_of(frames, self._first(following)) == group):
+            if len(soon) <= _MAX_SHARED_FRAMES and (soon or group_of(frames, self._first(following)) == group):
                 after, again = DecoderHandoff[Any](group), soon
         with self._lock:
             before = self._relays.pop(first, None)
             if after is not None:
                 self._relays[following] = after
-            stale = list(self._relays)[:-_MOST_RELAYS]
+            stale = list(self._relays)[:-_MAX_HANDOFFS]
             dropped = [self._relays.pop(row) for row in stale]
         for relay in dropped:
             relay.drop()
@@ -234,18 +234,18 @@ class _Videos:
     def _first(self, row: int) -> int:
         return min(n for n in self._numbers(*self._rows[row].tolist()) if n != NO_FRAME)
 
-    def _wanted_again(self, row: int, last: int) -> frozenset[int]:
+    def _frames_needed_again(self, row: int, last: int) -> frozenset[int]:
         """Numbers of the frames up to ``last`` that sequences from ``row`` on, of the same file, also contain."""
         file, found = int(self._rows[row, 0]), set[int]()
         while row < len(self._rows) and self._rows[row, 0] == file and self._first(row) <= last:
             found |= {n for n in self._numbers(*self._rows[row].tolist()) if NO_FRAME < n <= last}
             row += 1
-            if len(found) > _MOST_AGAIN:
+            if len(found) > _MAX_SHARED_FRAMES:
                 break
         return frozenset(found)
 
     def fetch(self, ctx: Context) -> tuple[Batch, ...]:
-        rows, numbers, shapes = self._asked(ctx)
+        rows, numbers, shapes = self._requested(ctx)
         out = Batch.allocate(ctx.empty, shapes, self._reader.output.numpy, "FHWC", ctx.samples)
         problems: dict[int, SampleError] = {}
         shared = self._shared_groups(ctx.samples.index, numbers)
@@ -267,12 +267,12 @@ class _Videos:
             with np.errstate(all="ignore"):  # rejected samples hold any values
                 np.divide(out.data, np.float32(255), out=out.data)
         self._reject(ctx, rows, problems)
-        return (out, *self._others(ctx, rows, numbers))
+        return (out, *self._other_outputs(ctx, rows, numbers))
 
     def fetch_by_nvdec(self, ctx: Context) -> tuple[Batch, ...]:
         """Like `fetch`, but NVDEC decodes into device memory, each file in a thread of its own; that thread decodes
         files that NVDEC does not support. All outputs are on the device."""
-        ready: _Begun | None = None if ctx.attempt else ctx.started
+        ready: _StartedBatch | None = None if ctx.attempt else ctx.started
         if ready is None or not np.array_equal(ready.index, ctx.samples.index):
             if ready is not None:
                 ready.shared.end()
@@ -283,7 +283,7 @@ class _Videos:
         finally:
             ready.shared.end()
 
-    def _fetched(self, ctx: Context, ready: _Begun) -> tuple[Batch, ...]:
+    def _fetched(self, ctx: Context, ready: _StartedBatch) -> tuple[Batch, ...]:
         rows, numbers, shapes, which = ready.rows, ready.numbers, ready.shapes, ready.which
         out = Batch.allocate(ctx.empty, shapes, np.uint8, "FHWC", ctx.samples)
         ctx.device.wait()  # the other streams write into memory that this stream allocated
@@ -322,12 +322,12 @@ class _Videos:
         tasks = zip(which.items(), ready.parts, strict=True)
         decoded(((file, some, part.result()) for (file, some), part in tasks), alone=False)
         self._reject(ctx, rows, problems)
-        return (out, *(ctx.device.to_device(b) for b in self._others(ctx, rows, numbers)))
+        return (out, *(ctx.device.to_device(b) for b in self._other_outputs(ctx, rows, numbers)))
 
-    def start_early(self, ctx: Context, *, alone: bool = False) -> _Begun:
+    def start_early(self, ctx: Context, *, alone: bool = False) -> _StartedBatch:
         """Start to read, in threads, the packets that `fetch_by_nvdec` needs; with ``alone`` only this batch's packets,
         without sharing a decoder with other batches."""
-        rows, numbers, shapes = self._asked(ctx)
+        rows, numbers, shapes = self._requested(ctx)
         which, nbytes = dict[int, list[int]](), 0.0
         for i, file in enumerate(rows[:, 0].tolist()):
             which.setdefault(file, []).append(i)
@@ -340,7 +340,7 @@ class _Videos:
             parts.append(packets.readers().submit(self._read, file, some, numbers, mine))
         if shared.after is not None:
             shared.after.reading = parts[-1]
-        return _Begun(ctx.samples.index, rows, numbers, shapes, which, parts, int(nbytes), shared)
+        return _StartedBatch(ctx.samples.index, rows, numbers, shapes, which, parts, int(nbytes), shared)
 
     def _read(
         self, file: int, some: Sequence[int], numbers: list[list[int]], shared: SharedGroups | None = None
@@ -361,7 +361,7 @@ class _Videos:
         except SampleError as e:
             return e.bare()
 
-    def _asked(self, ctx: Context) -> tuple[I64, list[list[int]], npt.NDArray[np.int32]]:
+    def _requested(self, ctx: Context) -> tuple[I64, list[list[int]], npt.NDArray[np.int32]]:
         """Rows of the sequences of ``ctx``, the numbers of their frames, and their shapes."""
         rows = self._rows[ctx.samples.index]
         numbers = [self._numbers(*row) for row in rows.tolist()]
@@ -374,7 +374,7 @@ class _Videos:
         for i, problem in sorted(problems.items()):
             ctx.reject(i, problem.code, f"{self._parts[int(rows[i, 0])].path}: {problem}")
 
-    def _others(self, ctx: Context, rows: I64, numbers: list[list[int]]) -> list[Batch]:
+    def _other_outputs(self, ctx: Context, rows: I64, numbers: list[list[int]]) -> list[Batch]:
         """The outputs other than the frames."""
         results = []
         if self._reader.has_labels:
@@ -503,9 +503,9 @@ class VideoReader(Reader, abstract=True):
     image_type: Annotated[DALIImageType, Arg("RGB, or YCbCr: the stream's own values")] = DALIImageType.RGB
 
     @property
-    def output(self) -> Frames:
+    def output(self) -> FrameFormat:
         """Format of the frames that the reader outputs."""
-        return Frames(colours="yuv444p" if self.image_type is DALIImageType.YCbCr else "rgb24")
+        return FrameFormat(colours="yuv444p" if self.image_type is DALIImageType.YCbCr else "rgb24")
 
     @property
     def in_order(self) -> bool:
@@ -513,7 +513,7 @@ class VideoReader(Reader, abstract=True):
         return not self.random_shuffle and not self.shuffle_after_epoch and self.shuffle in (None, "none")
 
     @property
-    def cut(self) -> Sequences:
+    def cut(self) -> SequenceCutting:
         """How files are cut into sequences."""
         raise NotImplementedError
 
@@ -569,10 +569,10 @@ class VideoReader(Reader, abstract=True):
         return True
 
     def runs_in(self) -> tuple[Stage, ...]:
-        plain = self.output == Frames()
+        plain = self.output == FrameFormat()
         return self.stages if plain and nvdec.module() is not None else ("cpu",)
 
-    def start_early(self, ctx: Context, *none: Batch) -> _Begun | None:
+    def start_early(self, ctx: Context, *none: Batch) -> _StartedBatch | None:
         source: _Videos = ctx.source
         return None if nvdec.module() is None else source.start_early(ctx)
 
@@ -583,12 +583,12 @@ class VideoReader(Reader, abstract=True):
     def open(self) -> _Videos:
         return _Videos(self, self.parts())
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[VideoSegment]:
         """Files, or segments of files, to read. Raises JobError if there are none."""
         if self.filenames:
             labels = self.labels or range(len(self.filenames))
             names = [os.path.join(self.file_root, n) for n in self.filenames]
-            return [Part(name, label) for name, label in zip(names, labels, strict=True)]
+            return [VideoSegment(name, label) for name, label in zip(names, labels, strict=True)]
         if self.file_list:
             return read_video_list(self.file_list, self.file_root)
         found = []
@@ -596,13 +596,13 @@ class VideoReader(Reader, abstract=True):
             inside = os.path.join(self.file_root, os.fsdecode(folder))
             names = sorted(os.fsdecode(n) for n in list_folder(os.fsencode(inside)))
             paths = [os.path.join(inside, n) for n in names]
-            found += [Part(p, label) for p in paths if is_url(p) or os.path.isfile(p)]
+            found += [VideoSegment(p, label) for p in paths if is_url(p) or os.path.isfile(p)]
         if not found:
             raise JobError(f"file_root {self.file_root} has no files <folder>/<file>")
         return found
 
 
-def read_video_list(path: str, root: str) -> list[Part]:
+def read_video_list(path: str, root: str) -> list[VideoSegment]:
     """Parse the lines ``name label [start [end]]`` of a text file. Raises JobError that names a malformed line."""
     try:
         lines = Path(local_copy(path)).read_text().splitlines()
@@ -617,7 +617,7 @@ def read_video_list(path: str, root: str) -> list[Part]:
             if not 2 <= len(words) <= 4:
                 raise ValueError
             start, end = ([float(w) for w in words[2:]] + [None, None])[:2]
-            parts.append(Part(os.path.join(root, words[0]), int(words[1]), start, end))
+            parts.append(VideoSegment(os.path.join(root, words[0]), int(words[1]), start, end))
         except ValueError:
             raise JobError(
                 f"{path}:{number}: needs a name, a label, and maybe a start and an end, got {line[:200]!r}"
@@ -650,9 +650,9 @@ class ExperimentalVideo(VideoReader, name="experimental.readers.video"):
     file_list_include_end: Annotated[bool, Arg("include the end", ignored="it has no effect in DALI either")] = True
 
     @property
-    def cut(self) -> Sequences:
+    def cut(self) -> SequenceCutting:
         step = self.step if self.step > 0 else self.sequence_length
-        return Sequences(self.sequence_length, step, self.stride, self.pad_mode != "none", self.uniform_sample)
+        return SequenceCutting(self.sequence_length, step, self.stride, self.pad_mode != "none", self.uniform_sample)
 
     @property
     def padding(self) -> PadMode:
@@ -693,9 +693,9 @@ class Video(VideoReader, name="readers.video"):
     additional_decode_surfaces: Annotated[int, Arg("surfaces of NVDEC", ignored="frames are copied as they come")] = 2
 
     @property
-    def cut(self) -> Sequences:
+    def cut(self) -> SequenceCutting:
         step = self.step if self.step > 0 else self.sequence_length
-        return Sequences(self.sequence_length, step, self.stride, self.pad_sequences, False)
+        return SequenceCutting(self.sequence_length, step, self.stride, self.pad_sequences, False)
 
     @property
     def padding(self) -> PadMode:
@@ -710,7 +710,7 @@ class Video(VideoReader, name="readers.video"):
         return "all_down" if self.file_list_include_preceding_frame else "start_up_end_down"
 
     @property
-    def output(self) -> Frames:
+    def output(self) -> FrameFormat:
         return replace(super().output, dtype=self.dtype, normalized=self.normalized)
 
     def check(self) -> None:

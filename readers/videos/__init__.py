@@ -1,0 +1,1 @@
+"""Read sequences of frames from videos: files, videos that the user's program provides, resized frames."""
