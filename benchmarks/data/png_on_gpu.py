@@ -1,29 +1,18 @@
-"""Kernels that make pixels of PNGs on a GPU, by the number of pictures, and the host's part of the work.
+"""Compare the PNG kernels with the CPU decoder on small files, most of them corrupt.
 
-    python benchmarks/data/png_on_gpu.py FOLDER OF PICTURES [--pictures 64,256,1024,4096] [--json out.json]
-    python benchmarks/data/png_on_gpu.py FOLDER OF PICTURES --pictures "" --mutate 1000 [--apart]
+    python benchmarks/data/png_on_gpu.py FOLDER [--mutate 1000] [--apart]
 
-Up to 120 pictures of FOLDER, of 0.2 megapixels, as PNG, copied to as many streams as are wanted. Seconds of each kernel
-(the best of five turns), pictures a second of all of them one after the other, and whether all rows are zlib's. The
-host's part, by one thread: files that are looked through (checksums of their chunks), a second.
-
-``--mutate``: so many small files, most of them with faults, whose checksums are right for the most part. What the
-kernels accept must be what the decoder of the CPU makes of it; ends with 1 where it is not. ``--apart``: each
-file is a batch of its own, and each buffer an allocation of its own, for compute-sanitizer
-(benchmarks/data/sanitize.py).
+Images of FOLDER become PNGs of all kinds, most of them with valid checksums. Each file that the kernels accept must
+have the CPU decoder's pixels.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import random
 import struct
 import sys
 import zlib
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -32,83 +21,11 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from benchmarks.data.kernels_alone import (
-    arguments,
-    batch_of,
-    by_host,
-    pixels_by_cpu,
-    pixels_by_gpu,
-    shapes_of,
-    to_time,
-)
+from benchmarks.data.compare_kernels import batch_of, main, pixels_by_cpu, pixels_by_gpu, shapes_of
 from dali_run.ops.batch import I64, Batch
-from dali_run.ops.codecs.formats import probe
-from dali_run.ops.codecs.gpu_streams import streams as unpacking
-from dali_run.ops.codecs.gpu_streams.planes import FILTERED, PLANE, Packed
+from dali_run.ops.codecs.gpu_streams.planes import Packed
 from dali_run.ops.codecs.png import decoder, on_gpu
 from dali_run.ops.gpu.lane import Lane
-from dali_run.pipelines.bench.web_mix import encoded
-
-
-def stream_of(data: bytes) -> bytes:
-    """The zlib stream of a PNG."""
-    found, at = b"", 8
-    while at < len(data):
-        (length,) = struct.unpack_from(">I", data, at)
-        if data[at + 4 : at + 8] == b"IDAT":
-            found += data[at + 8 : at + 8 + length]
-        at += 12 + length
-    return found
-
-
-def kernels(
-    lane: Lane, streams: list[bytes], raw: list[bytes], sizes: list[tuple[int, int]], count: int
-) -> dict[str, Any]:
-    """Seconds of the kernels on ``count`` streams, and how many came out wrong."""
-    which = [k % len(streams) for k in range(count)]
-    nbytes = np.array([len(streams[k]) for k in which], np.int64)
-    starts = unpacking.before(unpacking.aligned(nbytes))
-    packed = np.zeros(int(unpacking.aligned(nbytes).sum()), np.uint8)
-    for start, k in zip(starts.tolist(), which, strict=True):
-        packed[start : start + len(streams[k])] = np.frombuffer(streams[k], np.uint8)
-    room = np.array([len(raw[k]) for k in which], np.int64)
-    to = unpacking.before(unpacking.aligned(room))
-    table, planes = np.zeros(count, unpacking.STREAM), np.zeros(count, PLANE)
-    table["source"], table["rows"], table["size"], table["room"] = starts, to, nbytes, room
-    table["number"] = np.arange(count)
-    height, width = np.array([sizes[k] for k in which]).T
-    planes["rows"], planes["pitch"], planes["destination"] = to + 1, 1 + width * 3, to
-    planes["height"], planes["width"] = planes["shown_rows"], planes["shown_columns"] = height, width
-    planes["bits"], planes["samples"], planes["channels"], planes["colours"] = 8, 3, 3, -1
-    planes["down"], planes["across"], planes["stream"], planes["undo"] = 1, 1, np.arange(count), FILTERED
-    there, jobs, shown = lane.upload(packed, table.view(np.uint8), planes.view(np.uint8))
-    sums, bad, none = lane.upload(np.zeros(count, np.uint32), np.zeros(count, np.int32), np.zeros(1, np.uint32))
-    rows, out = (lane.empty(int(unpacking.aligned(room).sum()), np.uint8) for _ in range(2))
-    grid = count, 8
-    steps: dict[str, Callable[[], None]] = {
-        "inflate": lambda: lane.launch("png_inflate.cu", "inflate_streams", count, 32, there, jobs, rows, sums, bad),
-        "sums": lambda: lane.launch("png_inflate.cu", "check_sums", count, 256, rows, jobs, sums, bad),
-        "unfilter": lambda: lane.launch("planes.cu", "planes_unfilter", count, 32, rows, shown, bad),
-        "pixels": lambda: lane.launch("planes.cu", "planes_pixels", grid, 256, rows, shown, none, out, bad),
-    }
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    wrong = 0
-    for turn in range(6):
-        for name, step in steps.items():
-            begin = lane.mark()
-            step()
-            end = lane.mark()
-            lane.wait()
-            times[name].append(lane.seconds_since(begin, end))
-            if turn == 0 and name == "sums":
-                marks, found = lane.download(bad), lane.download(rows)
-                lane.wait()
-                wrong = int(np.count_nonzero(marks))
-                for a, k in zip(to.tolist(), which, strict=True):
-                    wrong += found[a : a + len(raw[k])].tobytes() != raw[k]
-    lane.synchronize()
-    best = {name: min(found[1:]) for name, found in times.items()}
-    return {"seconds": best, "pictures_per_second": count / sum(best.values()), "wrong": wrong}
 
 
 def chunk(kind: bytes, data: bytes) -> bytes:
@@ -199,32 +116,5 @@ def differences(lane: Lane, files: list[bytes], each: int) -> tuple[int, list[in
     return accepted, wrong
 
 
-def main() -> None:
-    args = arguments(__doc__, pictures="64,256,1024,4096")
-    paths = to_time(args, 120, small_files, differences)
-    if not paths:
-        return
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        files = list(pool.map(lambda p: encoded("png", p), paths))
-    streams = [stream_of(f) for f in files]
-    raw = [zlib.decompress(s) for s in streams]
-    headers = [probe(memoryview(f)) for f in files]
-    results: dict[str, Any] = {}
-    with Lane() as lane:
-        for count in map(int, args.pictures.split(",")):
-            row = kernels(lane, streams, raw, [(h.height, h.width) for h in headers], count)
-            results[str(count)] = row
-            told = "  ".join(f"{name} {1e3 * s:.2f} ms" for name, s in row["seconds"].items())
-            print(f"{count:5} streams  {told}  {row['pictures_per_second']:,.0f}/s  wrong {row['wrong']}", flush=True)
-            if args.json:
-                args.json.write_text(json.dumps(results, indent=1))
-        lane.close()
-    batch, sizes = batch_of(files), np.array([(h.height, h.width) for h in headers])
-    assert packed_of(batch, sizes)[1].all()
-    results["looked_through_per_second"] = by_host(lambda: packed_of(batch, sizes), len(files))
-    if args.json:
-        args.json.write_text(json.dumps(results, indent=1))
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__, small_files, differences)

@@ -51,14 +51,14 @@ def runs(decoder: str, folder: Path, bad: Path | None, mutations: int) -> Iterat
         if mutations:
             yield f"{mutations} mutations", [*common, "--batch", "500", "--small", "120", "--mutate", str(mutations)]
         return
-    script, part, options = {
-        "jpeg2000": ("jpeg2000_on_gpu.py", 10, ["--pictures", ""]),
-        "png": ("png_on_gpu.py", 10, ["--pictures", ""]),
-        "tiff": ("tiff_on_gpu.py", 10, ["--pictures", ""]),
-        "webp": ("webp_gpu.py", 20, ["--batches", "", "--small"]),
+    script, divisor = {
+        "jpeg2000": ("jpeg2000_on_gpu.py", 10),
+        "png": ("png_on_gpu.py", 10),
+        "tiff": ("tiff_on_gpu.py", 10),
+        "webp": ("webp_gpu.py", 20),
     }[decoder]
-    count = str(max(1, mutations // part))
-    yield f"{count} mutations", [str(_HERE / script), str(folder), *options, "--apart", "--mutate", count]
+    count = str(max(1, mutations // divisor))
+    yield f"{count} mutations", [str(_HERE / script), str(folder), "--apart", "--mutate", count]
 
 
 def main() -> None:

@@ -1,26 +1,16 @@
-"""Kernels that make pixels of TIFFs on a GPU, by the number of pictures, and the host's part of the work.
+"""Compare the TIFF kernels with the CPU decoder on small files, most of them corrupt.
 
-    python benchmarks/data/tiff_on_gpu.py FOLDER OF PICTURES [--pictures 64,256,1024] [--coding tiff_lzw] [--json JSON]
-    python benchmarks/data/tiff_on_gpu.py FOLDER OF PICTURES --pictures "" --mutate 1000 [--apart]
+    python benchmarks/data/tiff_on_gpu.py FOLDER [--mutate 1000] [--apart]
 
-Up to 120 pictures of FOLDER, of 0.2 megapixels, as TIFF, copied to as many as are wanted. Seconds from the files on the
-GPU to rows (pieces put together, and unpacked) and from these to pixels (the best of five turns), pictures a second of
-both, and how many were refused. The host's part, by one thread: files whose directories are read, a second.
-
-``--mutate``: so many small files, most of them with faults. The kernels must make of each what the decoder of the CPU
-makes of it; ends with 1 where they do not. ``--apart``: each file is a batch of its own, and each buffer an allocation
-of its own, for compute-sanitizer (benchmarks/data/sanitize.py).
+Images of FOLDER become TIFFs of all kinds. The kernels must decode exactly those that the CPU decodes, to equal pixels.
 """
 
 from __future__ import annotations
 
 import io
-import json
 import random
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,23 +18,9 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from benchmarks.data.kernels_alone import (
-    arguments,
-    batch_of,
-    by_count,
-    by_host,
-    picture,
-    pixels_by_cpu,
-    pixels_by_gpu,
-    shapes_of,
-    to_time,
-    whole,
-)
-from dali_run.ops.batch import I64, Batch
+from benchmarks.data.compare_kernels import batch_of, main, pixels_by_cpu, pixels_by_gpu, shapes_of
 from dali_run.ops.codecs.format import Header
 from dali_run.ops.codecs.formats import probe
-from dali_run.ops.codecs.gpu_streams import streams
-from dali_run.ops.codecs.gpu_streams.planes import restore, unpacking
 from dali_run.ops.codecs.tiff import decoder, on_gpu
 from dali_run.ops.errors import SampleError
 from dali_run.ops.gpu.lane import Lane
@@ -117,43 +93,5 @@ def differences(lane: Lane, files: list[bytes], each: int) -> tuple[int, list[in
     return accepted, wrong
 
 
-def kernels(lane: Lane, files: list[bytes], count: int) -> dict[str, Any]:
-    """Seconds of the work on ``count`` pictures that are on the GPU."""
-    some = [files[k % len(files)] for k in range(count)]
-    batch = batch_of(some)
-    there, out = lane.to_device(batch), Batch.allocate(lane.empty, shapes_of(some), np.uint8, "HWC", batch.samples)
-    packed, taken = on_gpu.strips(batch, np.arange(count))
-    planned = unpacking(packed, whole(out))
-    times: dict[str, list[float]] = {"rows": [], "pixels": []}
-    wrong = 0
-    for _ in range(6):
-        checks: list[Callable[[], I64]] = []
-        ctx: Any = SimpleNamespace(decoded_by=lambda *_: None, check_later=checks.append)
-        marks = [lane.mark()]
-        rows, bad = streams.unpack(lane, there, planned)
-        marks.append(lane.mark())
-        restore(ctx, lane, packed, rows, out, "", bad)
-        marks.append(lane.mark())
-        lane.synchronize()
-        for name, begin, end in zip(times, marks[:-1], marks[1:], strict=True):
-            times[name].append(lane.seconds_since(begin, end))
-        wrong = count - int(np.count_nonzero(taken)) + len(checks[0]())
-    best = {name: min(found[1:]) for name, found in times.items()}
-    return {"seconds": best, "pictures_per_second": count / sum(best.values()), "refused": wrong}
-
-
-def main() -> None:
-    args = arguments(__doc__, CODINGS, "tiff_lzw")
-    paths = to_time(args, 120, small_files, differences)
-    if not paths:
-        return
-    files = [encoded(picture(path), args.coding, {}) for path in paths]
-    results = by_count(files, args.pictures, kernels, "refused")
-    batch, which = batch_of(files), np.arange(len(files))
-    results["read_per_second"] = by_host(lambda: on_gpu.strips(batch, which), len(files))
-    if args.json:
-        args.json.write_text(json.dumps(results, indent=1))
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__, small_files, differences)

@@ -1,0 +1,99 @@
+"""Compare the GPU kernels of a decoder with its CPU decoder on small files, most of them corrupt.
+
+The programs next to this module call `main`; sanitize.py runs them under compute-sanitizer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from dali_run.ops.batch import I32, I64, Batch, Samples
+from dali_run.ops.codecs import native_loops
+from dali_run.ops.codecs.formats import probe
+from dali_run.ops.codecs.gpu_streams import streams
+from dali_run.ops.codecs.gpu_streams.planes import Packed, Where, restore, unpacking
+
+Differences = Callable[[Any, list[bytes], int], tuple[int, Sequence[int]]]
+"""Function of a lane, files, and the number of files per batch. It returns the number of files that the kernels accept,
+and the indices of those that the CPU decodes otherwise."""
+
+
+def main(
+    doc: str | None, small_files: Callable[[list[Path], int], list[bytes]], differences: Differences, images: int = 120
+) -> None:
+    """Make small files from up to ``images`` images of a folder, and compare GPU and CPU. Ends with status 1 if a file
+    that the kernels accept differs. ``doc``: help text of the program."""
+    from dali_run.ops.gpu.lane import Lane
+
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="images that the small files are made from")
+    parser.add_argument("--mutate", type=int, default=1000, metavar="N", help="number of small files")
+    parser.add_argument("--apart", action="store_true", help="one batch per file and one allocation per buffer")
+    args = parser.parse_args()
+    if args.apart:
+        allocate_apart()
+    paths = sorted(p for p in args.folder.iterdir() if p.is_file())[:images]
+    files = small_files(paths, args.mutate)
+    with Lane() as lane:
+        accepted, wrong = differences(lane, files, 1 if args.apart else 256)
+        lane.close()
+    print(f"{len(files)} small files: {accepted} accepted, different from the CPU: {list(wrong)}", flush=True)
+    if wrong:
+        sys.exit(1)
+
+
+def allocate_apart() -> None:
+    """Every buffer an allocation of its own: memcheck does not see what runs over from one part of CuPy's pool, which
+    rounds sizes up, too, into the next."""
+    import cupy
+
+    cupy.cuda.set_allocator(None)
+
+
+def batch_of(files: list[bytes]) -> Batch:
+    """The files as a batch."""
+    return Batch.from_list([np.frombuffer(f, np.uint8) for f in files], "", Samples.numbered(len(files)))
+
+
+def shapes_of(files: list[bytes]) -> I32:
+    """[N, 3] of the pictures in files, with the channels that are stored."""
+    return np.array([(h.height, h.width, h.channels) for h in (probe(memoryview(f)) for f in files)], np.int32)
+
+
+def whole(out: Batch) -> Where:
+    """Of pictures that are made whole, as RGB."""
+    return Where(out.offsets, out.shapes, None, False)
+
+
+def pixels_by_gpu(lane: Any, batch: Batch, shapes: I32, packed: Packed) -> list[Any]:
+    """The pixels that the kernels make of what is ``packed`` in a batch of files, 8 bits of each channel that is
+    stored; None for the others, and those that the kernels refuse."""
+    found: list[Any] = [None] * len(batch)
+    if not len(packed.owner):
+        return found
+    out = Batch.allocate(lane.empty, shapes, np.uint8, "HWC", batch.samples)
+    rows, bad = streams.unpack(lane, lane.to_device(batch), unpacking(packed, whole(out)))
+    checks: list[Callable[[], I64]] = []
+    ctx: Any = SimpleNamespace(decoded_by=lambda *_: None, check_later=checks.append)
+    restore(ctx, lane, packed, rows, out, "", bad)
+    pixels = lane.to_host(out)
+    lane.synchronize()
+    for i in np.setdiff1d(packed.owner, checks[0]()).tolist():
+        found[i] = pixels.sample(i).copy()
+    return found
+
+
+def pixels_by_cpu(decoder: Any, data: bytes) -> Any:
+    """The same of a file by the ``decoder`` of the CPU."""
+    (height, width, channels), one = shapes_of([data])[0].tolist(), np.zeros(1, np.int64)
+    pixels, window = np.empty((height, width, channels), np.uint8), np.array([[0, 0, height, width]], np.int64)
+    wanted = window, one + channels, False, pixels.reshape(-1), one, one + width * channels
+    status = native_loops.decode_into(decoder._decoder.decode_images, batch_of([data]), one, *wanted)
+    return None if status[0] else pixels
