@@ -82,7 +82,7 @@ def command(
 
         start_named(device)
     from ..pipelines.fleet.run import run as run_by_many
-    from ..pipelines.job.run import run_job
+    from ..pipelines.job.splits import run_one_process
     from .progress import shown
 
     look = None
@@ -97,8 +97,9 @@ def command(
         if mine is not None:
             if on is not None:
                 raise typer.BadParameter("distributes all parts: omit --part and --num-shards", param_hint="--on")
-            result = run_job(spec, overridden, device=device, part=mine, limit=limit, fresh=fresh, append=append,
-                             trace=trace, progress=heeded(progress), note=note, look=look)  # fmt: skip
+            result = run_one_process(spec, overridden, device=device, part=mine, limit=limit, fresh=fresh,
+                                     append=append, trace=trace, progress=heeded(progress), note=note,
+                                     look=look)  # fmt: skip
         else:
             result = run_by_many(
                 spec,

@@ -6,17 +6,18 @@ The engine opens a source per reader and fetches batches from it; each format's 
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from ..ops.base import Arg, Operator
+from ..ops.base import Arg, Operator, nearest
 from ..ops.batch import Batch, Origins
 from ..ops.context import Context
-from ..ops.errors import SpecError
+from ..ops.errors import JobError, SpecError
 from ..ops.storage.inventory import InventoryEntries
 from .order import LIST_SEED, Order, Shuffle
+from .selection.split import Split
 
 
 class Source(Origins, Protocol):
@@ -76,6 +77,14 @@ class Reader(Operator, abstract=True):
     ] = None
     skip: Annotated[int, Arg("leave out this many records at the start", ge=0)] = 0
     limit: Annotated[int | None, Arg("read at most this many records", ge=1)] = None
+    split: Annotated[
+        dict[str, Any] | None,
+        Arg("parts of the data set by a hash of the key, with their shares: {train: 0.9, val: 0.1, by: key, seed: 7}; "
+            "by: group keeps folders together, or what the pattern `group` matches in the key"),
+    ] = None  # fmt: skip
+    use: Annotated[
+        str | None, Arg("part of `split` to read; a job without it writes all parts, each to its own folder")
+    ] = None
     prefetch_queue_depth: Annotated[int, Arg("batches read ahead", ge=1)] = 1
     lazy_init: Annotated[bool, Arg("a pipeline in Python opens the data set when it runs, not when it is built")] = (
         False
@@ -105,6 +114,16 @@ class Reader(Operator, abstract=True):
             raise SpecError("shuffle_after_epoch and random_shuffle exclude each other")
         if self.shuffle_after_epoch and self.stick_to_shard:
             raise SpecError("shuffle_after_epoch and stick_to_shard exclude each other: the files of a shard change")
+        if self.split is not None:
+            parts = Split.of(self.split).shares
+            if self.use is not None and self.use not in parts:
+                raise SpecError(f"use: split has no part {self.use!r}{nearest(self.use, parts)} (it has: "
+                                f"{', '.join(parts)})")  # fmt: skip
+            if self.skip or self.limit is not None:
+                raise SpecError("skip and limit choose records by their place in the data set; leave them out, split "
+                                "chooses by key")  # fmt: skip
+        elif self.use is not None:
+            raise SpecError("use names a part of `split`: give that too")
         if not self.initial_fill and (self.random_shuffle or self.shuffle == "window"):
             raise SpecError("initial_fill must be at least 1 if records are shuffled through it, got 0")
 
@@ -116,12 +135,19 @@ class Reader(Operator, abstract=True):
                 "output, or give `dali-run run` --limit")  # fmt: skip
 
     def order(
-        self, size: int, seed: int = 0, batch_size: int = 1, groups: npt.NDArray[np.int64] | None = None
-    ) -> Order:
-        """Order of the records of a data set of ``size`` records; ``groups`` is `Source.groups`."""
+        self, size: int, seed: int = 0, batch_size: int = 1, groups: npt.NDArray[np.int64] | None = None,
+        chosen: npt.NDArray[np.bool_] | None = None,
+    ) -> Order:  # fmt: skip
+        """Order of the records of a data set of ``size`` records; ``groups`` is `Source.groups`, ``chosen`` is
+        `chosen_of` these records."""
         shuffle: Shuffle = self.shuffle or ("window" if self.random_shuffle else "none")
         if self.shuffle_after_epoch:
             shuffle, seed = "epoch", self.shuffle_after_epoch_seed
+        subset = None if chosen is None else np.flatnonzero(chosen)
+        if subset is not None:
+            size = len(subset)
+            if groups is not None:
+                groups = np.diff(np.searchsorted(subset, np.cumsum(groups)), prepend=0).astype(np.int64)
         remaining = max(0, size - self.skip)
         return Order(
             size=remaining if self.limit is None else min(remaining, self.limit),
@@ -136,7 +162,22 @@ class Reader(Operator, abstract=True):
             stick_to_shard=self.stick_to_shard,
             pad_last_batch=self.pad_last_batch,
             batch_size=batch_size,
+            subset=subset,
         )
+
+    def order_of(self, source: Source, seed: int, batch_size: int) -> Order:
+        """Return the order of the records of the open data set ``source``. Raises JobError as `chosen_of`."""
+        return self.order(len(source), seed, batch_size, getattr(source, "groups", None), self.chosen_of(source))
+
+    def chosen_of(self, source: Source) -> npt.NDArray[np.bool_] | None:
+        """Return which records of the open data set ``source`` this reader reads, bool[records]; None for all. Raises
+        JobError if none is left."""
+        if self.split is None or self.use is None:
+            return None
+        chosen = Split.of(self.split).part_of(self.use, source, len(source))
+        if len(chosen) and not chosen.any():
+            raise JobError(f"{self.name}: the part {self.use!r} of split holds none of the {len(chosen)} records")
+        return chosen
 
     @property
     def output_names(self) -> tuple[str, ...] | None:

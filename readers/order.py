@@ -36,8 +36,8 @@ class Job:
     first: int
     """Record at position 0, if records come in stored order."""
     shuffled: I64 | None
-    """Record at each position of the whole order; None if records come in stored order: a list of a billion consecutive
-    numbers would take 8 GB."""
+    """Record at each position of the whole order; None if all records come in stored order: a list of a billion
+    consecutive numbers would take 8 GB."""
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -81,6 +81,8 @@ class Order:
     pad_last_batch: bool = False
     batch_size: int = 1
     """Multiple to which padding rounds up."""
+    subset: I64 | None = None
+    """The records that take part, in stored order, [size]; None if they are those from ``first`` on."""
     _passes: dict[int, I64] = field(default_factory=dict, repr=False)
     _list: I64 | None = field(default=None, repr=False)
     _states: list[int] = field(default_factory=list, repr=False)
@@ -142,8 +144,12 @@ class Order:
         if epoch not in self._passes:
             while len(self._passes) > 1:
                 del self._passes[next(iter(self._passes))]
-            self._passes[epoch] = self._pass(epoch) + self.first
+            self._passes[epoch] = self.records(self._pass(epoch))
         return self._passes[epoch]
+
+    def records(self, numbers: I64) -> I64:
+        """Return the records at ``numbers`` of those that take part, counted in stored order."""
+        return numbers + self.first if self.subset is None else self.subset[numbers]
 
     def job(self) -> Job:
         """This shard of epoch 0 of the whole data set, for conversion.
@@ -154,7 +160,7 @@ class Order:
             whole = replace(self, num_shards=1, shard_id=0, stick_to_shard=False, _passes={}, _states=[],
                             _permuted=None)  # fmt: skip
             low, high = _cut(self.size, self.num_shards, self.shard_id)
-            shuffled = None if self.shuffle == "none" else whole.pass_order(0)
+            shuffled = None if self.shuffle == "none" and self.subset is None else whole.pass_order(0)
             self._job = Job(range(low, high), self.first, shuffled)
         return self._job
 

@@ -128,9 +128,8 @@ class Reader:
             except JobError as e:
                 raise JobError(f"{calls.line()}: {self.name}: {e}") from None
         if self._order is None or batch_size != self._batch_size:
-            groups = getattr(self._source, "groups", None)
             self._batch_size = batch_size
-            self._order = self._op.order(len(self._source), self._seed & 0xFFFFFFFF, batch_size, groups)
+            self._order = self._op.order_of(self._source, self._seed & 0xFFFFFFFF, batch_size)
 
     def chosen(self, start: int, n: int) -> Samples:
         """Return the samples [start, start + n) of the endless sequence. Only for the program's thread."""

@@ -13,6 +13,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ...ops.batch import I32, I64, NoOrigins, Samples
 from ...ops.compiled.warm_up_client import on_behalf
@@ -38,6 +39,8 @@ class Sources:
         self._borrowed = opened is not None
         borrowed = {} if opened is None else {name: (source, order) for _, name, _, source, order in opened.readers}
         self.readers: list[tuple[int, str, Reader, Source, Order]] = []
+        self.chosen: dict[str, npt.NDArray[np.bool_] | None] = {} if opened is None else opened.chosen
+        """Which records each reader reads (`Reader.chosen_of`), by its name."""
         self.states: dict[int, Any] = {}
         try:
             for node in plan.readers:
@@ -55,7 +58,12 @@ class Sources:
                 except JobError as e:
                     raise JobError(f"{node.where}: {e}") from None
                 self.states[node.id] = source
-                order = node.op.order(len(source), plan.seeds[node.id], batch_size, getattr(source, "groups", None))
+                try:
+                    chosen = self.chosen[node.name] = node.op.chosen_of(source)
+                except JobError as e:
+                    raise JobError(f"{node.where}: {e}") from None
+                groups = getattr(source, "groups", None)
+                order = node.op.order(len(source), plan.seeds[node.id], batch_size, groups, chosen)
                 if 0 < order.size < order.num_shards:
                     raise SpecError(f"{node.where}: num_shards is {order.num_shards}, but there are only {order.size} "
                                     "records")  # fmt: skip
@@ -82,7 +90,7 @@ class Sources:
         slot, zeros = _counted(1)
         for i in range(min(size, MAX_TRIED)):
             per_reader = {
-                number: Samples.of_epoch_0(slot, zeros, np.array([order.first + i]), source)
+                number: Samples.of_epoch_0(slot, zeros, order.records(np.array([i])), source)
                 for number, _, _, source, order in self.readers
             }
             yield next(iter(per_reader.values())), per_reader

@@ -16,8 +16,8 @@ from typing import Any
 from ...ops.errors import JobError, SpecError
 from ...writers.bytes import sidecar
 from ...writers.shards.mirror import state_of
-from ..job import run
 from ..job.run import FAILED, INTERRUPTED, JobResult, Progress
+from ..job.splits import run_one_process
 from ..spec.variables import FromProgram
 from ..wording import count, duration, rate
 from .run import run as run_by_many
@@ -162,7 +162,7 @@ def run_job(
     if not isinstance(spec, Mapping):
         file = os.fspath(spec)
         if part is not None:
-            return _report(run.run_job(file, changes, part=part, **options))
+            return _report(run_one_process(file, changes, part=part, **options))
         return _report(run_by_many(file, changes, on=on, workers=workers, cores=cores, **options))
     try:
         plain = json.loads(json.dumps(spec, default=os.fspath))
@@ -176,7 +176,7 @@ def run_job(
         try:
             if on is not None:
                 return _report(run_by_many(made, changes, on=on, workers=workers, cores=cores, **options))
-            return _report(run.run_job(made, changes, part=part, made_of=plain, **options))
+            return _report(run_one_process(made, changes, part=part, made_of=plain, **options))
         except SpecError as e:  # the file is gone by the time that somebody reads this
             raise SpecError(re.sub(rf"^{re.escape(str(made))}(:\d+)*: ", "", str(e), flags=re.MULTILINE)) from None
 

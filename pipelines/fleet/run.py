@@ -24,6 +24,7 @@ from ..job.known_jobs import remember
 from ..job.look import Look
 from ..job.part import check_divisible
 from ..job.run import CLEAN, REJECTS, JobResult, Prepared, Progress, prepare, run_job, write_config, written_text
+from ..job.splits import run_each_part, split_parts
 from ..spec.shipped import known_spec
 from ..tools.machine import facts
 from ..wording import count
@@ -71,6 +72,13 @@ def run(
         asked = "cpu" if device == "cpu" else "null"
     path = known_spec(path)
     prepared = prepare(path, overrides, device=asked, ahead=on is None)
+    if names := split_parts(prepared):
+        given: dict[str, Any] = {
+            "on": on, "workers": workers, "cores": cores, "device": device, "limit": limit, "fresh": fresh,
+            "append": append, "trace": trace, "progress": progress, "note": note, "look": look, "made_of": made_of,
+            "amend": amend,
+        }  # fmt: skip
+        return run_each_part(names, prepared, overrides or {}, lambda changes: run(path, changes, **given))
     target = prepared.plan.target
     several = len(target.indices) > 1
     together = "" if not several else _why_together(prepared, append, trace)

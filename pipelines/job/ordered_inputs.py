@@ -58,8 +58,8 @@ class Lineup:
         """
         self.states, self._plan = dict(sources.states), sources.plan
         self._readers: list[tuple[int, Source, I64]] = []
-        self._first: list[int] = []
-        """The record of each reader that comes first in stored order."""
+        self._stored: list[I64] = []
+        """The first `MAX_TRIED` records of each reader in stored order."""
         self.ends: list[int] = []
         """The position after each stage's last."""
         for node, name, op, source, order in sources.readers:
@@ -75,7 +75,10 @@ class Lineup:
                     orders.append(order.job().index)
                 else:
                     groups = now.records[places] if source.groups is not None else None
-                    own = op.order(len(records), order.seed, order.batch_size, groups)
+                    chosen = sources.chosen[name]
+                    chosen = None if chosen is None else chosen[records]
+                    own = op.order(len(records), order.seed, order.batch_size, groups, chosen)
+                    order = own if not orders else order
                     orders.append(own.job().index + first)
                 numbers.append(records)
                 first += len(records)
@@ -87,7 +90,7 @@ class Lineup:
             view = Renumbered(source, np.concatenate(numbers), counts)
             self.states[node] = view
             self._readers.append((node, view, np.concatenate(orders)))
-            self._first.append(order.first if len(stages) == 1 else 0)
+            self._stored.append(order.records(np.arange(min(order.size, MAX_TRIED))))
 
     def positions(self, stage: int) -> range:
         """Of the samples of a stage."""
@@ -98,8 +101,8 @@ class Lineup:
         slot, zeros = np.zeros(1, np.int32), np.zeros(1, np.int64)
         for i in range(min(self.ends[0], MAX_TRIED)):
             per_reader = {
-                n: Samples.of_epoch_0(slot, zeros, np.array([first + i]), view)
-                for (n, view, _), first in zip(self._readers, self._first, strict=True)
+                n: Samples.of_epoch_0(slot, zeros, stored[i : i + 1], view)
+                for (n, view, _), stored in zip(self._readers, self._stored, strict=True)
             }
             yield next(iter(per_reader.values())), per_reader
 

@@ -186,8 +186,7 @@ class Kept:
         if node.id not in self._readers:
             assert isinstance(node.op, Reader)
             source = node.op.open()
-            groups = getattr(source, "groups", None)
-            self._readers[node.id] = source, node.op.order(len(source), self.seed(node), self.batch_size, groups)
+            self._readers[node.id] = source, node.op.order_of(source, self.seed(node), self.batch_size)
             self._names[node.id] = node.name, node.op
         return self._readers[node.id]
 
