@@ -12,8 +12,9 @@ from dali_run.cli import main as cli
 _HEAD = """# Commands
 
 Written by `make docs` from the commands' own help (`dali-run COMMAND --help`). Exit codes: 0 clean, 1 failed, 2 wrong
-spec or usage, 3 finished with rejects within the limit, 130 interrupted. What `--json` prints: [JSON for
-programs](json.md).
+spec or usage, 3 finished with rejects within the limit, 130 interrupted. A path on the command line that does not
+exist is wrong usage; data that a spec names and that does not exist fails the job. `--json` prints the result, or the
+error, as [JSON for programs](json.md). `dali-run --install-completion` sets up completion in the shell.
 """
 
 

@@ -15,7 +15,7 @@ from dali_run.pipelines.settings import table
 from dali_run.pipelines.spec.json_schema import schema_text, spec_schema
 from dali_run.pipelines.tools.json_output.schema import as_page
 from dali_run.pipelines.tools.reference import operators_page
-from docs import operator_pictures
+from docs import figures, operator_pictures
 from docs.commands_page import commands_page
 from docs.machines_svg import draw as draw_machines
 from docs.python_page import python_page
@@ -32,7 +32,10 @@ def pages() -> dict[Path, str]:
         HERE / "many-machines.svg": draw_machines(),
         HERE / "commands.md": commands_page(),
         HERE / "json.md": as_page(),
-        HERE / "package.md": package_page((root / "README.md").read_text()),
+        HERE / "package.md": package_page(figures.filled((root / "README.md").read_text())),
+        HERE / "performance.md": figures.filled((HERE / "performance.md").read_text()),
+        HERE / "pictures" / "speed.svg": figures.chart(),
+        root / "README.md": figures.filled((root / "README.md").read_text()),
         HERE / "operators.md": operators_page(operator_pictures.captions()),
         HERE / "python.md": python_page(),
         HERE / "spec.md": _with_settings((HERE / "spec.md").read_text()),

@@ -141,8 +141,12 @@ def test_the_readme_shows_the_first_spec_as_it_is() -> None:
     block = yaml.safe_load(readme.split("```yaml\n")[1].split("```")[0])
     config = yaml.safe_load((CONFIGS / "imagenet_resize.yaml").read_text())
     assert block["graph"] == config["graph"]
+
+
+def test_the_page_of_the_spec_lists_every_config() -> None:
+    page = (CONFIGS.parent / "docs" / "spec.md").read_text()
     for name in NAMES:
-        assert f"configs/{name}" in readme
+        assert f"configs/{name}" in page
 
 
 # -- sounds -----------------------------------------------------------------------------------------------------------

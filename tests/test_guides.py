@@ -1,4 +1,4 @@
-"""The tutorial and the guides: every command, spec and program in them is run, page by page, on small sample data.
+"""README, tutorial and guides: every command, spec and program in them is run, page by page, on small sample data.
 
 ```sh          lines are run; a comment `# ends with 3` says another exit code
 ```yaml        with `# file: NAME` as its first line is that file; so is ```python
@@ -31,7 +31,10 @@ from .kit.files.videos import make_video
 from .kit.jobs.read_back import read_by_the_field
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "docs" / "tutorial.md", ROOT / "docs" / "json.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
+PAGES = [
+    *(ROOT / page for page in ("README.md", "docs/tutorial.md", "docs/json.md")),
+    *sorted((ROOT / "docs" / "guides").glob("*.md")),
+]
 NEEDS = {"video": "av", "speech": "soundfile"}
 """Optional packages without which a page cannot be run."""
 
