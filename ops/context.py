@@ -13,11 +13,11 @@ import numpy.typing as npt
 from .base import Operator, Spec, Stage, parameter
 from .batch import I64, Batch, Samples, host_empty
 from .errors import Reject, RejectCode, SampleError, SpecError, UnlikeSamplesError
-from .interfaces import Isolation, Kept, Lane, Lender, Remembered, Uploader
+from .interfaces import FactCache, Isolation, Lane, Lender, RecordFacts, Uploader
 from .streams import Streams
 from .types import to_numpy
 
-K = TypeVar("K", bound=Kept)
+K = TypeVar("K", bound=RecordFacts)
 
 NO_LANE = cast("Lane", None)
 """Lane of the cpu stage, which has none; its kernels never access it."""
@@ -88,7 +88,7 @@ class Context:
     """Callback for the report: (decoder, number of images that it decoded, seconds of CPU threads)."""
     waited: Callable[[str, float], None] | None = None
     """Callback for the report: (decoder that the batch waited for, seconds)."""
-    remembered: Remembered | None = None
+    remembered: FactCache | None = None
     """Cached facts about records, kept from one epoch to the next; None if records are read only once."""
     started: Any = None
     """The result of `Operator.start_early` for these samples."""
@@ -139,9 +139,9 @@ class Context:
         if self.remembered is None or self.samples.part is not None or self.attempt:
             return None
         key = id(self.op), id(self.samples.origins)
-        found = self.remembered.kept.get(key)
+        found = self.remembered.entries.get(key)
         if found is None:  # the data set is stored with its facts, so that no other object gets its id
-            found = self.remembered.kept.setdefault(key, (self.samples.origins, make(self.remembered.budget)))
+            found = self.remembered.entries.setdefault(key, (self.samples.origins, make(self.remembered.budget)))
         return cast("K", found[1])
 
     def check_later(self, check: Callable[[], npt.NDArray[Any]]) -> None:

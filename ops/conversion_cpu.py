@@ -1,6 +1,6 @@
 """Compiled loop of `conversion`: convert many floats to integers in one pass."""
 
-# What Numba compiles carries no types.
+# Functions that Numba compiles have no type annotations.
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators
 
 from __future__ import annotations

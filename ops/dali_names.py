@@ -48,9 +48,9 @@ MOVED = {
 """Modules of DALI whose names below `dali_run` differ, with the new names; their contents move along."""
 
 
-def here(name: str) -> str:
+def dali_run_name(name: str) -> str:
     """Return the name below `dali_run` of the DALI object ``name`` (given without ``nvidia.dali``)."""
-    for theirs, ours in MOVED.items():
-        if f"{name}.".startswith(f"{theirs}."):
-            return ours + name[len(theirs) :]
+    for dali, name_here in MOVED.items():
+        if f"{name}.".startswith(f"{dali}."):
+            return name_here + name[len(dali) :]
     return name

@@ -129,7 +129,7 @@ class SampleError(DaliRunError):
         return type(self)(self.code, str(self))
 
 
-def kept(error: E) -> E:
+def without_frames(error: E) -> E:
     """Return ``error`` without its frames, to be kept, or raised in another thread. A note lists the places through
     which it was raised; the frames would keep their functions' variables alive, whole batches among them."""
     if isinstance(error, Exception) and not vars(error).get(_TOLD):  # but not KeyboardInterrupt

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .errors import SampleError
 
 
-class Kept(Protocol):
+class RecordFacts(Protocol):
     """Cached facts of one operator about the records of one data set."""
 
     @property
@@ -34,21 +34,23 @@ class Kept(Protocol):
 
 
 @dataclass
-class Remembered:
+class FactCache:
     """Cache of facts that operators keep about the records of data sets that are read repeatedly."""
 
     budget: int
     """Maximum bytes of host memory per operator."""
-    kept: dict[tuple[int, int], tuple[object, Kept]] = field(default_factory=dict)
+    entries: dict[tuple[int, int], tuple[object, RecordFacts]] = field(default_factory=dict)
     """By (id of operator, id of data set): the data set itself, and the facts."""
 
     def records(self) -> int:
         """Return the number of cached records, summed over operators."""
-        return sum(facts.records for _, facts in list(self.kept.values()))
+        return sum(facts.records for _, facts in list(self.entries.values()))
 
     def nbytes(self, op: object = None) -> int:
         """Return the bytes of memory that the facts of ``op`` occupy; of all operators if None."""
-        return sum(facts.nbytes for (whose, _), (_, facts) in list(self.kept.items()) if op is None or whose == id(op))
+        return sum(
+            facts.nbytes for (whose, _), (_, facts) in list(self.entries.items()) if op is None or whose == id(op)
+        )
 
 
 class DeviceArray(Protocol):

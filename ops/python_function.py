@@ -94,7 +94,7 @@ class PythonFunction(Operator, name="python_function"):
             raise JobError(f"{_name(self.function)}: {type(e).__name__}: {e}") from e
         for column in columns:
             if len(column) != n:
-                raise JobError(f"{_name(self.function)} gave {len(column)} samples for {n}")
+                raise JobError(f"{_name(self.function)} returned {len(column)} samples for {n}")
         return columns
 
     def _parts(self, result: Any) -> Sequence[Any]:
@@ -115,12 +115,12 @@ class PythonFunction(Operator, name="python_function"):
         arrays = [blank if c is None else c for c in column]
         for i, a in enumerate(arrays):
             if a.ndim != good.ndim or a.dtype != good.dtype:
-                ctx.reject(i, "user_function", f"{_name(self.function)} gave {a.dtype}, {a.ndim}-D here, and "
+                ctx.reject(i, "user_function", f"{_name(self.function)} returned {a.dtype}, {a.ndim}-D here, and "
                            f"{good.dtype}, {good.ndim}-D for an earlier sample")  # fmt: skip
                 arrays[i] = blank
         if layout and len(layout) != good.ndim:
             raise SampleError("bad_shape", f"the layout {layout!r} of output_layouts names {len(layout)} dimensions, "
-                                     f"{_name(self.function)} gave {good.ndim}")  # fmt: skip
+                                     f"{_name(self.function)} returned {good.ndim}")  # fmt: skip
         layout = layout or (like if len(like) == good.ndim else "")
         shapes = np.array([a.shape for a in arrays], np.int32).reshape(len(arrays), good.ndim)
         out = Batch.allocate(ctx.empty, shapes, good.dtype, layout, ctx.samples)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dali_run.compat.importing import _ABSENT, install
-from dali_run.ops.dali_names import here
+from dali_run.ops.dali_names import dali_run_name
 from dali_run.pipelines.tools.port import names_in
 from tests.kit.long import thinned
 
@@ -214,7 +214,7 @@ def missing_names(module: str) -> set[str]:
     except ModuleNotFoundError as e:
         if e.name not in FRAMEWORKS:
             raise
-        path = ROOT.joinpath("dali_run", *here(module.removeprefix("nvidia.dali.")).split("."))
+        path = ROOT.joinpath("dali_run", *dali_run_name(module.removeprefix("nvidia.dali.")).split("."))
         sources = [p for p in (path.with_suffix(".py"), path / "__init__.py") if p.exists()]
         return set(NAMES[module]) - (names_in(sources[0]) if sources else set())
     return {name for name in NAMES[module] if not is_there(found, name)}

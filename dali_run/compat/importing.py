@@ -11,7 +11,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-from ..ops.dali_names import here
+from ..ops.dali_names import dali_run_name
 
 DALI_VERSION = "2.4.0"
 """The version of DALI whose names and results these are."""
@@ -98,7 +98,7 @@ class _Loader(Loader):
         rest = spec.name[len(_THEIRS) + 1 :]
         if not rest:
             return _Dali(_THEIRS, importlib.import_module(_OURS).__doc__)
-        ours = f"{_OURS}.{here(rest)}"
+        ours = f"{_OURS}.{dali_run_name(rest)}"
         try:
             module = importlib.import_module(ours)
         except ModuleNotFoundError as e:

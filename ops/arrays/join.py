@@ -73,7 +73,7 @@ class Cat(Operator, name="cat"):
         shape[:, at] = sum(s[:, at] for s in shapes)
         shape[wrong] = 0
         out = Batch.allocate(ctx.empty, shape.astype(np.int32), parts[0].dtype, layout, parts[0].samples)
-        if ctx.stage == "gpu" and weave.launched(ctx, parts, at, out):
+        if ctx.stage == "gpu" and weave.launch(ctx, parts, at, out):
             return out
         stride, start = row_major(shape), np.zeros(len(shape), np.int64)
         for part, own in zip(parts, shapes, strict=True):
@@ -133,7 +133,7 @@ class Stack(Operator, name="stack"):
         shape[wrong] = 0
         layout = with_axis(next((p.layout for p in parts if p.layout), ""), self.axis_name, at, ndim)
         out = Batch.allocate(ctx.empty, shape.astype(np.int32), parts[0].dtype, layout, parts[0].samples)
-        if ctx.stage == "gpu" and weave.launched(ctx, parts, at, out):
+        if ctx.stage == "gpu" and weave.launch(ctx, parts, at, out):
             return out
         stride = row_major(shape)
         inner = np.delete(stride, at, axis=1)

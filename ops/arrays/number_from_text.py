@@ -65,7 +65,7 @@ class NumberFromText(Operator, name="number_from_text"):
             good &= (values >= limits.min) & (values <= limits.max)
         for i in np.flatnonzero(~good).tolist():
             shown = bytes(text.sample(i)[:_WIDEST])
-            ctx.reject(i, "corrupt_data", f"{shown!r} is no whole number that {self.dtype.name} holds")
+            ctx.reject(i, "corrupt_data", f"{shown!r} is not an integer that {self.dtype.name} can hold")
         out = Batch.allocate(ctx.empty, np.empty((n, 0), np.int32), dtype, "", text.samples)
         out.data[:] = np.where(good, values, 0).astype(dtype)
         return out

@@ -38,7 +38,7 @@ class PermuteBatch(Operator, name="permute_batch"):
         if "indices" in ctx.args:
             lists, counts = ctx.lists("indices", np.int64)
             for i in np.flatnonzero(counts != 1).tolist():
-                ctx.reject(i, "bad_argument", f"indices as an input hold one place for each sample, got {counts[i]}")
+                ctx.reject(i, "bad_argument", f"indices as an input must have one number per sample, got {counts[i]}")
             wanted = np.where(counts == 1, lists[:, 0], slots) if lists.shape[1] else slots
         else:
             table = np.array(self.indices, np.int64)
@@ -48,7 +48,7 @@ class PermuteBatch(Operator, name="permute_batch"):
         place[slots] = np.arange(len(slots))
         source = place[np.where((wanted >= 0) & (wanted < there), wanted, there)]
         for i in np.flatnonzero(source < 0).tolist():
-            ctx.reject(i, "bad_argument", f"takes the data of sample {wanted[i]} of the batch, which is not there")
+            ctx.reject(i, "bad_argument", f"takes the data of sample {wanted[i]} of the batch, which does not exist")
         return data.take(np.maximum(source, 0), data.samples)
 
     gpu = cpu

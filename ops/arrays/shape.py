@@ -47,7 +47,7 @@ class Reshaping(Operator, abstract=True):
         for name in ("shape", "rel_shape"):
             values = getattr(self, name)
             if values is not None and sum(v < 0 for v in values) > 1:
-                raise SpecError(f"only one extent of {name} may be negative, got {list(values)}")
+                raise SpecError(f"only one number of {name} may be negative, got {list(values)}")
 
     def _known_ndim(self, spec: Spec) -> int | None:
         for name in ("shape", "rel_shape", "src_dims"):
@@ -146,7 +146,7 @@ class Reshaping(Operator, abstract=True):
             ctx.reject(
                 i, "bad_shape",
                 f"the {volume[i]} elements of {old[i].tolist()} do not fill the shape "
-                f"{np.where(free[i], -1, shape[i]).tolist()}; at most one extent may be -1",
+                f"{np.where(free[i], -1, shape[i]).tolist()}; at most one length may be -1",
             )  # fmt: skip
         return np.where(wrong[:, None], 0, shape)
 
@@ -203,7 +203,7 @@ class Reinterpret(Reshaping, name="reinterpret"):
         nbytes = data.sizes * old
         odd = nbytes % new != 0
         for i in np.flatnonzero(odd).tolist():
-            ctx.reject(i, "bad_shape", f"its {nbytes[i]} bytes are no multiple of the {new} of {dtype}")
+            ctx.reject(i, "bad_shape", f"its {nbytes[i]} bytes are not a multiple of {new}, the size of {dtype}")
         if odd.any():
             data = data.replace(shapes=np.where(odd[:, None], 0, data.shapes).astype(np.int32))
         explicit = bool(shape) or any(map(self.is_set, ("shape", "rel_shape", "src_dims")))
@@ -215,7 +215,9 @@ class Reinterpret(Reshaping, name="reinterpret"):
                 raise SampleError("bad_shape", f"scalars of {data.dtype} cannot become {dtype}: give a shape")
             inner = shapes[:, -1] * old
             for i in np.flatnonzero(inner % new).tolist():
-                ctx.reject(i, "bad_shape", f"the {inner[i]} bytes of its innermost dimension are no multiple of {new}")
+                ctx.reject(
+                    i, "bad_shape", f"the {inner[i]} bytes of its innermost dimension are not a multiple of {new}"
+                )
             shapes[:, -1] = inner // new
         if np.any(data.offsets * old % new) or data.data.nbytes % new:
             data = run(ctx, whole(data), data)
@@ -255,7 +257,7 @@ class Squeeze(Operator, name="squeeze"):
         dropped = set(self._axes(data.layout, len(data.shape)))
         for a in dropped:
             if data.shape[a] not in (1, None):
-                raise SpecError(f"dimension {a} of {data} is not of extent 1")
+                raise SpecError(f"dimension {a} of {data} does not have length 1")
         kept = [i for i in range(len(data.shape)) if i not in dropped]
         layout = "".join(data.layout[i] for i in kept) if data.layout else ""
         return Spec(tuple(data.shape[i] for i in kept), data.dtype, layout)
@@ -265,8 +267,8 @@ class Squeeze(Operator, name="squeeze"):
         extents = np.where(dropped, 1, data.shapes)
         wrong = extents.prod(axis=1, dtype=np.int64) != data.sizes
         for i in np.flatnonzero(wrong).tolist():
-            ctx.reject(i, "bad_shape", f"cannot drop dimensions {np.flatnonzero(dropped[i]).tolist()} of "
-                       f"{data.shapes[i].tolist()}: only those of extent 1 can go")  # fmt: skip
+            ctx.reject(i, "bad_shape", f"cannot remove dimensions {np.flatnonzero(dropped[i]).tolist()} of "
+                       f"{data.shapes[i].tolist()}: only dimensions of length 1 can be removed")  # fmt: skip
         shapes = data.shapes[~dropped].reshape(len(data), -1) if len(data) else data.shapes[:, ~dropped.any(axis=0)]
         shapes = np.where(wrong[:, None], 0, shapes).astype(np.int32)
         same = bool(data.layout) and bool((dropped == dropped[:1]).all())

@@ -68,7 +68,7 @@ class TensorSubscript(Operator, name="tensor_subscript"):
 
     def _check_index(self, d: int, extent: int | None) -> None:
         if extent is not None and "start" not in self.per_sample and not -extent <= self.start[d] < extent:
-            raise SpecError(f"index {self.start[d]} is outside dimension {d} of extent {extent}")
+            raise SpecError(f"index {self.start[d]} is outside dimension {d} of length {extent}")
 
     def _slice(self, d: int, kind: str) -> slice:
         """Return the slice along dimension ``d``, for constant start and stop."""

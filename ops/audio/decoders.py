@@ -45,7 +45,7 @@ TYPES = (DALIDataType.FLOAT, DALIDataType.INT16, DALIDataType.INT32)
 class Clips:
     """Headers of N encoded files; files with errors are already rejected and have 0 frames."""
 
-    found: I64
+    rows: I64
     """int64[N, FIELDS], the rows of `wav_cpu.walk`; KIND is OTHER for files that another decoder opened."""
     open_files: dict[int, Any]
     """Open files that are not plain WAV, by index in the batch: `flac.Flac`, `libsndfile.AudioFile` or
@@ -56,21 +56,21 @@ class Clips:
     @property
     def frames(self) -> I64:
         """Frames of each file, [N]."""
-        return self.found[:, _wav.FRAMES]
+        return self.rows[:, _wav.FRAMES]
 
     @property
     def channels(self) -> I64:
         """Channels of each file, [N]."""
-        return self.found[:, _wav.CHANNELS]
+        return self.rows[:, _wav.CHANNELS]
 
     @property
     def rates(self) -> npt.NDArray[np.float64]:
         """Sampling rate of each file in Hz, [N]; 0 for files with errors."""
-        return self.found[:, _wav.RATE].astype(np.float64)
+        return self.rows[:, _wav.RATE].astype(np.float64)
 
     def drop(self, i: int) -> None:
         """Mark clip ``i`` as invalid, and close it."""
-        self.found[i] = 0
+        self.rows[i] = 0
         sound = self.open_files.pop(i, None)
         if sound is not None:
             sound.close()
@@ -97,10 +97,10 @@ def open_clips(
     FLAC files to the GPU."""
     encoded_base = np.ascontiguousarray(encoded.offsets)
     clips = Clips(np.empty((len(encoded), _wav.FIELDS), np.int64), {})
-    _wav.walk(encoded.data, encoded_base, encoded.sizes, clips.found)
-    other = clips.found[:, _wav.KIND] == _wav.OTHER
+    _wav.walk(encoded.data, encoded_base, encoded.sizes, clips.rows)
+    other = clips.rows[:, _wav.KIND] == _wav.OTHER
     if flac_on_gpu and other.any():
-        clips.flac = plain_flac(encoded, clips.found)
+        clips.flac = plain_flac(encoded, clips.rows)
         other &= clips.frames == 0
     for i in np.flatnonzero(other).tolist():
         start, size = int(encoded.offsets[i]), int(encoded.shapes[i, 0])
@@ -113,8 +113,8 @@ def open_clips(
                 ctx.reject(i, e.code, str(e))
                 continue
         clips.open_files[i] = sound
-        clips.found[i, _wav.FRAMES], clips.found[i, _wav.CHANNELS] = sound.frames, sound.channels
-        clips.found[i, _wav.RATE] = sound.rate
+        clips.rows[i, _wav.FRAMES], clips.rows[i, _wav.CHANNELS] = sound.frames, sound.channels
+        clips.rows[i, _wav.RATE] = sound.rate
     if parts is not None:
         _cut(ctx, clips, parts)
     for i in np.flatnonzero(clips.frames.astype(np.float64) * clips.channels > max_samples).tolist():
@@ -142,9 +142,9 @@ def _cut(ctx: Context, clips: Clips, parts: Parts) -> None:
                 ctx.reject(i, e.code, str(e))
                 clips.drop(i)
                 frames[i] = 0
-    width = np.array(_wav.WIDTHS, np.int64)[clips.found[:, _wav.KIND]]
-    clips.found[:, _wav.START] += first * clips.channels * width
-    clips.found[:, _wav.FRAMES] = frames
+    width = np.array(_wav.WIDTHS, np.int64)[clips.rows[:, _wav.KIND]]
+    clips.rows[:, _wav.START] += first * clips.channels * width
+    clips.rows[:, _wav.FRAMES] = frames
 
 
 @dataclass(slots=True)
@@ -153,9 +153,9 @@ class Opened:
 
     slot: I32
     clips: Clips
-    own: npt.NDArray[np.float64]
+    file_rates: npt.NDArray[np.float64]
     """Sampling rates of the files in Hz, [N]."""
-    after: npt.NDArray[np.float64]
+    signal_rates: npt.NDArray[np.float64]
     """Sampling rates of the output signals in Hz, [N]."""
     resamples: npt.NDArray[np.bool_]
     shapes: I32
@@ -163,11 +163,11 @@ class Opened:
     out: Batch | None
     """Output batch, in the cpu stage; None on a GPU."""
     rejects: list[Reject]
-    places: list[int] = field(default_factory=list)
+    indices: list[int] = field(default_factory=list)
     """Indices of the files that are not plain WAV."""
     problems: Iterable[SampleError | None] = ()
     """For each of these files, once it is decoded: its error, or None."""
-    found: I64 = field(default_factory=lambda: np.empty((0, 0), np.int64))
+    rows: I64 = field(default_factory=lambda: np.empty((0, 0), np.int64))
     """For each file, where its decoded numbers are in `data`: rows in the form of `wav_cpu.walk`."""
     data: Batch | None = None
 
@@ -290,7 +290,7 @@ class Audio(Operator, name="decoders.audio"):
         """Decode on the CPU. Return signals at the ``wanted`` rates (0: the files' own), their rates, and the rates of
         the files."""
         ready = self._opened(ctx, encoded, wanted, map, parts)
-        own = ready.own
+        own = ready.file_rates
         return *self._finished(ctx, encoded, ready), own
 
     def _opened(
@@ -311,7 +311,7 @@ class Audio(Operator, name="decoders.audio"):
         lengths = np.where(resamples, output_lengths(clips.frames, own, after), clips.frames)
         channels = np.ones_like(lengths) if self.downmix else clips.channels
         for i in np.flatnonzero(lengths.astype(np.float64) * channels > self.max_samples).tolist():
-            ctx.reject(i, "too_large", f"{int(lengths[i])} samples would come out at {after[i]:g} Hz, more than "
+            ctx.reject(i, "too_large", f"{int(lengths[i])} samples would result at {after[i]:g} Hz, more than "
                        f"max_samples ({self.max_samples}) allows")  # fmt: skip
             lengths[i] = 0
             clips.drop(i)
@@ -328,9 +328,9 @@ class Audio(Operator, name="decoders.audio"):
 
     def _read(self, opened: Opened, run: Callable[..., Iterable[Any]]) -> None:
         """Start to decode the files that are not plain WAV; record in ``opened`` where their numbers will be."""
-        open_files, out, n = opened.clips.open_files, opened.out, len(opened.own)
-        opened.found = np.zeros_like(opened.clips.found)
-        opened.places = places = list(open_files)
+        open_files, out, n = opened.clips.open_files, opened.out, len(opened.file_rates)
+        opened.rows = np.zeros_like(opened.clips.rows)
+        opened.indices = places = list(open_files)
         if not places:
             return
         kinds = {np.dtype(np.float32): _wav.F32, np.dtype(np.int16): _wav.S16, np.dtype(np.int32): _wav.S32}
@@ -345,8 +345,8 @@ class Audio(Operator, name="decoders.audio"):
                 dtypes.append(np.dtype(np.float32) if mixes or not sound.integers else np.dtype(to_numpy(self.dtype)))
             straight[i] = out is not None and not mixes and dtypes[-1] == out.dtype
             if not straight[i]:
-                opened.found[i] = opened.clips.found[i]
-                opened.found[i, _wav.START], opened.found[i, _wav.KIND] = 0, kinds[dtypes[-1]]
+                opened.rows[i] = opened.clips.rows[i]
+                opened.rows[i, _wav.START], opened.rows[i, _wav.KIND] = 0, kinds[dtypes[-1]]
                 sizes[i] = sound.frames * sound.channels * dtypes[-1].itemsize
         room = (sizes + 15) // 16 * 16
         starts, total = np.cumsum(room) - room, int(room.sum())
@@ -370,8 +370,8 @@ class Audio(Operator, name="decoders.audio"):
 
     def _finished(self, ctx: Context, encoded: Batch, opened: Opened) -> tuple[Batch, Batch]:
         """Wait until all files are decoded, and return the signals and their rates in the memory of ``ctx``'s stage."""
-        clips, after, found, on_cpu = opened.clips, opened.after, opened.found, opened.out is not None
-        for i, problem in zip(opened.places, list(opened.problems), strict=True):
+        clips, after, found, on_cpu = opened.clips, opened.signal_rates, opened.rows, opened.out is not None
+        for i, problem in zip(opened.indices, list(opened.problems), strict=True):
             if problem is not None:
                 ctx.reject(i, problem.code, str(problem))
                 clips.drop(i)
@@ -380,12 +380,12 @@ class Audio(Operator, name="decoders.audio"):
         out = opened.out
         if out is None:
             out = Batch.allocate(ctx.empty, opened.shapes, to_numpy(self.dtype), "", encoded.samples)
-        plain = clips.found[:, _wav.KIND] != _wav.OTHER
+        plain = clips.rows[:, _wav.KIND] != _wav.OTHER
         flac = None if clips.flac is None else _only(clips.flac, clips.frames > 0)
         parts, on_gpu = [], flac is not None and bool(flac.any())
         if on_gpu or plain.any():
             there = encoded if on_cpu else ctx.device.to_device(encoded)
-            parts.append((there, _only(clips.found, plain)))
+            parts.append((there, _only(clips.rows, plain)))
             if flac is not None and on_gpu:
                 parts.append(decode_on_gpu(ctx, there, flac))
         if opened.data is not None:

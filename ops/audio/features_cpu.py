@@ -1,7 +1,7 @@
 """Compiled loops for audio features: filter banks, decibels, preemphasis, silence. One call per batch, without the
 GIL."""
 
-# What Numba compiles carries no types.
+# Functions that Numba compiles have no type annotations.
 # mypy: allow-untyped-defs, allow-untyped-calls
 
 from __future__ import annotations

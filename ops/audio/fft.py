@@ -20,13 +20,13 @@ class FftPlan:
     radices: npt.NDArray[np.int64]
     twiddles: npt.NDArray[np.float32]
     """Twiddle factors as real and imaginary parts: radix - 1 numbers per butterfly of a block, pass after pass."""
-    place: npt.NDArray[np.int64]
+    row_of_frequency: npt.NDArray[np.int64]
     """[size] row of each frequency in the result."""
 
     @property
     def place_of_rows(self) -> npt.NDArray[np.int64]:
         """`place` in units of floats of the CPU's rows."""
-        return self.place * _ROW
+        return self.row_of_frequency * _ROW
 
 
 @lru_cache(64)

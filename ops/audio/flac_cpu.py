@@ -1,7 +1,7 @@
 """Compiled FLAC decoder (RFC 9639): one call per file, without the GIL. Unusual or corrupt files are left to
 libsndfile; every frame's CRC is checked, so that decoded samples are correct."""
 
-# What Numba compiles carries no types.
+# Functions that Numba compiles have no type annotations.
 # mypy: allow-untyped-defs, allow-untyped-calls
 # ruff: noqa: ARG001
 

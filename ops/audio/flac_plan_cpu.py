@@ -1,6 +1,6 @@
 """Compiled loop that selects the files of a batch that the GPU's FLAC decoder supports, by their headers."""
 
-# What Numba compiles carries no types.
+# Functions that Numba compiles have no type annotations.
 # mypy: allow-untyped-defs, allow-untyped-calls
 
 from __future__ import annotations

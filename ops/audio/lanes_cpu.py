@@ -5,7 +5,7 @@ A Fourier transform processes sixteen frames at once; a row holds one value of e
 imaginary parts, which are eight more frames (two real signals form one complex signal).
 """
 
-# What Numba compiles carries no types.
+# Functions that Numba compiles have no type annotations.
 # mypy: allow-untyped-defs, allow-untyped-calls
 # ruff: noqa: ARG001
 

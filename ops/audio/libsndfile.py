@@ -110,7 +110,7 @@ def open_memory(data: npt.NDArray[np.uint8]) -> AudioFile:
         number = library.sf_error(ffi.NULL)
         reason = soundfile.LibsndfileError(number).error_string.rstrip(".")
         known = any(bytes(data[a : a + len(m)]) == m for a, m in _MARKS)
-        raise SampleError("corrupt_data" if known else "not_audio", f"no decoder takes it: {reason}")
+        raise SampleError("corrupt_data" if known else "not_audio", f"no decoder supports it: {reason}")
     major = _names(soundfile._formats).get(info.format & 0x0FFF0000, "?")
     minor = _names(soundfile._subtypes).get(info.format & 0xFFFF, "?")
     frames = int(info.frames)

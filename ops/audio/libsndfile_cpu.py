@@ -3,7 +3,7 @@
 Their state is three numbers: address of the bytes, their number, and the current position.
 """
 
-# What Numba compiles carries no types.
+# Functions that Numba compiles have no type annotations.
 # mypy: allow-untyped-defs, allow-untyped-calls
 # ruff: noqa: ARG001
 

@@ -292,7 +292,7 @@ class AudioResample(Operator, name="audio_resample"):
         dtype = audio.dtype if self.dtype is None else to_numpy(self.dtype)
         channels = audio.shapes[:, 1].astype(np.int64) if audio.ndim == 2 else 1
         for i in np.flatnonzero(lengths * channels > _MAX).tolist():
-            ctx.reject(i, "too_large", f"{int(lengths[i])} samples would come out; at most {_MAX} can be one sample")
+            ctx.reject(i, "too_large", f"{int(lengths[i])} samples would result; a sample can have at most {_MAX}")
             lengths[i] = 0
         lengths[frames == 0] = 0
         shapes = audio.shapes.copy()

@@ -116,7 +116,7 @@ class Spectrogram(Operator, name="spectrogram"):
         return window_of(self.parity, self.window_length)
 
     @property
-    def before(self) -> int:
+    def samples_before(self) -> int:
         """Number of samples of the first window that lie before the signal."""
         if not self.center_windows:
             return 0
@@ -186,7 +186,7 @@ class Spectrogram(Operator, name="spectrogram"):
         # steps.
         step = min(self.window_step, int(lengths.max(initial=0)) + self.window_length)
         _cpu.spectrograms(
-            audio.data, np.ascontiguousarray(audio.offsets), lengths, frames, self.before, step,
+            audio.data, np.ascontiguousarray(audio.offsets), lengths, frames, self.samples_before, step,
             self.window, self.reflect_padding, scale, kaldi, _KALDI_EMPHASIS, self.size, found.radices, found.twiddles,
             found.place_of_rows, self.power == 1, self.layout == "ft", out.data, out.offsets,
         )  # fmt: skip
@@ -197,9 +197,9 @@ class Spectrogram(Operator, name="spectrogram"):
             if not count:
                 continue
             windows = np.empty((count, self.window_length), np.float32)
-            _cpu.windowed(audio.data, int(audio.offsets[i]), int(lengths[i]), count, self.before, self.window_step,
-                          self.window, self.reflect_padding, scale, self.parity == "kaldi", _KALDI_EMPHASIS,
-                          windows)  # fmt: skip
+            _cpu.windowed(audio.data, int(audio.offsets[i]), int(lengths[i]), count, self.samples_before,
+                          self.window_step, self.window, self.reflect_padding, scale,
+                          self.parity == "kaldi", _KALDI_EMPHASIS, windows)  # fmt: skip
             values = np.fft.rfft(windows, self.size)
             powers = values.real**2 + values.imag**2
             powers = np.sqrt(powers) if self.power == 1 else powers
@@ -227,7 +227,7 @@ class Spectrogram(Operator, name="spectrogram"):
             "audio/spectrogram.cu", kernel,
             (blocks, len(audio)), _BLOCK,
             audio.data, base, counts, windows, *tables, np.int32(len(found.radices)), np.int32(self.size),
-            np.int32(self.window_length), np.int32(self.before), np.int32(self.window_step), np.int32(pairs),
+            np.int32(self.window_length), np.int32(self.samples_before), np.int32(self.window_step), np.int32(pairs),
             np.int32(self.reflect_padding), scale, np.int32(self.parity == "kaldi"), _KALDI_EMPHASIS,
             np.int32(self.power == 1), np.int32(self.layout == "ft"), scratch, out.data, to,
             mel.filters, mel.weights, np.int32(mel.count), np.float32(mel.scale),
@@ -245,7 +245,8 @@ def _gpu_tables(lane: Any, op: Spectrogram, found: FftPlan) -> tuple[Any, ...]:
             turns = np.exp(-2j * np.pi * np.arange(radix) / radix)
             roots[k, :radix] = np.stack([turns.real, turns.imag], axis=1)
         lane.cache[key] = tuple(
-            lane.upload(a)[0] for a in (op.window, radices, roots, found.twiddles, found.place.astype(np.int32))
+            lane.upload(a)[0]
+            for a in (op.window, radices, roots, found.twiddles, found.row_of_frequency.astype(np.int32))
         )
     return unchanging(lane, *lane.cache[key])
 

@@ -1,6 +1,6 @@
 """Compiled loops of spectrogram: windows of signals, their Fourier transforms, and squared magnitudes."""
 
-# What Numba compiles carries no types.
+# Functions that Numba compiles have no type annotations.
 # mypy: allow-untyped-defs, allow-untyped-calls
 
 from __future__ import annotations

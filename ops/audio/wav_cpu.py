@@ -4,7 +4,7 @@ without the GIL.
 Microsoft, "Multiple Channel Audio Data and WAVE Files" (RIFF chunks; format tags 1, 3 and 0xFFFE).
 """
 
-# What Numba compiles carries no types.
+# Functions that Numba compiles have no type annotations.
 # mypy: allow-untyped-defs, allow-untyped-calls
 
 from __future__ import annotations

@@ -243,7 +243,7 @@ class RandAugment(Drawing, name="auto_aug.rand_augment"):
     @cached_property
     def _suite(self) -> Suite:
         if self.operations is not None:
-            return Suite.given(self.operations, self.num_magnitude_bins)
+            return Suite.from_argument(self.operations, self.num_magnitude_bins)
         entries = suites.rand_augment(*self._translations(), monotonic=self.monotonic_mag)
         return Suite.of(_without(entries, self.excluded), self.num_magnitude_bins)
 
@@ -274,7 +274,7 @@ class TrivialAugmentWide(Drawing, name="auto_aug.trivial_augment_wide"):
     @cached_property
     def _suite(self) -> Suite:
         if self.operations is not None:
-            return Suite.given(self.operations, self.num_magnitude_bins)
+            return Suite.from_argument(self.operations, self.num_magnitude_bins)
         entries = suites.trivial_augment_wide(*self._translations())
         return Suite.of(_without(entries, self.excluded), self.num_magnitude_bins)
 
@@ -329,7 +329,7 @@ class AutoAugment(Drawing, name="auto_aug.auto_augment"):
         """The suite; and per sub-policy and step the index in the suite, the probability (0 if there is no such step)
         and the bin."""
         if self.operations is not None:
-            suite = Suite.given(self.operations, self.num_magnitude_bins)
+            suite = Suite.from_argument(self.operations, self.num_magnitude_bins)
             rows: list[list[Any]] = [list(steps) for steps in self.sub_policies or ()]
         else:
             entries = policies.augmentations(self.policy_name, *self._translations())

@@ -1,6 +1,6 @@
 """Compiled loop that plans where each image is stored before and after each step on a GPU: one call per batch."""
 
-# What Numba compiles carries no types.
+# Functions that Numba compiles have no type annotations.
 # mypy: allow-untyped-defs, allow-untyped-calls
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ class Suite:
         return Suite(codes, rows, any(a.negated for a in augmentations))
 
     @staticmethod
-    def given(operations: Sequence[Any], bins: int) -> Suite:
+    def from_argument(operations: Sequence[Any], bins: int) -> Suite:
         """Return the suite that the argument ``operations`` lists: (name, negated, numbers for each bin and sign) each.
         Raises SpecError."""
         codes, rows = [], np.zeros((len(operations), bins, 2, WIDTH), np.float32)

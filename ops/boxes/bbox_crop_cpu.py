@@ -1,7 +1,7 @@
 """Compiled search for crops of random_bbox_crop and ssd_random_crop. All arithmetic is float32, as in DALI, unless
 stated otherwise."""
 
-# What Numba compiles carries no types.
+# Functions that Numba compiles have no type annotations.
 # mypy: allow-untyped-defs, allow-untyped-calls
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Overlap of a window with eight boxes at once, with LLVM's vector types."""
 
-# What Numba compiles carries no types.
+# Functions that Numba compiles have no type annotations.
 # mypy: allow-untyped-defs, allow-untyped-calls
 # ruff: noqa: ARG001
 

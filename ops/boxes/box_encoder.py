@@ -102,7 +102,7 @@ class BoxEncoder(Operator, name="box_encoder"):
         counts = counts_of(ctx, boxes, 4)
         check_labels(ctx, labels, counts)
         for i in np.flatnonzero((counts > 0) & (sizes_of(labels.shapes) != counts)).tolist():
-            ctx.reject(i, "bad_shape", f"labels must be one number a box, got the shape {labels.shapes[i].tolist()}")
+            ctx.reject(i, "bad_shape", f"labels must be one number per box, got the shape {labels.shapes[i].tolist()}")
             counts[i] = 0
         out, found = ctx.empty(n * count * 4, np.float32), ctx.empty(n * count, labels.dtype)
         means, stds = np.array(self.means, np.float32), np.array(self.stds, np.float32)

@@ -1,6 +1,6 @@
 """Compiled loops: flips, rotations and anchors of boxes. All arithmetic is float32, as in DALI."""
 
-# What Numba compiles carries no types.
+# Functions that Numba compiles have no type annotations.
 # mypy: allow-untyped-defs, allow-untyped-calls
 
 from __future__ import annotations

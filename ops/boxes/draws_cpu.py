@@ -1,7 +1,7 @@
 """Numbers from Philox streams, computed as C++'s standard library does, for kernels that decide while running how many
 they need. ``state`` is uint64[5]: number of words drawn, and the current block of four words."""
 
-# What Numba compiles carries no types.
+# Functions that Numba compiles have no type annotations.
 # mypy: allow-untyped-defs, allow-untyped-calls
 
 from __future__ import annotations

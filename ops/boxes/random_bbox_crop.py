@@ -85,12 +85,12 @@ class RandomBboxCrop(Operator, name="random_bbox_crop"):
             self._columns(self.bbox_layout)
         if self.is_set("crop_shape"):
             if not self.is_set("input_shape"):
-                raise SpecError("crop_shape needs input_shape: boxes are in parts of the image")
+                raise SpecError("crop_shape needs input_shape: boxes are in fractions of the image")
             wrong = [n for n in ("aspect_ratio", "scaling") if self.is_set(n)] + ["allow_no_crop"] * bool(
                 self.allow_no_crop
             )
             if wrong:
-                raise SpecError(f"{wrong[0]} excludes crop_shape, which says what the window is")
+                raise SpecError(f"{wrong[0]} excludes crop_shape, which defines the window")
         if not self.scaling[0] <= self.scaling[1]:
             raise SpecError(f"scaling needs the smaller number first, got {list(self.scaling)}")
         if len(self.aspect_ratio) not in (2, 6):

@@ -43,7 +43,7 @@ class RandomMaskPixel(Operator, name="segmentation.random_mask_pixel"):
     def cpu(self, ctx: Context, masks: Batch) -> Batch:
         n, ndim = len(masks), masks.ndim
         for i in np.flatnonzero(masks.sizes == 0).tolist():
-            ctx.reject(i, "bad_shape", f"a mask without pixels: {masks.shapes[i].tolist()}")
+            ctx.reject(i, "bad_shape", f"the mask has no pixels: {masks.shapes[i].tolist()}")
         out = np.zeros((n, ndim), np.int64)
         exact = self.is_set("value")
         values = ctx.arg("value", np.int64) if exact else np.zeros(n, np.int64)

@@ -48,8 +48,8 @@ def counts_of(ctx: Context, boxes: Batch, width: int, *, relative: bool = False)
                 bad = int(np.flatnonzero(outside & (sample == i))[0])
                 ctx.reject(
                     i, "bad_argument",
-                    f"a box has the coordinate {float(values[bad])!r}, but they are parts of the image, 0 to 1 "
-                    "(readers.coco: ratio: true)",
+                    f"a box has the coordinate {float(values[bad])!r}, but coordinates are fractions of the image, "
+                    "0 to 1 (readers.coco: ratio: true)",
                 )  # fmt: skip
                 counts[i] = 0
     return counts
@@ -73,7 +73,7 @@ def list_of(ctx: Context, data: npt.NDArray[Any], counts: I64, *width: int, layo
 def check_labels(ctx: Context, labels: Batch, counts: I64) -> None:
     """Reject samples that have not as many labels as boxes (``counts``); set their counts to 0."""
     if labels.ndim == 0:
-        raise SampleError("bad_shape", "labels need one dimension at least: one entry a box")
+        raise SampleError("bad_shape", "labels need one dimension at least: one entry per box")
     given = labels.shapes[:, 0]
     odd = given != counts
     if odd.any():

@@ -1,6 +1,6 @@
 """Compiled loops for lists of boxes, labels and vertices: check and gather a whole batch at once."""
 
-# What Numba compiles carries no types.
+# Functions that Numba compiles have no type annotations.
 # mypy: allow-untyped-defs, allow-untyped-calls
 
 from __future__ import annotations

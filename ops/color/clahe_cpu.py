@@ -1,7 +1,7 @@
 """Compiled loop of clahe, and conversion to and from 8-bit Lab as in OpenCV's cvtColor: one call per batch, without the
 GIL."""
 
-# What Numba compiles carries no types.
+# Functions that Numba compiles have no type annotations.
 # mypy: allow-untyped-defs, allow-untyped-calls
 
 from __future__ import annotations

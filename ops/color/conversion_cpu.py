@@ -1,6 +1,6 @@
 """Compiled loops of color_space_conversion: a matrix for every pixel of every sample, without the GIL."""
 
-# What Numba compiles carries no types.
+# Functions that Numba compiles have no type annotations.
 # mypy: allow-untyped-defs, allow-untyped-calls
 
 from __future__ import annotations

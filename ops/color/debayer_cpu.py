@@ -1,6 +1,6 @@
 """Compiled loop of debayer, and calls of OpenCV's other algorithms."""
 
-# What Numba compiles carries no types.
+# Functions that Numba compiles have no type annotations.
 # mypy: allow-untyped-defs, allow-untyped-calls
 
 from __future__ import annotations

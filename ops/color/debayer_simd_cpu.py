@@ -1,7 +1,7 @@
 """Missing colours of a line, with LLVM's vector types: without AVX-512, loops that write three channels are not
 vectorised."""
 
-# What Numba compiles carries no types.
+# Functions that Numba compiles have no type annotations.
 # mypy: allow-untyped-defs, allow-untyped-calls
 # ruff: noqa: ARG001
 

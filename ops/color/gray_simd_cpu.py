@@ -1,6 +1,6 @@
 """One gray channel from three, with LLVM's vector types: most of the time goes into loading every third byte."""
 
-# What Numba compiles carries no types.
+# Functions that Numba compiles have no type annotations.
 # mypy: allow-untyped-defs, allow-untyped-calls
 # ruff: noqa: ARG001
 

@@ -46,7 +46,7 @@ class Linear(Operator, abstract=True):
     layouts = ("FHWC", "DHWC", "HWC")
     bound = "1 level; floats within 1e-5 of the largest value"
 
-    own: ClassVar[tuple[str, ...]] = ()
+    dali_only: ClassVar[tuple[str, ...]] = ()
     """Names of the arguments that only DALI's definition has; other libraries' parity excludes them."""
     order: ClassVar[tuple[str, ...]] = ()
     """Names of the arguments in the order in which the functions of other libraries are called."""
@@ -77,7 +77,7 @@ class Linear(Operator, abstract=True):
         return Spec(data.shape, data.dtype if self.dtype is None else self.dtype, layout)
 
     def _alone(self) -> tuple[str, ...]:
-        return self.own
+        return self.dali_only
 
     def steps(self, ctx: Context) -> list[presets.Step]:
         """Return the steps for another library: one function per argument that is set."""
@@ -162,7 +162,7 @@ class Brightness(Scaling, name="brightness"):
     The range is the largest value of the output's type, 1 for floats.
     """
 
-    own = ("brightness_shift",)
+    dali_only = ("brightness_shift",)
     order = ("brightness",)
     example = "{op: brightness, in: images, brightness: 1.2, out: images}"
 
@@ -175,7 +175,7 @@ class Brightness(Scaling, name="brightness"):
 class Contrast(Scaling, name="contrast"):
     """Stretch values away from a centre: out = center + contrast * (in - center)."""
 
-    own = ("contrast_center",)
+    dali_only = ("contrast_center",)
     order = ("contrast",)
     example = "{op: contrast, in: images, contrast: $contrast, out: images}"
 
@@ -228,7 +228,7 @@ class Twisting(Linear, abstract=True):
     """
 
     names = ("hue", "saturation", "value", "brightness", "contrast")
-    own: ClassVar[tuple[str, ...]] = ("image_type",)
+    dali_only: ClassVar[tuple[str, ...]] = ("image_type",)
 
     def check(self) -> None:
         Linear.check(self)
@@ -264,7 +264,7 @@ class Hsv(Twisting, name="hsv"):
     In contrast to the related operators, the output is UINT8 unless ``dtype`` is set, as in DALI.
     """
 
-    own = ()
+    dali_only = ()
     order = ("hue", "saturation", "value")
     example = "{op: hsv, in: images, hue: $degrees, saturation: 1.3, out: images}"
 

@@ -23,11 +23,11 @@ _PICTURES = 65535
 """Maximum number of images per launch: the limit of a CUDA grid's second dimension."""
 _NO_FACTORS = np.zeros((1, 1, 3), np.float32)
 Copied = tuple[tuple[I64, I64, I64, I64], I64, I64, I64, npt.NDArray[np.float32] | None, npt.NDArray[Any]]
-"""The arguments ``dims``, ``base``, ``out_base``, ``out_stride``, ``factors`` and ``fill`` of `launched`."""
+"""The arguments ``dims``, ``base``, ``out_base``, ``out_stride``, ``factors`` and ``fill`` of `launch`."""
 _TYPES = {np.dtype(np.uint8): "unsigned char", np.dtype(np.float16): "half", np.dtype(np.float32): "float"}
 
 
-def launched(
+def launch(
     ctx: Context, source: Any, out: Any, copied: Copied, channel: int,
     again: Callable[[Context], Copied | None] | None = None,
 ) -> bool:  # fmt: skip

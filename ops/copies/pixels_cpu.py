@@ -1,6 +1,6 @@
 """Compiled loop that fills the table of `pixels`: one call per batch, without the GIL."""
 
-# What Numba compiles carries no types.
+# Functions that Numba compiles have no type annotations.
 # mypy: allow-untyped-defs, allow-untyped-calls
 
 from __future__ import annotations

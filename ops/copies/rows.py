@@ -36,13 +36,13 @@ class Lines:
     period: int
     channel: int
     """Index of the dimension of length K; -1 if there is a single fill value."""
-    most: int
+    max_lines: int
     """Maximum lines per sample."""
-    longest: int
+    max_elements: int
     """Maximum elements per line."""
 
 
-def together(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
+def supports(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
     """Whether the kernel supports these types: equal types, or bytes that become floats."""
     return source == target or (source == np.uint8 and target == np.float32)
 
@@ -73,28 +73,30 @@ def _pattern(fill: npt.NDArray[Any], along: bool) -> tuple[npt.NDArray[np.uint8]
     return np.ascontiguousarray(once[:, :, np.arange(width) % period]), period
 
 
-def launched(
+def launch(
     ctx: Context, source: Any, target: Any, lines: Lines, again: Callable[[Context], Lines | None] | None
 ) -> None:
-    """Launch the copy of ``source`` to ``target``, flat arrays on the device whose types `together` accepts. ``again``
+    """Launch the copy of ``source`` to ``target``, flat arrays on the device whose types `supports` accepts. ``again``
     returns the lines for a later call with other arguments, or None if these are of another kind."""
     n, ndim = lines.dims.shape[:2]
     size = int(target.dtype.itemsize)
     kernel = "rows" if source.dtype == target.dtype else "rows_of_floats"
-    if lines.most == 0:
+    if lines.max_lines == 0:
         return
-    nbytes = lines.longest * size
+    nbytes = lines.max_elements * size
     lanes = 32 if nbytes > 1024 else 16
     piece = _PIECE if nbytes > _LONG else _LONG
     pieces = -(-(nbytes + 15) // piece) if nbytes > _LONG else 1  # pieces begin at the beginnings of the output's words
-    tiles = -(-lines.most * pieces // (_THREADS // lanes))
+    tiles = -(-lines.max_lines * pieces // (_THREADS // lanes))
 
     def other(ctx: Context) -> tuple[npt.NDArray[Any], ...] | None:
         assert again is not None
         found = again(ctx)
         if found is None or (found.period, found.channel) != (lines.period, lines.channel):
             return None
-        enough = found.most * pieces <= tiles * (_THREADS // lanes) and found.longest * size <= pieces * piece - 15
+        enough = (
+            found.max_lines * pieces <= tiles * (_THREADS // lanes) and found.max_elements * size <= pieces * piece - 15
+        )
         return (found.dims, found.base, found.out_base, found.fills) if enough else None
 
     remade = again if again is None or again is FIXED else other

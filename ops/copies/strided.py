@@ -282,7 +282,7 @@ def _arrays(plan: CopyPlan, target: Target, apart: bool = True) -> tuple[Any, ..
 
 def _lines(plan: CopyPlan, source: np.dtype[Any], target: Target) -> rows.Lines | None:
     """Return ``plan`` as lines of bytes for `rows`; None if it is of another kind."""
-    if plan.affine is not None or not rows.together(source, plan.dtype):
+    if plan.affine is not None or not rows.supports(source, plan.dtype):
         return None
     if plan.ndim and not plan.extent.any():  # for `filled`: a source in which the first dimension is empty
         extent = plan.shape.copy()
@@ -368,12 +368,12 @@ def _run_gpu(ctx: Context, plan: CopyPlan, batch: Batch, target: Target, again: 
             found = again(ctx)
             return None if found is None else _lines(found[0], dtype, found[1])
 
-        rows.launched(ctx, batch.data, target.batch.data, lines, again if again is None or again is FIXED else others)
+        rows.launch(ctx, batch.data, target.batch.data, lines, again if again is None or again is FIXED else others)
         return
     copied = _copied((plan, target))
     assert copied is not None
     remade = again if again is None or again is FIXED else lambda c: _copied(again(c))
-    if not _widened(plan, target) and pixels.launched(ctx, batch.data, target.batch.data, copied, plan.channel, remade):
+    if not _widened(plan, target) and pixels.launch(ctx, batch.data, target.batch.data, copied, plan.channel, remade):
         return
     folded = loops(plan, target)
     n, ndim = folded.dims.shape[:2]

@@ -1,6 +1,6 @@
 """Compiled loops of strided copies: one call per plan, without the GIL."""
 
-# What Numba compiles carries no types; overloads must repeat the arguments of what they overload.
+# Functions that Numba compiles have no type annotations; overloads repeat the arguments of the overloaded functions.
 # mypy: allow-untyped-defs, allow-untyped-calls
 # ruff: noqa: ARG001, ARG005
 

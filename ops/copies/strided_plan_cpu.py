@@ -4,7 +4,7 @@ NumPy would need dozens of calls, which cost more than the copy itself if the ba
 taking it again would take longer than they run.
 """
 
-# Numba carries no types.
+# Numba has no type annotations.
 # mypy: allow-untyped-calls
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ _TYPES = {1: ("unsigned char", 1), 2: ("unsigned short", 1), 4: ("unsigned int",
 """By element size: the C++ type in which elements are moved, and the number of such words per element."""
 
 
-def launched(ctx: Context, parts: Sequence[Batch], axis: int, out: Batch) -> bool:
+def launch(ctx: Context, parts: Sequence[Batch], axis: int, out: Batch) -> bool:
     """Launch the joining of ``parts`` along ``axis`` (an existing or a new one) into ``out``, which is packed and on
     the device, if this kernel supports it; return False otherwise. Samples that are empty in ``out`` are skipped."""
     if not 2 <= len(parts) <= _MOST:

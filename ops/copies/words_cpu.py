@@ -1,7 +1,7 @@
 """Load and store pixels of three uint8 channels as words: one pixel and one more byte, two pixels and two more bytes,
 and sixteen pixels without their fourth bytes."""
 
-# What Numba compiles carries no types.
+# Functions that Numba compiles have no type annotations.
 # mypy: allow-untyped-defs, allow-untyped-calls
 # ruff: noqa: ARG001
 

@@ -1,7 +1,7 @@
 """Compiled loops of jpeg_compression_distortion: everything that libjpeg's encoder and decoder do to images in 4:2:0
 except entropy coding, which is lossless. One call per batch, without the GIL."""
 
-# What Numba compiles carries no types.
+# Functions that Numba compiles have no type annotations.
 # mypy: allow-untyped-defs, allow-untyped-calls
 
 from __future__ import annotations

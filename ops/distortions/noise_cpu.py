@@ -1,6 +1,6 @@
 """Compiled loops of `noise`: one call per batch, without the GIL. cuda/noise.cu has the same algorithms for a GPU."""
 
-# What Numba compiles carries no types.
+# Functions that Numba compiles have no type annotations.
 # mypy: allow-untyped-defs, allow-untyped-calls
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 cuda/normal.cuh performs the same operations, so that CPU and GPU, and processors with and without vector instructions,
 draw the same bits."""
 
-# What Numba compiles carries no types.
+# Functions that Numba compiles have no type annotations.
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators
 
 from __future__ import annotations

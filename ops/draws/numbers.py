@@ -577,7 +577,7 @@ class Choice(Operator, name="random.choice"):
         """Return for each draw the index among its sample's ``count`` elements, plus ``starts``. For inputs of several
         dimensions, DALI draws without gaps."""
         starts = np.zeros(len(count), np.int64) if starts is None else starts
-        _reject(ctx, count < 1, "there is nothing to choose from: {} elements", count)
+        _reject(ctx, count < 1, "there is nothing to draw from: {} elements", count)
         count = np.maximum(count, 1)
         if not self.is_set("p"):
             streams, skip = elements.streams, _SKIP if ndim == 1 else 1

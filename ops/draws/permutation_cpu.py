@@ -1,6 +1,6 @@
 """Compiled loops of batch_permutation."""
 
-# Numba carries no types.
+# Numba has no type annotations.
 # mypy: allow-untyped-calls
 
 from __future__ import annotations

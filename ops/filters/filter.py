@@ -97,7 +97,7 @@ class Filter(Operator, name="filter"):
             results[:, 1:4] = np.maximum(where[:, 1:4] - extents + 1, 0)
             small = (where[:, 1:4] < extents).any(axis=1)
             for m in np.flatnonzero(small & ~bad).tolist():
-                ctx.reject(int(own[m]), "bad_shape", f"the filter {extents[m].tolist()} is larger than the picture")
+                ctx.reject(int(own[m]), "bad_shape", f"the filter {extents[m].tolist()} is larger than the image")
             if len(images):
                 of_sample = np.full((len(images), axes), np.iinfo(np.int64).max)
                 np.minimum.at(of_sample, own, results[:, 4 - axes : 4])

@@ -1,6 +1,6 @@
 """Compiled loops of `filter`: one call per batch, without the GIL."""
 
-# What Numba compiles carries no types.
+# Functions that Numba compiles have no type annotations.
 # mypy: allow-untyped-defs, allow-untyped-calls
 # ruff: noqa: ARG001, ARG005
 

@@ -1,6 +1,6 @@
 """Sums of `filter` with LLVM's vector types: two lines of results at once, whose partial sums stay in registers."""
 
-# What Numba compiles carries no types.
+# Functions that Numba compiles have no type annotations.
 # mypy: allow-untyped-defs, allow-untyped-calls
 # ruff: noqa: ARG001
 

@@ -56,7 +56,7 @@ class Expr(Operator, name="expr"):
         known = self.names or LETTERS
         unknown = [n for n in used if n not in known]
         if unknown:
-            raise SpecError(f"{unknown[0]!r} in the expression names no input")
+            raise SpecError(f"{unknown[0]!r} in the expression is not an input")
         expression.check_constants(expression.parse(self.expr))
 
     def infer(self, *specs: Spec) -> Spec:
@@ -98,7 +98,7 @@ class Expr(Operator, name="expr"):
             raise SpecError(f"names {len(names)} inputs, got {inputs}")
         missing = _used(self.expr) - set(names)
         if missing:
-            raise SpecError(f"{min(missing)!r} in the expression names no input")
+            raise SpecError(f"{min(missing)!r} in the expression is not an input")
         return names
 
     def _typed(self, dtypes: tuple[tuple[str, np.dtype[Any]], ...]) -> Typed:

@@ -302,7 +302,7 @@ def _types(fn: str, given: list[Dtype]) -> tuple[Dtype, Dtype]:
     """Return the type to which the arguments of ``fn`` are converted, and the type of its result."""
     shown = f"{SYMBOLS.get(fn, fn)} of {' and '.join(d.name for d in given)}"
     if np.dtype(np.float16) in given:
-        raise SpecError(f"{shown}: float16 cannot be calculated with; convert it first: float(x)")
+        raise SpecError(f"{shown}: float16 is not supported; convert it first: float(x)")
     at = given[0]
     for other in given[1:]:
         at = promote(at, other)

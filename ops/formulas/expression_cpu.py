@@ -1,7 +1,7 @@
 """Compiled interpreter of expressions on the CPU: a block of elements passes through all functions while it is in the
 first cache. Numbers are float32 or int32; `expression_plan` decides which expressions it supports."""
 
-# What Numba compiles carries no types.
+# Functions that Numba compiles have no type annotations.
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators
 # mypy: disable-error-code="call-arg, unreachable"
 

@@ -6,7 +6,7 @@ For values outside, its results are meaningless, and the caller uses NumPy's fun
 other value.
 """
 
-# What Numba compiles carries no types.
+# Functions that Numba compiles have no type annotations.
 # mypy: allow-untyped-defs, allow-untyped-calls
 
 from __future__ import annotations

@@ -142,11 +142,11 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
         planned, wants = ctx.started, self.decode.on_damage == "reject" and not ctx.attempt
         if wants and isinstance(planned, Planned) and planned.is_of(ctx, encoded):
             ctx.rejects += planned.rejects
-            ctx.started = planned.others
+            ctx.started = planned.on_threads
             files = ctx.device.to_device(encoded)
         else:
             if isinstance(planned, Planned):
-                ctx.started = planned.others
+                ctx.started = planned.on_threads
             headers = read_headers(part(ctx, self.decode, DECODE), encoded, self.decode.rules)
             which = self._takes(headers)
             if not wants or (headers.unusual and not which.any()):
@@ -154,7 +154,7 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
             files = ctx.device.to_device(encoded)  # first of all: the copy runs while the remaining work is planned
             lane: Any = ctx.device
             planned = self._plan(ctx, encoded, headers, which, files.offsets, lane.pinned, ctx.started)
-        decoder, wanted = _cuda.cuda_decoder(ctx.device), planned.wanted
+        decoder, wanted = _cuda.cuda_decoder(ctx.device), planned.sampling
         out = wanted.allocate(ctx, encoded.samples)
         left = planned.headers.undecoded(planned.decode.status)
         apart = [
@@ -229,17 +229,17 @@ class Planned:
     """The encoded images."""
     args: Mapping[str, Batch]
     headers: Headers
-    wanted: Sampling
+    sampling: Sampling
     decode: DecodePlan
     output: Output
     rejects: list[Reject]
-    others: Any
+    on_threads: Any
     """`gpu_decode.Prepared`: images that host threads have started to decode; None if there are none."""
 
     @property
     def nbytes(self) -> int:
         """Bytes of host memory that the plan occupies."""
-        begun = 0 if self.others is None else int(self.others.nbytes)
+        begun = 0 if self.on_threads is None else int(self.on_threads.nbytes)
         return begun + self.decode.sheet.nbytes + self.headers.jpeg.nbytes
 
     def is_of(self, ctx: Context, batch: Batch) -> bool:

@@ -15,7 +15,7 @@ from ..copies.strided import Border
 from ..copies.windows import image_layout, known_layout
 from ..errors import SpecError
 from ..types import DALIInterpType
-from .sampling import FILTERS, Kind, Places, sampled
+from .sampling import FILTERS, Kind, PixelSources, sampled
 
 
 class Displacement(Operator, abstract=True):
@@ -42,7 +42,7 @@ class Displacement(Operator, abstract=True):
             raise SpecError(f"takes layouts {', '.join(self.layouts)}, got {layout}")
         return Spec(data.shape, data.dtype, layout)
 
-    def places(self, n: int) -> Places:
+    def sources(self, n: int) -> PixelSources:
         """Return the sources of the pixels of ``n`` samples."""
         raise NotImplementedError
 
@@ -52,7 +52,7 @@ class Displacement(Operator, abstract=True):
         sizes = images.shapes[:, at : at + 2].astype(np.int64)
         left: npt.NDArray[np.bool_] = ctx.arg("mask", np.int32) == 0
         how, fill = FILTERS[self.interp_type], np.array([[self.fill_value]])
-        return sampled(ctx, images, sizes, self.places(len(images)), how, Border.FILL, fill, copied=left)
+        return sampled(ctx, images, sizes, self.sources(len(images)), how, Border.FILL, fill, copied=left)
 
     gpu = cpu
 
@@ -73,9 +73,9 @@ class Water(Displacement, name="water"):
     phase_x: Annotated[float, Arg("phase of the horizontal wave in radians")] = 0.0
     phase_y: Annotated[float, Arg("phase of the vertical wave in radians")] = 0.0
 
-    def places(self, n: int) -> Places:
+    def sources(self, n: int) -> PixelSources:
         waves = [self.ampl_x, self.ampl_y, self.freq_x, self.freq_y, self.phase_x, self.phase_y, 0, 0, 0]
-        return Places(Kind.WATER, np.repeat(np.array([waves], np.float32).astype(np.float64), n, axis=0))
+        return PixelSources(Kind.WATER, np.repeat(np.array([waves], np.float32).astype(np.float64), n, axis=0))
 
 
 class Sphere(Displacement, name="sphere"):
@@ -84,5 +84,5 @@ class Sphere(Displacement, name="sphere"):
 
     example = "{op: sphere, in: images, mask: $coin, out: images}"
 
-    def places(self, n: int) -> Places:
-        return Places(Kind.SPHERE, np.zeros((n, 9)))
+    def sources(self, n: int) -> PixelSources:
+        return PixelSources(Kind.SPHERE, np.zeros((n, 9)))

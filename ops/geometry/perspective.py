@@ -18,7 +18,7 @@ from ..gpu.launch_recording import not_replayable
 from ..libraries import presets
 from ..sequences.unfold import by_frame, of_frame, of_sequence
 from ..types import DALIDataType, DALIInterpType
-from .sampling import FILTERS, Filter, Kind, Places, sampled
+from .sampling import FILTERS, Filter, Kind, PixelSources, sampled
 
 F64 = npt.NDArray[np.float64]
 Origin = Literal["corner", "center"]
@@ -136,7 +136,7 @@ class WarpPerspective(Operator, name="experimental.warp_perspective"):
         how = FILTERS[self.interp_type]
         how = Filter.NEAREST_EVEN if how is Filter.NEAREST else how
         fill, refused = self._fill(ctx, images)
-        return sampled(ctx, images, self._sizes(ctx, images), Places(Kind.PERSPECTIVE, params), how,
+        return sampled(ctx, images, self._sizes(ctx, images), PixelSources(Kind.PERSPECTIVE, params), how,
                        _BORDERS[self.border_mode], fill, wrong | refused)  # fmt: skip
 
     gpu = cpu
@@ -249,7 +249,7 @@ class Remap(Operator, name="experimental.remap"):
         params = np.zeros((len(images), 9))
         params[:, 0] = 0.5 if self.pixel_origin == "corner" else 0.0
         begins = np.column_stack([mapx.offsets, mapy.offsets])
-        places = Places(Kind.MAPS, params, mapx.data, mapy.data, begins)
+        places = PixelSources(Kind.MAPS, params, mapx.data, mapy.data, begins)
         return sampled(ctx, images, sizes, places, FILTERS[self.interp], Border.FILL, np.zeros((1, 1)), wrong)
 
     gpu = cpu

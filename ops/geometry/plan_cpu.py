@@ -1,7 +1,7 @@
 """Compiled loops that compute sizes, maps and tables of a batch for `rotate`, `warp_affine` and related operators: one
 call each instead of dozens of NumPy calls. Products and sums are rounded separately, as in NumPy."""
 
-# What Numba compiles carries no types.
+# Functions that Numba compiles have no type annotations.
 # mypy: allow-untyped-defs, allow-untyped-calls
 
 from __future__ import annotations

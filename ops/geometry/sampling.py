@@ -32,7 +32,7 @@ class Kind(IntEnum):
     """Kind of coordinate map. Values are those of the kernels."""
 
     PERSPECTIVE = 0
-    """Perspective map. `Places.params`: nine numbers of a matrix, row by row, for (x, y, 1) of the output."""
+    """Perspective map. `PixelSources.params`: nine numbers of a matrix, row by row, for (x, y, 1) of the output."""
     AFFINE = 1
     """Affine map. Parameters as for PERSPECTIVE; the last three are 0, 0, 1."""
     WATER = 2
@@ -59,7 +59,7 @@ FILTERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class PixelSources:
     """Sources of the pixels of N samples."""
 
     kind: Kind
@@ -94,7 +94,7 @@ class Grid:
 
 
 def sampled(
-    ctx: Context, images: Batch, sizes: I64, places: Places, how: Filter, border: Border, fill: F64,
+    ctx: Context, images: Batch, sizes: I64, places: PixelSources, how: Filter, border: Border, fill: F64,
     skip: npt.NDArray[np.bool_] | None = None, copied: npt.NDArray[np.bool_] | None = None,
 ) -> Batch:  # fmt: skip
     """Sample ``images``, of a layout with HW, at ``places``; ``sizes`` [N, 2] of the outputs, ``fill`` [N or 1, K or 1]
@@ -121,7 +121,7 @@ def sampled(
 
 
 def _cpu(
-    ctx: Context, images: Batch, shape: Any, dtype: np.dtype[Any], geometry: I64, places: Places, how: Filter,
+    ctx: Context, images: Batch, shape: Any, dtype: np.dtype[Any], geometry: I64, places: PixelSources, how: Filter,
     border: Border, fills: npt.NDArray[Any],
 ) -> Batch:  # fmt: skip
     source, base = images.data, images.offsets
@@ -139,7 +139,7 @@ def _cpu(
 
 
 def _gpu(
-    ctx: Context, images: Batch, shape: Any, dtype: np.dtype[Any], geometry: I64, places: Places, how: Filter,
+    ctx: Context, images: Batch, shape: Any, dtype: np.dtype[Any], geometry: I64, places: PixelSources, how: Filter,
     border: Border, fills: npt.NDArray[Any],
 ) -> Batch:  # fmt: skip
     out = Batch.allocate(ctx.empty, shape, dtype, images.layout, images.samples)

@@ -3,7 +3,7 @@
 Coordinates refer to pixel centres: (0, 0) is the centre of the first pixel.
 """
 
-# What Numba compiles carries no types.
+# Functions that Numba compiles have no type annotations.
 # mypy: allow-untyped-defs, allow-untyped-calls
 # ruff: noqa: ARG001, ARG005
 
@@ -35,7 +35,7 @@ _FIRST, _ONE = np.uint64(0), np.uint64(1)
 @jit
 def sample(src, base, geometry, kind, params, map_x, map_y, map_base, interp, border, fills, dst, out_base):
     """Sample all images. ``geometry`` [N, 6]: planes, rows, columns and channels of the input, height and width of the
-    output; ``params`` [N, 9] and the maps: see `sampling.Places`; ``fills`` [N or 1, K or 1]: values outside if
+    output; ``params`` [N, 9] and the maps: see `sampling.PixelSources`; ``fills`` [N or 1, K or 1]: values outside if
     ``border`` is 0."""
     widest = 0
     for i in range(len(base)):

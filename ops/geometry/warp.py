@@ -298,7 +298,7 @@ class Rotate(Warping, name="rotate"):
     def check(self) -> None:
         Warping.check(self)
         if self.parity == "opencv":
-            raise SpecError("OpenCV has no rotation by an angle: give parity: dali, or a matrix to warp_affine")
+            raise SpecError("OpenCV has no rotation by an angle; give parity: dali, or a matrix to warp_affine")
         if self.parity != "dali":
             presets.check(self, self.parity, ("size", "axis"))
         if self.parity == "albumentations" and not self.keep_size:
@@ -338,12 +338,12 @@ class Rotate(Warping, name="rotate"):
     def infer(self, *specs: Spec) -> Spec:
         known = Warping.infer(self, *specs)
         if known.layout and spatial_axes(known.layout) == 3 and not self.is_set("axis"):
-            raise SpecError("volumes need the axis to turn around: axis: [0, 0, 1] turns every slice")
+            raise SpecError("volumes need axis, the axis of rotation: [0, 0, 1] rotates every slice")
         return known
 
     def _volumes(self, ctx: Context, images: Batch) -> Batch:
         if not self.is_set("axis"):
-            raise SampleError("bad_shape", "volumes need the axis to turn around: axis: [0, 0, 1] turns every slice")
+            raise SampleError("bad_shape", "volumes need axis, the axis of rotation: [0, 0, 1] rotates every slice")
         axis = ctx.arg("axis").astype(np.float64)
         if axis.shape[1] != 3:
             raise SampleError("bad_argument", f"axis takes (x, y, z), got {axis.shape[1]} values")

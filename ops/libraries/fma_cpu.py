@@ -1,6 +1,6 @@
 """Compiled fma: product and sum of float32 with a single rounding, as vector instructions compute it."""
 
-# What Numba compiles carries no types.
+# Functions that Numba compiles have no type annotations.
 # mypy: allow-untyped-defs, allow-untyped-calls
 # ruff: noqa: ARG001
 

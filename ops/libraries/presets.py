@@ -50,7 +50,9 @@ def check(op: Operator, library: str, alone: Sequence[str]) -> None:
     package is installed. Raises SpecError."""
     for name in alone:
         if op.is_set(name):
-            raise SpecError(f"{name} goes with parity: dali, give it to this step: {library} has nothing like it")
+            raise SpecError(
+                f"{name} needs parity: dali; give that to this step, or remove {name}: {library} has nothing like it"
+            )
     if library in _NEEDS:
         try:
             import_module(_NEEDS[library])

@@ -5,7 +5,7 @@ A window of k x k taps is first applied along rows and columns, k terms each. On
 the order of terms might decide, it is summed again in PyTorch's order: a few pixels in ten thousand.
 """
 
-# What Numba compiles carries no types.
+# Functions that Numba compiles have no type annotations.
 # mypy: allow-untyped-defs, allow-untyped-calls
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ in PyTorch's order, with product and sum in one rounding (`fma`) where its vecto
 bit.
 """
 
-# What Numba compiles carries no types.
+# Functions that Numba compiles have no type annotations.
 # mypy: allow-untyped-defs, allow-untyped-calls
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Compiled loop that plans the jobs of torchvision.cu: where each step reads and writes, for all images of a call,
 without the GIL."""
 
-# What Numba compiles carries no types.
+# Functions that Numba compiles have no type annotations.
 # mypy: allow-untyped-defs, allow-untyped-calls
 
 from __future__ import annotations

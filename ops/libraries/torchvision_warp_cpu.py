@@ -1,7 +1,7 @@
 """Compiled steps of `torchvision_cpu` that move pixels: flips, quarter turns, windows (crops and pads), affine and
 perspective maps."""
 
-# What Numba compiles carries no types.
+# Functions that Numba compiles have no type annotations.
 # mypy: allow-untyped-defs, allow-untyped-calls
 
 from __future__ import annotations

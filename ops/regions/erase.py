@@ -78,7 +78,7 @@ class Erase(Operator, name="erase"):
         if self.axes:
             return resolve_axes(self.axes, ndim)
         if not layout:
-            raise SpecError("a tensor without a layout needs axes: those that anchor and shape speak of")
+            raise SpecError("a tensor without a layout needs axes: the ones to which anchor and shape refer")
         return [d for d in range(ndim) if layout[d] != "C"]
 
     def cpu(self, ctx: Context, data: Batch) -> Batch:

@@ -168,7 +168,7 @@ class MultiPaste(Operator, name="multi_paste"):
         wanted = ids[np.arange(ids.shape[1]) < counts[:, None]]
         source = np.where(wanted >= 0, place[np.clip(wanted, 0, last)], -1)
         for k in np.flatnonzero(source < 0).tolist():
-            ctx.reject(int(owner[k]), "bad_argument", f"in_ids: sample {wanted[k]} of the batch is not there")
+            ctx.reject(int(owner[k]), "bad_argument", f"in_ids: sample {wanted[k]} of the batch does not exist")
         return owner, np.maximum(source, 0), np.zeros(len(owner), np.int64)
 
     def _canvas(self, ctx: Context, images: list[Batch], owner: I64, extent: I64) -> I64:

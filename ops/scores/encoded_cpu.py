@@ -1,6 +1,6 @@
 """The CPU loops of jpeg_quality, text_length and content_hash: all samples in one call, without the GIL."""
 
-# What Numba compiles carries no types.
+# Functions that Numba compiles have no type annotations.
 # mypy: allow-untyped-defs, allow-untyped-calls
 
 from __future__ import annotations

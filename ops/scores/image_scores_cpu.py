@@ -1,6 +1,6 @@
 """The CPU loop of image_scores: one pass over the rows of each image, all images in one call, without the GIL."""
 
-# What Numba compiles carries no types.
+# Functions that Numba compiles have no type annotations.
 # mypy: allow-untyped-defs, allow-untyped-calls
 
 from __future__ import annotations

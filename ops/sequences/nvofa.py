@@ -36,9 +36,9 @@ API = 0x20
 """Major and minor version of the API, four bits each."""
 _SURFACES = 32 << 20
 """Approximate bytes of a session's images."""
-_MOST_PAIRS = 32
+_MAX_PAIRS = 32
 """Maximum pairs per call of a session: their images, and their vectors, are copied together."""
-_KEPT = 8
+_MAX_SESSIONS = 8
 """Maximum cached sessions per GPU; creating one takes 20 ms, destroying one 200."""
 _BLOCK = 256
 
@@ -185,7 +185,7 @@ class Kind:
     def pairs(self) -> int:
         """Number of pairs per call of the session."""
         size = self.height * self.width * (1 if self.gray else 4)
-        return min(max(_SURFACES // (4 * size), 1), _MOST_PAIRS)
+        return min(max(_SURFACES // (4 * size), 1), _MAX_PAIRS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,21 +194,23 @@ class Engine:
 
     grids: tuple[int, ...]
     hint_grids: tuple[int, ...]
-    least: tuple[int, int]
+    min_size: tuple[int, int]
     """Minimum height and width of images."""
-    most: tuple[int, int]
+    max_size: tuple[int, int]
     """Maximum height and width of images."""
 
     def check(self, kind: Kind) -> None:
         """Check that the engine supports ``kind``. Raises NoEngineError."""
         size = kind.height, kind.width
-        if any(not low <= here <= high for low, here, high in zip(self.least, size, self.most, strict=True)):
-            least, most = (" x ".join(map(str, s)) for s in (self.least, self.most))
-            raise NoEngineError(f"it takes pictures of {least} to {most} pixels")
+        if any(not low <= here <= high for low, here, high in zip(self.min_size, size, self.max_size, strict=True)):
+            least, most = (" x ".join(map(str, s)) for s in (self.min_size, self.max_size))
+            raise NoEngineError(f"it supports images of {least} to {most} pixels")
         if kind.grid not in self.grids:
-            raise NoEngineError(f"it has no output_grid of {kind.grid}")
+            raise NoEngineError(f"it does not support an output_grid of {kind.grid}")
         if kind.hint_grid and (kind.hint_grid not in self.hint_grids or kind.hint_grid < kind.grid):
-            raise NoEngineError(f"it takes no hint_grid of {kind.hint_grid} with an output_grid of {kind.grid}")
+            raise NoEngineError(
+                f"it does not support a hint_grid of {kind.hint_grid} with an output_grid of {kind.grid}"
+            )
 
 
 _engines: dict[int, Engine | str] = {}
@@ -283,7 +285,7 @@ class _Surfaces:
 
 
 class Session:
-    """The engine's work on images of one kind. Owned by `_Kept`; one thread at a time uses it."""
+    """The engine's work on images of one kind. Owned by `_CachedSessions`; one thread at a time uses it."""
 
     def __init__(self, library: Library, index: int, context: int, kind: Kind) -> None:
         """Create a session on GPU ``index``, whose CUDA context ``context`` is current. Raises NoEngineError."""
@@ -435,7 +437,7 @@ class _Plan:
 # -- cached sessions -------------------------------------------------------------------------------------------------
 
 
-class _Kept:
+class _CachedSessions:
     """Cached sessions of one GPU, for all threads of the process: there is one engine, and its queue is in the
     driver."""
 
@@ -450,7 +452,7 @@ class _Kept:
         with self._lock:
             session = self._sessions.pop(kind, None)
             if session is None:
-                while len(self._sessions) >= _KEPT:
+                while len(self._sessions) >= _MAX_SESSIONS:
                     self._sessions.popitem(last=False)[1].close()
                 session = Session(library(), self._index, context, kind)
             try:
@@ -468,7 +470,7 @@ class _Kept:
                 self._sessions.popitem()[1].close()
 
 
-_kept: dict[int, _Kept] = {}
+_kept: dict[int, _CachedSessions] = {}
 
 
 def forget() -> None:
@@ -507,7 +509,7 @@ def find(lane: Lane, kind: Kind, pairs: Pairs, *, temporal: bool, red: int = 0) 
     NoEngineError."""
     context = lane.context
     engine(lane.index, context).check(kind)
-    kept = _kept.setdefault(lane.index, _Kept(lane.index))
+    kept = _kept.setdefault(lane.index, _CachedSessions(lane.index))
     lane.cache["optical flow engine"] = kept  # `release` is called if memory is short
     with kept.borrowed(context, kind) as session:
         session.find(lane, pairs, temporal=temporal, red=red)

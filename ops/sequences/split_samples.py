@@ -53,7 +53,7 @@ class SplitSamples(Operator, name="split_samples"):
 
     def check(self) -> None:
         if self.partial == "keep" and self.size is None:
-            raise SpecError("partial is for parts of several items: give size")
+            raise SpecError("partial needs windows of several items: give size")
 
     def infer(self, *specs: Spec) -> tuple[Spec, ...]:
         return (*map(self._part, specs), Spec((), DALIDataType.INT32, ""))[: self.num_outputs]
@@ -72,7 +72,7 @@ class SplitSamples(Operator, name="split_samples"):
         return Spec(shape, data.dtype, layout)
 
     def cpu(self, ctx: Context, *data: Batch) -> Batch:
-        raise JobError("makes several samples of one, which only jobs take: run it from a spec with `write:`")
+        raise JobError("turns one sample into several, which only jobs support: run it from a spec with `write:`")
 
     def counts(self, data: Batch) -> I64:
         """Return the number of new samples per sample, int64[N]."""

@@ -36,7 +36,7 @@ class Frames:
         odd = (out.shapes != shapes[self.owner]).any(axis=1)
         for i in np.unique(self.owner[odd]).tolist():
             sizes = out.shapes[self.owner == i].tolist()
-            ctx.reject(i, "bad_shape", f"its frames become of different sizes, {sizes[0]} and others")
+            ctx.reject(i, "bad_shape", f"its frames have different sizes afterwards: {sizes[0]} and others")
         counts = np.where(np.bincount(self.owner, odd, len(self.counts)) > 0, 0, self.counts)
         whole = np.column_stack([counts, shapes]).astype(np.int32)
         return Batch(out.data, out.offsets[first], whole, sequence_layout(out.layout, out.ndim), ctx.samples)

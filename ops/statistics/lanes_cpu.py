@@ -1,7 +1,7 @@
 """Partial results in the lanes of LLVM's vector types: Numba's own loops would keep them in memory, which takes five
 times as long. They compile for every processor, with equal results on all: the order of summation is fixed."""
 
-# What Numba compiles carries no types.
+# Functions that Numba compiles have no type annotations.
 # mypy: allow-untyped-defs, allow-untyped-calls
 # ruff: noqa: ARG001
 

@@ -29,7 +29,7 @@ class _Groups:
     rows: I64
     """Dimensions of each sample, [N, D, 5]: first those that are kept, then the reduced ones (`strided.Loops`);
     OUT_STRIDE counts the sample's statistics, and is 0 along reduced dimensions."""
-    kept: int
+    num_kept: int
     """Number of dimensions of ``rows`` that are kept."""
     stats: I64
     """Number of statistics of each sample, [N]."""
@@ -206,17 +206,17 @@ class Normalize(Operator, name="normalize"):
             counts = np.repeat(groups.count, groups.stats)
         total = np.zeros(groups.total)
         if mean is None:
-            sums(source, groups.rows, groups.kept, base, groups.start, total, False, total)
+            sums(source, groups.rows, groups.num_kept, base, groups.start, total, False, total)
             mean = total / np.maximum(counts, 1)
         if factor is None:
             squares = np.zeros(groups.total)
-            sums(source, groups.rows, groups.kept, base, groups.start, mean, True, squares)
+            sums(source, groups.rows, groups.num_kept, base, groups.start, mean, True, squares)
             variance = np.where(counts > self.ddof, squares / np.maximum(counts - self.ddof, 1), 0)
             factor = np.where(variance + self.epsilon > 0, self._factor(variance), 0)
         is_float = self.dtype == DALIDataType.FLOAT
         out = Batch.allocate(ctx.empty if is_float else np.empty, data.shapes, np.float32, data.layout, data.samples)
-        apply(source, groups.rows, groups.kept, base, groups.start, mean.astype(np.float32), factor.astype(np.float32),
-              np.float32(self.shift), out.data, out.offsets)  # fmt: skip
+        apply(source, groups.rows, groups.num_kept, base, groups.start, mean.astype(np.float32),
+              factor.astype(np.float32), np.float32(self.shift), out.data, out.offsets)  # fmt: skip
         return out if is_float else out.replace(data=saturate(out.data, to_numpy(self.dtype)))
 
     def _run_gpu(
@@ -239,8 +239,8 @@ class Normalize(Operator, name="normalize"):
             lane.launch(
                 "normalize.cu", f"sums<{CUDA_TYPES[data.dtype]}, {per_stat}>", (-(-widest * per_stat // threads), n),
                 threads,
-                data.data, rows, np.int32(ndim), np.int32(groups.kept), base, start, stats, center, np.int32(square),
-                partial_start, partial,
+                data.data, rows, np.int32(ndim), np.int32(groups.num_kept), base, start, stats, center,
+                np.int32(square), partial_start, partial,
             )  # fmt: skip
             result = lane.empty(groups.total, np.float64)
             lane.launch(

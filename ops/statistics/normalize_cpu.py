@@ -1,7 +1,7 @@
 """Compiled loops of normalize: sums over parts of samples, and their application. One call per batch, without the
 GIL."""
 
-# What Numba compiles carries no types.
+# Functions that Numba compiles have no type annotations.
 # mypy: allow-untyped-defs, allow-untyped-calls
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class Groups:
     rows: I64
     """Dimensions of each sample, [N, D, 5]: first those that are kept, then the reduced ones (`strided.Loops`);
     OUT_STRIDE counts the sample's results, and is 0 along reduced dimensions."""
-    kept: int
+    num_kept: int
     """Number of dimensions of ``rows`` that are kept."""
     results: I64
     """Number of results of each sample, [N]."""
@@ -113,7 +113,7 @@ class Reduction(Operator, abstract=True):
         if self.kind in (MIN, MAX):
             for i in np.flatnonzero(empty).tolist():
                 ctx.reject(
-                    i, "bad_shape", f"there is no {self.name.split('.')[1]} of nothing: {data.shapes[i].tolist()}"
+                    i, "bad_shape", f"an empty sample has no {self.name.split('.')[1]}: {data.shapes[i].tolist()}"
                 )
         dtype = np.dtype(to_numpy(self.result_type(from_numpy(data.dtype))))
         out = Batch.allocate(ctx.empty, shapes.astype(np.int32), dtype, layout, data.samples)
@@ -156,7 +156,9 @@ class Reduction(Operator, abstract=True):
         middle = np.zeros(0) if center is None else center
         divisor = self._divisor(grouped) if divided else np.full(len(grouped.count), -1.0)
         work = np.empty(int(grouped.results.max(initial=0)), exact)
-        _loops.reduce(source, grouped.rows, grouped.kept, base, self.kind, middle, work, divisor, self.ending[1], found)
+        _loops.reduce(
+            source, grouped.rows, grouped.num_kept, base, self.kind, middle, work, divisor, self.ending[1], found
+        )
         if not direct:
             out.data[...] = saturate(found, out.dtype)
 
@@ -195,7 +197,7 @@ class Reduction(Operator, abstract=True):
         kernel = f"reduce<{types}, {group}>"
         lane.launch(
             "reductions.cu", kernel, (tiles, len(data)), threads, data.data, rows, np.int32(grouped.rows.shape[1]),
-            np.int32(grouped.kept), begins, starts, many, np.int32(self.kind), means, bases, singles, *ending,
+            np.int32(grouped.num_kept), begins, starts, many, np.int32(self.kind), means, bases, singles, *ending,
         )  # fmt: skip
 
 
@@ -211,7 +213,7 @@ def _regular(grouped: Groups) -> str:
     """Return "few" if results are computed from a few adjacent elements each, adjacent in the order of the results;
     "layers" if results are adjacent, and the elements of each have a constant distance; otherwise an empty string."""
     rows = grouped.rows
-    if grouped.kept != 1 or rows.shape[1] != 2 or (rows[:, 0, _RESULT] != 1).any():
+    if grouped.num_kept != 1 or rows.shape[1] != 2 or (rows[:, 0, _RESULT] != 1).any():
         return ""
     apart, count = rows[:, 0, _STRIDE], grouped.count
     if 2 <= count[0] <= 4 and (count == count[0]).all() and (apart == count).all() and (rows[:, 1, _STRIDE] == 1).all():

@@ -35,14 +35,14 @@ def read_header(data: memoryview, size: int | None = None) -> NpyHeader:
     fewer bytes than the array needs.
     """
     if bytes(data[:6]) != npy_format.MAGIC_PREFIX:
-        raise SampleError("corrupt_record", f"no .npy file: it starts with {bytes(data[:6]).hex(' ') or 'nothing'}")
+        raise SampleError("corrupt_record", f"not a .npy file: it starts with {bytes(data[:6]).hex(' ') or 'nothing'}")
     # Version 1 stores the header's length in two bytes; files of a data set usually have equal headers.
     length = 10 + data[8] + 256 * data[9] if len(data) >= 10 and data[6] == 1 else _MAX_HEADER
     try:
         read = _parsed if length <= _USUAL else _parse
         shape, fortran_order, dtype, offset = read(bytes(data[:length]))
     except Exception as e:  # the header is a Python literal: a corrupt one fails in many ways
-        raise SampleError("corrupt_record", f"the .npy header is damaged: {str(e).splitlines()[0][:200]}") from e
+        raise SampleError("corrupt_record", f"the .npy header is corrupt: {str(e).splitlines()[0][:200]}") from e
     if dtype.kind not in "biuf" or dtype.itemsize > 8:
         raise SampleError("unsupported", f".npy of type {dtype.str!r}: only booleans, integers and floats are read")
     check_extents(shape, dtype.itemsize)

@@ -38,13 +38,13 @@ def cuts_of(clip: Clip, seconds: float) -> list[tuple[float, float]]:
             if packet.size == 0 or packet.is_discard:
                 continue
             if packet.pts is None:
-                raise SampleError("unsupported", "it has frames without times, so that it cannot be cut")
+                raise SampleError("unsupported", "the video has frames without times and cannot be cut")
             keys += [len(times)] if packet.is_keyframe else []
             times.append(packet.pts)
     except clip.errors as e:
         raise SampleError("corrupt_data", f"its packets cannot be read: {reason(e)}") from None
     if not keys:
-        raise SampleError("corrupt_data", "there is no key frame in it")
+        raise SampleError("corrupt_data", "the video has no key frame")
     oldest = np.minimum.accumulate(np.array(times, np.int64)[::-1])[::-1]
     base = Fraction(clip.stream.time_base)
     starts: list[int] = []
@@ -52,7 +52,7 @@ def cuts_of(clip: Clip, seconds: float) -> list[tuple[float, float]]:
         if oldest[k] == times[k] and (not starts or (times[k] - starts[-1]) * base >= seconds):
             starts.append(times[k])
     if not starts:
-        raise SampleError("unsupported", "none of its key frames is a place to cut at")
+        raise SampleError("unsupported", "the video cannot be cut at any of its key frames")
     ordered = sorted(times)
     last = ordered[-1] + (ordered[-1] - ordered[-2] if len(ordered) > 1 else 1)
     return [(float(a * base), float(b * base)) for a, b in zip(starts, [*starts[1:], last], strict=True)]
@@ -92,7 +92,7 @@ def remuxed(clip: Clip, start: float, end: float, container: str, sound: bool) -
                 packet.stream = into[track.index]
                 made.mux(packet)
     except clip.errors as e:
-        raise SampleError("unsupported", f"it cannot be cut into {container}: {reason(e)}") from None
+        raise SampleError("unsupported", f"the video cannot be cut into {container} files: {reason(e)}") from None
     if not begun:
         raise SampleError("out_of_bounds", f"there is no key frame at {start} s")
     return out.getvalue()

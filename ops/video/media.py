@@ -184,11 +184,11 @@ class Clip:
         try:
             self.container = require().open(opened, options=options)
         except self.errors as e:
-            raise SampleError(_code(e), f"no video that FFmpeg reads: {reason(e)}") from None
+            raise SampleError(_code(e), f"not a video that FFmpeg can read: {reason(e)}") from None
         streams = self.container.streams.video
         if not streams:
             self.close()
-            raise SampleError("unsupported", "there is no video stream in it")
+            raise SampleError("unsupported", "the file has no video stream")
         self.stream = streams[0]
         context = self.stream.codec_context
         if context is None:
@@ -288,7 +288,7 @@ class Clip:
             return None
         if not first or first[0].pts is None or len(first) < min(_CONFIRM, len(found.sizes)):
             return None
-        shown = found.shown + (first[0].pts - int(found.shown[0]))
+        shown = found.display_times + (first[0].pts - int(found.display_times[0]))
         for k, packet in enumerate(first):
             told = packet.pts, packet.pos, packet.size, packet.is_keyframe, packet.is_discard
             if told != (int(shown[k]), int(found.starts[k]), int(found.sizes[k]), bool(found.keys[k]), False):

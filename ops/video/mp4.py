@@ -32,8 +32,8 @@ _UNUSUAL = frozenset((b"stps", b"sbgp", b"sgpd", b"stz2", b"saiz"))
 class Samples:
     """Sample tables of one track, one element per packet in decoding order. Times are in the track's units."""
 
-    decoded: I64
-    shown: I64
+    decode_times: I64
+    display_times: I64
     starts: I64
     sizes: I64
     keys: npt.NDArray[np.bool_]

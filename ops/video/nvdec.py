@@ -39,7 +39,7 @@ _FULL = 2
 """FFmpeg's number of the range of values in which black is 0 (full range)."""
 _BLOCK = 256
 _THREADS = 8
-_MOST_KEPT = 64
+_MAX_PASSED_FRAMES = 64
 """Maximum number of frames that a batch keeps for the next one."""
 
 
@@ -58,13 +58,13 @@ def module() -> Any:
 
 
 @dataclass(slots=True)
-class _Kept:
+class _CachedDecoder:
     """A cached decoder, the maximum height and width that it was created for, and height, width and header of its last
     stream."""
 
     decoder: Any
-    most: tuple[int, int]
-    last: tuple[int, int, bytes]
+    max_size: tuple[int, int]
+    last_stream: tuple[int, int, bytes]
 
 
 @dataclass(slots=True)
@@ -72,18 +72,18 @@ class Decoders:
     """NVDEC decoders, and the CUDA stream that they use; one thread at a time owns them (`borrowed`)."""
 
     lane: Lane
-    kept: dict[tuple[str, int], _Kept] = field(default_factory=dict)
+    cached: dict[tuple[str, int], _CachedDecoder] = field(default_factory=dict)
     """Decoders by codec and bits per colour sample."""
 
     def of(self, codec: str, bits: int, height: int, width: int, header: bytes) -> Any:
         """Return a decoder without pending frames; an existing one is reconfigured for another size or ``header``.
         Raises RefusedError."""
-        found, stream = self.kept.get((codec, bits)), (height, width, header)
+        found, stream = self.cached.get((codec, bits)), (height, width, header)
         try:
-            if found is not None and height <= found.most[0] and width <= found.most[1]:
-                if found.last != stream:
+            if found is not None and height <= found.max_size[0] and width <= found.max_size[1]:
+                if found.last_stream != stream:
                     found.decoder.setReconfigParams(width, height)
-                    found.last = stream
+                    found.last_stream = stream
                 return found.decoder
             self.drop(codec, bits)
             decoder = module().CreateDecoder(
@@ -94,12 +94,12 @@ class Decoders:
         except Exception as e:
             self.drop(codec, bits)
             raise RefusedError(f"{codec} of {bits} bits: {_reason(e)}") from None
-        self.kept[codec, bits] = _Kept(decoder, (height, width), stream)
+        self.cached[codec, bits] = _CachedDecoder(decoder, (height, width), stream)
         return decoder
 
     def drop(self, codec: str, bits: int) -> None:
         """Drop a decoder that failed, or that has pending frames."""
-        self.kept.pop((codec, bits), None)
+        self.cached.pop((codec, bits), None)
 
 
 _idle: dict[tuple[int, bool], list[Decoders]] = {}
@@ -138,7 +138,7 @@ def forget() -> None:
         _idle.clear()
         _unsupported.clear()
     for decoders in idle:
-        decoders.kept.clear()
+        decoders.cached.clear()
         decoders.lane.close()
 
 
@@ -181,7 +181,7 @@ class NvClip(Reading):
         self, source: str | npt.NDArray[np.uint8], index: Index | None = None, known: Known | None = None
     ) -> None:
         super().__init__(source, index, known)
-        self.kept: dict[int, Any] = {}
+        self.repeated: dict[int, Any] = {}
         """Frames that the next batch wants, too."""
         self._unfinished, self._shares = 0, False
         self._leaves: tuple[DecoderHandoff[_Left], _Left] | None = None
@@ -240,18 +240,18 @@ class NvClip(Reading):
         if not passes:  # later batches feed the remaining packets
             fed = fed[: 1 + max((k for k, (_, _, pts, _) in enumerate(fed) if pts in waiting), default=-1)]
         on = left is not None and left.decoders is not None
-        self.kept |= {n: frame for n, frame in kept.items() if n in again}
+        self.repeated |= {n: frame for n, frame in kept.items() if n in again}
         if not on and not waiting:
             return _Left(kind, kept) if passes else None
-        was_there = kind in decoders.kept
-        decoder = decoders.kept[kind].decoder if on else decoders.of(*kind, self.height, self.width, self._header)
+        was_there = kind in decoders.cached
+        decoder = decoders.cached[kind].decoder if on else decoders.of(*kind, self.height, self.width, self._header)
         converter = _Converter(lane, self.height, self.width, self.bits, self._matrix)
 
         def came(surfaces: Iterable[Any]) -> None:
             for surface in surfaces:
                 number = waiting.pop(surface.getPTS(), None)
                 at = list(places[number]) if number is not None else []
-                if (passes or again) and len(kept) < _MOST_KEPT:
+                if (passes or again) and len(kept) < _MAX_PASSED_FRAMES:
                     number = number_of(self.index[0], surface.getPTS())
                     if number in again or (passes and number > last):
                         kept[number] = lane.empty(size, np.uint8)
@@ -265,7 +265,7 @@ class NvClip(Reading):
                 packet.bsl_data, packet.bsl, packet.pts, _ = fed[count]
                 count += 1
                 came(decoder.Decode(packet))
-            on = passes and not waiting and len(kept) < _MOST_KEPT
+            on = passes and not waiting and len(kept) < _MAX_PASSED_FRAMES
             while not on and (surfaces := decoder.Decode(module().PacketData())):
                 came(surfaces)
         except RefusedError:
@@ -277,10 +277,10 @@ class NvClip(Reading):
             if was_there:
                 decoders.drop(*kind)
             raise RefusedError(f"{self.name}: frames did not come out")
-        self.kept |= {n: frame for n, frame in kept.items() if n in again}
+        self.repeated |= {n: frame for n, frame in kept.items() if n in again}
         if on:
             return _Left(kind, kept, decoders, fed[count:])
-        return _Left(kind, kept) if passes and run.complete and len(kept) < _MOST_KEPT else None
+        return _Left(kind, kept) if passes and run.complete and len(kept) < _MAX_PASSED_FRAMES else None
 
     def leave(self, after: DecoderHandoff[_Left] | None, leaves: _Left | None) -> None:
         """Record that one part is complete. The last part passes on what it ``leaves``, once all frames that the next
@@ -292,7 +292,7 @@ class NvClip(Reading):
             if self._leaves is None or (self._unfinished and self._shares):
                 return
             (after, leaves), self._leaves = self._leaves, None
-        leaves.frames = self.kept | leaves.frames
+        leaves.frames = self.repeated | leaves.frames
         after.give(leaves)
 
     def on_host(self) -> Clip:
@@ -474,7 +474,7 @@ def _by_cpu(
                     kept[n] = picture.copy()
                 decoders.lane.synchronize()
         if clip.refused_by(index):
-            clip.kept |= kept
+            clip.repeated |= kept
         if shared.after is None:
             other.close()
         clip.leave(shared.after, None if shared.after is None else _Left(("", 0), kept, clip=other, why=why))

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...ops.errors import DeviceError, kept
+from ...ops.errors import DeviceError, without_frames
 from ...ops.gpu.early_init import start_ahead
 from ...ops.gpu.lane import page_lock_through, page_locked_blocks, pinned_empty
 from ...ops.gpu.watchdog import Watch, unwatch, watch
@@ -172,7 +172,7 @@ class Engine:
         try:
             self._start()
         except BaseException as e:
-            self._fail(kept(e))
+            self._fail(without_frames(e))
             self.direct = None
             self.delivery.stop()
             raise
@@ -271,7 +271,7 @@ class Engine:
             except Closed:
                 pass
             except BaseException as e:  # any exception ends the run, and is raised in the caller's thread
-                self._fail(kept(e))
+                self._fail(without_frames(e))
             finally:
                 for a in args:
                     if isinstance(a, Channel) and a is args[-1]:
@@ -386,7 +386,7 @@ class Engine:
         except StopIteration:
             raise
         except Exception as e:
-            kept(e)  # the program may keep the exception for any time
+            without_frames(e)  # the program may keep the exception for any time
             user_error = as_user_error(e)
             if user_error is e:
                 raise
@@ -423,7 +423,7 @@ class Engine:
                 raise self._error from None
             raise StopIteration from None
         except BaseException as e:  # the caller is interrupted
-            self._fail(kept(e))
+            self._fail(without_frames(e))
             raise
         fill = fill if self.delivery.unfinished == unfinished else 0
         self.credits.consumer_takes(fill, self.delivery.depth, sum(c.waited_empty for c in self._before_device))

@@ -16,7 +16,7 @@ import numpy as np
 from ...ops.batch import I64, Samples
 from ...ops.compiled.times import times
 from ...ops.context import Helpers
-from ...ops.errors import kept
+from ...ops.errors import without_frames
 from ...readers.base import Reader
 from ...readers.fetch.gpu_reads import RegisteredFiles
 from ..compile.plan import Plan
@@ -200,7 +200,7 @@ class HostExecutor:
                 self._start_early(it, step)
             reading.done()
         except BaseException as e:  # raised when the batch is taken
-            reading.fail(kept(e))
+            reading.fail(without_frames(e))
 
     def run_whole(self, it: InFlightBatch, name: str, step: Step, staging: Any, helpers: Helpers | None) -> None:
         """Run a ``whole`` step for the batch, in this thread, which the ``helpers`` assist. ``staging``: allocates
@@ -319,7 +319,7 @@ class HostExecutor:
             if is_last:
                 chunks.done()
         except BaseException as e:  # raised when the batch is taken
-            chunks.fail(kept(e))
+            chunks.fail(without_frames(e))
 
     def _clock(self) -> Clock:
         """Return the clock of this worker thread."""

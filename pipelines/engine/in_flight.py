@@ -10,7 +10,7 @@ import numpy as np
 
 from ...ops.base import Spec
 from ...ops.batch import Batch, Origin, Samples
-from ...ops.errors import kept
+from ...ops.errors import without_frames
 from ...ops.interfaces import Copies, StartedWork
 from ..compile.plan import Plan
 from ..graph.nodes import Edge
@@ -93,7 +93,7 @@ class InFlightBatch:
 
     def fail(self, problem: BaseException) -> None:
         """Mark the batch as failed by ``problem``, and drop its data, which may be incomplete."""
-        self.problem = kept(problem)
+        self.problem = without_frames(problem)
         self.env, self.started = {}, {}
 
     def part(self, k: int, low: int, high: int) -> InFlightBatch:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...ops.codecs.isolation.processes import isolated
 from ...ops.errors import SampleFailedError
-from ...ops.interfaces import Remembered
+from ...ops.interfaces import FactCache
 from ..compile.plan import Plan
 from ..compile.schedule import Step
 from ..graph.nodes import Node
@@ -38,7 +38,7 @@ class Services:
         self.isolation = isolated(options.isolation, options.decode_timeout, partial(_fell_back, self.stats))
         # With several readers, each with epochs of its own, a record's number does not identify it.
         not_remembered = not (options.repeats and options.remember) or len(plan.readers) != 1
-        self.remembered = None if not_remembered else Remembered(options.memory.host_bytes() // 32)
+        self.remembered = None if not_remembered else FactCache(options.memory.host_bytes() // 32)
         self._names = {id(s): f"{i:02d}:{s.name}" for i, s in enumerate(plan.steps)}
 
     def name_of(self, step: Step) -> str:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ...ops.errors import DaliRunError, DeviceError, SpecError, kept
+from ...ops.errors import DaliRunError, DeviceError, SpecError, without_frames
 from ...ops.sequences.split_samples import SplitSamples
 from ..compile.place import Target, resolve_target
 from ..compile.plan import Plan, compile_graph
@@ -93,7 +93,7 @@ def _within(seconds: float | None, work: Callable[[], int]) -> tuple[int | None,
         try:
             ended.append(work())
         except BaseException as e:
-            ended.append(kept(e))
+            ended.append(without_frames(e))
 
     thread = threading.Thread(target=run, name="dali-run count", daemon=True)
     thread.start()

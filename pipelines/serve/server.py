@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...ops.errors import DaliRunError, RaggedError, SpecError, kept
+from ...ops.errors import DaliRunError, RaggedError, SpecError, without_frames
 from ...ops.types import DALIDataType, to_numpy
 from ...readers.external_source import ExternalSource
 from ..compile.prune import prune
@@ -114,7 +114,7 @@ class Server:
             try:
                 checked.append(self._checked(k, request, self.output_names if wanted is None else wanted[k]))
             except RequestError as e:
-                answers[k] = kept(e)
+                answers[k] = without_frames(e)
         with self._lock:
             for group in _groups(checked, self.max_batch_size):
                 self._answer(group, answers)
@@ -165,7 +165,7 @@ class Server:
             try:
                 answers[request.number] = _part(chosen, why, start, request.n)
             except RequestError as e:
-                answers[request.number] = kept(e)
+                answers[request.number] = without_frames(e)
             start += request.n
 
     def _run(self, requests: Sequence[dict[str, Any]]) -> tuple[dict[str, TensorList], dict[int, str]]:

@@ -250,7 +250,7 @@ def _flow_engine() -> Iterator[Finding]:
     try:
         with lane:
             engine = nvofa.engine(0, lane.context)
-        least, most = (" x ".join(map(str, size)) for size in (engine.least, engine.most))
+        least, most = (" x ".join(map(str, size)) for size in (engine.min_size, engine.max_size))
         yield Finding("gpu", "optical flow engine", "ok",
                       f"output_grid {', '.join(map(str, engine.grids))}, images of {least} to {most}")  # fmt: skip
     except nvofa.NoEngineError as e:

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ...ops.base import Operator, find, parameters
-from ...ops.dali_names import DALI_NAMES, MOVED
-from ...ops.dali_names import here as place_of
+from ...ops.dali_names import DALI_NAMES, MOVED, dali_run_name
 from ...ops.errors import SpecError
 from ..graph.arguments import check_argument
 from ..python.functions import known_arguments, names, operator_behind, wraps
@@ -176,7 +175,7 @@ def _missing(full: str) -> str:
     """Return the reason for which dali-run lacks DALI's name ``full``; empty if it has it."""
     module_name = _OURS
     module: Any = importlib.import_module(_OURS)
-    parts = place_of(full.removeprefix(_DALI).removeprefix(".")).split(".") if full != _DALI else []
+    parts = dali_run_name(full.removeprefix(_DALI).removeprefix(".")).split(".") if full != _DALI else []
     for k, part in enumerate(parts):
         module_name = f"{module_name}.{part}"
         try:
@@ -336,7 +335,7 @@ def _constant(value: ast.expr) -> Any:
 
 
 def _dynamic_arguments(name: str, given: Iterable[str]) -> Iterator[tuple[Kind, str]]:
-    module, _, last = place_of(name).rpartition(".")
+    module, _, last = dali_run_name(name).rpartition(".")
     called = getattr(importlib.import_module(f"{_OURS}.{module}"), last, None)
     operator = getattr(called, "operator", None)  # attribute of a reader's class
     known = {*inspect.signature(called).parameters, *(parameters(operator) if operator else ())} if called else set()
@@ -391,4 +390,4 @@ def _rewritten(source: str, tree: ast.Module, bound: dict[str, str]) -> str:
 def _renamed(name: str) -> str:
     """Return the name in dali-run of a module of DALI."""
     module_name = name.removeprefix(_DALI).removeprefix(".")
-    return f"{_OURS}.{place_of(module_name)}" if module_name else _OURS
+    return f"{_OURS}.{dali_run_name(module_name)}" if module_name else _OURS

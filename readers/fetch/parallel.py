@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 
 from ...ops.context import Context
-from ...ops.errors import kept
+from ...ops.errors import without_frames
 
 _PART = 4 << 20  # bytes of work that are worth a task of their own
 _MAX_THREADS = 16
@@ -56,7 +56,7 @@ class _Parts:
                 if self._error is None:
                     self._work(low, high)
             except BaseException as e:  # raised by `wait`
-                self._error = kept(e)
+                self._error = without_frames(e)
             with self._lock:
                 self._left -= 1
                 if self._left:

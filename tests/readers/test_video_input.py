@@ -72,7 +72,7 @@ def test_what_is_no_video_is_said_where_it_is_fed(tmp_path: Path) -> None:
     data = np.fromfile(tmp_path / "a.mp4", np.uint8)
     pipe = pipeline()
     for wrong, words in (
-        ([np.zeros(100, np.uint8)], "no video"),
+        ([np.zeros(100, np.uint8)], "not a video"),
         ([data, data], "one video at a time"),
         ([data.astype(np.int32)], "uint8"),
         ([np.zeros(0, np.uint8)], "empty"),

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from ...ops.errors import kept
+from ...ops.errors import without_frames
 
 WAITING = (128 << 20, 1 << 30)
 """Smallest and largest number of bytes that may wait to be written."""
@@ -78,7 +78,7 @@ class WorkQueue:
             work()
         except BaseException as e:
             with self._changed:
-                self._error = self._error or kept(e)
+                self._error = self._error or without_frames(e)
                 self._failed.add(owner)
             raise
         finally:

@@ -13,7 +13,7 @@ from typing import cast
 import numpy as np
 
 from ....ops.batch import Samples
-from ....ops.errors import DeviceError, kept
+from ....ops.errors import DeviceError, without_frames
 from ....ops.gpu.lane import Lane
 from ....ops.interfaces import Copies
 from ...compile.schedule import Step
@@ -77,7 +77,7 @@ class DeviceExecutor:
                             try:
                                 launchers[device].do(self._launch_one, name, step, it, it.lane, it.launched)
                             except Exception as e:  # no thread could be started
-                                it.launched.fail(kept(e))
+                                it.launched.fail(without_frames(e))
                         else:
                             self._launch_one(name, step, it, it.lane, it.launched)
                         out.put(it)
@@ -111,7 +111,7 @@ class DeviceExecutor:
             launched.add(0, self._launch_whole(name, step, it, lane))
             launched.done()
         except BaseException as e:  # raised when the batch is completed
-            launched.fail(kept(e))
+            launched.fail(without_frames(e))
 
     def _launch_whole(self, name: str, step: Step, it: InFlightBatch, lane: Copies) -> NodePass:
         began = time.perf_counter()

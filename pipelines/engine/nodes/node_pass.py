@@ -19,7 +19,7 @@ from ....ops.batch import Batch, Samples
 from ....ops.context import Context, Helpers
 from ....ops.errors import RejectCode
 from ....ops.gpu.launch_program import ProgramPart
-from ....ops.interfaces import Copies, Isolation, Lane, Lender, Remembered, StartedWork, Uploader
+from ....ops.interfaces import Copies, FactCache, Isolation, Lane, Lender, StartedWork, Uploader
 from ...graph.nodes import Edge, Node
 from ..memory.budget import Reservation
 
@@ -168,7 +168,7 @@ class NodePass:
     """Called with a decoder's name, the number of images that it decoded, and its seconds."""
     waited: Callable[[str, float], None] | None = None
     """Called with the name of a decoder for which a batch waited, and the seconds."""
-    remembered: Remembered | None = None
+    remembered: FactCache | None = None
     """Facts about records that are kept from one epoch to the next."""
     started: Mapping[int, StartedWork] = field(default_factory=dict)
     """Work of mixed kernels that `start_early` has started, by the node's id."""

@@ -44,7 +44,7 @@ def refusing(monkeypatch: pytest.MonkeyPatch) -> None:
     """libsndfile takes nothing: which files it refuses differs between its versions."""
 
     def refused(_data: Any) -> Any:
-        raise SampleError("corrupt_data", "no decoder takes it: unimplemented")
+        raise SampleError("corrupt_data", "no decoder supports it: unimplemented")
 
     monkeypatch.setattr(libsndfile, "open_memory", refused)
 

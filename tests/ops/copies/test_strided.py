@@ -403,7 +403,7 @@ IMPOSSIBLE: list[tuple[str, dict[str, Any], list[Spec], str]] = [
     ("cat", {"axis": 1}, [Spec((4, 4)), Spec((5, 4))], "differ"),
     ("stack", {}, [Spec((4, 4)), Spec((5, 4))], "differ in shape"),
     ("reshape", {"shape": [7, -1]}, [Spec((4, 4))], "16 elements"),
-    ("squeeze", {"axes": [0]}, [Spec((4, 1))], "extent 1"),
+    ("squeeze", {"axes": [0]}, [Spec((4, 1))], "length 1"),
     ("slice", {"start": [1], "shape": [1], "axis_names": "D"}, [Spec((4, 4, 3), None, "HWC")], "'D'"),
     ("slice", {}, [Spec((4, 4, 3), None, "HWC")], "needs start"),
 ]

@@ -116,7 +116,7 @@ def test_refused_before_anything_runs() -> None:
         operator("warp_affine", matrix=[1, 0, 0])
     with pytest.raises(SpecError, match="needs a matrix"):
         WarpAffine().infer(Spec((4, 4, 3), None, "HWC"))
-    with pytest.raises(SpecError, match="the axis to turn around"):
+    with pytest.raises(SpecError, match="need axis, the axis of rotation"):
         Rotate(angle=1.0).infer(Spec((4, 4, 4, 3), None, "DHWC"))
     with pytest.raises(SpecError, match="depth, height, width"):
         Rotate(angle=1.0, axis=(0, 0, 1), size=(3, 3)).infer(Spec((4, 4, 4, 3), None, "DHWC"))

@@ -83,8 +83,8 @@ def test_the_engine_says_what_it_takes(engine: Engine) -> None:
     for kind, words in (
         (nvofa.Kind(15, 64, False, 4, nvofa.BEST), "16 x 32 to 8192 x 8192 pixels"),
         (nvofa.Kind(64, 8193, False, 4, nvofa.BEST), "16 x 32 to 8192 x 8192 pixels"),
-        (nvofa.Kind(64, 64, False, 3, nvofa.BEST), "no output_grid of 3"),
-        (nvofa.Kind(64, 64, False, 4, nvofa.BEST, 2), "no hint_grid of 2 with an output_grid of 4"),
+        (nvofa.Kind(64, 64, False, 3, nvofa.BEST), "support an output_grid of 3"),
+        (nvofa.Kind(64, 64, False, 4, nvofa.BEST, 2), "support a hint_grid of 2 with an output_grid of 4"),
     ):
         with pytest.raises(nvofa.NoEngineError, match=words):
             known.check(kind)
@@ -128,7 +128,7 @@ def test_parts_of_a_batch_give_what_the_whole_gives(engine: Engine, monkeypatch:
         alone = [found_by(Lane(), op, [video])[0][0] for video in videos]
         for most in (1, 2, 5, 64):
             nvofa.forget()
-            monkeypatch.setattr(nvofa, "_MOST_PAIRS", most)
+            monkeypatch.setattr(nvofa, "_MAX_PAIRS", most)
             before = engine.calls("execute")
             found, why = found_by(Lane(), op, videos)
             assert not why
@@ -141,7 +141,7 @@ def test_pictures_are_copied_once_and_surfaces_when_they_are_free(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stand-ins do everything at once: the order in which a GPU would is that of waits, copies and events."""
-    monkeypatch.setattr(nvofa, "_MOST_PAIRS", 4)
+    monkeypatch.setattr(nvofa, "_MAX_PAIRS", 4)
     did: list[Any] = []
     copy, wait, record = nvofa.Session._copy, Stream.wait_event, Stream.record
 
@@ -239,16 +239,16 @@ def test_sessions_are_used_again(engine: Engine) -> None:
 
 
 def test_sessions_of_few_sizes_are_kept(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvofa, "_KEPT", 2)
+    monkeypatch.setattr(nvofa, "_MAX_SESSIONS", 2)
     op, videos = operator("optical_flow"), [moving(2, 1, 1, k, 40 + 2 * k, 64) for k in range(5)]
     found_by(Lane(), op, videos)
     found_by(Lane(), op, videos[3:4])
     assert [kind.height for kind in nvofa._kept[0]._sessions] == [48, 46]
-    assert engine.alive == 2 * (1 + 6 * nvofa._MOST_PAIRS)
+    assert engine.alive == 2 * (1 + 6 * nvofa._MAX_PAIRS)
 
 
 def test_a_session_is_asked_for_no_more_than_its_memory() -> None:
-    assert nvofa.Kind(180, 320, False, 4, nvofa.BEST).pairs == nvofa._MOST_PAIRS
+    assert nvofa.Kind(180, 320, False, 4, nvofa.BEST).pairs == nvofa._MAX_PAIRS
     assert nvofa.Kind(1080, 1920, False, 4, nvofa.BEST).pairs == 1
     assert nvofa.Kind(1080, 1920, True, 4, nvofa.BEST).pairs == 4
     assert nvofa.Kind(4320, 7680, False, 4, nvofa.BEST).pairs == 1
@@ -280,7 +280,7 @@ def test_small_pictures_beside_others(engine: Engine) -> None:
     op = operator("optical_flow")
     videos = [moving(3, 2, -1, 1), moving(3, 1, 1, 2, 14, 20), moving(2, 0, 2, 3, 15, 64)]
     found, why = found_by(Lane(), op, videos)
-    assert why == [("not for the GPU's flow engine: it takes pictures of 16 x 32 to 8192 x 8192 pixels", 1)] * 2
+    assert why == [("not for the GPU's flow engine: it supports images of 16 x 32 to 8192 x 8192 pixels", 1)] * 2
     wanted, _ = apply(op, batch_of(videos, "FHWC"))
     for k in (1, 2):
         np.testing.assert_array_equal(found[k], wanted.sample(k))

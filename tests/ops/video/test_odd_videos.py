@@ -69,9 +69,9 @@ def half(path: Path) -> None:
 
 
 KINDS: dict[str, tuple[Callable[[Path], object], str]] = {
-    "truncated.mp4": (half, "no video|are there"),
-    "empty.mp4": (lambda p: p.write_bytes(b""), "empty|no video"),
-    "text.mp4": (lambda p: p.write_bytes(b"no video " * 50), "no video"),
+    "truncated.mp4": (half, "not a video|are there"),
+    "empty.mp4": (lambda p: p.write_bytes(b""), "empty|not a video"),
+    "text.mp4": (lambda p: p.write_bytes(b"no video " * 50), "not a video"),
     "sound.mp4": (sound, "no video stream"),
     "mp4.webm": (lambda p: (make_video(p.with_suffix(".mp4"), FRAMES), p.with_suffix(".mp4").rename(p)), ""),
     "varying.mkv": (

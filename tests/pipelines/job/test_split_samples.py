@@ -247,7 +247,7 @@ def test_the_python_api_says_that_it_is_for_jobs() -> None:
         data = fn.external_source(source=lambda: [np.zeros((3, 2), np.uint8)])
         return fn.split_samples(data)
 
-    with pytest.raises(RuntimeError, match="only jobs take"):
+    with pytest.raises(RuntimeError, match="only jobs support"):
         program().run()
 
 
