@@ -58,6 +58,7 @@ def command(
     """
     from ..ops.errors import SpecError
     from ..pipelines.tools.dedupe.deduplicate import DedupeOptions, deduplicate, write_keys
+    from ..pipelines.wording import count
 
     if out.suffix not in (".txt", ".parquet"):
         raise SpecError(f"--out {out}: the name must end in .txt or .parquet")
@@ -74,8 +75,8 @@ def command(
         print_json({"out": str(out), **numbers})
         return
     left = numbers["rows"] - numbers["kept"]
+    clusters, rows = count(numbers["clusters"], "cluster"), count(numbers["largest"], "row")
     tell(
         f"{out}: {numbers['kept']:,} of {numbers['rows']:,} keys; {left:,} duplicates are left out "
-        f"({numbers['exact']:,} exact, {numbers['near']:,} near) of {numbers['clusters']:,} clusters, the largest of "
-        f"{numbers['largest']:,} rows"
+        f"({numbers['exact']:,} exact, {numbers['near']:,} near) in {clusters}, the largest of {rows}"
     )

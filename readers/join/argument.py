@@ -12,8 +12,10 @@ from ...ops.base import nearest
 from ...ops.errors import SpecError
 from ..fetch.extents import one_or_more
 
-FORMATS = ("csv", "tsv", "jsonl", "json", "parquet")
-"""Formats of tables."""
+FORMATS = ("csv", "tsv", "jsonl", "json", "parquet", "txt")
+"""Formats of tables; ``txt`` is a list with a key per line."""
+_LIST = {"format": "csv", "columns": ("key",), "key": "key", "quotes": False, "delimiter": "\x1f"}
+"""A list of keys, as a table of one column: the delimiter is a control character that keys do not contain."""
 _SUFFIXES = {"ndjson": "jsonl", "pq": "parquet", "tab": "tsv"}
 _CHOICES = {
     "match": ("path", "name", "stem"),
@@ -29,8 +31,9 @@ class Join:
     """A checked `join` argument; the fields are its keys."""
 
     file: str | tuple[str, ...]
-    fields: dict[str, str]
-    """Type (text, int, float) of each field: a column, or a path in JSON."""
+    fields: dict[str, str] = field(default_factory=dict)
+    """Type (text, int, float) of each field: a column, or a path in JSON. Without fields the table only says which
+    samples take part."""
     key: str = ""
     """Column or path of the key; empty for the names of a JSON object."""
     match: str = "path"
@@ -54,11 +57,13 @@ class Join:
         for key in given:
             if key not in known:
                 raise SpecError(f"join has no {key!r}{nearest(str(key), known)} (it has: {', '.join(known)})")
-        for key in ("file", "fields"):
-            if not given.get(key):
-                raise SpecError(f"join needs {key}: {'a table' if key == 'file' else 'columns, or paths in JSON'}")
+        if not given.get("file"):
+            raise SpecError("join needs file: a table")
+        if not given.get("fields") and given.get("missing") != "leave_out":
+            raise SpecError("join needs fields: columns, or paths in JSON; without fields it can only leave out the "
+                            "samples that have no row (missing: leave_out)")  # fmt: skip
         values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
-        values["fields"] = _typed(values["fields"])
+        values["fields"] = _typed(values.get("fields") or ())
         for key, choices in _CHOICES.items():
             if values.get(key, choices[0]) not in choices:
                 raise SpecError(f"join: {key} must be {', '.join(filter(None, choices))}, got {values[key]!r}")
@@ -69,6 +74,8 @@ class Join:
         if not all(isinstance(f, str) and f and "\0" not in f for f in files):
             raise SpecError(f"join: file must be a path, or several, got {values['file']!r}")
         values["format"] = values.get("format") or _format(files[0])
+        if values["format"] == "txt":
+            values = {**values, **_LIST}
         values["part"] = _CHOICES["match"].index(values.get("match", "path"))
         join = Join(**values)
         join._check()

@@ -175,7 +175,7 @@ class Table:
             wanted = [_column(name, names, path) for name in (join.key, *join.fields)]
             delimiter = ord(join.delimiter or _DELIMITERS[join.format])
             row = _Row(_DELIMITED, delimiter, ord('"') if join.quotes else -1, len(names), np.array(wanted[:1]),
-                       nothing, np.array(wanted[1:]), nothing, np.zeros(len(wanted), np.int64))  # fmt: skip
+                       nothing, np.array(wanted[1:], np.int64), nothing, np.zeros(len(wanted), np.int64))  # fmt: skip
             return row, at
         syntax = _LINE
         if join.format == "json":

@@ -13,6 +13,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dali_run.ops.errors import JobError, SpecError
@@ -204,8 +205,34 @@ def test_rows_of_json_without_a_value_cost_their_samples(tmp_path: Path) -> None
     assert [r.slot for r in fetch(reader, source, range(4))[1]] == [2]
 
 
+@pytest.mark.parametrize("name", ["keep.txt", "keep.csv", "keep.jsonl", "keep.parquet"])
+def test_a_list_of_keys_selects_samples(name: str, tmp_path: Path) -> None:
+    """It adds no output. Keys may contain what a table would take for delimiters, quotes or headers."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    keys = ["a/2.jpg", 'b/x, "y"\t.jpg', "key", "elsewhere"]
+    if name == "keep.txt":
+        (tmp_path / name).write_text("".join(f"{k}\n" for k in keys))
+    elif name == "keep.jsonl":
+        (tmp_path / name).write_text("".join(json.dumps({"key": k}) + "\n" for k in keys))
+    elif name == "keep.csv":
+        (tmp_path / name).write_text('key\na/2.jpg\n"b/x, ""y""\t.jpg"\nkey\n')
+    else:
+        pq.write_table(pa.table({"key": keys}), tmp_path / name)
+    pictures(tmp_path, ["a/1.jpg", "a/2.jpg", 'b/x, "y"\t.jpg', "b/z.jpg"])
+    join = {"file": str(tmp_path / name), "missing": "leave_out", **({} if name == "keep.txt" else {"key": "key"})}
+    reader = File(file_root=str(tmp_path / "in"), join=join)
+    reader.check()
+    assert reader.num_outputs == len(reader.infer()) == 2
+    source = open_reader(reader)
+    assert source.keys(np.arange(len(source))) == [k.encode() for k in keys[:2]]
+    outputs, rejects = fetch(reader, source, range(2))
+    assert (len(outputs), rejects) == (2, [])
+
+
 @pytest.mark.parametrize(("join", "says"), [
-    ({"file": "x.csv"}, "join needs fields"),
+    ({"file": "x.csv", "key": "k"}, "join needs fields: columns, or paths in JSON; without fields it can only leave"),
     ({"fields": ["a"]}, "join needs file"),
     ({"file": "x.csv", "fields": ["a"]}, "join needs key: the column of"),
     ({"file": "x.jpg", "key": "k", "fields": ["a"]}, "has no suffix that tells its format; give format: csv"),

@@ -65,13 +65,19 @@ def largest(found: Duplicates) -> list[int]:
     """Numbers of the largest clusters, those of equal size in the order of their kept keys."""
     import pyarrow as pa
 
-    roots = found.best.column("cluster").to_numpy()
-    sizes = found.sizes[roots]
-    bound = np.partition(sizes, -CLUSTERS)[-CLUSTERS] if len(sizes) > CLUSTERS else 0
-    chosen = found.best.filter(pa.array(sizes >= bound))
-    chosen = chosen.append_column("size", pa.array(sizes[sizes >= bound]))
-    order = chosen.sort_by([("size", "descending"), ("key", "ascending")])
-    return [int(root) for root in order.column("cluster").to_numpy()[:CLUSTERS]]
+    sizes = found.sizes[found.sizes > 1]
+    if not len(sizes):
+        return []
+    bound = np.partition(sizes, -CLUSTERS)[-CLUSTERS] if len(sizes) > CLUSTERS else 2
+    order = [("size", "descending"), ("key", "ascending")]
+    best: Any = None
+    for first, block in found.rows({found.options.key: "key"}):
+        own = found.roots[first : first + len(block.table)]
+        rows = np.flatnonzero(found.keep[first : first + len(own)] & (found.sizes[own] >= bound))
+        keys = block.table.column(0).take(pa.array(rows))
+        some = pa.table({"size": found.sizes[own[rows]], "key": keys, "cluster": own[rows]})
+        best = (some if best is None else pa.concat_tables([best, some])).sort_by(order).slice(0, CLUSTERS)
+    return [int(root) for root in best.column("cluster").to_numpy()]
 
 
 def members_of(found: Duplicates, shown: Sequence[int]) -> list[list[Member]]:

@@ -1,7 +1,8 @@
 """Choose the rows of score files to keep: one of each cluster of duplicates. `dali-run dedupe` calls it.
 
-The hashes of a column are held at a time (8 bytes a row, 20 more while they are compared), never all keys: these are
-read once to find keys that are not unique, once to choose the row of each cluster, and once to write the list.
+One column of hashes is held at a time (8 bytes a row, 20 more while they are compared), and the keys of 2 million
+clusters: keys are read to find those that are not unique, then as often as needed to choose the rows of all clusters,
+and to write the list.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ I64 = npt.NDArray[np.int64]
 U64 = npt.NDArray[np.uint64]
 EXACT, NEAR = "content_hash", "phash"
 """Columns that are used if none is named."""
-_PENDING = 1 << 22
+_PENDING = 1 << 20
 """Rows of clusters that are held before all but the best of each are let go."""
+_CLUSTERS = 1 << 21
+"""Clusters whose best rows are looked for in one pass over the keys, which are held meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +65,6 @@ class Duplicates:
     """int64[n]: rows of the cluster of each number; 0 for numbers that are not a cluster's."""
     keep: npt.NDArray[np.bool_]
     """bool[n]."""
-    best: Any
-    """Arrow table of the kept row of each cluster of several rows: ``cluster``, ``key``, ``row``."""
     exact: int
     """Rows left out because of equal content hashes."""
     near: int
@@ -73,7 +74,7 @@ class Duplicates:
         """The numbers that the command prints."""
         return {
             "rows": len(self.roots), "kept": int(np.count_nonzero(self.keep)), "exact": self.exact, "near": self.near,
-            "clusters": len(self.best), "largest": int(self.sizes.max(initial=0)),
+            "clusters": int(np.count_nonzero(self.sizes > 1)), "largest": int(self.sizes.max(initial=0)),
             "distance": self.options.distance if self.options.near else None,
         }  # fmt: skip
 
@@ -111,10 +112,12 @@ def deduplicate(
     roots = clusters.roots()
     sizes = np.bincount(roots, minlength=n)
     say("choosing rows")
-    best = _best_rows(files, options, roots, sizes)
     keep = sizes[roots] == 1
-    keep[best.column("row").to_numpy()] = True
-    return Duplicates(files, options, roots, sizes, keep, best, exact, near)
+    several = np.flatnonzero(sizes > 1)
+    for first in range(0, len(several), _CLUSTERS):
+        some = several[first : first + _CLUSTERS]
+        keep[_best_rows(files, options, roots, sizes, int(some[0]), int(some[-1]))] = True
+    return Duplicates(files, options, roots, sizes, keep, exact, near)
 
 
 def _with_columns(file: ScoreFile, options: DedupeOptions) -> DedupeOptions:
@@ -193,8 +196,8 @@ def _find_twice(files: list[ScoreFile], name: str, hashes: U64) -> None:
             seen[key] = place
 
 
-def _best_rows(files: list[ScoreFile], options: DedupeOptions, roots: I32, sizes: I64) -> Any:
-    """Table of the best row of each cluster of several rows."""
+def _best_rows(files: list[ScoreFile], options: DedupeOptions, roots: I32, sizes: I64, low: int, high: int) -> I64:
+    """The best rows of the clusters of several rows whose numbers are ``low`` to ``high``."""
     import pyarrow as pa
 
     wanted: dict[str, Kind] = {options.key: "key"}
@@ -203,7 +206,7 @@ def _best_rows(files: list[ScoreFile], options: DedupeOptions, roots: I32, sizes
     found, waiting = pa.schema(kinds).empty_table(), []
     for first, block in _numbered(files, wanted):
         own = roots[first : first + len(block.table)]
-        rows = np.flatnonzero(sizes[own] > 1)
+        rows = np.flatnonzero((own >= low) & (own <= high) & (sizes[own] > 1))
         if not len(rows):
             continue
         table = block.table.take(pa.array(rows))
@@ -211,9 +214,10 @@ def _best_rows(files: list[ScoreFile], options: DedupeOptions, roots: I32, sizes
         values = np.where(np.isnan(values), -np.inf, values)
         columns = own[rows], values, table.column(options.key), rows + first
         waiting.append(pa.table(dict(zip(kinds, columns, strict=True))))
-        if sum(map(len, waiting)) > _PENDING + len(found):
+        if sum(map(len, waiting)) > _PENDING:
             found, waiting = _first_of_each(pa.concat_tables([found, *waiting])), []
-    return _first_of_each(pa.concat_tables([found, *waiting]))
+    best: I64 = _first_of_each(pa.concat_tables([found, *waiting])).column("row").to_numpy()
+    return best
 
 
 def _first_of_each(table: Any) -> Any:

@@ -158,7 +158,7 @@ class ParquetScores(ScoreFile):
         super().__init__(path)
         try:
             local = local_copy(path)
-            self._file = pq.ParquetFile(local, memory_map=True, page_checksum_verification=True)
+            self._file = pq.ParquetFile(local, page_checksum_verification=True)
             wrong = wrong_sizes(np.memmap(local, np.uint8, "c").data, self._file.metadata)
         except errors() as e:
             raise JobError(f"{path}: its footer cannot be read: {one_line(e)}") from None

@@ -132,6 +132,7 @@ def test_many_blocks_and_few_rows_at_a_time(tmp_path: Path, monkeypatch: pytest.
     """The best rows so far are what blocks before one come to."""
     monkeypatch.setattr(score_files, "_BLOCK_ROWS", 1)
     monkeypatch.setattr(deduplicate, "_PENDING", 1)
+    monkeypatch.setattr(deduplicate, "_CLUSTERS", 1)
     path = parquet(tmp_path / "s.parquet", row_group_size=1)
     assert kept([path], tmp_path / "k.txt") == ["b", "a", "f"]
     assert kept([path], tmp_path / "k.txt", best="sharpness") == ["e", "d", "f"]
@@ -237,7 +238,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     path, out, html = parquet(tmp_path / "s.parquet", table(rows)), tmp_path / "k.txt", tmp_path / "c.html"
     given = ["dedupe", path, "--out", str(out), "--html", str(html), "--images", str(tmp_path / "images")]
     assert cli.main(given) == 0
-    assert "3 of 7 keys; 4 duplicates are left out (1 exact, 3 near) of 2 clusters, the largest of 3 rows" in (
+    assert "3 of 7 keys; 4 duplicates are left out (1 exact, 3 near) in 2 clusters, the largest of 3 rows" in (
         " ".join(capsys.readouterr().out.split())
     )
     assert out.read_text().splitlines() == ["b", "../secret.png", "f"]
