@@ -302,9 +302,9 @@ class Driver:
             state.worked.reports.append(told["report"])
         self.totals[0] += told["written"] - part.written
         self.totals[1] += told["rejected"] - part.rejected
-        self.totals[2] += told["left_out"] - part.left_out
+        self.totals[2] += told.get("left_out", 0) - part.left_out
         before = part.rejected
-        part.written, part.rejected, part.left_out = told["written"], told["rejected"], told["left_out"]
+        part.written, part.rejected, part.left_out = told["written"], told["rejected"], told.get("left_out", 0)
         if told["code"] in (FAILED, INTERRUPTED):
             self._count_rejects()
             if told.get("final"):

@@ -25,7 +25,7 @@ class PartResult:
     written: int
     """Samples in its shards, of earlier runs too."""
     rejected: int
-    left_out: int
+    left_out: int = 0
 
 
 class OpenJob:
