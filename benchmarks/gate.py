@@ -1,19 +1,19 @@
-"""The gate: rates that a user would recognise, before and after a change, and beside NVIDIA DALI where it is installed.
+"""The gate: rates that matter to users, before and after a change, and of NVIDIA DALI if it is installed.
 
-    python benchmarks/gate.py                             # all rows of this machine, kept in benchmarks/results/gate
-    python benchmarks/gate.py --compare                   # ratios to what is kept; exit status 1 if a row lost over 3 %
+    python benchmarks/gate.py                             # all rows of this machine, stored in benchmarks/results/gate
+    python benchmarks/gate.py --compare                   # ratios to the stored ones; status 1 if a row lost over 3 %
     python benchmarks/gate.py --against ../old --rows val,mix  # this checkout and another in turns, pair by pair
     python benchmarks/gate.py --list
 
 Rows use the public Python API (the same text for DALI) and the command `dali-run` with default settings, batches of 256
-(64 on the CPU) and as many threads as cores. Images have natural sizes (natural.py). Each measurement is a process of
-its own. "first" is the rate of the first epoch after its first batch, "rate" that of later ones, or of the first if it
-outlasted the time. On the CPU the figure to compare is the processor time of all threads; on a GPU it is the rate.
+(64 on the CPU) and as many threads as cores. Images have natural sizes (natural.py). Each measurement is a separate
+process. "first" is the rate of the first epoch after its first batch, "rate" that of later epochs, or of the first if
+it outlasted the time. On the CPU the compared figure is the processor time of all threads; on a GPU it is the rate.
 
-GPU memory ("gpu_gb") is the peak of what NVML reports as used on the device, beyond the CUDA contexts, sampled every
-20 ms: everything of the process counts, PyTorch's cache too, which "torch_gb" gives by itself. Nothing else may use the
-GPU meanwhile. The row "exact" is the SHA-256 of all pixels, shapes, types and reject codes of a corpus of valid, odd
-and corrupt images: a change must not change it, and the CPU's must equal the GPU's.
+GPU memory ("gpu_gb") is the peak of the device memory in use according to NVML, beyond the CUDA contexts, sampled every
+20 ms: everything in the process counts, including PyTorch's cache, which "torch_gb" lists separately. No other program
+may use the GPU meanwhile. The row "exact" is the SHA-256 of all pixels, shapes, dtypes and reject codes of a corpus of
+valid, unusual and corrupt images: a change must not change it, and the CPU's must equal the GPU's.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from benchmarks.measuring import (
     rss_mb,
     versions,
 )
-from benchmarks.natural import ROOT, DataSets, dali_run, mixed_corpus, shared, source_images
+from benchmarks.natural import ROOT, DataSets, add_data_arguments, dali_run, data_sets, mixed_corpus, save, shared
 
 KEPT = ROOT / "benchmarks" / "results" / "gate"
 LOSS = 0.03
@@ -83,7 +83,7 @@ def thumbnails(d: Side) -> dict[str, Any]:
 
 
 def audio(d: Side) -> dict[str, Any]:
-    """Clips as a program for DALI decodes them: on the CPU, then to the GPU."""
+    """Clips decoded as in a program for DALI: on the CPU, then copied to the GPU."""
 
     def define() -> Any:
         audio, _ = d.fn.decoders.audio(d.files(), dtype=d.types.FLOAT, downmix=True)
@@ -104,7 +104,7 @@ def video(d: Side) -> dict[str, Any]:
 
 
 def augmentation(d: Side) -> dict[str, Any]:
-    """RandAugment of images that lie on the device as one array."""
+    """RandAugment of images that are on the device as one array."""
     pixels, augment = d.pixels(), d.module(".auto_aug.rand_augment").rand_augment
 
     def define() -> Any:
@@ -121,7 +121,7 @@ def external_list(d: Side) -> dict[str, Any]:
 
 
 def by_pipeline(d: Side, batch: int) -> Callable[[list[np.ndarray]], Any]:
-    """A function that makes tensors of 224 x 224 of encoded images, by `Pipeline.run`."""
+    """Return a function that turns encoded images into tensors of 224 x 224, by `Pipeline.run`."""
 
     def define() -> Any:
         image = d.fn.decoders.image(d.fn.external_source(name="j"), device=d.mixed, output_type=d.types.RGB)
@@ -133,7 +133,7 @@ def by_pipeline(d: Side, batch: int) -> Callable[[list[np.ndarray]], Any]:
 
 
 def request(d: Side, batch: int = 1, server: Any = by_pipeline) -> dict[str, Any]:
-    """``batch`` encoded images at a time, to tensors of 224 x 224: milliseconds until they are complete."""
+    """Milliseconds until ``batch`` encoded images at a time are complete tensors of 224 x 224."""
     found = sorted(p for p in Path(d.data).rglob("*.*") if p.is_file())
     if Path(d.data).name == "val":
         found = [p for p in found if 80e3 < p.stat().st_size < 120e3]
@@ -158,7 +158,7 @@ def request(d: Side, batch: int = 1, server: Any = by_pipeline) -> dict[str, Any
 
 
 def pipelines(d: Side) -> dict[str, Any]:
-    """Pipelines that are built, give one batch of 32 and are dropped: how many a minute."""
+    """Pipelines per minute that are built, return one batch of 32 and are dropped."""
     made, begun = 0, [time.perf_counter()]
     while made < 3 or time.perf_counter() - begun[3] < d.seconds:
         pipe = d.pipeline(lambda: d.val(d.files()), 32)
@@ -175,8 +175,8 @@ def pipelines(d: Side) -> dict[str, Any]:
 
 def run_job(d: Side, threads: int = 0, encode: str = "jpeg") -> dict[str, Any]:
     """configs/imagenet_resize.yaml by `dali-run run`: files to images whose shorter side is 256, in tar files. The rate
-    leaves out the start of the command, which ``wall_s`` has; processor time is of all of it. ``encode`` names another
-    format for the results."""
+    excludes the start of the command, which ``wall_s`` includes; processor time covers all of it. ``encode`` selects
+    another output format."""
     spec, out = (d.package / "configs/imagenet_resize.yaml").read_text(), d.scratch / "out"
     if encode != "jpeg":
         spec = spec.replace("jpg", encode).replace("encode: jpeg, quality: 90", f"encode: {encode}")
@@ -194,7 +194,7 @@ def run_job(d: Side, threads: int = 0, encode: str = "jpeg") -> dict[str, Any]:
 
 
 def exact(d: Side) -> dict[str, Any]:
-    """SHA-256 of what `dali-run run` makes of the corpus ``data``, and of the codes of what it rejects."""
+    """SHA-256 of the output of `dali-run run` on the corpus ``data``, and of the codes of its rejects."""
     spec = d.scratch / "exact.yaml"
     spec.write_text(
         "version: 1\nname: exact\ngraph:\n"
@@ -219,8 +219,8 @@ def exact(d: Side) -> dict[str, Any]:
 
 
 def resnet18(d: Side) -> dict[str, Any]:
-    """Training of a ResNet-18 (bf16, channels_last, batch 256) on a resident batch, by this loader, and again resident:
-    images a second, and the loader's share of it."""
+    """Training of a ResNet-18 (bf16, channels_last, batch 256) on a resident batch, fed by this loader, and resident
+    again: images per second, and the share that the loader keeps."""
     import torch
 
     torch.manual_seed(0)
@@ -265,7 +265,7 @@ def resnet18(d: Side) -> dict[str, Any]:
 
 
 def small_resnet(torch: Any) -> Any:
-    """ResNet-18 as torchvision builds it, which need not be installed."""
+    """ResNet-18 as torchvision builds it, without torchvision."""
     nn = torch.nn
 
     class Block(nn.Module):  # type: ignore[misc]
@@ -318,22 +318,18 @@ ROWS: dict[str, tuple[Callable[[Side], dict[str, Any]], str, str, str]] = {
     "thumbnails": (thumbnails, "cpu", TFRECORD_SMALL, "both"),
     "exact": (exact, "gpu cpu", "exact", "ours"),
 }
-"""Row -> the program, the machines that it belongs to, its data set, and whether DALI runs it too."""
+"""Row -> the program, the devices that it belongs to, its data set, and whether DALI also runs it."""
 
 
 # -- the gate -----------------------------------------------------------------------------------------------------
 
 
 class Gate:
-    """The options, the device and the data sets of one call; runs each measurement in a process of its own."""
+    """Options, device and data sets of one call of the gate; runs each measurement in a separate process."""
 
-    def __init__(self, args: argparse.Namespace, scratch: Path) -> None:
-        self.args, self.scratch = args, scratch
+    def __init__(self, args: argparse.Namespace, scratch: Path, data: DataSets) -> None:
+        self.args, self.scratch, self.data = args, scratch, data
         self.device = args.device
-        self.command = dali_run(ROOT)
-        pictures = source_images(args.images, scratch, self.command)
-        self.data = DataSets(args.data or scratch / "data", pictures, int(args.gigabytes * 1e9), self.command)
-        self.data.root.mkdir(parents=True, exist_ok=True)
 
     def place(self, name: str) -> str:
         if name == "exact":
@@ -353,7 +349,7 @@ class Gate:
             return measure(__file__, row, self.args.limit, library=library, device=device, package=str(package),
                            data=self.place(ROWS[row][2]), threads=self.args.threads, seconds=self.args.seconds,
                            scratch=str(work))  # fmt: skip
-        except Exception as error:  # a data set that cannot be made
+        except Exception as error:  # the data set could not be made
             return {"error": f"{type(error).__name__}: {error}"[:500]}
         finally:
             shutil.rmtree(work, ignore_errors=True)
@@ -368,15 +364,16 @@ class Gate:
 
 
 def figure(found: dict[str, Any], device: str) -> float:
-    """The figure of a row that is compared, larger is better: the rate, on the CPU samples for a second of processors;
-    0 if there is none."""
+    """The figure of a row that is compared, larger is better: the rate, on the CPU samples per second of processor
+    time; 0 if there is none."""
     if device == "cpu" and found.get("cpu_ms"):
         return 1e3 / float(found["cpu_ms"])
     return float(found.get("rate", 0))
 
 
 def difference(one: dict[str, Any], other: dict[str, Any]) -> str:
-    """The samples of the row exact that differ, from the two measurements, whose lists of samples go."""
+    """Text that names the samples of the row exact that differ between two measurements; removes their lists of
+    samples."""
     lines = set(one.pop("lines")) ^ set(other.pop("lines"))
     names = sorted({line.split()[0] for line in lines})
     return f"DIFFERENT in {len(names)} samples: {', '.join(names[:12])}" if names else "equal"
@@ -396,7 +393,7 @@ def shown(found: dict[str, Any]) -> str:
 
 
 def full(gate: Gate, rows: list[str], kept: dict[str, Any], target: Path, machine: dict[str, Any]) -> int:
-    """Measure ``rows`` once, ours and DALI's, write them to ``target`` as they come, compare with ``kept``."""
+    """Measure ``rows`` once, with dali-run and DALI, write them to ``target`` as they come, compare with ``kept``."""
     result: dict[str, Any] = {**machine, "rows": {}}
     lost = []
     for k, row in enumerate(rows):
@@ -414,8 +411,7 @@ def full(gate: Gate, rows: list[str], kept: dict[str, Any], target: Path, machin
         if dali := figure(found.get("nvidia.dali", {}), gate.device):
             found["ratio"] = figure(ours, gate.device) / dali  # type: ignore[assignment]
         result["rows"][row] = found
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(json.dumps(result, indent=1) + "\n")
+        save(target, result)
         line = "   DALI ".join(f"{shown(found[library])}" for library in libraries)
         before = kept.get("rows", {}).get(row, {}).get("dali_run", {})
         if figure(before, gate.device):
@@ -451,8 +447,7 @@ def in_turns(gate: Gate, rows: list[str], other: Path, target: Path, machine: di
         different = any(n.get("sha256") != o.get("sha256") for n, o in pairs)
         lost += [row] if different or (ratios and max(ratios) < 1 - LOSS) else []
         result["rows"][row] = {"pairs": pairs, "ratios": ratios}
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(json.dumps(result, indent=1) + "\n")
+        save(target, result)
         gate.drop_data(rows[k + 1 :])
     print(f"worse in every pair: {', '.join(lost) or 'none'}")
     return int(bool(lost))
@@ -460,24 +455,20 @@ def in_turns(gate: Gate, rows: list[str], other: Path, target: Path, machine: di
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", help="rows, separated by commas (default: those of the device)")
-    parser.add_argument("--device", choices=["gpu", "cpu"], help="default: gpu where nvidia-smi shows one")
-    parser.add_argument("--seconds", type=float, default=4, help="time of a row, after its warm-up")
-    parser.add_argument("--gigabytes", type=float, help="size of each data set (4 on a GPU, 0.1 on the CPU)")
+    parser.add_argument("--rows", help="rows, separated by commas (default: the rows of the device)")
+    parser.add_argument("--device", choices=["gpu", "cpu"], help="default: gpu if nvidia-smi shows one")
+    parser.add_argument("--seconds", type=float, default=4, help="seconds of a row after its warm-up")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--quick", action="store_true", help="one second a row, small data sets")
-    parser.add_argument("--compare", nargs="?", const="", help="compare with a JSON file, or with the one that is kept")
+    parser.add_argument("--quick", action="store_true", help="one second per row, small data sets")
+    parser.add_argument("--compare", nargs="?", const="", help="compare with a JSON file, or with the stored one")
     parser.add_argument("--against", type=Path, help="another checkout, measured in turns with this one")
     parser.add_argument("--pairs", type=int, default=2, help="with --against: measurements of each checkout")
     parser.add_argument("--no-dali", dest="dali", action="store_false", help="leave DALI out")
     parser.add_argument("--no-warm", dest="warm", action="store_false", help="do not compile loops before the rows")
-    parser.add_argument("--images", type=Path, help="folder of JPEGs that data sets are made of")
-    parser.add_argument("--corpus", type=Path, help="folder of odd and corrupt files for the row exact")
-    parser.add_argument("--data", type=Path, help="folder where data sets are kept, and looked for")
-    parser.add_argument("--json", type=Path, help="where results go")
+    parser.add_argument("--corpus", type=Path, help="folder of unusual and corrupt files for the row exact")
     parser.add_argument("--limit", type=float, default=180, help="seconds after which a measurement is ended")
     parser.add_argument("--list", action="store_true", help="print the rows")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
+    add_data_arguments(parser, None)
     args = parser.parse_args()
     if args.child:
         answer(args.child, {row: row_of[0] for row, row_of in ROWS.items()})
@@ -504,11 +495,11 @@ def main() -> int:
                "gigabytes": args.gigabytes, "threads": args.threads}  # fmt: skip
     memory = Path("/dev/shm")
     roomy = memory.is_dir() and shutil.disk_usage(memory).free > 12e9 * max(1, args.gigabytes)
-    with tempfile.TemporaryDirectory(prefix="gate-", dir=memory if roomy else None, ignore_cleanup_errors=True) as work:
-        for package in (ROOT, *filter(None, [args.against])) if args.warm else ():
-            dali_run(package.resolve())("warm", "--quiet")
+    with data_sets(args, memory if roomy else None) as (scratch, data):
+        if args.warm and args.against:
+            dali_run(args.against.resolve())("warm", "--quiet")
         args.dali = args.dali and dali_is_installed()
-        gate = Gate(args, Path(work))
+        gate = Gate(args, scratch, data)
         if args.against:
             return in_turns(gate, rows, args.against.resolve(), target, machine)
         return full(gate, rows, kept, target, machine)

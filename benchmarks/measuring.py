@@ -1,8 +1,8 @@
-"""Measurements in processes of their own: what gate.py and the programs in benchmarks/jobs share.
+"""Measure in separate processes: shared by gate.py and the programs in benchmarks/jobs.
 
-A program lists rows, functions of a `Side`; `measure` starts it again for one row, with the package of one checkout,
-and `answer` prints what the row measured. The same function measures dali-run and NVIDIA DALI: it takes operators from
-`Side.fn`, which is the one library or the other.
+A program lists rows, functions of a `Side`; `measure` starts the program again for one row, with the package of one
+checkout, and `answer` prints the row's result. The same function measures dali-run and NVIDIA DALI: it takes operators
+from `Side.fn`, which belongs to one of the libraries.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from benchmarks.natural import ROOT
 
 BATCHES = {"gpu": 256, "cpu": 64}
 LEAST = 10
-"""Batches that a rate is measured over at least, however slow they are (up to six times the time of a row)."""
+"""Smallest number of batches for a rate, however slow they are (within six times the time of a row)."""
 WARM_UP = 1.5
-"""Seconds that a pipeline runs before the clock starts: memory is allocated in them."""
+"""Seconds that a pipeline runs before the clock starts: it allocates memory in them."""
 MEAN, STD = [123.675, 116.28, 103.53], [58.395, 57.12, 57.375]
 
 
 class GpuMemory:
-    """Peak of the device memory in use beyond CUDA contexts, by a sampling thread; owned by one measurement."""
+    """Peak of the device memory in use beyond CUDA contexts, sampled by a thread; owned by one measurement."""
 
     def __init__(self) -> None:
         import pynvml
@@ -68,7 +68,7 @@ class GpuMemory:
 
 
 class Side:
-    """One library, and the settings of one measurement: what a row's program is written with."""
+    """One library, and the settings of one measurement: the argument of each row's function."""
 
     def __init__(self, library: str, device: str, data: str, threads: int, seconds: float, package: str, scratch: str):
         self.library, self.device, self.data, self.threads, self.seconds = library, device, data, threads, seconds
@@ -82,7 +82,7 @@ class Side:
         return importlib.import_module(self.library + name)
 
     def pipeline(self, define: Callable[[], Any], batch: int = 0, **settings: Any) -> Any:
-        """The pipeline whose outputs ``define`` returns, not built."""
+        """The pipeline whose outputs ``define`` returns; it is not built."""
         more = {"device_id": 0 if self.gpu else None, "num_threads": self.threads, **settings}
         return self.module().pipeline_def(batch_size=batch or self.batch, **more)(define)()
 
@@ -116,8 +116,8 @@ class Side:
 
 
 def busy() -> float:
-    """Seconds of processor time of this process with all its threads, and of all processes below it: decoders may run
-    in processes of their own."""
+    """Seconds of processor time of this process with all its threads, and of all its descendants, because decoders may
+    run in separate processes."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     parents, ticks = dict[int, int](), dict[int, int]()
     for stat in Path("/proc").glob("[0-9]*/stat"):  # not every kernel lists a process's children
@@ -133,9 +133,9 @@ def busy() -> float:
 
 def measured(d: Side, pipe: Any, *, batch: int = 0, each: int = 1, iterator: bool = False,
              pace: float = 0) -> dict[str, Any]:  # fmt: skip
-    """Rates of ``pipe`` in samples (times ``each``) a second: first epoch and later ones. With ``iterator``, by
+    """Rates of ``pipe`` in samples (times ``each``) per second: first epoch and later ones. With ``iterator``, through
     DALIGenericIterator and a PyTorch program that sums every value, on a GPU if PyTorch is installed. ``pace`` is the
-    number of samples that the consumer takes a second; 0: all that it gets."""
+    number of samples that the consumer takes per second; 0 for all it gets."""
     batch = batch or d.batch
     began = time.perf_counter()
     pipe.build()
@@ -202,7 +202,7 @@ def gpu_name() -> str:
 
 
 def answer(asked: str, rows: Mapping[str, Callable[[Side], dict[str, Any]]]) -> None:
-    """Print what a row measures, as JSON, and end the process; ``asked`` is what `measure` passed on."""
+    """Measure a row, print the result as JSON, and end the process; ``asked`` is the argument that `measure` passed."""
     settings = json.loads(asked)
     row = settings.pop("row")
     sys.path[:] = [settings["package"], *(path for path in sys.path if path != str(ROOT))]
@@ -215,12 +215,13 @@ def answer(asked: str, rows: Mapping[str, Callable[[Side], dict[str, Any]]]) -> 
     found["peak_rss_gb"] = max(resource.getrusage(who).ru_maxrss for who in processes) / 1e6
     print(json.dumps({k: float(v) if isinstance(v, np.floating) else v for k, v in found.items()}))
     sys.stdout.flush()
-    os._exit(0)  # measured is measured: a library that hangs at exit costs no row
+    os._exit(0)  # a library that hangs at exit must not cost the row
 
 
 def measure(script: str, row: str, limit: float = 180, **settings: Any) -> dict[str, Any]:
-    """The answer of ``script`` for ``row``, by a process of its own that imports ``settings["package"]``; the other
-    settings are `Side`'s. {"error": ...} or, if a library is missing, {"skipped": ...}. Ended after ``limit`` s."""
+    """Run ``script`` for ``row`` in a process that imports ``settings["package"]``; the other settings are `Side`'s.
+    Return the result; {"error": ...}, or {"skipped": ...} if a library is missing. The process ends after ``limit``
+    seconds."""
     paths = filter(None, (settings["package"], os.environ.get("PYTHONPATH")))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     line = [sys.executable, "-W", "ignore", script, "--child", json.dumps({"row": row, **settings})]

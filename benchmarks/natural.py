@@ -1,20 +1,24 @@
-"""Data sets in natural sizes for benchmarks: images as ImageNet and the web have them, clips, a video, corrupt files.
+"""Data sets in natural sizes for benchmarks: images like ImageNet's and the web's, clips, a video, corrupt files.
 
-`gate.py` and the programs in benchmarks/jobs call `DataSets.path`. Every file has content of its own: images are cut,
-mirrored and scaled to sizes drawn from the distribution of ImageNet, then encoded by all cores. Where more bytes are
-wanted than encoding makes in a few seconds, further files are copies whose quantisation tables (JPEG) or text (PNG)
-are changed. The same source images give the same files with the same Pillow.
+`gate.py` and the programs in benchmarks/jobs use them through `data_sets`. Every file has different content: images are
+cropped, mirrored and scaled to sizes drawn from the distribution of ImageNet, then encoded on all cores. If more bytes
+are needed than can be encoded in a few seconds, further files are copies with changed quantisation tables (JPEG) or
+text (PNG). The same source images give the same files with the same Pillow.
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import io
+import json
 import os
 import random
 import shutil
 import struct
 import subprocess
 import sys
+import tempfile
 import wave
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,7 +32,7 @@ from PIL import Image, ImageOps, JpegImagePlugin
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGENET_SIZES = ((0, 0.02), (0.05, 0.05), (0.5, 0.19), (0.9, 0.27), (0.95, 0.43), (0.99, 0.88), (1, 3.84))
-"""Share of images that are smaller, and megapixels."""
+"""Quantiles of image sizes: (share of smaller images, megapixels)."""
 WEB_SIZES = ((0, 0.01), (0.05, 0.04), (0.5, 0.25), (0.9, 1.0), (0.99, 4.0), (1, 20.0))
 MIX = {"baseline": 0.62, "progressive": 0.25, "png": 0.06, "webp": 0.05, "cmyk": 0.02}
 """Shares of formats in scraped data, by number of files."""
@@ -43,12 +47,13 @@ IMAGE_SETS: Mapping[str, Mapping[str, float]] = {
 _SUFFIX = {"png": "png", "webp": "webp"}
 _BYTES = {"baseline": 80e3, "progressive": 70e3, "cmyk": 90e3, "png": 330e3, "webp": 28e3, "photo": 4.2e6,
           "thumbnail": 1e3}  # fmt: skip
-"""Bytes of an average file, from which the number of files follows."""
+"""Bytes of an average file, which determine the number of files."""
 _ENCODED = {"baseline": 6000, "progressive": 4000, "cmyk": 1000, "png": 2500, "webp": 4000, "photo": 160,
             "thumbnail": 20000}  # fmt: skip
-"""Files of a kind that are encoded; further ones are changed copies. WebP files and thumbnails have no copies."""
+"""Number of files of a kind that are encoded; further ones are changed copies. WebP files and thumbnails have no
+copies."""
 _TASK = 16
-"""Files that a process encodes or copies before it takes the next task."""
+"""Number of files that a process encodes or copies per task."""
 
 
 def sizes(count: int, table: Sequence[tuple[float, float]] = IMAGENET_SIZES, seed: int = 0) -> list[int]:
@@ -62,7 +67,8 @@ def sizes(count: int, table: Sequence[tuple[float, float]] = IMAGENET_SIZES, see
 
 @lru_cache(maxsize=256)
 def _source(path: Path) -> tuple[Image.Image, dict[str, Any]]:
-    """The image at ``path``, and Pillow's options that encode a JPEG with its tables and subsampling."""
+    """Load the image at ``path``. Return it with Pillow's options that encode a JPEG with its tables and
+    subsampling."""
     with Image.open(path) as opened:
         if opened.format != "JPEG" or opened.mode not in ("RGB", "L"):
             return opened.convert("RGB"), {"quality": 90}
@@ -74,7 +80,7 @@ def _source(path: Path) -> tuple[Image.Image, dict[str, Any]]:
 
 
 def encoded(kind: str, path: Path, pixels: int, variant: int) -> bytes:
-    """A file of ``kind`` with about ``pixels`` pixels: variant ``variant`` of the image at ``path``."""
+    """Encode a file of ``kind`` with about ``pixels`` pixels: variant ``variant`` of the image at ``path``."""
     draw = random.Random(variant * 7919 + len(path.name))
     image, options = _source(path)
     left, up = draw.randrange(1 + image.width // 5), draw.randrange(1 + image.height // 5)
@@ -89,7 +95,7 @@ def encoded(kind: str, path: Path, pixels: int, variant: int) -> bytes:
         image = image.resize((max(8, round(image.width * scale)), max(8, round(image.height * scale))))
     if draw.random() < 0.5:
         image = ImageOps.mirror(image)
-    if kind in ("photo", "png", "webp"):  # scaling up leaves no detail: every image gets a little noise
+    if kind in ("photo", "png", "webp"):  # scaled-up images have no detail: add a little noise
         noise = np.random.default_rng(variant).integers(-3, 4, (256, 256, 1), np.int8)
         array = np.asarray(image.convert("RGB")).astype(np.int16)
         tiled = np.tile(noise, (-(-array.shape[0] // 256), -(-array.shape[1] // 256), 1))
@@ -107,8 +113,8 @@ def encoded(kind: str, path: Path, pixels: int, variant: int) -> bytes:
 
 
 def changed(data: bytes, number: int) -> bytes:
-    """A JPEG with two steps of its quantisation changed by 1 and 2, or a PNG with another text: other content of the
-    same cost. Other formats are returned as they are."""
+    """Change two quantisation steps of a JPEG by 1 and 2, or the text of a PNG: other content with the same decoding
+    cost. Other formats are returned unchanged."""
     if data[:8] == b"\x89PNG\r\n\x1a\n":
         body = b"tEXtComment\0" + b"%016d" % number
         return data[:33] + struct.pack(">I", len(body) - 4) + body + struct.pack(">I", zlib.crc32(body)) + data[33:]
@@ -153,7 +159,7 @@ def _voice() -> np.ndarray:
 
 
 def write_clip(path: Path, number: int) -> None:
-    """Ten seconds of 16 bits at 16 kHz, as WAV or (by soundfile) FLAC."""
+    """Write a clip of ten seconds, 16 bits at 16 kHz, as WAV or (with soundfile) FLAC."""
     start = number * 7919 % (16000 * 120)
     clip = (_voice()[start : start + 160000].astype(np.int32) * (500 + number % 499) // 1000).astype(np.int16)
     if path.suffix == ".flac":
@@ -169,7 +175,7 @@ def write_clip(path: Path, number: int) -> None:
 
 
 def _in_turns(shares: Mapping[str, float], count: int) -> Iterator[str]:
-    """``count`` kinds, so that any stretch of them has about the shares."""
+    """Yield ``count`` kinds so that any stretch of them has about the given shares."""
     owed = dict.fromkeys(shares, 0.0)
     for _ in range(count):
         for kind, share in shares.items():
@@ -180,7 +186,7 @@ def _in_turns(shares: Mapping[str, float], count: int) -> Iterator[str]:
 
 
 class DataSets:
-    """Data sets below one folder, each made when it is first asked for; used by one thread.
+    """Data sets below one folder, each made when it is first needed; used by one thread.
 
     ``images`` are the source images; ``nbytes`` is the size of each image set. ``command`` runs `dali-run`.
     """
@@ -192,7 +198,7 @@ class DataSets:
         """Folder of the data set ``name``: a key of IMAGE_SETS, wav, flac, video, or NAME.tfrecord (with an index)."""
         place = self.root / name
         if not (self.root / f"{name}.done").exists():
-            shutil.rmtree(place, ignore_errors=True)  # from a run that was ended
+            shutil.rmtree(place, ignore_errors=True)  # left by a run that was ended
             if name.endswith(".tfrecord"):
                 self._tfrecord(place, self.path(name.removesuffix(".tfrecord")))
             else:
@@ -209,7 +215,7 @@ class DataSets:
     def _images(self, place: Path, name: str, table: Sequence[tuple[float, float]] = IMAGENET_SIZES) -> None:
         shares = IMAGE_SETS[name]
         count = max(16, round(self.nbytes / sum(share * _BYTES[kind] for kind, share in shares.items())))
-        if name in ("webp", "thumbnails"):  # which have no changed copies
+        if name in ("webp", "thumbnails"):  # these have no changed copies
             limit = _ENCODED[next(iter(shares))]
             count = min(count, limit if self.nbytes >= 1e9 else limit // 4)
         for folder in range(10):
@@ -225,7 +231,7 @@ class DataSets:
             else:
                 copies.append((written[kind][k % _ENCODED[kind]], target, k // _ENCODED[kind] * 11 + k % 11))
             written[kind].append(target)
-        encode.sort(key=lambda row: self.images.index(row[2]))  # a process decodes few source images
+        encode.sort(key=lambda row: self.images.index(row[2]))  # so that each process decodes few source images
         _on_all_cores(_encode_task, encode, 2 if name == "photos" else _TASK)
         _on_all_cores(_copy_task, copies)
 
@@ -236,7 +242,7 @@ class DataSets:
         _on_all_cores(_clip_task, [(str(place / f"{k % 10:03d}" / f"{k:06d}.{name}"), k) for k in range(count)])
 
     def _tfrecord(self, place: Path, source: Path) -> None:
-        """One TFRecord file without cuts, and its index as DALI wants it: ``data-000000.tfrecord`` and ``index``."""
+        """Write one TFRecord file with all samples, and its index for DALI: ``data-000000.tfrecord`` and ``index``."""
         self.command("convert", source, place, "--to", "tfrecord", "--size", "999GB", "--quiet")
         (record,) = sorted(place.glob("*.tfrecord"))
         record.rename(place / "images.tfrecord")
@@ -250,7 +256,7 @@ class DataSets:
         (place / "index").write_text("".join(lines))
 
     def _video(self, place: Path, name: str) -> None:
-        """Eight H.264 clips of 128 frames of 1280 x 720 that pan over images; needs PyAV."""
+        """Write eight H.264 clips of 128 frames of 1280 x 720 that pan over images; needs PyAV."""
         import av
 
         for clip in range(8):
@@ -265,9 +271,39 @@ class DataSets:
                 out.mux(stream.encode())
 
 
+def add_data_arguments(parser: argparse.ArgumentParser, gigabytes: float | None) -> None:
+    """Add the options that `data_sets` and `measuring` need; ``gigabytes``: default size of each data set."""
+    parser.add_argument("--gigabytes", type=float, default=gigabytes, help="size of each data set")
+    parser.add_argument("--images", type=Path, help="folder of JPEGs from which data sets are made")
+    parser.add_argument("--data", type=Path, help="folder that keeps data sets for later runs")
+    parser.add_argument("--json", type=Path, help="file for the results")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+
+
+@contextlib.contextmanager
+def data_sets(args: argparse.Namespace, folder: Path | None = None) -> Iterator[tuple[Path, DataSets]]:
+    """Context manager for a scratch folder (below ``folder``) and the data sets of the options ``args``. Compiles loops
+    first, so that no measurement does."""
+    with tempfile.TemporaryDirectory(prefix="benchmark-", dir=folder, ignore_cleanup_errors=True) as work:
+        scratch, command = Path(work), dali_run(ROOT)
+        if getattr(args, "warm", True):
+            command("warm", "--quiet")
+        images = source_images(args.images, scratch, command)
+        data = DataSets(args.data or scratch / "data", images, int(args.gigabytes * 1e9), command)
+        data.root.mkdir(parents=True, exist_ok=True)
+        yield scratch, data
+
+
+def save(path: Path | None, result: object) -> None:
+    """Write a result as JSON, if there is a ``path``."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(result, indent=1) + "\n")
+
+
 def source_images(folder: Path | None, scratch: Path, command: Callable[..., Any]) -> list[Path]:
-    """Images that data sets are made of: those of ``folder``; else the ImageNet sample beside the checkout; else images
-    that `dali-run sample-data` draws."""
+    """Images from which data sets are made: those of ``folder``; else the ImageNet sample next to the checkout; else
+    images that `dali-run sample-data` draws."""
     for place in (folder, shared("imagenet_sample")):
         if place and place.is_dir():
             return sorted(p for p in place.rglob("*") if p.suffix.lower() in (".jpg", ".jpeg"))
@@ -276,14 +312,14 @@ def source_images(folder: Path | None, scratch: Path, command: Callable[..., Any
 
 
 def shared(name: str) -> Path | None:
-    """The folder ``name`` of the test data that may lie in or beside the checkout."""
+    """The folder ``name`` of the test data, if it is in or next to the checkout; else None."""
     places = (ROOT / "shared" / "data" / name, ROOT.parent / "shared" / "data" / name)
     return next((place for place in places if place.is_dir()), None)
 
 
 def mixed_corpus(place: Path, images: Sequence[Path], corpus: Path | None, mutations: int = 200) -> Path:
-    """A folder of valid, odd and corrupt image files in ``place``: ``images``, the image files of ``corpus``, and
-    ``mutations`` files of them with bytes that were changed, cut off or doubled; the same ones every time."""
+    """Make a folder of valid, unusual and corrupt image files in ``place``: ``images``, the image files of ``corpus``,
+    and ``mutations`` of them with bytes changed, cut off or doubled; the same files every time."""
     place.mkdir(parents=True)
     suffixes = {
         ".jpg",
@@ -323,8 +359,8 @@ def mixed_corpus(place: Path, images: Sequence[Path], corpus: Path | None, mutat
 
 
 def dali_run(package: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """A function that runs the command `dali-run` of the checkout ``package`` with the arguments that it is given.
-    It raises RuntimeError with the last lines of standard error if the exit status is neither 0 nor 3."""
+    """Return a function that runs the command `dali-run` of the checkout ``package`` with its arguments. The function
+    raises RuntimeError with the last lines of standard error if the exit status is neither 0 nor 3."""
     program = "import sys; sys.argv[0] = 'dali-run'; from dali_run.cli.main import main; sys.exit(main())"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(
         filter(None, (str(package), os.environ.get("PYTHONPATH"))))}  # fmt: skip

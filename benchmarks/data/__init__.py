@@ -1,1 +1,1 @@
-"""Reading, feeding and writing."""
+"""Check CUDA decoders: comparisons with the CPU on corrupt files, and compute-sanitizer."""

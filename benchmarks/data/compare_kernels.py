@@ -50,8 +50,8 @@ def main(
 
 
 def allocate_apart() -> None:
-    """Every buffer an allocation of its own: memcheck does not see what runs over from one part of CuPy's pool, which
-    rounds sizes up, too, into the next."""
+    """Give every buffer an allocation of its own: memcheck does not see overruns from one part of CuPy's pool into the
+    next, and the pool also rounds sizes up."""
     import cupy
 
     cupy.cuda.set_allocator(None)
@@ -63,18 +63,18 @@ def batch_of(files: list[bytes]) -> Batch:
 
 
 def shapes_of(files: list[bytes]) -> I32:
-    """[N, 3] of the pictures in files, with the channels that are stored."""
+    """[N, 3]: shapes of the files' images, with the stored channels."""
     return np.array([(h.height, h.width, h.channels) for h in (probe(memoryview(f)) for f in files)], np.int32)
 
 
 def whole(out: Batch) -> Where:
-    """Of pictures that are made whole, as RGB."""
+    """Destination of images that are decoded whole, as RGB."""
     return Where(out.offsets, out.shapes, None, False)
 
 
 def pixels_by_gpu(lane: Any, batch: Batch, shapes: I32, packed: Packed) -> list[Any]:
-    """The pixels that the kernels make of what is ``packed`` in a batch of files, 8 bits of each channel that is
-    stored; None for the others, and those that the kernels refuse."""
+    """Pixels that the kernels decode from the ``packed`` streams of a batch of files, 8 bits per stored channel; None
+    for other files, and for files that the kernels reject."""
     found: list[Any] = [None] * len(batch)
     if not len(packed.owner):
         return found
@@ -91,7 +91,7 @@ def pixels_by_gpu(lane: Any, batch: Batch, shapes: I32, packed: Packed) -> list[
 
 
 def pixels_by_cpu(decoder: Any, data: bytes) -> Any:
-    """The same of a file by the ``decoder`` of the CPU."""
+    """Pixels of a file from the CPU ``decoder``, 8 bits per stored channel; None if it rejects the file."""
     (height, width, channels), one = shapes_of([data])[0].tolist(), np.zeros(1, np.int64)
     pixels, window = np.empty((height, width, channels), np.uint8), np.array([[0, 0, height, width]], np.int64)
     wanted = window, one + channels, False, pixels.reshape(-1), one, one + width * channels

@@ -47,8 +47,8 @@ def encoded(image: Image.Image, how: dict[str, Any]) -> bytes:
 
 
 def small_files(paths: list[Path], count: int) -> list[bytes]:
-    """JPEG 2000 of up to 70 x 70 pixels, saved in all ways: a tenth as they should be, others with bytes changed, most
-    of them in what the CPU reads. All have headers of pictures that the decoder may take."""
+    """JPEG 2000 files of up to 70 x 70 pixels, saved in all ways: a tenth valid, others with changed bytes, most of
+    them in parts that the CPU reads. The decoder accepts the headers of all of them."""
     draw, sound, found = random.Random(7), list[bytes](), list[bytes]()
     for k, how in enumerate(SMALL * 4):
         with Image.open(paths[k % len(paths)]) as opened:
@@ -69,7 +69,7 @@ def small_files(paths: list[Path], count: int) -> list[bytes]:
 
 
 def header_of(data: bytes) -> Header | None:
-    """The header of a file that the decoder may take, up to 2^16 pixels; None for others."""
+    """Header of a file that the decoder accepts, up to 2^16 pixels; None for others."""
     try:
         header = probe(memoryview(data))
     except SampleError:
@@ -79,8 +79,8 @@ def header_of(data: bytes) -> Header | None:
 
 
 def differences(lane: Any, files: list[bytes], each: int) -> tuple[int, list[int]]:
-    """How many of ``files`` the kernels take, in batches of ``each``, and those of which OpenJPEG makes something
-    else."""
+    """Number of ``files`` that the kernels accept, in batches of ``each``, and the indices of those for which OpenJPEG
+    gives other pixels."""
     accepted, wrong = 0, []
     for begin in range(0, len(files), each):
         some = files[begin : begin + each]

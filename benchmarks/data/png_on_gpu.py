@@ -34,20 +34,20 @@ def chunk(kind: bytes, data: bytes) -> bytes:
 
 KINDS = [(bits, kind) for kind, depths in ((0, (1, 2, 4, 8, 16)), (2, (8, 16)), (3, (1, 2, 4, 8)), (4, (8, 16)),
                                            (6, (8, 16))) for bits in depths]  # fmt: skip
-"""Bits and kinds of PNGs (clause 11.2.1)."""
+"""Bit depths and colour types of PNGs (clause 11.2.1)."""
 PASSES = ((0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1))
-"""Of interlaced ones: first row, first column, steps."""
+"""Passes of interlaced PNGs: first row, first column, row step, column step."""
 
 
 def small_files(paths: list[Path], count: int) -> list[bytes]:
-    """PNGs of up to 90 x 70 pixels, of all kinds, interlaced or not, compressed in all ways: a fifth as they should be,
-    others with bytes changed in their streams, some of which have the right sum again, with a filter that does not
-    exist, or with a bit changed anywhere. Some palettes have too few colours."""
+    """PNGs of up to 90 x 70 pixels, of all kinds, interlaced or not, compressed in all ways: a fifth valid, others with
+    bytes changed in their streams, some of them with a correct checksum, with a filter that does not exist, or with a
+    bit changed anywhere. Some palettes have too few colours."""
     draw, found = random.Random(11), list[bytes]()
     for k in range(count):
         bits, kind = KINDS[k % len(KINDS)]
         mode = {0: "L", 2: "RGB", 3: "P", 4: "LA", 6: "RGBA"}[kind]
-        fault = k % 5  # 0: none
+        fault = k % 5  # 0: no fault
         with Image.open(paths[k % len(paths)]) as opened:
             image = opened.convert("RGB").resize((draw.randint(1, 90), draw.randint(1, 70))).convert(mode)
         samples, interlaced = len(image.getbands()), draw.randrange(3) == 0
@@ -90,21 +90,21 @@ def small_files(paths: list[Path], count: int) -> list[bytes]:
 
 
 def packed_of(batch: Batch, sizes: I64) -> tuple[Packed, Any]:
-    """The streams of PNGs of these heights and widths that the kernels unpack, and the PNGs that have them."""
+    """Streams of PNGs of these heights and widths that the kernels can unpack, and the PNGs that have them."""
     found = on_gpu.Streams(batch, np.arange(len(batch)), *sizes.T, False)
     found.look(0, len(batch))
     return found.found()
 
 
 def by_gpu(lane: Lane, files: list[bytes]) -> list[Any]:
-    """The pixels that the kernels make of PNGs, 8 bits of each channel that is stored; None for those they refuse."""
+    """Pixels that the kernels decode from PNGs, 8 bits per stored channel; None for files that they reject."""
     batch, shapes = batch_of(files), shapes_of(files)
     return pixels_by_gpu(lane, batch, shapes, packed_of(batch, shapes[:, :2].astype(np.int64))[0])
 
 
 def differences(lane: Lane, files: list[bytes], each: int) -> tuple[int, list[int]]:
-    """How many of ``files`` the kernels accept, in batches of ``each``, and those of them that the decoder of the CPU
-    refuses, or makes other pixels of."""
+    """Number of ``files`` that the kernels accept, in batches of ``each``, and the indices of those that the CPU
+    decoder rejects or decodes to other pixels."""
     accepted, wrong = 0, []
     for begin in range(0, len(files), each):
         for i, pixels in enumerate(by_gpu(lane, files[begin : begin + each]), begin):

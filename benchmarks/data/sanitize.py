@@ -1,14 +1,13 @@
-"""compute-sanitizer over the CUDA decoders: memcheck (accesses out of bounds) and racecheck (shared memory).
+"""Run compute-sanitizer over the CUDA decoders: memcheck (accesses out of bounds) and racecheck (shared memory).
 
     python benchmarks/data/sanitize.py FOLDER [--bad OTHER] [--mutations 10000] [--decoder png] [--tool racecheck]
 
-FOLDER holds good JPEGs. Each tool sees the JPEG decoder with them as they are, the files of OTHER (damaged JPEGs), and
-so many mutations of small pictures made of them (benchmarks/jpeg/small_pictures.py), decoded to pixels and resized; the
-results are compared with Pillow's (benchmarks/jpeg/gpu_jpeg.py). The decoders of JPEG 2000, PNG, TIFF and WebP see
-small pictures of FOLDER and a tenth or a twentieth as many mutations, one at a time; what they accept is compared with
-what the CPU makes of it (jpeg2000_on_gpu.py, png_on_gpu.py, tiff_on_gpu.py, webp_gpu.py). Every buffer is an allocation
-of its own, because memcheck does not see what runs over from one part of an allocation into the next. Ends with 1 where
-a tool or a comparison complains.
+FOLDER holds valid JPEGs. Each tool runs the JPEG decoder on them, on the files of OTHER (damaged JPEGs), and on
+mutations of small images made from them (benchmarks/jpeg/small_pictures.py), decoded to pixels and resized; the results
+are compared with Pillow's (benchmarks/jpeg/gpu_jpeg.py). The decoders of JPEG 2000, PNG, TIFF and WebP get small images
+of FOLDER and a tenth or a twentieth as many mutations, one at a time; the files that they accept are compared with the
+CPU's results (jpeg2000_on_gpu.py, png_on_gpu.py, tiff_on_gpu.py, webp_gpu.py). Every buffer is an allocation of its
+own, because memcheck does not see overruns within one allocation. Ends with status 1 if a tool or a comparison fails.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from pathlib import Path
 TOOLS = ("memcheck", "racecheck")
 DECODERS = ("jpeg", "jpeg2000", "png", "tiff", "webp")
 COMPLAINT = 86
-"""The exit status by which compute-sanitizer says that it has found something."""
+"""Exit status by which compute-sanitizer reports a finding."""
 _HERE = Path(__file__).parent
 
 
 def sanitizer() -> str:
-    """compute-sanitizer on the PATH, or where CUDA is installed."""
+    """Path of compute-sanitizer: on the PATH, or in the CUDA installation."""
     found = shutil.which("compute-sanitizer")
     roots = [os.environ[k] for k in ("CUDA_HOME", "CUDA_PATH") if k in os.environ] + ["/usr/local/cuda"]
     for root in () if found else roots:
@@ -42,7 +41,7 @@ def sanitizer() -> str:
 
 
 def runs(decoder: str, folder: Path, bad: Path | None, mutations: int) -> Iterator[tuple[str, list[str]]]:
-    """The runs to check of a decoder: a name, and a script with its arguments."""
+    """Runs that check a decoder: a name, and a script with its arguments."""
     if decoder == "jpeg":
         common = [str(_HERE.parent / "jpeg" / "gpu_jpeg.py"), str(folder), "--lanes", "", "--apart"]
         yield "good files", [*common, "--batch", "64"]

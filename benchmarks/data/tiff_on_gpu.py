@@ -27,7 +27,7 @@ from dali_run.ops.gpu.lane import Lane
 
 CODINGS = ("raw", "packbits", "tiff_lzw", "tiff_adobe_deflate")
 ROWS, PREDICTOR = 278, 317
-"""Tags of strips' rows, and of the predictor."""
+"""Tags for the rows per strip, and for the predictor."""
 
 
 def encoded(image: Image.Image, coding: str, tags: dict[int, int]) -> bytes:
@@ -37,8 +37,8 @@ def encoded(image: Image.Image, coding: str, tags: dict[int, int]) -> bytes:
 
 
 def small_files(paths: list[Path], count: int) -> list[bytes]:
-    """TIFFs of up to 90 x 70 pixels of all codings, in strips, with a predictor or without, of 8 and 16 bits: a fifth
-    as they should be, others with bytes changed, some of them cut. All are of the kinds that the decoder takes."""
+    """TIFFs of up to 90 x 70 pixels of all codings, in strips, with and without a predictor, of 8 and 16 bits: a fifth
+    valid, others with changed bytes, some of them truncated. All are of kinds that the decoder supports."""
     draw, found, k = random.Random(7), list[bytes](), 0
     while len(found) < count:
         k += 1
@@ -65,7 +65,7 @@ def small_files(paths: list[Path], count: int) -> list[bytes]:
 
 
 def header_of(data: bytes) -> Header | None:
-    """The header of a file of a kind that the decoder takes, up to a megapixel; None for others."""
+    """Header of a file of a kind that the decoder supports, up to a megapixel; None for others."""
     try:
         header = probe(memoryview(data))
     except SampleError:
@@ -75,14 +75,14 @@ def header_of(data: bytes) -> Header | None:
 
 
 def by_gpu(lane: Lane, files: list[bytes]) -> list[Any]:
-    """The pixels that the kernels make of TIFFs, 8 bits of each channel that is stored; None for those they refuse."""
+    """Pixels that the kernels decode from TIFFs, 8 bits per stored channel; None for files that they reject."""
     batch = batch_of(files)
     return pixels_by_gpu(lane, batch, shapes_of(files), on_gpu.strips(batch, np.arange(len(files)))[0])
 
 
 def differences(lane: Lane, files: list[bytes], each: int) -> tuple[int, list[int]]:
-    """How many of ``files`` the kernels accept, in batches of ``each``, and those of which the decoder of the CPU makes
-    something else."""
+    """Number of ``files`` that the kernels accept, in batches of ``each``, and the indices of those for which the CPU
+    decoder gives another result."""
     accepted, wrong = 0, []
     for begin in range(0, len(files), each):
         for i, pixels in enumerate(by_gpu(lane, files[begin : begin + each]), begin):

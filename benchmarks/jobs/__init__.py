@@ -1,1 +1,1 @@
-"""Whole jobs: rates, memory, start-up, soak."""
+"""Measure whole jobs: rates, memory, start-up, soak."""

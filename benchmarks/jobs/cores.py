@@ -3,10 +3,10 @@
     python benchmarks/jobs/cores.py [--threads 1,2,4,8,16] [--jobs val,run-jpeg] [--gigabytes 1] [--json out.json]
 
 Jobs: the validation and training preprocessing of ImageNet, `dali-run run` from JPEG, PNG and WebP files to images of
-the same format, WAV to log-mel features, `dali-run convert` from TFRecord to tar, and thumbnails. The API's jobs run in
-DALI, too, if it is installed; jobs from images to images in Pillow, by as many processes as threads. "cores" is
-processor time for a second of the measurement (of the command, its start included), "efficiency" is the rate for each
-thread, as a share of one thread's. `convert` and Pillow are bound to as many cores as threads. All are measured in
+the same format, WAV to log-mel features, `dali-run convert` from TFRecord to tar, and thumbnails. Jobs of the Python
+API also run in DALI, if it is installed; jobs from images to images also in Pillow, with as many processes as threads.
+"cores" is processor time per second of the measurement (of the command, including its start), "efficiency" is the rate
+per thread, relative to one thread. `convert` and Pillow are bound to as many cores as threads. All are measured in
 turns, `--repeats` times; the best counts.
 """
 
@@ -33,11 +33,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.gate import audio, images, run_job, thumbnails
 from benchmarks.measuring import MEAN, STD, Side, answer, busy, dali_is_installed, measure, versions
-from benchmarks.natural import ROOT, DataSets, dali_run, source_images
+from benchmarks.natural import ROOT, DataSets, add_data_arguments, dali_run, data_sets, save
 
 
 def convert(d: Side) -> dict[str, Any]:
-    """`dali-run convert`, TFRecord to tar with the bytes of records kept, on as many cores as threads."""
+    """Measure `dali-run convert` from TFRecord to tar, without decoding records, on as many cores as threads."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: d.threads])
     start_busy, began = busy(), time.perf_counter()
     dali_run(d.package)("convert", f"{d.data}/images.tfrecord", d.scratch / "out", "--to", "webdataset", "--quiet",
@@ -50,7 +50,7 @@ def convert(d: Side) -> dict[str, Any]:
 
 
 def by_pillow(path: str, job: str) -> None:
-    """Do to one image what ``job`` does, in Pillow and NumPy; the result is dropped."""
+    """Process one image as ``job`` does, with Pillow and NumPy; the result is dropped."""
     image = Image.open(path).convert("RGB")
     if job == "thumbnails":
         np.asarray(ImageOps.mirror(image))
@@ -73,7 +73,7 @@ def by_pillow(path: str, job: str) -> None:
 
 
 def pillow(d: Side, job: str) -> dict[str, Any]:
-    """``job`` by as many processes as threads."""
+    """Measure ``job`` in Pillow, with as many processes as threads."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: d.threads])
     files = sorted(str(p) for p in Path(d.data).rglob("*.*") if p.is_file())
     with get_context("fork").Pool(d.threads) as pool:
@@ -106,26 +106,17 @@ def main() -> None:
     cores = len(os.sched_getaffinity(0))
     parser.add_argument("--threads", default=",".join(str(n) for n in (1, 2, 4, 8, 16) if n <= cores))
     parser.add_argument("--jobs", default=",".join(JOBS), help=f"of {', '.join(JOBS)}")
-    parser.add_argument("--gigabytes", type=float, default=1, help="size of each data set")
     parser.add_argument("--seconds", type=float, default=4)
     parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--no-peers", action="store_true", help="dali-run alone")
-    parser.add_argument("--images", type=Path, help="folder of JPEGs that data sets are made of")
-    parser.add_argument("--data", type=Path, help="folder where data sets are kept, and looked for")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--no-peers", action="store_true", help="measure dali-run only")
+    add_data_arguments(parser, 1)
     args = parser.parse_args()
     if args.child:
         answer(args.child, ROWS)
     counts = [int(n) for n in args.threads.split(",")]
     result: dict[str, Any] = {"cores": cores, "versions": versions(ROOT), "load": os.getloadavg(),
                               "gigabytes": args.gigabytes, "jobs": {}}  # fmt: skip
-    with tempfile.TemporaryDirectory(prefix="cores-", ignore_cleanup_errors=True) as scratch:
-        command = dali_run(ROOT)
-        command("warm", "--quiet")
-        data = DataSets(args.data or Path(scratch, "data"), source_images(args.images, Path(scratch), command),
-                        int(args.gigabytes * 1e9), command)  # fmt: skip
-        data.root.mkdir(parents=True, exist_ok=True)
+    with data_sets(args) as (scratch, data):
         for job in args.jobs.split(","):
             _, name, has_dali, has_pillow = JOBS[job]
             sides = ["dali-run"]
@@ -153,12 +144,11 @@ def main() -> None:
                     )
                     line += f" processors  {found['cores']:5.1f} cores  efficiency {found['efficiency']:.2f}"
                     print(line, flush=True)
-            if args.json:
-                args.json.write_text(json.dumps(result, indent=1) + "\n")
+            save(args.json, result)
 
 
 def _measured(
-    args: argparse.Namespace, scratch: str, data: DataSets, job: str, name: str, side: str, threads: int
+    args: argparse.Namespace, scratch: Path, data: DataSets, job: str, name: str, side: str, threads: int
 ) -> dict[str, Any]:
     source = name.removesuffix(".tfrecord") if side == "Pillow" else name
     with tempfile.TemporaryDirectory(dir=scratch) as work:

@@ -1,8 +1,8 @@
-"""Rate of an iterator over its budget of GPU memory: ``python benchmarks/jobs/memory_curve.py FOLDER [CASE ...]``.
+"""Rate of an iterator by its budget of GPU memory: ``python benchmarks/jobs/memory_curve.py FOLDER [CASE ...]``.
 
 A case is a batch size, ``memory.gpu`` ("auto" for the default) and the images/s that the consumer takes (0: as many as
-come): ``256:2GiB:0``. FOLDER has JPEGs, which are copied until there are `FILES`. Prints a line of JSON per case:
-images/s, the peak of the GPU's memory while it ran, and how the engine's launches and our pool shared it.
+it gets): ``256:2GiB:0``. FOLDER has JPEGs, which are copied until there are `FILES`. Prints a line of JSON per case:
+images/s, the peak of the GPU's memory meanwhile, and how the engine's launches and its pool shared the memory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FILES, WARM_UP, SECONDS = 4096, 2.5, 3.0
 
 
 def copied(folder: Path, root: Path) -> None:
-    """Make a data set of `FILES` files of the JPEGs in ``folder``."""
+    """Make a data set of `FILES` files from the JPEGs in ``folder``."""
     pictures = sorted(p for p in folder.rglob("*") if p.suffix.lower() in (".jpg", ".jpeg"))
     for i in range(FILES):
         target = root / str(i % 10) / f"{i:05d}.jpg"
@@ -107,7 +107,7 @@ def owners(pipe: Any) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Run the cases that the command line names."""
+    """Run the cases of the command line."""
     threads = min(16, len(os.sched_getaffinity(0)))
     with tempfile.TemporaryDirectory() as root:
         copied(Path(sys.argv[1]), Path(root))

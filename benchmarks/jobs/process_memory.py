@@ -1,8 +1,7 @@
-"""Where a process's own memory is: by kind of mapping, in malloc's arenas, in Python's objects, in CuPy's pools.
+"""Break down a process's memory: by kind of mapping, in malloc's arenas, in Python's objects, in CuPy's pools.
 
-`now()` is one row of bytes and counts. Compared over time it names what grows: blocks in use (somebody holds them),
-free blocks that malloc keeps (fragments), stacks of threads, Python objects, a pool of CuPy's, or a library's own
-mappings.
+`now()` is one row of bytes and counts. Rows over time show what grows: blocks in use (referenced), free blocks that
+malloc keeps (fragmentation), stacks of threads, Python objects, a pool of CuPy's, or a library's own mappings.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from collections import Counter
 from pathlib import Path
 
 HEAP = 64 << 20
-"""glibc's arenas of threads lie in heaps of this size, at multiples of it."""
+"""Size and alignment in bytes of the heaps that hold the arenas of threads in glibc."""
 GUARD = 4096
 _RANGE = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S+) \S+ \S+ \S+ *(.*)")
 
@@ -32,8 +31,8 @@ class _Mallinfo2(ctypes.Structure):
 
 
 def malloc() -> dict[str, int]:
-    """Bytes of glibc's malloc, over all arenas: in use, free but kept, mapped one by one (large blocks, in use); and
-    how many arenas there are. Empty where the C library has no such calls."""
+    """Bytes of glibc's malloc, over all arenas: in use, free but not returned, mapped separately (large blocks, in
+    use); and the number of arenas. Empty if the C library does not report them."""
     libc = ctypes.CDLL(None)
     if not hasattr(libc, "mallinfo2"):
         return {}
@@ -57,9 +56,9 @@ def _arenas(libc: ctypes.CDLL) -> int:
 
 
 def mappings() -> dict[str, int]:
-    """Resident bytes that belong to this process alone, by what they are: the heap of the main thread, heaps of other
-    threads' arenas, stacks, written pages of mapped files, and all else (Python's own arenas, large blocks, what
-    drivers map)."""
+    """Resident bytes that belong to this process alone, by kind: the heap of the main thread, heaps of other threads'
+    arenas, stacks, written pages of mapped files, and all others (Python's own arenas, large blocks, mappings of
+    drivers)."""
     found: Counter[str] = Counter()
     kind, before = "", (0, 0, "")
     for line in Path("/proc/self/smaps").read_text().splitlines():
@@ -83,8 +82,8 @@ def mappings() -> dict[str, int]:
 
 
 def pools() -> dict[str, int]:
-    """Bytes in CuPy's pool of GPU memory, in use and kept, and idle blocks of its pool of page-locked memory; empty
-    where CuPy was not imported."""
+    """Bytes in CuPy's pool of GPU memory, in use and cached, and idle blocks of its pool of page-locked memory; empty
+    if CuPy was not imported."""
     cupy = sys.modules.get("cupy")
     if cupy is None:
         return {}
@@ -105,12 +104,12 @@ def now() -> dict[str, int]:
 
 
 def kinds() -> Counter[str]:
-    """How many objects the collector knows, by type."""
+    """Number of objects that the garbage collector tracks, by type."""
     return Counter(f"{type(o).__module__}.{type(o).__qualname__}" for o in gc.get_objects())
 
 
 def give_back() -> None:
-    """Collect, empty CuPy's pools and trim malloc: what is resident after it, somebody holds."""
+    """Collect garbage, empty CuPy's pools and trim malloc: memory that stays resident is referenced."""
     gc.collect()
     if (cupy := sys.modules.get("cupy")) is not None:
         cupy.get_default_memory_pool().free_all_blocks()

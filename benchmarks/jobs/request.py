@@ -1,11 +1,12 @@
-"""One request: how long from the bytes of an image, or of eight, to a tensor of 224 x 224, beside what serves it today?
+"""Latency of one request: from the bytes of one image, or of eight, to a tensor of 224 x 224, compared with the
+libraries that serve such requests today.
 
     python benchmarks/jobs/request.py [--kinds jpeg,png,webp,photo] [--batches 1,8] [--device gpu] [--json out.json]
 
 Decode, resize, normalise; the clock stops when the tensor is complete. dali-run by `Pipeline.run(j=[bytes])` and in
-dynamic mode; DALI by `Pipeline.run`; torchvision (nvJPEG for JPEG on a GPU, its CPU decoders else); Pillow with NumPy.
-Every row is a process of its own and goes through up to 200 different files of natural sizes; JPEGs have 80 to 120 KB,
-photos 12 megapixels. Shown are p50 and p99 in milliseconds.
+dynamic mode; DALI by `Pipeline.run`; torchvision (nvJPEG for JPEG on a GPU, otherwise its CPU decoders); Pillow with
+NumPy. Every row is a separate process and uses up to 200 different files of natural sizes; JPEGs have 80 to 120 KB,
+photos 12 megapixels. Prints p50 and p99 in milliseconds.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import io
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.gate import by_pipeline, request
 from benchmarks.measuring import MEAN, STD, Side, answer, dali_is_installed, gpu_name, measure, versions
-from benchmarks.natural import ROOT, DataSets, dali_run, source_images
+from benchmarks.natural import ROOT, add_data_arguments, data_sets, save
 
 Serve = Callable[[list[np.ndarray]], Any]
 DATA = {"jpeg": "val", "png": "png", "webp": "webp", "photo": "photos"}
@@ -88,7 +88,7 @@ SERVERS: dict[str, tuple[str, Callable[[Side, int], Serve]]] = {
     "torchvision": ("dali_run", torchvision),
     "Pillow": ("dali_run", pillow),
 }
-"""Name of a row -> the library whose process it is, and what makes the function that serves a request."""
+"""Name of a row -> the library of its process, and the function that creates the server of requests."""
 
 
 def main() -> None:
@@ -98,23 +98,14 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--device", choices=["gpu", "cpu"], default="gpu" if gpu_name() else "cpu")
-    parser.add_argument("--gigabytes", type=float, default=0.2, help="size of each data set")
-    parser.add_argument("--images", type=Path, help="folder of JPEGs that data sets are made of")
-    parser.add_argument("--data", type=Path, help="folder where data sets are kept, and looked for")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--child", help=argparse.SUPPRESS)
+    add_data_arguments(parser, 0.2)
     args = parser.parse_args()
     if args.child:
         row = json.loads(args.child)["row"]
         batch, server = row.split(" ", 1)
         answer(args.child, {row: partial(request, batch=int(batch), server=SERVERS[server][1])})
     result: dict[str, Any] = {"gpu": gpu_name(), "versions": versions(ROOT), "threads": args.threads, "rows": {}}
-    with tempfile.TemporaryDirectory(prefix="request-", ignore_cleanup_errors=True) as scratch:
-        command = dali_run(ROOT)
-        command("warm", "--quiet")
-        data = DataSets(args.data or Path(scratch, "data"), source_images(args.images, Path(scratch), command),
-                        int(args.gigabytes * 1e9), command)  # fmt: skip
-        data.root.mkdir(parents=True, exist_ok=True)
+    with data_sets(args) as (scratch, data):
         for kind in args.kinds.split(","):
             for batch in args.batches.split(","):
                 for server, (library, _) in SERVERS.items():
@@ -122,14 +113,13 @@ def main() -> None:
                         continue
                     found = measure(__file__, f"{batch} {server}", library=library, device=args.device,
                                     package=str(ROOT), data=str(data.path(DATA[kind])), threads=args.threads,
-                                    seconds=args.seconds, scratch=scratch)  # fmt: skip
+                                    seconds=args.seconds, scratch=str(scratch))  # fmt: skip
                     result["rows"].setdefault(f"{kind} {batch}", {})[server] = found
                     told = (
                         f"p50 {found['p50_ms']:7.2f} ms  p99 {found['p99_ms']:7.2f} ms" if "p50_ms" in found else found
                     )
                     print(f"{kind:6} {batch:2} {server:17} {told}", flush=True)
-                    if args.json:
-                        args.json.write_text(json.dumps(result, indent=1) + "\n")
+                    save(args.json, result)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,15 @@
-"""From one measured node to a thousand: what planning, driving and joining cost at a billion samples and more.
+"""From one measured node to a thousand: costs of planning, driving and joining for a billion samples and more.
 
     python benchmarks/jobs/scale_model.py PART [...]
 
     memory           resident memory of planning, 1e7 to 1e9 records
-    index --most 8   memory of opening a real TFRecord file of so many records, by its walk, and by its index on disk;
-                     17 GB a billion records
+    index --most 8   memory of opening a real TFRecord file of N records, by scanning it, and by its cached index
     join             time, memory and bytes of one output made of parts, by shards
     drive            the real driver with simulated workers: stragglers, lost nodes
-    table            what a job takes, by the model that `dali-run plan` has
+    table            duration of a job, according to the model of `dali-run plan`
 
-`memory` and `join` run the program's own code on made-up records and journals, each in a process of its own. `drive`
-runs the real driver (`pipelines/fleet/driver.py`) on a clock of its own: its messages are real, its workers' time is
+`memory` and `join` run the program's own code on artificial records and journals, each in a separate process. `drive`
+runs the real driver (`pipelines/fleet/driver.py`) on a simulated clock: its messages are real, its workers' time is
 not, so its processor time is measured and the job's time simulated.
 """
 
@@ -43,12 +42,12 @@ from dali_run.writers.shards.rejects import RejectLimit
 
 
 def resident() -> int:
-    """Bytes of this process in memory now."""
+    """Resident bytes of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def apart(work: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
-    """The result of ``work`` in a process of its own, so that its peak of memory is its own."""
+    """Run ``work`` in a separate process, so that its peak of memory is its own. Return its result."""
     context = multiprocessing.get_context("spawn")
     with context.Pool(1) as pool:
         return pool.apply(work, arguments)
@@ -95,7 +94,7 @@ def opened(path: str, records: int) -> dict[str, Any]:
     from dali_run.readers.tfrecord_cpu import walk
 
     few = np.frombuffer(tiny(4), np.uint8).copy()
-    walk(few, 0, len(few), len(few), True, *(np.empty(8, t) for t in (np.int64, np.int64, np.int32)))  # compiled
+    walk(few, 0, len(few), len(few), True, *(np.empty(8, t) for t in (np.int64, np.int64, np.int32)))  # compiles
     before, began = resident(), time.process_time()
     source = TFRecord(path=path).open()
     found = {"records": len(source), "seconds": time.process_time() - began}
@@ -108,7 +107,7 @@ def opened(path: str, records: int) -> dict[str, Any]:
 
 
 def tiny(records: int) -> bytes:
-    """TFRecord's framing around a byte each."""
+    """TFRecords of one byte each."""
     from dali_run.ops.storage.crc32c_cpu import masked_crc32c
 
     def crc(data: bytes) -> bytes:
@@ -137,7 +136,7 @@ def index(most: int, folder: Path | None) -> list[dict[str, Any]]:
 
 
 def entry(k: int, samples: int) -> dict[str, Any]:
-    """A line of a journal as a TFRecord shard has it."""
+    """A line of the journal for a TFRecord shard."""
     name = f"imagenet-{k:07d}-of-1000000"
     files = [{"name": name + s, "bytes": 1 << 30, "crc32c": f"{k % 2**32:08x}", "tree": f"{k:064x}"}
              for s in (".tfrecord", ".idx")]  # fmt: skip
@@ -147,7 +146,7 @@ def entry(k: int, samples: int) -> dict[str, Any]:
 
 
 def joined(shards: int, parts: int) -> dict[str, Any]:
-    """Make one output of journals with ``shards`` shards in all."""
+    """Make one output of journals with ``shards`` shards in total."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         write = {"name": "imagenet", "writer": "tfrecord", "options": {}, "shard": {"samples": 10_000, "bytes": None}}
@@ -185,7 +184,7 @@ def joining(most: int) -> list[dict[str, Any]]:
 
 
 class Clock:
-    """Simulated seconds, for the driver instead of the module `time`."""
+    """Simulated seconds, which replace the driver's module `time`."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -206,7 +205,7 @@ class Simulated:
 
 
 class Cluster:
-    """The crew of a simulated cluster. Nodes differ in speed; some are lost, and come back after a while."""
+    """The workers of a simulated cluster. Nodes differ in speed; some are lost, and come back after a while."""
 
     def __init__(
         self, clock: Clock, nodes: int, each: int, rate: float, whole: JobOutput, *, spread: float,
@@ -237,13 +236,13 @@ class Cluster:
             self.at(self.rng.expovariate(1 / self.mean_to_loss), "lost", node)
 
     def room(self) -> int:
-        return max(1, sum(map(len, self.workers.values())))  # lost ones may come back
+        return max(1, sum(map(len, self.workers.values())))  # lost workers may come back
 
     def fill(self, wanted: int) -> None:
-        """They come by themselves."""
+        """Do nothing: workers start by themselves."""
 
     def stop(self) -> None:
-        """Nobody listens."""
+        """Do nothing: there is no worker to stop."""
 
     def give(self, worker: Simulated, order: dict[str, Any]) -> None:
         if "part" in order:
@@ -286,7 +285,7 @@ class Cluster:
         return [(worker, told)]
 
     def on_lost(self, node: int) -> list[Any]:
-        """Keep the whole shards, as the journals list them."""
+        """Keep the completed shards, as the journals do."""
         gone = []
         self.lost += 1
         running = {id(w): (i, t0, left, j) for _, _, kind, x in self.events if kind == "ended"
@@ -308,7 +307,7 @@ class Cluster:
 
 
 class JobOutput:
-    """The output of a simulated job: nothing but how much of each part is left."""
+    """The output of a simulated job: only the remainder of each part."""
 
     def __init__(self, samples: int, shard: int) -> None:
         self.samples, self.shard = samples, shard
@@ -320,7 +319,7 @@ class JobOutput:
         self.config = config
 
     def check(self) -> None:
-        """Nobody else writes here."""
+        """Do nothing: no other job writes here."""
 
     def parts(self, span: range, who: Any, workers: int, device: str) -> list[Part]:
         n = parts_for(len(span), self.shard, workers, device)
@@ -333,7 +332,7 @@ def driven(
     samples: int, shard: int, nodes: int, each: int, rate: float, spread: float, hours: float,
     device: str = "cpu",
 ) -> dict[str, Any]:  # fmt: skip
-    """A job on a simulated cluster, by the real driver."""
+    """Run a job on a simulated cluster with the real driver."""
     clock = Clock()
     fleet.time = clock  # type: ignore[assignment]
     whole = JobOutput(samples, shard)

@@ -1,17 +1,17 @@
-"""An hour (--seconds 3600) of mixed data on a GPU, or on the CPU: is the rate flat, and the memory?
+"""Run mixed data for an hour (--seconds 3600) on a GPU, or on the CPU, and check that rate and memory stay constant.
 
     python benchmarks/jobs/soak.py --seconds 3600 --device gpu --out soak.json
 
-One job after the other in one process, on images of all formats, damaged ones among them. Every job's rate, resident
-memory and GPU memory are written down; the last third is compared with the first third after the warm-up. Prints one
-line a minute, and a JSON with everything. Ends with 1 where memory grew by over 5 %, or the rate fell by over 10 %
+One job after the other in one process, on images of all formats, some of them damaged. Every job's rate, resident
+memory and GPU memory are recorded; the last third is compared with the first third after the warm-up. Prints one line
+per minute, and a JSON with everything. Ends with status 1 if memory grew by over 5 %, or if the rate fell by over 10 %
 while a sample took over 5 % more CPU time: the rate alone may fall because others use the machine. (CPU time is this
-process's, without that of decoders' processes.)
+process's, without decoder processes.)
 
-Memory is the process's own and the GPU's. Page-locked memory (``shared``) is a pool that gives idle blocks back when 4
-GB of new ones were made (`ops.gpu.lane.PINNED_SPARE`): it grows until batches of all sizes have come. Rows tell where
-the memory is (`process_memory`); in the end, what is left when all pools were emptied, and which types of objects
-became more. --tracemalloc adds the lines that allocated what grew; jobs take longer.
+Memory is the process's own and the GPU's. Page-locked memory (``shared``) is a pool that frees idle blocks after 4 GB
+of new ones were made (`ops.gpu.lane.PINNED_SPARE`): it grows until batches of all sizes have occurred. Rows tell where
+the memory is (`process_memory`); at the end, what remains after all pools were emptied, and which types of objects
+increased. --tracemalloc adds the lines that allocated what grew; jobs take longer.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ write: {{writer: tfrecord, path: "{out}", fields: {{image: {{encode: jpeg}}, lab
 
 
 WARM = 5
-"""Jobs after which objects are counted for the first time."""
+"""Number of jobs before objects are counted for the first time."""
 
 
 def make(folder: Path, count: int) -> None:
-    """Images of every format, one in twenty damaged."""
+    """Write images of every format, one in twenty damaged."""
     from tests.fuzz.jobs import IMAGES, mutated
 
     rng = random.Random(1)
@@ -67,14 +67,14 @@ def make(folder: Path, count: int) -> None:
 
 
 def resident() -> dict[str, int]:
-    """Bytes of this process in memory: all, its own (``anonymous``), and shared or page-locked (``shared``)."""
+    """Resident bytes of this process: all, its own (``anonymous``), and shared or page-locked (``shared``)."""
     lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     kilobytes = {key: int(lines[name].split()[0]) for key, name in RESIDENT.items()}
     return {key: 1024 * value for key, value in kilobytes.items()}
 
 
 def on_gpu(device: str) -> int:
-    """Bytes of the GPU that are in use, by anybody."""
+    """Bytes of the GPU's memory in use by all processes."""
     if not device.startswith("gpu"):
         return 0
     import cupy
@@ -84,7 +84,7 @@ def on_gpu(device: str) -> int:
 
 
 def one_job(place: Path, device: str, seed: int) -> dict[str, Any]:
-    """Run a job; what it took, and what the process holds after it."""
+    """Run a job. Return its costs, and the memory of the process after it."""
     from dali_run.pipelines.job.run import run_job
 
     spec, out = place / "spec.yaml", place / "out"
@@ -104,7 +104,7 @@ def one_job(place: Path, device: str, seed: int) -> dict[str, Any]:
 
 
 def compared(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """The median of the last third by that of the first third after the warm-up."""
+    """Ratio of the median of the last third to that of the first third after the warm-up."""
     steady = rows[max(1, len(rows) // 10) :]
     third = max(1, len(steady) // 3)
     return {
@@ -134,7 +134,7 @@ def main() -> int:
             if len(rows) == WARM:
                 kinds = process_memory.kinds()
                 lines = tracemalloc.take_snapshot() if asked.tracemalloc else None
-            # A soak that is stopped has told so far.
+            # a soak that is stopped has results so far
             asked.out.write_text(json.dumps({"jobs": len(rows), "rows": rows}))
             if time.monotonic() - told > 60:
                 told = time.monotonic()

@@ -1,10 +1,10 @@
-"""How long a newcomer waits: the first and the second job of 100 pictures, from a wheel and from a checkout.
+"""Time that a new user waits: the first and the second job of 100 images, from a wheel and from a checkout.
 
     python benchmarks/jobs/start_up.py [--wheel build/wheel/*.whl] [--checkout] [--repeats 3] [--json FILE]
 
 Each first job has a HOME of its own, no variable that names a cache, and (for the wheel) an environment of its own; the
-time begins after pip's end. Wall time and processor time, children's too: on a busy machine the
-second says more.
+clock starts after pip's end. Prints wall time and processor time, including children's: on a busy machine processor
+time is more reliable.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def timed(command: list[str], folder: Path, home: Path, **more: str) -> dict[str, object]:
-    """Run a command as a user whose home is ``home``: its seconds, and whether it said that it compiles."""
+    """Run a command as a user whose home is ``home``. Return its seconds, and whether it printed that it compiles."""
     home.mkdir(parents=True, exist_ok=True)
     path = os.environ["PATH"]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -40,7 +40,7 @@ def timed(command: list[str], folder: Path, home: Path, **more: str) -> dict[str
 
 
 def jobs(command: list[str], folder: Path, repeats: int, **more: str) -> list[dict[str, object]]:
-    """The first job of a fresh user, and ``repeats`` more."""
+    """Run the first job of a new user, and ``repeats`` more."""
     spec = ROOT / "configs" / "quickstart.yaml"
     places = ["--set", f"data={folder / 'data/train'}", "--set", f"out={folder / 'out'}"]
     run = [*command, "run", str(spec), "--fresh", "--device", "cpu", *places]
@@ -51,7 +51,7 @@ def jobs(command: list[str], folder: Path, repeats: int, **more: str) -> list[di
 
 
 def of_wheel(wheel: Path, folder: Path, repeats: int) -> list[dict[str, object]]:
-    """In a new environment; site-packages are compared before and after."""
+    """Measure in a new environment, and compare site-packages before and after."""
     subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
     python = folder / "venv/bin/python"
     subprocess.run([python, "-I", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel], check=True)
@@ -66,7 +66,7 @@ def of_wheel(wheel: Path, folder: Path, repeats: int) -> list[dict[str, object]]
 
 
 def of_checkout(folder: Path, repeats: int) -> list[dict[str, object]]:
-    """A clone of what is committed, with this Python and its packages."""
+    """Measure a clone of the committed files, with this Python and its packages."""
     subprocess.run(["git", "clone", "--quiet", ROOT, folder / "clone"], check=True)
     command, path = [sys.executable, "-m", "dali_run.cli.main"], str(folder / "clone")
     timed([*command, "sample-data", "data", "--count", "100"], folder, folder / "home", PYTHONPATH=path)

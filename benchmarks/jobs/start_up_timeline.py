@@ -1,10 +1,10 @@
-"""Where the time of a start goes: runs ``dali-run`` with these arguments and notes when its parts began and ended.
+"""Break down the time of a start: run ``dali-run`` with these arguments and record when its parts began and ended.
 
     python benchmarks/jobs/start_up_timeline.py FILE run SPEC --device gpu ...
 
 FILE gets a JSON list of [seconds since the process began, seconds that it took, thread, what]. Parts nest: the seconds
-of what is called by another part are in both. The notes themselves take microseconds. START_UP_WITHOUT=MODULE:FUNCTION
-makes one of the parts do nothing, to see what it is good for (dali_run.ops.gpu.early_init:_start).
+of a part that another part calls count in both. Recording takes microseconds. START_UP_WITHOUT=MODULE:FUNCTION replaces
+one of the parts by nothing, to measure its benefit (dali_run.ops.gpu.early_init:_start).
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ PARTS = {
     "dali_run.writers.shards.output": ["Output.open", "Output.finish"],
     "cupy.cuda.compiler": ["_compile_using_nvrtc_no_warning", "_compile_with_cache_cuda"],
 }  # fmt: skip
-"""Functions and methods that are noted, where they are there."""
+"""Functions and methods that are recorded, if they exist."""
 IMPORTS = {"numpy", "cupy", "numba", "numba.core.registry", "yaml", "typer", "rich", "PIL", "simplejpeg", *PARTS}
 MOST = 40
-"""Calls that are noted of each."""
+"""Number of calls that are recorded per function."""
 
 began = float(os.environ.get("START_UP_BEGAN", time.time()))
 notes: list[tuple[float, float, str, str]] = []
 
 
 def note(what: str, start: float) -> None:
-    """It began at ``start`` and has ended."""
+    """Record a part that began at ``start`` and has ended."""
     notes.append((start - began, time.time() - start, threading.current_thread().name, what))
 
 
 def noted(call: Callable[..., Any], what: str) -> Callable[..., Any]:
-    """The same function, with notes of its first calls."""
+    """Wrap a function so that its first calls are recorded."""
     left = [MOST]
 
     @functools.wraps(call)
@@ -78,7 +78,7 @@ def noted(call: Callable[..., Any], what: str) -> Callable[..., Any]:
 
 
 def wrap(module: ModuleType) -> None:
-    """Note the calls of a module's parts."""
+    """Wrap the recorded functions of a module."""
     for path in PARTS.get(module.__name__, ()):
         owner: Any = module
         *outer, name = path.split(".")
@@ -94,7 +94,7 @@ def wrap(module: ModuleType) -> None:
 
 
 class Notes(importlib.abc.Loader):
-    """Executes a module as its own loader does, and notes how long that takes."""
+    """Executes a module as its own loader does, and records the time."""
 
     def __init__(self, loader: Any) -> None:
         self.loader = loader
@@ -112,7 +112,7 @@ class Notes(importlib.abc.Loader):
 
 
 class Finder(importlib.abc.MetaPathFinder):
-    """Finds the modules that are noted, as others would."""
+    """Finds the recorded modules as the other finders would."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None

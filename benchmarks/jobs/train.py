@@ -1,13 +1,13 @@
-"""A model beside the loader: which share of its rate on a resident batch does a training loop keep, and at what cost?
+"""A training loop with each loader: share of its rate on a resident batch, and the loader's costs.
 
     python benchmarks/jobs/train.py [--models resnet50,resnet18,vit_b_16] [--batch 256] [--fill] [--json out.json]
 
 Models of torchvision train in bf16 (autocast, channels_last, SGD) on random labels, fed by: a resident batch of the
-final type ("synthetic"), dali-run, DALI with decoders on the GPU ("mixed") and on the CPU, and PyTorch's DataLoader
-with torchvision's transforms. Each measurement is a process of its own; all take turns, `--repeats` times. Shown are
-medians: images/s, share of synthetic in the same turn, milliseconds of a step (p50, p99, largest), GPU memory of
-PyTorch and of the loader, milliseconds of processors an image. `--fill` adds the largest batch that fits without a
-loader, found by bisection, and measures what loaders leave of its rate.
+final dtype ("synthetic"), dali-run, DALI with decoders on the GPU ("mixed") and on the CPU, and PyTorch's DataLoader
+with torchvision's transforms. Each measurement is a separate process; all take turns, `--repeats` times. Prints
+medians: images/s, share of synthetic in the same turn, milliseconds per step (p50, p99, largest), GPU memory of PyTorch
+and of the loader, milliseconds of processor time per image. `--fill` adds the largest batch that fits without a loader,
+found by bisection, and measures the share of its rate that each loader keeps.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import argparse
 import json
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -29,15 +28,15 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.measuring import MEAN, STD, WARM_UP, Side, answer, busy, dali_is_installed, gpu_name, measure, versions
-from benchmarks.natural import ROOT, DataSets, dali_run, source_images
+from benchmarks.natural import ROOT, add_data_arguments, data_sets, save
 
 Step = Callable[[Any, Any], None]
 STEPS = 20
-"""Steps that a rate is measured over at least."""
+"""Smallest number of steps for a rate."""
 
 
 def training(d: Side, model: str) -> tuple[Any, Step]:
-    """PyTorch, and a function that trains ``model`` by one step on images (N, 3, 224, 224) and labels (N)."""
+    """PyTorch, and a function that trains ``model`` for one step on images (N, 3, 224, 224) and labels (N)."""
     import torch
     import torchvision
 
@@ -65,7 +64,8 @@ def resident(d: Side, torch: Any, batch: int) -> Iterator[tuple[Any, Any]]:
 
 
 def from_pipeline(d: Side, torch: Any, batch: int, decoder: str = "") -> Iterator[tuple[Any, Any]]:
-    """Batches of `Side.train` by DALIGenericIterator: dali-run's or DALI's; ``decoder`` "cpu": all of it on the CPU."""
+    """Batches of `Side.train` through DALIGenericIterator, of dali-run or DALI; with ``decoder`` "cpu" all of it on the
+    CPU."""
     d.mixed = decoder or d.mixed
     pipe = d.pipeline(lambda: d.train(d.files()), batch, **({"device_id": None} if decoder == "cpu" else {}))
     labels = torch.randint(0, 1000, (batch,), device=d.torch_device)
@@ -74,7 +74,7 @@ def from_pipeline(d: Side, torch: Any, batch: int, decoder: str = "") -> Iterato
 
 
 def from_dataloader(d: Side, torch: Any, batch: int) -> Iterator[tuple[Any, Any]]:
-    """Batches of torch's DataLoader with as many workers as threads."""
+    """Batches of PyTorch's DataLoader with as many workers as threads."""
     from torchvision import datasets, transforms
 
     steps = [transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip(), transforms.ToTensor(),
@@ -88,7 +88,7 @@ def from_dataloader(d: Side, torch: Any, batch: int) -> Iterator[tuple[Any, Any]
 
 
 def train(d: Side, model: str, batch: int, source: str) -> dict[str, Any]:
-    """Rate, steps, memory and processor time of ``model`` fed by ``source``."""
+    """Rate, step times, memory and processor time of ``model`` fed by ``source``."""
     torch, step = training(d, model)
     batches = SOURCES[source][1](d, torch, batch)
     warm_up, warmed = time.perf_counter() + WARM_UP, 0
@@ -106,7 +106,7 @@ def train(d: Side, model: str, batch: int, source: str) -> dict[str, Any]:
             break
     d.synchronize()
     seconds, used = time.perf_counter() - began, busy() - start_busy
-    pairs = 1e3 * np.diff([began, *ends][::2]) / 2  # a step, as half of two: every second one waits for the device
+    pairs = 1e3 * np.diff([began, *ends][::2]) / 2  # half of two steps: every second one waits for the device
     p50, p99 = np.percentile(pairs, (50, 99)) if len(pairs) else (0.0, 0.0)
     count = len(ends) * batch
     found = {"rate": count / seconds, "p50_ms": p50, "p99_ms": p99, "max_ms": max(pairs, default=0.0),
@@ -118,7 +118,7 @@ def train(d: Side, model: str, batch: int, source: str) -> dict[str, Any]:
 
 
 def largest_batch(d: Side, model: str) -> dict[str, Any]:
-    """The largest batch, a multiple of 16, of which ``model`` trains three steps without a loader."""
+    """Largest batch size, a multiple of 16, with which ``model`` can train three steps without a loader."""
     torch, step = training(d, model)
 
     def fits(batch: int) -> bool:
@@ -147,24 +147,20 @@ SOURCES: dict[str, tuple[str, Callable[..., Iterator[tuple[Any, Any]]]]] = {
     "DALI cpu": ("nvidia.dali", partial(from_pipeline, decoder="cpu")),
     "DataLoader": ("dali_run", from_dataloader),
 }
-"""Name of a source of batches -> the library whose process it is, and its function."""
+"""Name of a source of batches -> the library of its process, and its function."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default="resnet50,resnet18,vit_b_16")
     parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--fill", action="store_true", help="the largest batch that fits, too")
+    parser.add_argument("--fill", action="store_true", help="also measure the largest batch that fits")
     parser.add_argument("--sources", default=",".join(SOURCES))
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--seconds", type=float, default=6)
     parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--gigabytes", type=float, default=2)
     parser.add_argument("--device", choices=["gpu", "cpu"], default="gpu" if gpu_name() else "cpu")
-    parser.add_argument("--images", type=Path, help="folder of JPEGs that data sets are made of")
-    parser.add_argument("--data", type=Path, help="folder where data sets are kept, and looked for")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--child", help=argparse.SUPPRESS)
+    add_data_arguments(parser, 2)
     args = parser.parse_args()
     if args.child:
         row = json.loads(args.child)["row"]
@@ -174,14 +170,9 @@ def main() -> None:
         answer(args.child, {row: partial(train, model=model, batch=int(batch), source=source)})
     sources = [s for s in args.sources.split(",") if SOURCES[s][0] == "dali_run" or dali_is_installed()]
     result: dict[str, Any] = {"gpu": gpu_name(), "versions": versions(ROOT), "threads": args.threads, "rows": {}}
-    with tempfile.TemporaryDirectory(prefix="train-", ignore_cleanup_errors=True) as scratch:
-        command = dali_run(ROOT)
-        command("warm", "--quiet")
-        data = DataSets(args.data or Path(scratch, "data"), source_images(args.images, Path(scratch), command),
-                        int(args.gigabytes * 1e9), command)  # fmt: skip
-        data.root.mkdir(parents=True, exist_ok=True)
+    with data_sets(args) as (scratch, data):
         apart = partial(measure, __file__, device=args.device, package=str(ROOT), data=str(data.path("val")),
-                        threads=args.threads, seconds=args.seconds, scratch=scratch)  # fmt: skip
+                        threads=args.threads, seconds=args.seconds, scratch=str(scratch))  # fmt: skip
         for model in args.models.split(","):
             batches = [args.batch]
             if args.fill:
@@ -198,8 +189,7 @@ def main() -> None:
                         synthetic = found_by.get("synthetic", [{}])[-1].get("rate")
                         if synthetic and "rate" in found:
                             found["share"] = found["rate"] / synthetic
-                        if args.json:
-                            args.json.write_text(json.dumps(result, indent=1) + "\n")
+                        save(args.json, result)
                 for source, turns in found_by.items():
                     print(f"{model} {batch}  {source:11} {_line(turns)}", flush=True)
 

@@ -1,1 +1,1 @@
-"""Decoding and encoding JPEG, on the CPU and on a GPU."""
+"""Measure and check decoding of JPEG on a GPU."""

@@ -1,4 +1,4 @@
-"""The CUDA JPEG decoder on one GPU: is it right, how long does each kernel take, how many images a second.
+"""The CUDA JPEG decoder on one GPU: correctness, time of each kernel, images per second.
 
     python benchmarks/jpeg/gpu_jpeg.py FOLDER [--batch 256] [--lanes 1,2,4,8,12] [--seconds 3] [--json out.json]
     python benchmarks/jpeg/gpu_jpeg.py FOLDER --photos 24 --batch 24 [--lanes 1,4]
@@ -6,17 +6,16 @@
 
 Every file of FOLDER is compared with Pillow (libjpeg-turbo) first. Then two jobs are timed on random batches: `rgb`
 (decode to interleaved RGB) and `train` (resize to 256 x 256 with antialias, crop 224, mirror, normalise to float32
-CHW). `--mutate N` damages N copies of the files, `--bad OTHER` takes the files of OTHER as they are: what is accepted
-of those must be what Pillow makes of it, and be accepted by both jobs. Ends with 1 where anything is not as it must be.
-"resident": the files are on the GPU already; "upload": they are copied from pinned memory each time; "host": the
-headers are walked and the batch is planned each time as well. `--once JOB` runs one batch and ends, for profilers.
-`--photos N` takes N photos of 12 megapixels made of FOLDER's pictures instead (benchmarks/natural.py), `--small N`
-N thumbnails in every sampling (benchmarks/jpeg/small_pictures.py). `--apart` gives each buffer of the decoder an
-allocation of its own, for compute-sanitizer, which benchmarks/data/sanitize.py runs.
+CHW). `--mutate N` damages N copies of the files, `--bad OTHER` uses the damaged files of OTHER: files that are accepted
+must have Pillow's pixels, and be accepted by both jobs. Ends with status 1 if a comparison fails. "resident": the files
+are on the GPU already; "upload": they are copied from pinned memory each time; "host": the headers are also parsed and
+the batch is planned each time. `--once JOB` runs one batch and ends, for profilers. `--photos N` uses N photos of 12
+megapixels made of FOLDER's images instead (benchmarks/natural.py), `--small N` N thumbnails in every sampling
+(benchmarks/jpeg/small_pictures.py). `--apart` gives each buffer of the decoder an allocation of its own, for
+compute-sanitizer, which benchmarks/data/sanitize.py runs.
 
-Each kernel's time stands beside its floor: the bytes that it has to read and write once, at the rate at which this GPU
-copies its own memory in the same run. What keeps a kernel from that floor, mostly the instructions that it takes, is in
-docs/performance.md.
+Each kernel's time is printed next to its floor: the bytes that it has to read and write once, at the rate at which this
+GPU copies its own memory in the same run. docs/performance.md explains the difference, mostly instructions.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ JOBS = ("rgb", "train")
 
 
 class Batch:
-    """Files packed into pinned memory, as a reader leaves them."""
+    """Files packed into pinned memory, as a reader provides them."""
 
     def __init__(self, files: list[bytes]) -> None:
         self.sizes = np.array([len(f) for f in files], np.int64)
@@ -64,7 +63,7 @@ class Batch:
         self.host = np.frombuffer(self.pinned, np.uint8, self.bytes)
         for start, file in zip(self.offsets, files, strict=True):
             self.host[start : start + len(file)] = np.frombuffer(file, np.uint8)
-        self.boundaries: Boundaries | None = None  # what is known of these files, or is to be learned
+        self.boundaries: Boundaries | None = None  # boundaries of these files that are known, or that a run adds
         self.mirror = np.random.default_rng(0).integers(0, 2, len(files)).astype(np.bool_)
 
     def plan(self, job: str) -> tuple[jpeg_gpu.DecodePlan, jpeg_gpu.Output]:
@@ -132,7 +131,7 @@ class Lane:
         return self.words.copy()
 
     def turn(self, mode: str) -> None:
-        """One batch, once the lane's last one is done."""
+        """Run one batch, once the lane's last one is complete."""
         self.done.synchronize()
         self.lane.synchronize()
         if mode == "host":
@@ -144,7 +143,8 @@ class Lane:
 
 
 def check(defines: str, files: list[bytes], names: list[str], size: int, job: str) -> dict[str, Any]:
-    """Every file against Pillow. ``job``: rgb, or stored, which ignores Exif (decoders differ in damaged ones)."""
+    """Compare every file with Pillow. ``job``: rgb, or stored, which ignores Exif (decoders differ for damaged
+    Exif)."""
     exact = 0
     rejected: list[tuple[str, int]] = []
     wrong: list[tuple[str, int | str]] = []
@@ -175,10 +175,10 @@ def check(defines: str, files: list[bytes], names: list[str], size: int, job: st
 
 
 def check_damaged(defines: str, files: list[bytes], what: str, size: int) -> bool:
-    """Whether all that is accepted of ``files`` is what Pillow makes of it, and both jobs accept the same."""
+    """Whether all accepted ``files`` have Pillow's pixels, and both jobs accept the same files."""
     result = check(defines, files, [f"{what} {i}" for i in range(len(files))], size, "stored")
     found = dict(result["rejected"])
-    late = jpeg_gpu.OUT_OF_RANGE  # is found in the blocks that are computed: a resize may need fewer
+    late = jpeg_gpu.OUT_OF_RANGE  # an error found only in the computed blocks, of which a resize may need fewer
     for begin in range(0, len(files), size):
         status = Lane(defines, Batch(files[begin : begin + size]), "train").status() & ~late
         for i, bits in enumerate(status.tolist()):
@@ -195,7 +195,7 @@ def check_damaged(defines: str, files: list[bytes], what: str, size: int) -> boo
 
 
 def copy_rate(nbytes: int = 1 << 30, repeats: int = 10) -> float:
-    """Bytes a second that a copy within the GPU's memory reads and writes."""
+    """Bytes per second that a copy within the GPU's memory reads and writes."""
     source, target = cupy.zeros(nbytes, np.uint8), cupy.empty(nbytes, np.uint8)
     times = []
     for _ in range(repeats):
@@ -209,12 +209,12 @@ def copy_rate(nbytes: int = 1 << 30, repeats: int = 10) -> float:
 
 
 def needed_bytes(lane: Lane) -> dict[str, int]:
-    """The bytes that each kernel must read and write at least, each once, for the batch that the lane has decoded."""
+    """Bytes that each kernel must read and write at least once for the batch that the lane has decoded."""
     plan, output = lane.plan, lane.output
     images, part = plan.images, plan.images["component"]
     go = plan.status == 0
     scan = int((images["raw_size"] - images["scan"])[go].sum())
-    # The record of each block says how many coefficients it has; the batch record, where those records are.
+    # The record of each block has its number of coefficients; the batch record has the address of these records.
     record = lane.lane.copy_out(lane.decoder.address, jpeg_gpu.BATCH.itemsize)
     lane.lane.synchronize()
     at = int(record.view(jpeg_gpu.BATCH)[0]["blocks"])
@@ -239,8 +239,8 @@ def needed_bytes(lane: Lane) -> dict[str, int]:
 
 
 def floors(lane: Lane, times: dict[str, float], rate: float) -> dict[str, dict[str, float]]:
-    """Of every kernel: its milliseconds, the bytes it needs, their milliseconds at the copy rate, and the ratio.
-    All kernels that resize count as one."""
+    """For every kernel: its milliseconds, the bytes it needs, their milliseconds at the copy rate, and the ratio. All
+    kernels that resize count as one."""
     result = {}
     for name, nbytes in needed_bytes(lane).items():
         if name in times:
@@ -251,8 +251,8 @@ def floors(lane: Lane, times: dict[str, float], rate: float) -> dict[str, dict[s
 
 
 def phases(lane: Lane, repeats: int = 20) -> dict[str, float]:
-    """Milliseconds of each launch, the median of some runs, one batch alone on the GPU. Of launches of the same kernel,
-    the second is called ``kernel 2``."""
+    """Milliseconds of each launch, the median of several runs, one batch alone on the GPU. If a kernel is launched
+    twice, the second launch is called ``kernel 2``."""
     runs: list[dict[str, float]] = []
     for _ in range(repeats):
         events: list[tuple[str, Any]] = []
@@ -289,7 +289,7 @@ def throughput(lanes: list[Lane], mode: str, seconds: float) -> float:
 
 
 def host_costs(lane: Lane) -> dict[str, float]:
-    """Milliseconds of Python a batch."""
+    """Milliseconds of Python per batch."""
 
     def best(call: Callable[[], Any]) -> float:
         times = []
@@ -325,8 +325,8 @@ def main() -> None:
     parser.add_argument("--no-check", action="store_true")
     parser.add_argument("--define", action="append", default=[], help="compile-time size, e.g. SUBSEQUENCE_BITS=2048")
     arguments = parser.parse_args()
-    warnings.simplefilter("ignore")  # Pillow on damaged Exif
-    if arguments.apart:  # and not in CuPy's pool, which rounds sizes up and hands out parts of larger pieces
+    warnings.simplefilter("ignore")  # Pillow warns about damaged Exif
+    if arguments.apart:  # not from CuPy's pool, which rounds sizes up and returns parts of larger blocks
         cupy.cuda.set_allocator(None)
         Lane.kind = jpeg_gpu.ApartDecoder
     for define in arguments.define:

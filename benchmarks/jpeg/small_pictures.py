@@ -1,8 +1,8 @@
-"""Small JPEGs of every kind that the CUDA decoder takes, whole and damaged, for tools that slow kernels down a lot.
+"""Small JPEGs of every kind that the CUDA decoder supports, valid and damaged, for tools that slow kernels down a lot.
 
-Thumbnails of a folder's pictures, 64 x 64 to 160 x 120 pixels: gray, every chroma subsampling, RGB; standard and
-optimised tables, qualities from 20 to 98; with and without restart intervals; one scan, one for each component, or
-many; baseline, extended sequential and progressive.
+Thumbnails of a folder's images, 64 x 64 to 160 x 120 pixels: gray, every chroma subsampling, RGB; standard and
+optimised tables, qualities from 20 to 98; with and without restart intervals; one scan, one per component, or many;
+baseline, extended sequential and progressive.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PROGRESSIVE = ("444", "422", "420", "gray", "rgb")  # a third of the files
 
 
 def small_pictures(pictures: Path, count: int) -> list[bytes]:
-    """``count`` JPEGs; the same pictures give the same files, with the same libjpeg-turbo."""
+    """Make ``count`` JPEGs; equal images give equal files, with the same libjpeg-turbo."""
     paths = sorted(p for p in pictures.iterdir() if p.is_file())
     if not paths:
         raise SystemExit(f"{pictures}: no pictures to make small ones of")
@@ -45,7 +45,7 @@ def _encoded(picture: Image.Image, sampling: str, quality: int, restart: int, **
     if sampling == "scans":
         h, v = 1 + quality % 2, 1 + quality // 2 % 2
         return scan_each(picture, h, v, quality=quality, restart_marker_blocks=restart)
-    if sampling in ("440", "411"):  # Pillow does not write them, and libjpeg-turbo's own interface no restart intervals
+    if sampling in ("440", "411"):  # Pillow cannot write these, libjpeg-turbo's interface no intervals
         return bytes(simplejpeg.encode_jpeg(np.asarray(picture), quality, "RGB", sampling))
     stream = io.BytesIO()
     options: dict[str, Any] = {} if sampling in ("gray", "rgb") else {"subsampling": ":".join(sampling)}
@@ -58,8 +58,8 @@ def _encoded(picture: Image.Image, sampling: str, quality: int, restart: int, **
 def scan_each(
     picture: Image.Image, h: int, v: int, order: tuple[int, ...] = (0, 1, 2), sof: int = 0xC0, **options: Any
 ) -> bytes:
-    """A JPEG with a scan for each component, in this order, each after its own tables and restart interval; its luma
-    is sampled h x v as often as its chroma."""
+    """A JPEG with one scan per component, in this order, each after its own tables and restart interval; its luma is
+    sampled h x v times as often as its chroma."""
     width, height = picture.size
     parts = []
     for c, plane in enumerate(picture.convert("YCbCr").split()):
@@ -84,7 +84,7 @@ def _segment(marker: int, payload: bytes) -> bytes:
 
 
 def _segments(file: bytes) -> tuple[dict[int, list[bytes]], bytes]:
-    """Marker segments of a JPEG of one scan by marker, and its entropy-coded bytes."""
+    """Marker segments of a JPEG with one scan, by marker, and its entropy-coded bytes."""
     found: dict[int, list[bytes]] = {}
     at, marker = 2, 0
     while marker != 0xDA:
@@ -95,12 +95,12 @@ def _segments(file: bytes) -> tuple[dict[int, list[bytes]], bytes]:
 
 
 def as_extended(file: bytes) -> bytes:
-    """A baseline JPEG as an extended sequential one: what is allowed there is a superset."""
+    """A baseline JPEG marked as extended sequential, which allows a superset."""
     return file.replace(b"\xff\xc0\x00", b"\xff\xc1\x00", 1)
 
 
 def mutated(files: list[bytes], count: int) -> list[bytes]:
-    """Copies with bytes overwritten, cut off or inserted; the same for the same files."""
+    """Copies with bytes overwritten, cut off or inserted; equal files give equal copies."""
     rng = np.random.default_rng(7)
     result = []
     for i in range(count):

@@ -1,1 +1,1 @@
-"""Single operators and chains of them, beside other libraries."""
+"""Compare single operators and chains of them with other libraries."""

@@ -1,4 +1,4 @@
-"""The calls that every.py makes in both libraries, and the inputs that they take.
+"""The calls that every.py makes in both libraries, and their inputs.
 
 A case is a function that calls `fn`; `dali_run.fn` and `nvidia.dali.fn` have the same names.
 """
@@ -13,25 +13,25 @@ import numpy as np
 
 
 class Case(NamedTuple):
-    """One call."""
+    """One call of operators."""
 
     name: str
     inputs: str
-    """Names of inputs, as `made` knows them."""
+    """Names of its inputs, as in `made`, separated by spaces."""
     call: Callable[..., Any]
     on: str = "cpu,gpu"
-    """Where DALI has it."""
+    """Devices on which DALI has the operator."""
 
 
 _EXTENT = (375, 500)
-"""Of most of ImageNet's pictures."""
+"""Height and width of most of ImageNet's images."""
 
 DISTINCT = 16
-"""Samples; others of a batch are copies of them, in memory of their own."""
+"""Number of distinct samples of a batch; the others are copies of them, in separate memory."""
 
 
 def made(name: str) -> tuple[list[np.ndarray], str]:
-    """An input's distinct samples, one array each, and their layout."""
+    """Distinct samples of an input, one array each, and their layout."""
     batch = DISTINCT
     random = np.random.default_rng(5)
     if name in ("images", "gray", "raw", "planar", "floats"):
@@ -103,7 +103,7 @@ def _npy(a: np.ndarray) -> np.ndarray:
 
 
 def cases(fn: Any, types: Any, math: Any) -> Iterator[Case]:
-    """All of them, in the order of the documentation."""
+    """All cases, in the order of the documentation."""
 
     def uniform(low: float, high: float, **more: Any) -> Any:
         return fn.random.uniform(range=[low, high], seed=7, device="cpu", **more)
@@ -117,7 +117,7 @@ def cases(fn: Any, types: Any, math: Any) -> Iterator[Case]:
     for kind in ("images", "squares", "video", "sounds", "numbers", "boxes"):
         yield Case(f"source: {kind}", kind, lambda x: x)
 
-    # geometry of pictures
+    # geometry of images
     for interpolation in ("NN", "LINEAR", "CUBIC", "LANCZOS3", "TRIANGULAR", "GAUSSIAN"):
         how = getattr(types, f"INTERP_{interpolation}")
         yield Case(f"resize: {interpolation}", "images", lambda x, h=how: fn.resize(x, size=[224, 224], interp_type=h))
@@ -329,7 +329,7 @@ def cases(fn: Any, types: Any, math: Any) -> Iterator[Case]:
     yield Case("normalize: batch", "squares", lambda x: fn.normalize(x, axis_names="HW", batch=True))
     yield Case("normalize: sounds", "sounds", lambda x: fn.normalize(x))
 
-    # sound
+    # audio
     yield Case("spectrogram: 512", "sounds", lambda x: fn.spectrogram(x, nfft=512, window_length=400, window_step=160))
     yield Case(
         "spectrogram: 2048", "sounds", lambda x: fn.spectrogram(x, nfft=2048, window_length=1024, window_step=512)
@@ -349,7 +349,7 @@ def cases(fn: Any, types: Any, math: Any) -> Iterator[Case]:
     )
     same = (
         {"parity": "dali"} if fn.__name__.startswith("dali_run") else {}
-    )  # our own filter does more: it is a low-pass
+    )  # this project's own filter does more: it is a low-pass
     yield Case("audio_resample: 44.1 to 16 kHz, DALI's filter", "sounds", lambda x: fn.audio_resample(
         x, in_rate=44100, out_rate=16000, **same))  # fmt: skip
     yield Case("audio_resample: drawn, DALI's filter", "sounds", lambda x: fn.audio_resample(

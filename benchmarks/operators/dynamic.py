@@ -1,18 +1,18 @@
-"""The cost of a call of the dynamic mode, here and in NVIDIA's DALI, on the CPU: microseconds a call.
+"""Cost of a call in dynamic mode, of dali-run and of NVIDIA DALI, in microseconds per call.
 
     python benchmarks/operators/dynamic.py --dali-python PYTHON [--batch 1] [--pixels 8] [--only NAME] [--json FILE]
     python benchmarks/operators/dynamic.py --device gpu --dali-path SITE_PACKAGES
 
-PYTHON has NVIDIA DALI, or this Python has it in SITE_PACKAGES. Pictures are tiny, so that what remains is what a call
-costs. Each side is a process; they work in turns of some milliseconds, so that both see the same load, and the best
-turns count. Time of the processors (of all threads) says more than time where others use the machine, too. Results are
-asked for (`evaluate`), because DALI's calls only begin the work. The last two rows are microseconds a picture of a
-training loop over 64 JPEGs of 128 x 160 pixels, in batches of 8 at least: as it is, and captured.
+PYTHON has NVIDIA DALI, or this Python has it in SITE_PACKAGES. Images are tiny, so that the time is that of the call
+itself. Each library has a process; they take turns of some milliseconds, so that both see the same load, and the best
+turns count. Processor time (of all threads) is more reliable than wall time if others also use the machine. Results are
+requested (`evaluate`), because DALI's calls only start the work. The last two rows are microseconds per image of a
+training loop over 64 JPEGs of 128 x 160 pixels, in batches of at least 8: as it is, and captured.
 
 With --operators, all operators that compute on the CPU, each as in its example with one small sample (`tests/
-parity_registry.py`); those whose work is little are to stay below the same limit.
+parity_registry.py`); the limit also applies to those with little work.
 
-With --device gpu the pictures lie on the GPU, JPEGs are decoded there, and a turn ends when the GPU is done.
+With --device gpu the images are on the GPU, JPEGs are decoded there, and a turn ends when the GPU has finished.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from pathlib import Path
 from typing import Any
 
 ROUNDS, BLOCK = 15, 0.01
-"""Turns of each side, and about how long they are, in seconds."""
+"""Turns per library, and their approximate length in seconds."""
 EPOCHS = 10
-"""Epochs of a loop in one turn: many, because a captured loop works on while the other side has its turn."""
+"""Epochs of a loop per turn: many, because a captured loop continues to work during the other library's turn."""
 LIMIT = 100.0
-"""Microseconds that a call may cost at batch 1."""
+"""Largest cost of a call at batch 1, in microseconds."""
 CHEAP = ("flip", "resize", "cast", "add", "index", "uniform", "coin_flip", "brightness", "crop_mirror_normalize")
-"""Calls whose own work is next to nothing: to these the limit applies."""
+"""Calls with almost no work of their own, to which the limit applies."""
 NAMES = (*CHEAP, "rotate by a batch of angles", "gaussian_blur", "a chain of five", "loop", "captured loop")
 
 
@@ -70,7 +70,7 @@ def calls(ndd: Any, batch: int, pixels: int, device: str) -> dict[str, Callable[
 
 
 class _Results:
-    """Of a call, whatever it gives."""
+    """Result of a call, whatever its type."""
 
     def __init__(self, found: Any) -> None:
         self._found = found if isinstance(found, (tuple, list)) else (found,)
@@ -81,7 +81,7 @@ class _Results:
 
 
 def write_operators(file: Path) -> list[str]:
-    """The first case of every operator into ``file``; their names."""
+    """Write the first case of every operator to ``file``. Return their names."""
     import numpy as np
 
     sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -92,7 +92,7 @@ def write_operators(file: Path) -> list[str]:
     arrays: dict[str, Any] = {}
     told = {}
     for name, cls in sorted(wanted().items()):
-        if name in names().values() and name != "dump_image":  # which writes files
+        if name in names().values() and name != "dump_image":  # it writes files
             case = cases_of(cls, list(parameters(cls)))[0]
             keys = {k: str(len(arrays) + n) for n, k in enumerate([*range(len(case.inputs)), *case.per_sample])}
             arrays |= {keys[k]: given[0] for k, given in enumerate(case.inputs)}
@@ -105,7 +105,7 @@ def write_operators(file: Path) -> list[str]:
 
 
 def operators(ndd: Any, types: Any, file: str) -> dict[str, Callable[[], Any]]:
-    """The calls of `write_operators`, for either package; without those that it has not."""
+    """The calls of `write_operators`, for either package, without operators that it lacks."""
     import numpy as np
 
     stored = np.load(file)
@@ -130,13 +130,13 @@ def operators(ndd: Any, types: Any, file: str) -> dict[str, Callable[[], Any]]:
 
     made = {}
     for name, case in json.loads(str(stored["cases"])).items():
-        with contextlib.suppress(Exception):  # asked for, it is missing
+        with contextlib.suppress(Exception):  # a missing operator raises
             made[name] = call(name, case)
     return made
 
 
 def loops(ndd: Any, batch: int, root: str, device: str) -> dict[str, Callable[[], Any]]:
-    """One epoch over the pictures in ``root``: decoded, resized, turned, normalised."""
+    """One epoch over the images in ``root``: decoded, resized, flipped, normalised."""
     readers = {capture: ndd.readers.File(file_root=root) for capture in (False, True)}
 
     def epoch(capture: bool) -> Any:
@@ -152,7 +152,7 @@ def loops(ndd: Any, batch: int, root: str, device: str) -> dict[str, Callable[[]
 
 
 def pictures(root: Path) -> int:
-    """Write JPEGs of 128 x 160 pixels; how many."""
+    """Write JPEGs of 128 x 160 pixels. Return their number."""
     import numpy as np
     from PIL import Image
 
@@ -165,7 +165,7 @@ def pictures(root: Path) -> int:
 
 
 def done_on(device: str) -> Callable[[], Any]:
-    """Waits until the device has done all that it was given."""
+    """Return a function that waits until the device has finished all its work."""
     if device == "cpu":
         return lambda: None
     import cupy
@@ -175,7 +175,8 @@ def done_on(device: str) -> Callable[[], Any]:
 
 
 def serve(package: str, batch: int, pixels: int, root: str, device: str, cases: str) -> None:
-    """One side: for each line of input, a call's name, its microseconds in one turn: of time, and of all processors."""
+    """Serve one library: for each line of input, a call's name, print its microseconds in one turn: wall time, and of
+    all processors."""
     import importlib
 
     warnings.filterwarnings("ignore")
@@ -192,7 +193,7 @@ def serve(package: str, batch: int, pixels: int, root: str, device: str, cases: 
         name = line.strip()
         try:
             print(*one_turn(table[name], "loop" in name, counts, name, wait), flush=True)
-        except Exception as e:  # this call, on this side: the others are measured all the same
+        except Exception as e:  # the call failed in this library; the others are still measured
             print(f"{package}: {name}: {e}", file=sys.stderr, flush=True)
             print("inf inf", flush=True)
 
@@ -200,7 +201,8 @@ def serve(package: str, batch: int, pixels: int, root: str, device: str, cases: 
 def one_turn(
     call: Callable[[], Any], loop: bool, counts: dict[str, int], name: str, wait: Callable[[], Any]
 ) -> list[float]:
-    """Microseconds of time, and of all processors. ``counts`` holds how many calls a turn has, once that is known."""
+    """Microseconds per call in one turn: wall time, and of all processors. ``counts`` caches the number of calls per
+    turn."""
     if name not in counts:
         for _ in range(3 if loop else 20):
             call().evaluate()
@@ -218,7 +220,7 @@ def one_turn(
 
 
 def side(python: str, package: str, options: argparse.Namespace, root: str) -> subprocess.Popen[str]:
-    """A process that serves one of the packages."""
+    """Start the process that serves one of the packages."""
     command = [python, __file__, "--serve", package, "--batch", str(options.batch), "--pixels", str(options.pixels),
                "--root", root, "--device", options.device, "--cases", str(options.cases or "")]  # fmt: skip
     paths = [os.environ.get("PYTHONPATH", "")]
@@ -261,7 +263,7 @@ def main() -> int:
 
 
 def measure(options: argparse.Namespace, folder: str, count: int) -> int:
-    """Measure both sides and print the table."""
+    """Measure both libraries and print the table."""
     sides = {"dali_run": side(sys.executable, "dali_run.dynamic", options, folder)}
     if options.dali_python or options.dali_path:
         sides["nvidia.dali"] = side(

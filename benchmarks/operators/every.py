@@ -1,16 +1,15 @@
-"""Every operator that DALI has, too, beside it: the same calls in both libraries, in turns.
+"""Every operator that DALI also has, compared with it: the same calls in both libraries, in turns.
 
     python benchmarks/operators/every.py [--device gpu|cpu] [--batch 64,256] [--seconds 0.3] [--rounds 1] [--threads 2]
-                               [--cases WORD,...] [--dali-path SITE_PACKAGES] [--dali-python PYTHON] [--json FILE]
 
-The calls are those of cases.py. Their inputs lie in memory (on the GPU's with --device gpu), one array a batch, and
-are given again and again by an `external_source` that does not copy them. Each library first tries the ways to do so,
-and keeps to the fastest; cases named "source" are that alone. Results stay where they are.
+The calls are those of cases.py. Their inputs are in memory (on the GPU with --device gpu), one array per batch, and an
+`external_source` feeds them repeatedly without a copy. Each library first tries the ways to do so, and uses the
+fastest; cases named "source" measure that alone. Results stay where they are.
 
-Two processes stand ready, one for each library. A case is built, run until it is warm, and run for --seconds, in either
-in turns, with the batches in flight that `prefetch_queue_depth` says (2). With --device gpu one library builds while
-the other runs. The best of --rounds counts, as does the least processor time; DALI's is the better of its two executors
-where --executors says so. A row that cannot run says why. Results are written as they come.
+There is one process per library. A case is built, run until it is warm, and run for --seconds, in both in turns, with
+`prefetch_queue_depth` (2) batches in flight. With --device gpu one library builds while the other runs. The best of
+--rounds counts, and the least processor time; DALI's is the better of its two executors if --executors names both. A
+row that cannot run prints the reason. Results are written as they come.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ from benchmarks.operators.cases import cases, made
 from benchmarks.operators.sides import Child, answer_lines, timed
 
 WAYS = ("fed", "called", "tensors")
-"""Ways to feed a pipeline: once, for good; by a callable that gives an array; by one that gives a TensorList."""
+"""Ways to feed a pipeline: once, for good; by a callable that returns an array; by one that returns a TensorList."""
 
 PROFILED = 3
-"""Batches whose kernels are measured one by one."""
+"""Number of batches whose kernels are measured one by one."""
 
 
 # -- the process of one library ---------------------------------------------------------------------------------------
@@ -59,7 +58,7 @@ class Side:
         self._way = options.source or WAYS[0]
 
     def given(self, name: str, batch: int) -> tuple[Any, str]:
-        """An input's samples as one array, where the case takes them from."""
+        """Samples of an input as one array, on the device from which the case takes them."""
         if (name, batch) not in self._inputs:
             distinct, layout = made(name)
             samples: Any = np.stack([distinct[i % len(distinct)] for i in range(batch)])
@@ -74,7 +73,7 @@ class Side:
         return self._inputs[name, batch]
 
     def fastest_source(self) -> dict[str, float]:
-        """Microseconds a batch of each way to feed a cheap operator; the fastest is taken from now on."""
+        """Microseconds per batch of each way to feed a cheap operator; the fastest is used from now on."""
         taken = {}
         for self._way in WAYS:
             try:
@@ -120,7 +119,7 @@ class Side:
         return self.fn.external_source(source=lambda: samples, **how)
 
     def rate(self, batch: int, seconds: float) -> dict[str, float]:
-        """Samples a second, and microseconds of processor time (all threads) and of the clock a batch."""
+        """Samples per second, and microseconds of processor time (all threads) and wall time per batch."""
         found = timed(self._pipe, batch, seconds, self._wait)
         if self.options.profile:
             found["gpu_us"] = self._kernels(self._pipe)
@@ -147,7 +146,7 @@ class Side:
 
 
 def serve(options: argparse.Namespace) -> int:
-    """Answer what is asked on standard input."""
+    """Answer the requests on standard input."""
     side = Side(options)
 
     def hello() -> dict[str, Any]:
@@ -165,8 +164,8 @@ def serve(options: argparse.Namespace) -> int:
 def measure(
     ours: Child, theirs: Child, cases_: list[tuple[str, int]], options: argparse.Namespace
 ) -> Iterator[dict[str, Any]]:
-    """A row for each case and batch."""
-    beside = options.device == "gpu"  # one builds while the other runs; on few cores that would disturb
+    """Iterate over rows, one per case and batch."""
+    beside = options.device == "gpu"  # one builds while the other runs, which would disturb on few cores
     turns = [
         (case, batch, side, executor)
         for case, batch in cases_
@@ -212,7 +211,7 @@ def measure(
 
 
 def ratios(row: dict[str, Any]) -> None:
-    """How many times DALI's rate, and how many times less processor time."""
+    """Add the ratios to DALI's rate and processor time to a row."""
     if "dali_run" in row and "dali" in row:
         row["ratio"] = row["dali_run"] / row["dali"]
         row["busy_ratio"] = row["dali_busy_us"] / max(row["dali_run_busy_us"], 1e-3)
@@ -307,7 +306,7 @@ def main() -> int:
         print(line(row))
     for floor in (5, 2, 1, 0):
         print(f"at least {floor}x: {sum(r['ratio'] >= floor for r in compared)} of {len(compared)}")
-    os._exit(0)  # children that still run end with their pipes
+    os._exit(0)  # children that still run end when their pipes close
 
 
 def warm(options: argparse.Namespace, common: list[str]) -> None:

@@ -1,7 +1,7 @@
-"""Two libraries beside each other: a process for each, what is asked of it, and the timing of a pipeline there.
+"""A process per library: its requests and answers, and the timing of a pipeline in it.
 
-A library's process (`answer_lines`) reads a line of JSON from standard input for each request and writes a line of
-JSON with the answer. `Child` is such a process as the one that compares sees it.
+A library's process (`answer_lines`) reads a line of JSON from standard input for each request and writes a line of JSON
+with the answer. `Child` is such a process, seen from the process that compares.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PATIENCE = 40.0
 
 
 def timed(pipe: Any, batch: int, seconds: float, wait: Callable[[Any], None]) -> dict[str, float]:
-    """Samples a second, and microseconds of processor time (all threads) and of the clock a batch.
+    """Samples per second, and microseconds of processor time (all threads) and wall time per batch.
 
     ``wait`` gets the last outputs and returns when the device has computed them.
     """
@@ -40,21 +40,21 @@ def timed(pipe: Any, batch: int, seconds: float, wait: Callable[[Any], None]) ->
 
 
 def answer_lines(hello: Callable[[], dict[str, Any]], answer: Callable[[dict[str, Any]], dict[str, Any]]) -> int:
-    """Greet, then answer each request of standard input; one that raises is answered by its error."""
+    """Greet, then answer each request on standard input; a request that raises gets its error as the answer."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
+    os.dup2(2, 1)  # other output of libraries must not mix with answers
     print(json.dumps(hello()), file=answers, flush=True)
     for line in sys.stdin:
         try:
             found = answer(json.loads(line))
-        except Exception as e:  # told, and the other cases go on
+        except Exception as e:  # the error is the answer, and the other cases go on
             found = {"error": " ".join(f"{type(e).__name__}: {e}".split())[:400]}
         print(json.dumps(found), file=answers, flush=True)
     return 0
 
 
 class Child:
-    """The process of a library. One that crashes or hangs costs its case, and begins anew."""
+    """The process of a library. If it crashes or hangs, only the current case is lost, and the process is restarted."""
 
     def __init__(
         self, python: str, script: str, arguments: list[str], path: str | None = None, patience: float = PATIENCE

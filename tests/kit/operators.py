@@ -51,8 +51,8 @@ def arguments_of_example(cls: type[Operator]) -> dict[str, Any]:
 
 
 def of_example(cls: type[Operator]) -> Any:
-    """The operator of ``cls.example``. Arguments that come as inputs there (``$name``) keep their defaults, or, where
-    the operator needs them, are 1."""
+    """Create the operator of ``cls.example``. Arguments that the example passes as inputs (``$name``) keep their
+    defaults, or are 1 if they have none."""
     kept = arguments_of_example(cls)
     given = {k: v for k, v in kept.items() if not (isinstance(v, str) and v.startswith("$"))}
     try:
