@@ -19,7 +19,7 @@ from ...ops.errors import SpecError
 from ..compile.place import Target
 from ..fleet.job_message import WorkerResources
 from ..fleet.machine import share_cpu, share_gpus
-from ..fleet.reports import Worked, merged
+from ..fleet.reports import WorkerReport, merged
 from .measure import READY, Measurement
 
 _PROCESSES = re.compile(r"processes:([1-9][0-9]{0,3})|")
@@ -72,7 +72,9 @@ def _joined(name: str, resources: Sequence[WorkerResources], found: Sequence[Map
     seconds = max(float(r["seconds"]) for r in reports)
     read = sum(int(r["samples"]["read"]) for r in reports)
     node = socket.gethostname()
-    workers = [Worked(resources.name, node, [report]) for resources, report in zip(resources, reports, strict=True)]
+    workers = [
+        WorkerReport(resources.name, node, [report]) for resources, report in zip(resources, reports, strict=True)
+    ]
     report = merged(name, workers, seconds, {"read": read}, {})
     report["samples_per_second"] = round(rate, 1)
     return {

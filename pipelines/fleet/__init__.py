@@ -1,1 +1,2 @@
-"""Many workers for one job: processes of this machine, one a GPU, or actors of a Ray cluster, under one driver."""
+"""Run one job with many workers under one driver: processes of this machine, one per GPU, or actors of a Ray
+cluster."""

@@ -1,4 +1,4 @@
-"""run_job for programs: a job as one call with a typed result, for Airflow, Dagster, Prefect, and notebooks."""
+"""Run a job from a program: `run_job` is one call with a typed result, for Airflow, Dagster, Prefect, and notebooks."""
 
 from __future__ import annotations
 
@@ -36,16 +36,17 @@ class OperatorReport:
     samples: int
     """Samples that it worked on in this run."""
     cpu_seconds: float
-    """Summed over threads."""
+    """Seconds of CPU threads, summed over threads."""
     gpu_seconds: float
-    """By the GPU's own clock; 0 where it ran on the CPU."""
+    """Seconds by the GPU's own clock; 0 if the operator ran on the CPU."""
     samples_per_second: float | None
-    """By its busy time; None where that was too short to measure."""
+    """Samples per second of busy time; None if that was too short to measure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How a job ended, and what it cost. ``data`` is the whole report.json; the other fields are what most need."""
+    """How a job ended, and what it cost. ``data`` is the whole report.json; the other fields are its most used values.
+    Returned by `run_job`."""
 
     name: str
     """The job's name."""
@@ -54,39 +55,39 @@ class Report:
     message: str
     """One sentence: what was done."""
     exit_code: int
-    """The exit status of ``dali-run run``: 0, or 3 where samples were rejected within the budget."""
+    """The exit status of ``dali-run run``: 0, or 3 if samples were rejected within the limit."""
     ran: bool
-    """False where the output was complete before; counts and times are those of the run that finished it."""
+    """False if the output was already complete; counts and times are then those of the run that finished it."""
     read: int
     """Samples read in this run."""
     written: int
     """Samples written in this run."""
     rejected: int
-    """Samples rejected in this run; ``rejects.jsonl`` in the output says which and why."""
+    """Samples rejected in this run; ``rejects.jsonl`` in the output lists them with the reasons."""
     left_out: int
     """Samples that the spec left out on purpose in this run (`keep_if`); ``left_out.jsonl`` lists them."""
     seconds: float
     """Wall time of this run, without start-up."""
     samples_per_second: float | None
-    """Samples read a second; None where that was too short to measure."""
+    """Samples read per second; None if the run was too short to measure."""
     bottleneck: str
-    """One sentence: what held the run back."""
+    """One sentence: what limited the speed of the run."""
     advice: str
     """One sentence: what would make it faster."""
     operators: tuple[OperatorReport, ...]
-    """One for each operator that ran, in the order of the graph; joined ones are one."""
+    """The operators that ran, in the order of the graph; operators that were fused are one."""
     data: Mapping[str, Any] = field(repr=False)
     """The whole report, as in report.json."""
 
     @property
     def clean(self) -> bool:
-        """No sample was rejected, in this run or in those before that it continued."""
+        """Whether no sample was rejected, in this run and in earlier runs that it continued."""
         return self.exit_code == 0
 
     def manifest(self) -> dict[str, Any]:
-        """manifest.json of the finished output: shards with names, samples, bytes and checksums.
+        """Return manifest.json of the finished output: shards with names, samples, bytes and checksums.
 
-        Raises JobError where there is none: part of a job (``num_shards``) whose other parts are not done.
+        Raises JobError if there is none: for a part of a job (``num_shards``) whose other parts are not done.
         """
         with state_of(self.path) as root:
             try:
@@ -96,11 +97,11 @@ class Report:
         return found
 
     def shards(self) -> list[str]:
-        """The paths (or URLs) of the files with records, in their order. Raises JobError as `manifest` does."""
+        """Return the paths (or URLs) of the files with records, in order. Raises JobError as `manifest` does."""
         return [f"{self.path.rstrip('/')}/{file['name']}" for s in self.manifest()["shards"] for file in s["files"]]
 
     def rejects(self) -> list[dict[str, Any]]:
-        """The lines of rejects.jsonl: the origin of each sample that was rejected, its operator, code and message."""
+        """Return the lines of rejects.jsonl: the origin of each rejected sample, its operator, code and message."""
         with state_of(self.path) as root:
             log = root / "rejects.jsonl"
             return [json.loads(line) for line in sidecar.read(log).splitlines()] if log.exists() else []
@@ -154,7 +155,7 @@ def run_job(
     changes = FromProgram("run_job", _with_plain_paths(overrides or {}), _with_plain_paths(variables), _ARGUMENTS)
     part = (shard_id, num_shards) if num_shards != 1 or shard_id else None
     if part is not None and on is not None:
-        raise SpecError("on gives out all parts: leave out num_shards and shard_id")
+        raise SpecError("on runs all parts of the job: leave out num_shards and shard_id")
     options: dict[str, Any] = {
         "device": device, "limit": limit, "fresh": fresh, "append": append, "progress": progress or (lambda _: None),
         "note": note or (lambda _: None),
@@ -167,25 +168,25 @@ def run_job(
     try:
         plain = json.loads(json.dumps(spec, default=os.fspath))
     except TypeError as e:
-        raise SpecError(f"the spec is no plain data: {e}") from None
+        raise SpecError(f"the spec is not plain data: {e}") from None
     if isinstance(plain.get("plugins"), list):
         plain["plugins"] = [os.path.abspath(p) if isinstance(p, str) else p for p in plain["plugins"]]
     with tempfile.TemporaryDirectory(prefix="dali-run-") as folder:
-        made = Path(folder) / "job.json"
-        made.write_text(json.dumps(plain, indent=2), encoding="utf-8")
+        spec_file = Path(folder) / "job.json"
+        spec_file.write_text(json.dumps(plain, indent=2), encoding="utf-8")
         try:
             if on is not None:
-                return _report(run_by_many(made, changes, on=on, workers=workers, cores=cores, **options))
-            return _report(run_one_process(made, changes, part=part, made_of=plain, **options))
-        except SpecError as e:  # the file is gone by the time that somebody reads this
-            raise SpecError(re.sub(rf"^{re.escape(str(made))}(:\d+)*: ", "", str(e), flags=re.MULTILINE)) from None
+                return _report(run_by_many(spec_file, changes, on=on, workers=workers, cores=cores, **options))
+            return _report(run_one_process(spec_file, changes, part=part, made_of=plain, **options))
+        except SpecError as e:  # the temporary file no longer exists when the message is read
+            raise SpecError(re.sub(rf"^{re.escape(str(spec_file))}(:\d+)*: ", "", str(e), flags=re.MULTILINE)) from None
 
 
 _ARGUMENTS = [name for name, p in inspect.signature(run_job).parameters.items() if p.kind is p.KEYWORD_ONLY]
 
 
-def _with_plain_paths(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: os.fspath(v) if isinstance(v, os.PathLike) else v for k, v in given.items()}
+def _with_plain_paths(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: os.fspath(v) if isinstance(v, os.PathLike) else v for k, v in values.items()}
 
 
 def _report(result: JobResult) -> Report:

@@ -1,5 +1,8 @@
-"""How long a job will take on many machines, and what it asks of them: from one worker's measured rate, and from what
-`benchmarks/jobs/scale_model.py` measured of everything else."""
+"""Predict how long a job takes on many machines, and what it needs there, from one worker's measured rate and from what
+`benchmarks/jobs/scale_model.py` measured of everything else.
+
+Called by `dali-run plan --nodes`.
+"""
 
 from __future__ import annotations
 
@@ -10,42 +13,47 @@ from typing import Any
 from .job_output import parts_for
 
 START_SECONDS = 5.0
-"""Until workers are at work: processes start, import, open their data sets. A listing comes on top."""
+"""Seconds until workers work: processes start, import modules, open their data sets. Listing files takes additional
+time."""
 PART_SECONDS = 0.1
-"""That a part costs beside its samples: threads, a lock, a journal, files that are made durable."""
+"""Seconds that a part costs in addition to its samples: threads, a lock, a journal, files that are made durable."""
 JOIN_SECONDS = 200e-6
-"""That a shard costs when the parts become one output."""
+"""Seconds that a shard costs when the parts are joined into one output."""
 MANIFEST_BYTES = 744
-"""Of a shard with one file and an index; 590 in the journal."""
+"""Bytes in the manifest of a shard with one file and an index; the journal has 590 more."""
 INDEX_BYTES = 20
-"""Of a record in a machine's memory: where it lies, its size, its kind; a shuffled order has 8 more."""
+"""Bytes of one record in a machine's memory: its offset, size and kind; a shuffled order needs 8 more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The expected time of a job with so many workers."""
+    """The expected time and needs of a job with this number of workers. Created by `forecast`."""
 
     workers: int
     parts: int
     seconds: float
     efficiency: float
-    """Of so many workers that lose no time at all."""
+    """Rate of the job divided by the rate of as many workers that lose no time at all."""
     read_per_second: float | None
-    """Bytes, by all workers together; None where that was not measured."""
+    """Bytes per second that all workers together read; None if that was not measured."""
     written_per_second: float
     index_bytes: float
-    """In the memory of each machine."""
+    """Bytes of the index of records, in the memory of each machine."""
     manifest_bytes: float
     idle_workers: int
-    """Workers for which there is no part: too few shards."""
+    """Number of workers without a part, because there are too few shards."""
 
 
 def forecast(
     samples: int, rate: float, shard: int, workers: int, device: str, *, shuffled: bool = False,
     written_bytes: float = 0.0, read_bytes: float | None = None, listing: float = 0.0,
 ) -> Forecast:  # fmt: skip
-    """``samples`` in shards of ``shard``, by ``workers`` that each do ``rate`` samples a second. ``*_bytes`` are those
-    of a sample, ``listing`` the seconds in which a machine opens the data sets."""
+    """Predict a job of ``samples`` samples in shards of ``shard``, by ``workers`` that each process ``rate`` samples
+    per second.
+
+    ``written_bytes`` and ``read_bytes`` are per sample; ``listing`` are the seconds in which a machine opens the data
+    sets.
+    """
     parts = parts_for(samples, shard, workers, device)
     busy = min(workers, parts)
     shards = -(-samples // shard)
@@ -62,13 +70,13 @@ def forecast(
 
 
 def on_machines(measured: Mapping[str, Any], nodes: int, gpus: int, device: str) -> dict[str, Any] | None:
-    """The time of a `job.forecast`'s job on ``nodes`` machines, with a worker for each of ``gpus`` GPUs or, where
-    that is 0, one on all cores, each as fast as this machine was when it was measured. None where the number of samples
-    is not known."""
+    """Predict the time of a job that `job.forecast` has measured on ``nodes`` machines, with one worker for each of
+    ``gpus`` GPUs or, if that is 0, one on all cores, each as fast as this machine was. Return None if the number of
+    samples is not known."""
     samples = measured["samples"]
     if not samples or not measured["samples_per_second"]:
         return None
-    found = forecast(
+    expected = forecast(
         samples,
         measured["samples_per_second"],
         -(-samples // (measured["shards"] or 1)),
@@ -77,4 +85,4 @@ def on_machines(measured: Mapping[str, Any], nodes: int, gpus: int, device: str)
         written_bytes=measured["bytes_per_sample"],
         read_bytes=measured["read_bytes_per_sample"],
     )
-    return {"nodes": nodes, "gpus": gpus, "measured_on": device, **asdict(found)}
+    return {"nodes": nodes, "gpus": gpus, "measured_on": device, **asdict(expected)}

@@ -1,7 +1,9 @@
-"""The process that opens a job's data sets once, and forks a worker whenever it is asked to: all workers of a machine
-share one index, and a worker that died is there again at once. It has one thread and never touches CUDA, so that
-forks of it are sound; it runs nothing of the job itself. A plugin's import may ask CUDA all the same
-(``torch.cuda.device_count()`` is enough): CUDA does not work in forks then, and workers are processes of their own.
+"""A process that opens a job's data sets once and forks a worker on request: all workers of a machine share one index,
+and a worker that died is quickly replaced.
+
+It has one thread and never uses CUDA, so that its forks are safe; it runs no part of the job itself. The import of a
+plugin may initialise CUDA all the same (``torch.cuda.device_count()`` is enough): CUDA does not work in forks then, and
+workers become processes of their own. Started by `Processes`.
 """
 
 from __future__ import annotations
@@ -29,16 +31,16 @@ from .messages import MessageSocket
 from .worker import Opened, WorkerLoop, problem
 
 
-def remote(readers: Sequence[Node]) -> bool:
-    """Whether a data set lies behind a URL: its connections, and the threads that serve them, do not survive a fork, so
-    every worker opens it for itself."""
+def has_remote_inputs(readers: Sequence[Node]) -> bool:
+    """Return whether a data set is behind a URL. Its connections, and the threads that serve them, do not survive a
+    fork, so every worker opens it for itself."""
     values = [getattr(node.op, name) for node in readers for name in parameters(type(node.op))]
     return any(is_url(v) for value in values for v in (value if isinstance(value, (tuple, list)) else (value,)))
 
 
-def cuda_was_asked(descriptors: Path = Path("/proc/self/fd")) -> bool:
-    """Whether CUDA was initialised in this process, which cannot have forks that use it: it then holds the driver's
-    devices open. False where the system does not say."""
+def cuda_is_initialised(descriptors: Path = Path("/proc/self/fd")) -> bool:
+    """Return whether CUDA was initialised in this process, whose forks then cannot use CUDA: the process holds the
+    driver's devices open. False if the system does not tell."""
     for name in os.listdir(descriptors) if descriptors.is_dir() else ():
         with contextlib.suppress(OSError):
             if os.readlink(descriptors / name).startswith(("/dev/nvidia", "/dev/dxg")):
@@ -46,47 +48,47 @@ def cuda_was_asked(descriptors: Path = Path("/proc/self/fd")) -> bool:
     return False
 
 
-def _become_another(fd: int, resources: WorkerResources, job: JobMessage) -> NoReturn:
-    """Run the worker of a resources in a fresh program, in place of this fork; it opens the data sets for itself."""
+def _become_fresh_worker(fd: int, resources: WorkerResources, job: JobMessage) -> NoReturn:
+    """Replace this fork by a fresh program that runs the worker; it opens the data sets itself."""
     assert resources.visible is not None
-    told = os.memfd_create("resources", 0)
-    os.write(told, json.dumps({"resources": resources.to_dict(), "job": job.to_dict()}).encode())
-    os.lseek(told, 0, os.SEEK_SET)
+    file = os.memfd_create("resources", 0)
+    os.write(file, json.dumps({"resources": resources.to_dict(), "job": job.to_dict()}).encode())
+    os.lseek(file, 0, os.SEEK_SET)
     os.set_inheritable(fd, True)
     os.environ["CUDA_VISIBLE_DEVICES"] = resources.visible
-    os.execv(sys.executable, [sys.executable, "-m", f"{__package__}.worker", str(fd), str(told)])
+    os.execv(sys.executable, [sys.executable, "-m", f"{__package__}.worker", str(fd), str(file)])
 
 
 class ForkServer:
-    """Serves one driver, to its end."""
+    """The fork server of one driver; it ends when the driver does. It runs as the main program of its process."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._messages = MessageSocket(sock)
 
     def run(self) -> None:
-        """Open the job that comes first on the messages, then fork on demand."""
-        told = self._messages.ready()
-        if not told:
+        """Open the job of the first message, then fork on demand."""
+        messages = self._messages.ready()
+        if not messages:
             return
-        job = JobMessage(**told[0]["job"])
+        job = JobMessage(**messages[0]["job"])
         job.enter_folder()
         try:
             with job.file() as path:
-                # as for a GPU, without asking CUDA anything: a process that did cannot fork workers that use it
+                # prepare for a GPU without calling CUDA: after a call, forked workers could not use it
                 prepared = prepare(path, job.overrides, device="null" if job.device == "gpu" else job.device)
-            opened = None if remote(prepared.plan.readers) else self._open(prepared, job)
+            opened = None if has_remote_inputs(prepared.plan.readers) else self._open(prepared, job)
         except Exception as e:
             self._messages.send(problem(e))
             return
         gc.collect()
-        gc.freeze()  # pages that nobody touches stay shared
+        gc.freeze()  # pages that no process changes stay shared
         self._messages.send({"ready": True})
         self._serve(job, opened)
 
     def _open(self, prepared: Prepared, job: JobMessage) -> Opened:
         sources = Sources(prepared.plan, prepared.spec.pipeline.batch_size)
-        JobFeed(sources, job.limit)  # the order, too, is made once
+        JobFeed(sources, job.limit)  # the order of records is also computed once
         return sources, {**identity(prepared, sources), "device": "gpu" if job.device == "gpu" else "cpu"}
 
     def _serve(self, job: JobMessage, opened: Opened | None) -> None:
@@ -98,12 +100,13 @@ class ForkServer:
                 readable, _, _ = select.select([self._sock.fileno(), wake], [], [])
                 if wake in readable:
                     os.read(wake, 512)
-                    self._bury()
+                    self._report_exits()
                 if self._sock.fileno() in readable and not self._fork(job, opened, (wake, woken)):
                     return
 
-    def _fork(self, job: JobMessage, opened: Opened | None, ours: tuple[int, int]) -> bool:
-        """Take an order, a resources and the worker's end of a socket, and fork; False at the driver's end."""
+    def _fork(self, job: JobMessage, opened: Opened | None, own_fds: tuple[int, int]) -> bool:
+        """Receive the resources of a worker and its end of a socket, and fork the worker. Return False if the driver
+        has ended."""
         try:
             text, fds, _, _ = socket.recv_fds(self._sock, 1 << 16, 1)
         except OSError:
@@ -123,11 +126,11 @@ class ForkServer:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self._sock.close()
-            for fd in ours:
+            for fd in own_fds:
                 os.close(fd)
             faulthandler.enable()
-            if resources.visible is not None and cuda_was_asked():
-                _become_another(fds[0], resources, job)
+            if resources.visible is not None and cuda_is_initialised():
+                _become_fresh_worker(fds[0], resources, job)
             WorkerLoop(MessageSocket(socket.socket(fileno=fds[0])), resources).run(job, opened)
             code = 0
         finally:
@@ -135,8 +138,8 @@ class ForkServer:
                 sys.stderr.flush()
             os._exit(code)
 
-    def _bury(self) -> None:
-        """Tell how workers ended."""
+    def _report_exits(self) -> None:
+        """Report the exit status of workers that have ended."""
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 self._messages.send({"exited": ended[0], "status": os.waitstatus_to_exitcode(ended[1])})

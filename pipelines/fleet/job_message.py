@@ -1,4 +1,5 @@
-"""A job as it is sent to other processes and machines: small, and nothing but text and numbers."""
+"""Messages that describe a job and the resources of a worker to other processes and machines: small, only text and
+numbers."""
 
 from __future__ import annotations
 
@@ -13,65 +14,68 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class JobMessage:
-    """Whatever a worker needs to open the job."""
+    """All that a worker needs to open the job. Created by `fleet.run`; sent to the fork server and to Ray actors."""
 
     path: str
-    """Of the spec, on the driver's machine."""
+    """Path of the spec on the driver's machine."""
     text: str
-    """The bytes of the spec as Latin-1 (it may be a serialized pipeline): the file need not be there elsewhere."""
+    """Content of the spec file, its bytes decoded as Latin-1 (it may be a serialized pipeline): the file need not exist
+    on other machines."""
     overrides: Mapping[str, Any]
     device: str
-    """``cpu``, ``gpu`` (the one that a worker sees) or ``null``."""
+    """Device: ``cpu``, ``gpu`` (the only one that a worker sees) or ``null``."""
     limit: int | None
     folder: str
-    """Where relative paths start from."""
+    """Folder of the driver, from which relative paths start."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON takes it."""
+        """Return the fields as data for JSON."""
         return asdict(self)
 
     @contextlib.contextmanager
     def file(self) -> Iterator[Path]:
-        """The spec as a file: its own where that is the same, so that what it names relative to itself is found."""
-        own = Path(self.path)
+        """Context manager: the spec as a file. It is the original one if that has the same content, so that files named
+        relative to it are found; otherwise a temporary one."""
+        original = Path(self.path)
         text = self.text.encode("latin-1")
         with contextlib.suppress(OSError):
-            if own.read_bytes() == text:
-                yield own
+            if original.read_bytes() == text:
+                yield original
                 return
         with tempfile.TemporaryDirectory(prefix="dali-run-") as folder:
-            copy = Path(folder, own.name)
+            copy = Path(folder, original.name)
             copy.write_bytes(text)
             yield copy
 
     def enter_folder(self) -> None:
-        """Make relative paths start where they do for the driver, if there is such a folder here."""
+        """Change to the driver's working directory, if this machine has such a folder, so that relative paths mean the
+        same."""
         with contextlib.suppress(OSError):
             os.chdir(self.folder)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerResources:
-    """A place for one worker: its share of a machine."""
+    """The resources of one worker: its share of a machine. Created by `machine.share_cpu` and `share_gpus`."""
 
     name: str
-    """For people: ``GPU 0``, ``process 3``."""
+    """Name of the worker for users: ``GPU 0``, ``process 3``."""
     threads: int
-    """That it may use where the spec leaves the number to us."""
+    """Number of threads that the worker uses if the spec does not set it."""
     share: float
-    """Of the host's memory budget."""
+    """Share of the host's memory budget."""
     cpus: tuple[int, ...] = ()
-    """Cores that its threads are bound to; none: not bound."""
+    """Cores to which the worker's threads are bound; empty if they are not bound."""
     visible: str | None = None
-    """Its CUDA_VISIBLE_DEVICES; None: as it is."""
+    """CUDA_VISIBLE_DEVICES of the worker; None to leave it unchanged."""
     gpu_share: float = 1.0
-    """Of its GPU's memory budget: less where several workers share the GPU."""
+    """Share of the GPU's memory budget; below 1 if several workers share the GPU."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON takes it."""
+        """Return the fields as data for JSON."""
         return asdict(self)
 
     @staticmethod
-    def of(told: Mapping[str, Any]) -> WorkerResources:
-        """From `plain`."""
-        return WorkerResources(**{**told, "cpus": tuple(told["cpus"])})
+    def of(fields: Mapping[str, Any]) -> WorkerResources:
+        """Create the object from the result of `to_dict`."""
+        return WorkerResources(**{**fields, "cpus": tuple(fields["cpus"])})

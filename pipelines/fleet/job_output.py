@@ -1,5 +1,5 @@
-"""The output of a job as a whole, as its driver holds it: into how many parts it is cut, which of them are finished,
-and in the end one output of all."""
+"""The output of a job with several workers, as its driver holds it: into how many parts the job is cut, which of them
+are finished, and how they are joined into one output at the end."""
 
 from __future__ import annotations
 
@@ -23,52 +23,57 @@ from ...writers.shards.rejects import RejectRow
 from ...writers.shards.resume import refuse_foreign, release_locks, remove_all
 
 _PER_WORKER = {"gpu": 4, "cpu": 16, "null": 16}
-"""Parts for each worker, so that all end at about the same time. A part costs one or two tenths of a second, in which a
-GPU does several shards, so there should not be many more; the last ones are smaller instead."""
+"""Number of parts per worker, so that all workers end at about the same time. A part costs one or two tenths of a
+second, in which a GPU computes several shards, so there should not be many more; the last parts are smaller instead."""
 _TAPER = {"gpu": 3.0, "cpu": 1.5, "null": 1.5}
-"""Parts become smaller with this power of what is left. Simulated with 0.2 s a part and 128 shards, two workers that
-take 0.05 s for a shard are at work for 79 % of the time with 4 parts each and a power of 3, for 50 % with 16 and 1.5;
-two that take 5 s, for 99 % with both."""
+"""Power of the remaining work by which parts become smaller. Simulated with 0.2 s per part and 128 shards, two workers
+that take 0.05 s per shard work 79 % of the time with 4 parts each and a power of 3, and 50 % with 16 and 1.5; two that
+take 5 s per shard work 99 % of the time with both."""
 _LONGEST = {"gpu": 20_000_000, "cpu": 500_000, "null": 500_000}
-"""Samples of a part: one to five minutes at the rates of a good worker, so that those that come later find work."""
-_MOST = 99_999
+"""Maximum number of samples of a part: one to five minutes at the rate of a good worker, so that workers that come
+later find work."""
+_MAX_PARTS = 99_999
+"""Maximum number of parts: file names have five digits for it."""
 
 
 @dataclass(slots=True)
 class Part:
-    """The state of one part."""
+    """The state of one part of a job: a range of its shards that one worker processes. Created by `JobOutput`, changed
+    by `Driver`."""
 
     number: int
     start: int
     stop: int
-    """The position after its last."""
-    left: int
-    """Positions that are in no published shard yet."""
+    """The position after the part's last sample."""
+    remaining: int
+    """Number of positions that are not in a published shard yet."""
     written: int = 0
     rejected: int = 0
     left_out: int = 0
     done: bool = False
     tries: int = 0
-    """Times that a worker failed at it."""
+    """Number of times that a worker failed at the part."""
     problem: str = ""
-    """The last failure, in words."""
+    """Message of the last failure."""
 
 
 def parts_for(samples: int, unit: int, workers: int, device: str) -> int:
-    """Into how many parts a job of ``samples`` in shards of ``unit`` is cut."""
-    wanted = max(_PER_WORKER[device] * workers, -(-samples // _LONGEST[device]))
-    return max(1, min(wanted, -(-samples // unit), _MOST))
+    """Return the number of parts into which a job of ``samples`` in shards of ``unit`` samples is cut."""
+    count = max(_PER_WORKER[device] * workers, -(-samples // _LONGEST[device]))
+    return max(1, min(count, -(-samples // unit), _MAX_PARTS))
 
 
 def tapered(units: int, n: int, device: str) -> list[int]:
-    """Borders of ``n`` parts of ``units`` shards: the first are half as large again as the mean (three times on GPUs),
-    those that come last small, so that workers end together. None is empty, if there is a shard for each."""
+    """Return the n + 1 borders of ``n`` parts of ``units`` shards: the first parts are half as large again as the mean
+    (three times on GPUs), the last ones are small, so that workers end together. No part is empty if there is a shard
+    for each."""
     power = _TAPER[device]
     return [max(0, min(units - (n - i), units - int(units * (1 - i / n) ** power))) for i in range(n + 1)]
 
 
 class JobOutput:
-    """The output, locked from `__enter__` on. Raises JobError where another job has it."""
+    """The output folder of a job, locked while the context manager is entered. Raises JobError if another job holds the
+    lock. Created by `fleet.run`; used by the driver's thread."""
 
     def __init__(self, config: WriteConfig, *, fresh: bool) -> None:
         self.config = config
@@ -101,7 +106,8 @@ class JobOutput:
         release_locks(self.files, self._lock)
 
     def check(self) -> None:
-        """Raises JobError where the output became another's; keeps the lock of one in a store alive."""
+        """Raise JobError if another job took over the output. This also keeps the lock of an output in an object store
+        alive."""
         with job_errors():
             if self.files.mirror is not None:
                 self.files.mirror.beat()
@@ -110,39 +116,41 @@ class JobOutput:
 
     @property
     def was_joined(self) -> bool:
-        """Its parts are one output already; a kill came before the last of them was removed."""
+        """Whether the parts were joined into one output already, and the process was killed before the last of them was
+        removed."""
         contents = read_journal(self.files.journal)
         return contents is not None and contents.done
 
-    def begun(self) -> tuple[int, dict[int, JournalContents]] | None:
-        """The number of parts, and the journals that there are; None where nothing was begun. Raises JobError."""
-        found = part_files_of(self.config.path)
-        if not found:
+    def earlier_parts(self) -> tuple[int, dict[int, JournalContents]] | None:
+        """Return the number of parts and the journals by part, from earlier runs; None if no part was begun. Raises
+        JobError."""
+        files_of_parts = part_files_of(self.config.path)
+        if not files_of_parts:
             return None
-        counts = {files.part[1] for files in found if files.part is not None}
+        counts = {files.part[1] for files in files_of_parts if files.part is not None}
         if len(counts) > 1:
-            raise JobError(f"{self.config.where} holds parts of several jobs; start anew with --fresh")
-        journals = {files.part[0]: read_journal(files.journal) for files in found if files.part is not None}
+            raise JobError(f"{self.config.where} holds parts of several jobs; start again with --fresh")
+        journals = {files.part[0]: read_journal(files.journal) for files in files_of_parts if files.part is not None}
         return counts.pop(), {i: contents for i, contents in journals.items() if contents is not None}
 
     def parts(self, span: range, who: Mapping[str, Any], workers: int, device: str) -> list[Part]:
-        """All parts, with what earlier runs did. Raises JobError where those were of another job."""
-        begun = self.begun()
+        """Return all parts, with the progress of earlier runs. Raises JobError if those were of another job."""
+        earlier_parts = self.earlier_parts()
         unit = (self.config.samples_of_shard(len(span), None) or 1) if not self.config.by_content else 1
         n = parts_for(len(span), unit, workers, device)
-        n, journals = (n, {}) if begun is None else begun
+        n, journals = (n, {}) if earlier_parts is None else earlier_parts
         borders = tapered(-(-len(span) // unit), n, device)
-        cut = [span[a * unit : b * unit] for a, b in itertools.pairwise(borders)]
-        if any(contents.header["range"][0] != cut[i].start for i, contents in journals.items()):
-            cut = [self.config.part_range(span, (i, n)) for i in range(n)]  # begun by --part
-        parts = [Part(i, own.start, own.stop, len(own)) for i, own in enumerate(cut)]
+        spans = [span[a * unit : b * unit] for a, b in itertools.pairwise(borders)]
+        if any(contents.header["range"][0] != spans[i].start for i, contents in journals.items()):
+            spans = [self.config.part_range(span, (i, n)) for i in range(n)]  # begun by --part
+        parts = [Part(i, part_span.start, part_span.stop, len(part_span)) for i, part_span in enumerate(spans)]
         for i, contents in journals.items():
             self._check_ours(contents, who, len(span), n, i)
             part = parts[i]
             if contents.header["range"][0] != part.start:
-                raise JobError(f"{self.config.where} holds parts of another version of dali-run, which cut the job "
-                               "otherwise; finish it with that, or start anew with --fresh")  # fmt: skip
-            part.left = part.stop - contents.stop
+                raise JobError(f"{self.config.where} holds parts of another version of dali-run, which cuts the job "
+                               "differently; finish the job with it, or start again with --fresh")  # fmt: skip
+            part.remaining = part.stop - contents.stop
             part.done = contents.done
             part.written = sum(int(e["samples"]) for e in contents.entries)
             part.rejected = sum(int(e["rejects"]) for e in contents.entries)
@@ -156,11 +164,11 @@ class JobOutput:
             raise JobError(
                 f"{self.config.where} holds the output of another job (part {i} of {n}); this one differs in\n  "
                 + "\n  ".join(changed)
-                + "\nChoose another path, or start anew with --fresh (removes the earlier output)"
+                + "\nChoose another path, or start again with --fresh (removes the earlier output)"
             )
 
     def break_lock(self, part: tuple[int, int], dead: Mapping[str, Any]) -> None:
-        """Free a part that ``dead``, a worker known to be gone, held on a machine that is gone, too."""
+        """Release the lock of a part that ``dead`` held: a worker that is known to be gone, with its machine."""
         files = OutputFiles(self.config.path, part)
         if self.files.mirror is not None:
             self.files.mirror.break_lock(files.lock.name, dict(dead))
@@ -168,8 +176,8 @@ class JobOutput:
             break_lock(files.lock, dict(dead))
 
     def publish_rejects(self) -> list[RejectRow]:
-        """Put the rejects of all parts so far into one reject log, as a single process leaves them, and return them.
-        Nothing is written if no part was begun, or if the disk does not take it."""
+        """Write the rejects of all parts so far into one reject log, as a single process does, and return them. Nothing
+        is written if no part was begun, or if writing fails."""
         rows: list[RejectRow] = []
         with contextlib.suppress(OSError, JobError, ValueError):
             if self.files.mirror is not None:
@@ -182,7 +190,7 @@ class JobOutput:
         return rows
 
     def join(self, report: Mapping[str, Any]) -> None:
-        """One output of all parts. Raises JobError."""
+        """Join all parts into one output. Raises JobError."""
         with job_errors():
             if self.files.mirror is not None:
                 self.files.mirror.fetch()

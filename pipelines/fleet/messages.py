@@ -1,5 +1,8 @@
-"""Messages between a driver and its workers: JSON, a line each, over a socket. The end of a process is the end of its
-socket, so nobody has to watch anybody."""
+"""Send messages between a driver and its workers over sockets: one line of JSON per message.
+
+A socket ends when its process ends, so no process needs to be monitored. Used by the driver, the fork server and the
+workers.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +15,20 @@ from typing import Any
 
 Message = dict[str, Any]
 PATIENCE = 60.0
-"""Seconds in which workers that were told to stop may publish what is complete."""
+"""Seconds that workers may take, after they were told to stop, to publish their complete shards."""
 _BLOCK = 1 << 16
 
 
 class MessageSocket:
-    """One end of a socket. Any thread may send; one receives."""
+    """One end of a socket. Any thread may send; one thread receives."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
-        self._left = b""
+        self._partial_line = b""
         self._sending = threading.Lock()
 
     def send(self, message: Mapping[str, Any]) -> bool:
-        """Send a message; False where nobody is there any more."""
+        """Send a message; return False if the other side has ended."""
         text = json.dumps(message, default=str).encode() + b"\n"
         with self._sending, contextlib.suppress(OSError):
             self.sock.sendall(text)
@@ -33,25 +36,25 @@ class MessageSocket:
         return False
 
     def receive(self) -> Iterator[Message]:
-        """Messages as they come, to the end of the other side."""
+        """Yield messages as they arrive, until the other side ends."""
         while (found := self.ready()) is not None:
             yield from found
 
     def ready(self) -> list[Message] | None:
-        """The messages that are there, after the next bytes came; None at the end."""
+        """Wait for the next bytes and return the messages that are then complete; None if the other side has ended."""
         try:
             block = self.sock.recv(_BLOCK)
         except OSError:
             return None
         if not block:
             return None
-        *lines, self._left = (self._left + block).split(b"\n")
+        *lines, self._partial_line = (self._partial_line + block).split(b"\n")
         return [json.loads(line) for line in lines]
 
     def fileno(self) -> int:
-        """For selectors; -1 after `close`."""
+        """Return the file descriptor of the socket, for selectors; -1 after `close`."""
         return self.sock.fileno()
 
     def close(self) -> None:
-        """Let go of the socket."""
+        """Close the socket."""
         self.sock.close()

@@ -1,9 +1,9 @@
-"""Workers on a Ray cluster: an actor for each GPU, or for some cores, wherever there is room.
+"""Workers on a Ray cluster: one actor per GPU, or per number of cores, on any node with room.
 
-An actor only holds the process that works (`processes.py`) and carries words between it and the driver: a few numbers
-and sentences each second. Data, journals and shards never pass through Ray. So a node that is lost costs what its
-workers had not published, and Ray may end an actor at any moment: its process hears the end of its socket and publishes
-what is complete, if it is given the time.
+An actor only holds the process that works (`processes.py`) and passes messages between it and the driver: a few numbers
+and sentences per second. Data, journals and shards never pass through Ray. So the loss of a node costs only what its
+workers had not published, and Ray may end an actor at any moment: its process notices the end of its socket, and
+publishes its complete shards if it has the time.
 """
 
 from __future__ import annotations
@@ -22,19 +22,22 @@ from .job_message import JobMessage, WorkerResources
 from .messages import Message
 
 _CORES = 16
-"""Of a worker without a GPU, where nobody says: as many as one process uses well, or all of the smallest node."""
-_LOOK = 5.0
-"""Seconds between looks at the cluster: nodes come and go."""
+"""Number of cores of a worker without a GPU, if the user does not set it: as many as one process uses well, or all of
+the smallest node."""
+_NODES_SECONDS = 5.0
+"""Seconds between two queries of the cluster's nodes, which come and go."""
 _TURN = 1.0
+"""Minimum seconds for which an actor waits for messages per call."""
 _GONE = 30.0
-"""Seconds without a living node after which a cluster that the job started itself counts as gone."""
+"""Seconds without a living node after which a cluster that the job itself started counts as lost."""
 _AGAIN = "Run the same command again: it continues after the last finished shards"
 _REMIND = 300.0
-"""Seconds between notes that the job waits for a node of somebody else's cluster, which may grow."""
+"""Seconds between notes that the job waits for a node of an existing cluster, which may grow."""
 
 
 class Carrier:
-    """Runs inside an actor: one worker process of this node, and its words."""
+    """Runs inside a Ray actor: holds one worker process of this node, and passes its messages on. Created by Ray for
+    `Actors`."""
 
     def __init__(self, job: Mapping[str, Any], cores: int, gpu: bool) -> None:
         from .machine import cpus_near, pci_address
@@ -52,7 +55,7 @@ class Carrier:
         self._node_id = ray.get_runtime_context().get_node_id()
 
     def turn(self, seconds: float) -> list[Message]:
-        """The worker's messages within ``seconds``, or at once where there are any."""
+        """Return the worker's messages: at once if there are any, otherwise after at most ``seconds``."""
         if self._worker is None:
             try:
                 self._group.fill(1)
@@ -60,33 +63,35 @@ class Carrier:
                 kind = "spec" if isinstance(e, SpecError) else "device" if isinstance(e, DeviceError) else "job"
                 return [{"problem": str(e), "kind": kind}, {"gone": "could not begin"}]
             (self._worker,) = self._group.workers
-        said = [told for _, told in self._group.poll(seconds)]
-        return [{**told, "node_id": self._node_id} if "opened" in told else told for told in said]
+        messages = [message for _, message in self._group.poll(seconds)]
+        return [{**message, "node_id": self._node_id} if "opened" in message else message for message in messages]
 
     def give(self, order: Message) -> None:
-        """Pass an order on, while `turn` waits."""
+        """Pass an order on to the worker, while `turn` waits."""
         if self._worker is not None:
             self._group.give(self._worker, order)
 
 
 @dataclass(eq=False)
 class Actor:
-    """A worker, as the driver sees it."""
+    """A worker on the cluster, as the driver sees it. Created by `Actors`."""
 
     name: str
     handle: Any
     node: str = "a node"
     turn: Any = None
-    """The call that waits for its words."""
+    """Reference to the running call of `Carrier.turn`, which waits for messages."""
 
 
 class Actors:
-    """The workers of one job on a cluster. A context manager; leaving it ends them all, and the connection."""
+    """The workers of one job on a cluster, a `WorkerGroup`. Created by `fleet.run`; a context manager that ends all
+    workers and the connection. Used by one thread."""
 
     def __init__(
         self, job: JobMessage, address: str, workers: int | None, cores: int | None, note: Callable[[str], None]
     ) -> None:
-        """``address`` is ``ray`` (the cluster that this process belongs to, or one of this machine alone) or a URL."""
+        """``address``: ``ray`` (the cluster to which this process belongs, or a new one of this machine only) or a
+        URL."""
         try:
             import ray
         except ImportError:
@@ -94,23 +99,23 @@ class Actors:
         self._ray = ray
         self._job = job
         self._address = address
-        self._most = workers
-        self._cores_asked = cores
+        self._max_workers = workers
+        self._user_cores = cores
         self._note = note
         self._actors: list[Actor] = []
         self._number = 0
-        self._looked = -_LOOK
+        self._counted_at = -_NODES_SECONDS
         self._room = 0
         self._stopping = False
-        self._alone = False
-        """The cluster is this machine alone, started for this job: no other node will come."""
+        self._own_cluster = False
+        """Whether the cluster is this machine only, started for this job: no other node will come."""
         self._empty_since: float | None = None
         self._reminded = 0.0
 
     def __enter__(self) -> Actors:
         ray = self._ray
-        self._ours = not ray.is_initialized()
-        if self._ours:
+        self._connected_here = not ray.is_initialized()
+        if self._connected_here:
             kind: dict[str, Any] = {"address": self._address} if self._address != "ray" else {"address": "auto"}
             quiet = {"log_to_driver": False, "configure_logging": False}
             try:
@@ -119,8 +124,8 @@ class Actors:
                 except ConnectionError:
                     if self._address != "ray":
                         raise
-                    ray.init(include_dashboard=False, **quiet)  # no cluster here: this machine is one
-                    self._alone = True
+                    ray.init(include_dashboard=False, **quiet)  # there is no cluster: this machine becomes one
+                    self._own_cluster = True
             except Exception as e:
                 raise JobError(f"--on {self._address}: {' '.join(str(e).split())}") from None
         self._gpu = self._job.device != "cpu" and any(self._gpus(n) for n in self._nodes())
@@ -128,7 +133,7 @@ class Actors:
             self._job = JobMessage(**{**self._job.to_dict(), "device": "gpu"})
         elif self._job.device == "null":
             self._job = JobMessage(**{**self._job.to_dict(), "device": "cpu"})
-        self._cores = self._cores_asked or self._cores_of_one()
+        self._cores = self._user_cores or self._cores_of_one()
         needs: dict[str, Any] = {
             "num_cpus": self._cores,
             "max_restarts": 0,
@@ -144,16 +149,16 @@ class Actors:
         for actor in self._actors:
             with contextlib.suppress(Exception):
                 self._ray.kill(actor.handle)
-        if self._ours:
+        if self._connected_here:
             self._ray.shutdown()
 
     # -- the cluster --------------------------------------------------------------------------------------------------
 
     def _nodes(self) -> list[dict[str, Any]]:
-        """The nodes that live. Raises JobError if the cluster does not answer."""
+        """Return the living nodes. Raises JobError if the cluster does not answer."""
         try:
             return [n for n in self._ray.nodes() if n["Alive"]]
-        except Exception as e:  # Ray raises many kinds when its head is gone
+        except Exception as e:  # Ray raises many kinds of errors when its head node is lost
             raise JobError(
                 f"--on {self._address}: the Ray cluster does not answer ({_first_line(e)}). {_AGAIN}"
             ) from None
@@ -168,11 +173,11 @@ class Actors:
             return max(1, min(int(n["Resources"].get("CPU", 1)) // self._gpus(n) for n in nodes if self._gpus(n)))
         return max(1, min([_CORES, *(int(n["Resources"]["CPU"]) for n in nodes if n["Resources"].get("CPU", 0) >= 1)]))
 
-    def _look(self) -> None:
-        """How many workers the nodes hold that are there now."""
-        if time.monotonic() - self._looked < _LOOK:
+    def _count_room(self) -> None:
+        """Count the workers for which the present nodes have room."""
+        if time.monotonic() - self._counted_at < _NODES_SECONDS:
             return
-        self._looked = time.monotonic()
+        self._counted_at = time.monotonic()
         room = 0
         for node in self._nodes():
             fits = int(node["Resources"].get("CPU", 0)) // self._cores
@@ -184,11 +189,11 @@ class Actors:
             self._wait_for_a_node()
 
     def _wait_for_a_node(self) -> None:
-        """Say now and then that no node holds a worker. Raises JobError if none will come."""
+        """Report from time to time that no node has room for a worker. Raises JobError if none will come."""
         now = time.monotonic()
         if self._empty_since is None:
             self._empty_since, self._reminded = now, now - _REMIND
-        if self._alone and now - self._empty_since >= _GONE:
+        if self._own_cluster and now - self._empty_since >= _GONE:
             raise JobError("the Ray node that this job started on this machine is gone (killed, or out of memory: its "
                            f"log is below /tmp/ray). {_AGAIN}")  # fmt: skip
         if now - self._reminded >= _REMIND:
@@ -199,13 +204,14 @@ class Actors:
                        "job, which continues later)")  # fmt: skip
 
     def room(self) -> int:
-        """How many workers there are, or could be. Asked for by number, they may come later: autoscalers see that."""
-        self._look()
-        return self._most if self._most is not None else max(self._room, 1)
+        """Return the number of workers that run or could be started. If the user set their number, they may come later:
+        autoscalers see that."""
+        self._count_room()
+        return self._max_workers if self._max_workers is not None else max(self._room, 1)
 
-    def fill(self, wanted: int) -> None:
-        """Ask for actors until there are ``wanted``; Ray places them when there is room."""
-        while len(self._actors) < wanted and not self._stopping:
+    def fill(self, count: int) -> None:
+        """Request actors until there are ``count``; Ray places them when there is room."""
+        while len(self._actors) < count and not self._stopping:
             handle = self._make.remote(self._job.to_dict(), self._cores, self._gpu)
             actor = Actor(f"worker {self._number}", handle)
             self._number += 1
@@ -213,43 +219,45 @@ class Actors:
             actor.turn = handle.turn.remote(self._seconds())
 
     def _seconds(self) -> float:
-        """How long an actor waits for news: with thousands of them, longer, so that the driver keeps up."""
+        """Return the seconds for which an actor waits for messages: longer if there are thousands of actors, so that
+        the driver keeps up."""
         return max(_TURN, len(self._actors) / 500)
 
     # -- for the driver -----------------------------------------------------------------------------------------------
 
     def poll(self, seconds: float) -> Sequence[tuple[Actor, Message]]:
-        """The messages of workers within ``seconds``; ``{"gone": why}`` is a worker's last word."""
+        """Wait up to ``seconds`` and return the messages of workers; ``{"gone": why}`` is the last message of a
+        worker."""
         turns = {a.turn: a for a in self._actors}
         if not turns:
             time.sleep(seconds)
             return []
         done, _ = self._ray.wait(list(turns), num_returns=1, timeout=seconds)
-        if done:  # those that are there by now, too
+        if done:  # also the calls that have ended meanwhile
             done, _ = self._ray.wait(list(turns), num_returns=len(turns), timeout=0)
-        heard: list[tuple[Actor, Message]] = []
+        received: list[tuple[Actor, Message]] = []
         for ref in done:
             actor = turns[ref]
             try:
-                said = self._ray.get(ref)
+                messages = self._ray.get(ref)
             except self._ray.exceptions.RayError as e:
-                said = [{"gone": f"was lost ({_first_line(e)})"}]
-            for told in said:
-                if "opened" in told:
-                    actor.node = f"{told['process']['host']}/{told['node_id'][:6]}"
-                heard.append((actor, told))
-            if any("gone" in told for told in said):
+                messages = [{"gone": f"was lost ({_first_line(e)})"}]
+            for message in messages:
+                if "opened" in message:
+                    actor.node = f"{message['process']['host']}/{message['node_id'][:6]}"
+                received.append((actor, message))
+            if any("gone" in message for message in messages):
                 self._drop(actor)
             else:
                 actor.turn = actor.handle.turn.remote(self._seconds())
-        return heard
+        return received
 
     def give(self, worker: Actor, order: Message) -> None:
-        """Tell a worker what to do."""
+        """Send an order to a worker."""
         worker.handle.give.remote(order)
 
     def stop(self) -> None:
-        """Ask all workers to publish what is complete, and to end."""
+        """Tell all workers to publish their complete shards and to end."""
         self._stopping = True
         for actor in self._actors:
             actor.handle.give.remote({"stop": True})

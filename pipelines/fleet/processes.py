@@ -1,4 +1,7 @@
-"""Workers that are processes of this machine: one a GPU, or so many that share the cores."""
+"""Workers that are processes of this machine: one per GPU, or a number that share the cores.
+
+Used by `Driver`, and by Ray actors for the one process that they hold.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,13 @@ from .job_message import JobMessage, WorkerResources
 from .messages import PATIENCE, Message, MessageSocket
 
 _STARTS = 2
-"""Times that a resources is filled: a worker that died is restarted once, then the others do its work."""
+"""Number of times that a worker is started with the same resources: one that died is restarted once, then the others do
+its work."""
 
 
 @dataclass(eq=False)
 class Process:
-    """A worker, as the driver sees it."""
+    """A worker process, as the driver sees it. Created by `Processes`."""
 
     resources: WorkerResources
     messages: MessageSocket
@@ -34,21 +38,23 @@ class Process:
 
     @property
     def name(self) -> str:
+        """Name of the worker for users."""
         return self.resources.name
 
 
-def raise_problem(told: Message) -> None:
-    """Raises the error that a worker told of before it ended."""
+def raise_problem(message: Message) -> None:
+    """Raise the error that a worker reported before it ended."""
     kinds = {"spec": SpecError, "device": DeviceError}
-    raise kinds.get(told.get("kind", ""), JobError)(told["problem"])
+    raise kinds.get(message.get("kind", ""), JobError)(message["problem"])
 
 
 class _ForkServerGoneError(JobError):
-    """The process that forks workers has ended."""
+    """The fork server has ended."""
 
 
 class Processes:
-    """The workers of one job on this machine. A context manager; leaving it ends them all."""
+    """The workers of one job on this machine, a `WorkerGroup`. Created by `fleet.run` and by Ray actors; a context
+    manager that ends all workers. Used by one thread."""
 
     def __init__(self, job: JobMessage, resources: Sequence[WorkerResources]) -> None:
         self._job = job
@@ -68,17 +74,17 @@ class Processes:
         return self
 
     def _start_fork_server(self) -> None:
-        """Start the process that opens the job and forks workers. It may be lost once, to an out-of-memory killer say:
-        then another takes its place, and workers that it has forked go on."""
+        """Start the fork server, which opens the job and forks workers. It may be lost once, for example to an
+        out-of-memory killer: then another takes its place, and the workers that it has forked continue."""
         self._fork_servers += 1
         self._opened = False
-        ours, theirs = socket.socketpair()
-        with contextlib.ExitStack() as undo, theirs:
-            self._messages = MessageSocket(ours)
+        parent_end, child_end = socket.socketpair()
+        with contextlib.ExitStack() as undo, child_end:
+            self._messages = MessageSocket(parent_end)
             undo.callback(self._messages.close)
-            command = [sys.executable, "-m", f"{__package__}.fork_server", str(theirs.fileno())]
+            command = [sys.executable, "-m", f"{__package__}.fork_server", str(child_end.fileno())]
             self._fork_server = subprocess.Popen(
-                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
+                command, pass_fds=[child_end.fileno()], stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
                 start_new_session=True,
             )  # fmt: skip
             undo.pop_all()
@@ -91,7 +97,7 @@ class Processes:
             while self._workers and time.monotonic() < deadline:
                 self.poll(0.2)
         finally:
-            for worker in self._workers.values():  # deaf: stopped, or in a call that does not return
+            for worker in self._workers.values():  # these do not react: stopped, or in a call that does not return
                 with contextlib.suppress(OSError):
                     os.kill(worker.pid, signal.SIGKILL)
                 worker.messages.close()
@@ -104,18 +110,19 @@ class Processes:
     # -- for the driver -----------------------------------------------------------------------------------------------
 
     def room(self) -> int:
-        """How many workers there are, or could be."""
+        """Return the number of workers that run or can be started."""
         return len(self._workers) + sum(self._free(resources) for resources in self._starts)
 
     @property
     def workers(self) -> list[Process]:
-        """Those that live."""
+        """The workers that run."""
         return list(self._workers.values())
 
-    def fill(self, wanted: int) -> None:
-        """Start workers until there are ``wanted``, if there is room. Raises what kept the job from being opened."""
+    def fill(self, count: int) -> None:
+        """Start workers until ``count`` run, if there is room. Raises errors that prevent the job from being
+        opened."""
         for resources in self._starts:
-            if len(self._workers) >= wanted:
+            if len(self._workers) >= count:
                 return
             if self._free(resources):
                 self._start(resources)
@@ -124,33 +131,34 @@ class Processes:
         return resources not in self._workers and self._starts[resources] < _STARTS
 
     def poll(self, seconds: float) -> list[tuple[Process, Message]]:
-        """The messages of workers within ``seconds``; ``{"gone": why}`` is a worker's last word."""
+        """Wait up to ``seconds`` and return the messages of workers; ``{"gone": why}`` is the last message of a
+        worker."""
         if not self._workers:
             time.sleep(seconds)
             return []
-        heard: list[tuple[Process, Message]] = []
+        received: list[tuple[Process, Message]] = []
         for key, _ in self._selector.select(seconds):
             worker: Process = key.data
             found = worker.messages.ready()
             if found is None:
-                heard.append((worker, {"gone": self._part_with(worker)}))
+                received.append((worker, {"gone": self._remove(worker)}))
             else:
-                heard += [(worker, m) for m in found]
-        return heard
+                received += [(worker, m) for m in found]
+        return received
 
     def give(self, worker: Process, order: Message) -> None:
-        """Tell a worker what to do; one that is gone will be heard of."""
+        """Send an order to a worker. If the worker has ended, `poll` will report that."""
         worker.messages.send(order)
 
     def stop(self) -> None:
-        """Ask all workers to publish what is complete, and to end."""
+        """Tell all workers to publish their complete shards and to end."""
         for worker in self._workers.values():
             worker.messages.send({"stop": True})
 
     # -- starting and ending ------------------------------------------------------------------------------------------
 
     def _start(self, resources: WorkerResources) -> None:
-        """Start a worker; with another fork server if that is gone for the first time."""
+        """Start a worker, with a new fork server if the first one has ended."""
         try:
             self._fork(resources)
         except _ForkServerGoneError:
@@ -166,39 +174,39 @@ class Processes:
         if not self._opened:
             self._expect("ready")
             self._opened = True
-        ours, theirs = socket.socketpair()
+        parent_end, child_end = socket.socketpair()
         try:
             socket.send_fds(
-                self._messages.sock, [json.dumps({"resources": resources.to_dict()}).encode()], [theirs.fileno()]
+                self._messages.sock, [json.dumps({"resources": resources.to_dict()}).encode()], [child_end.fileno()]
             )
             pid = int(self._expect("pid")["pid"])
         except BaseException as e:
-            ours.close()
+            parent_end.close()
             if isinstance(e, OSError):
-                raise _ForkServerGoneError(f"the workers' process is gone{self.last_words()}") from None
+                raise _ForkServerGoneError(f"the process that forks workers has ended{self.last_words()}") from None
             raise
         finally:
-            theirs.close()
-        worker = Process(resources, MessageSocket(ours), pid)
+            child_end.close()
+        worker = Process(resources, MessageSocket(parent_end), pid)
         self._starts[resources] += 1
         self._workers[resources] = worker
         self._selector.register(worker.messages, selectors.EVENT_READ, worker)
 
     def _expect(self, key: str) -> Message:
         """Return the fork server's next message that has the key ``key``."""
-        for told in self._messages.receive():
-            if "problem" in told:
-                raise_problem(told)
-            if "exited" in told:
-                self._exits[told["exited"]] = told["status"]
-            elif key in told:
-                return told
+        for message in self._messages.receive():
+            if "problem" in message:
+                raise_problem(message)
+            if "exited" in message:
+                self._exits[message["exited"]] = message["status"]
+            elif key in message:
+                return message
         raise _ForkServerGoneError(
-            f"the workers' process ended, twice, before it had opened the job{self.last_words()}"
+            f"the process that forks workers ended, twice, before it had opened the job{self.last_words()}"
         )
 
-    def _part_with(self, worker: Process) -> str:
-        """A worker's socket has ended: why, in words."""
+    def _remove(self, worker: Process) -> str:
+        """Remove a worker whose socket has ended, and return the reason in words."""
         self._selector.unregister(worker.messages)
         worker.messages.close()
         del self._workers[worker.resources]
@@ -221,9 +229,9 @@ class Processes:
         return self._exits.pop(pid, None)
 
     def last_words(self) -> str:
-        """The end of what workers printed, for messages."""
+        """Return the last lines that workers printed, for error messages."""
         size = self._log.seek(0, 2)
         self._log.seek(max(0, size - 2000))
         lines = [x for x in self._log.read().decode(errors="replace").splitlines() if x.strip()]
         self._log.seek(0, 2)
-        return f"; its last words: {' | '.join(lines[-3:])}" if lines else ""
+        return f"; its last output: {' | '.join(lines[-3:])}" if lines else ""

@@ -1,4 +1,8 @@
-"""One report of many workers: sums over all parts, and how every worker and machine did, with its bottleneck."""
+"""Combine the reports of many workers into one: sums over all parts, and the performance of every worker and machine,
+with its bottleneck.
+
+Used by `fleet.run`.
+"""
 
 from __future__ import annotations
 
@@ -18,30 +22,31 @@ _COUNTS = ("rejected", "left_out", "decoders", "fallbacks", "uploads")
 
 
 @dataclass
-class Worked:
-    """The work of one worker."""
+class WorkerReport:
+    """The work of one worker in this run. Created by `Driver`."""
 
     name: str
     node: str
     reports: list[Mapping[str, Any]] = field(default_factory=list)
-    """Of its parts."""
+    """The reports of the worker's parts."""
     since: float = 0.0
-    """When it was first heard of, on the driver's clock."""
+    """Time of the worker's first message, on the driver's clock."""
     idle: float = 0.0
-    """Seconds without a part."""
+    """Seconds for which the worker had no part."""
     ended: str = ""
-    """Why it is gone, if it is."""
+    """Why the worker ended; empty if it still runs."""
 
 
 def merged(
-    name: str, workers: Sequence[Worked], seconds: float, counts: Mapping[str, int], command: Mapping[str, Any]
+    name: str, workers: Sequence[WorkerReport], seconds: float, counts: Mapping[str, int], command: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The report of a job that took ``seconds``; ``counts`` are the samples read, written and rejected in this run."""
+    """Return the report of a job that took ``seconds``; ``counts`` are the samples read, written and rejected in this
+    run."""
     reports = [r for w in workers for r in w.reports]
     first = reports[0] if reports else {}
     busy = sum(float(r["seconds"]) for r in reports)
     nodes = sorted({w.node for w in workers})
-    top = _bottleneck(reports)
+    bottleneck = _bottleneck(reports)
     return {
         "name": name,
         "schema_version": SCHEMA_VERSION,
@@ -58,7 +63,7 @@ def merged(
         "decoder_times": _times([r.get("decoder_times", {}) for r in reports]),
         "fused": list(first.get("fused", [])),
         "loads": _loads(reports),
-        "bottleneck": top,
+        "bottleneck": bottleneck,
         **({"schema": first["schema"]} if "schema" in first else {}),
         "memory": _peaks([r.get("memory", {}) for r in reports]),
         "command": dict(command),
@@ -71,21 +76,22 @@ def merged(
     }
 
 
-def _kernels(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Of all workers' processes; what several waited for at the same time counts once."""
+def _kernels(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Combine the facts about CUDA kernels of all workers' processes; waiting times of several workers at the same time
+    count once."""
     waited: dict[str, float] = {}
-    for name, seconds in (pair for one in found for pair in one["nvrtc"].items()):
+    for name, seconds in (pair for one in tables for pair in one["nvrtc"].items()):
         waited[name] = max(seconds, waited.get(name, 0.0))
-    return {"cuda_kernels": {"images": sum(one["images"] for one in found), "nvrtc": waited}} if found else {}
+    return {"cuda_kernels": {"images": sum(one["images"] for one in tables), "nvrtc": waited}} if tables else {}
 
 
 def _by(reports: Iterable[Mapping[str, Any]], table: str, key: str) -> list[list[Mapping[str, Any]]]:
-    """The rows of a table in all reports, those of one name together."""
-    found: dict[str, list[Mapping[str, Any]]] = {}
+    """Group the rows of a table in all reports by ``key``."""
+    groups: dict[str, list[Mapping[str, Any]]] = {}
     for report in reports:
         for row in report.get(table, []):
-            found.setdefault(row[key], []).append(row)
-    return list(found.values())
+            groups.setdefault(row[key], []).append(row)
+    return list(groups.values())
 
 
 def _summed(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -94,19 +100,19 @@ def _summed(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _operator(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    whole = _summed(rows)
-    calls = max(whole["calls"], 1)
-    busy = whole["gpu_seconds"] or whole["cpu_seconds"]
-    for key in ("p50_ms", "p95_ms"):  # of all calls nobody knows; the mean over parts, by their calls
-        whole[key] = round(sum(r[key] * r["calls"] for r in rows) / calls, 4)
-    whole["samples_per_second"] = round(whole["samples"] / busy, 1) if busy else None
-    return whole
+    row = _summed(rows)
+    calls = max(row["calls"], 1)
+    busy = row["gpu_seconds"] or row["cpu_seconds"]
+    for key in ("p50_ms", "p95_ms"):  # percentiles of all calls are not known: the mean over parts, weighted by calls
+        row[key] = round(sum(r[key] * r["calls"] for r in rows) / calls, 4)
+    row["samples_per_second"] = round(row["samples"] / busy, 1) if busy else None
+    return row
 
 
 def _queue(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    whole = _summed(rows)
-    whole["mean_fill"] = round(sum(r["mean_fill"] * r["batches"] for r in rows) / max(whole["batches"], 1), 3)
-    return whole
+    row = _summed(rows)
+    row["mean_fill"] = round(sum(r["mean_fill"] * r["batches"] for r in rows) / max(row["batches"], 1), 3)
+    return row
 
 
 def _counted(tables: Iterable[Mapping[str, int]]) -> dict[str, int]:
@@ -123,35 +129,35 @@ def _times(tables: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, dic
 
 
 def _peaks(tables: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The most that any worker held; what was waited for is summed."""
-    found: dict[str, float] = {}
+    """Return the maximum of each value over the workers; waiting times are summed."""
+    peaks: dict[str, float] = {}
     for table in tables:
         for key, value in table.items():
-            found[key] = found.get(key, 0) + value if key in _SUMS else max(found.get(key, 0), value)
-    return found
+            peaks[key] = peaks.get(key, 0) + value if key in _SUMS else max(peaks.get(key, 0), value)
+    return peaks
 
 
 def _loads(reports: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Shares of the working time, over all parts by their length."""
+    """Return the loads, as shares of the working time, averaged over all parts by their duration."""
     seconds = sum(float(r["seconds"]) for r in reports) or 1.0
     names = {n: None for r in reports for n in r.get("loads", {})}
     return {n: round(sum(r["loads"].get(n, 0) * r["seconds"] for r in reports) / seconds, 4) for n in names}
 
 
 def _bottleneck(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """That of the parts that took the most time together."""
+    """Return the bottleneck of the parts that together took the most time."""
     weights: Counter[str] = Counter()
     for r in reports:
         weights[r["bottleneck"]["what"]] += r["seconds"]
     if not weights:
-        nothing = "Nothing was left to do."
-        return {"what": "nothing", "share": 0.0, "sentence": nothing, "advice": ""}
+        sentence = "Nothing was left to do."
+        return {"what": "nothing", "share": 0.0, "sentence": sentence, "advice": ""}
     what = weights.most_common(1)[0][0]
     longest = max((r for r in reports if r["bottleneck"]["what"] == what), key=lambda r: float(r["seconds"]))
     return dict(longest["bottleneck"])
 
 
-def _worker(w: Worked) -> dict[str, Any]:
+def _worker(w: WorkerReport) -> dict[str, Any]:
     read = sum(int(r["samples"]["read"]) for r in w.reports)
     busy = sum(float(r["seconds"]) for r in w.reports)
     return {
@@ -171,17 +177,17 @@ def _worker(w: Worked) -> dict[str, Any]:
 def _shares(
     rows: Sequence[Mapping[str, Any]], reports: Sequence[Mapping[str, Any]], seconds: float
 ) -> dict[str, float]:
-    """Shares of a worker's ``seconds`` in which a stage of it was busy, waited and was blocked."""
-    whole = _summed(rows)
-    if whole["kind"] == "chunk":  # the work is in the threads, not in the stage's own one
-        operators = [o for r in reports for o in r["operators"] if o["name"] in whole["operators"]]
+    """Return the shares of a worker's ``seconds`` in which one of its stages was busy, waited and was blocked."""
+    row = _summed(rows)
+    if row["kind"] == "chunk":  # the work is in the worker threads, not in the stage's own thread
+        operators = [o for r in reports for o in r["operators"] if o["name"] in row["operators"]]
         busy = sum(o["gpu_seconds"] or o["cpu_seconds"] for o in operators)
-        whole["busy_seconds"] = busy / max(1, max(int(r.get("threads", 1)) for r in reports))
+        row["busy_seconds"] = busy / max(1, max(int(r.get("threads", 1)) for r in reports))
     keys = ("busy_seconds", "waiting_for_input_seconds", "blocked_on_output_seconds")
-    return {k.removesuffix("_seconds"): round(whole[k] / seconds, 4) if seconds else 0.0 for k in keys}
+    return {k.removesuffix("_seconds"): round(row[k] / seconds, 4) if seconds else 0.0 for k in keys}
 
 
-def _node(name: str, workers: Sequence[Worked], seconds: float) -> dict[str, Any]:
+def _node(name: str, workers: Sequence[WorkerReport], seconds: float) -> dict[str, Any]:
     reports = [r for w in workers for r in w.reports]
     read = sum(int(r["samples"]["read"]) for r in reports)
     return {

@@ -1,4 +1,7 @@
-"""A job by several workers: `run` chooses where they are, and makes one result of what they did."""
+"""Run a job with several workers: choose where they run, and combine their results into one.
+
+Called by `dali-run run` and by `fleet.api`; a job for one process goes to `job.run.run_job`.
+"""
 
 from __future__ import annotations
 
@@ -58,35 +61,37 @@ def run(
     amend: Callable[[dict[str, Any]], dict[str, Any]] = lambda report: report,
 ) -> JobResult:
     """Run the job of a spec, or continue it, with workers ``on`` this machine (``processes:4``) or a Ray cluster
-    (``ray``, ``ray://host:10001``). Without ``on``, a job on several GPUs has a process for each, any other is
-    `run_job`'s, which alone keeps samples for ``look``. ``workers``: at most so many, ``cores`` of each, on a cluster.
-    ``made_of`` and ``amend`` are as for `run_job`, which says what is raised, too.
+    (``ray``, ``ray://host:10001``).
 
-    The output is the one that a single process makes, to the byte, if its shards are cut by samples.
+    Without ``on``, a job on several GPUs has a process for each; all other jobs are run by `run_job`, which alone keeps
+    samples for ``look``. ``workers``: the maximum number of workers, with ``cores`` each, on a cluster. ``made_of``,
+    ``amend`` and the exceptions are those of `run_job`.
+
+    The output equals that of a single process, to the byte, if its shards are cut by samples.
     """
     if on is not None:
         check(on, append, trace)
     local = on is None or _PROCESSES.fullmatch(on) is not None
-    asked = device
+    compile_device = device
     if not local:  # the driver's machine need not have a GPU
-        asked = "cpu" if device == "cpu" else "null"
+        compile_device = "cpu" if device == "cpu" else "null"
     path = known_spec(path)
-    prepared = prepare(path, overrides, device=asked, ahead=on is None)
+    prepared = prepare(path, overrides, device=compile_device, ahead=on is None)
     if names := split_parts(prepared):
-        given: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             "on": on, "workers": workers, "cores": cores, "device": device, "limit": limit, "fresh": fresh,
             "append": append, "trace": trace, "progress": progress, "note": note, "look": look, "made_of": made_of,
             "amend": amend,
         }  # fmt: skip
-        return run_each_part(names, prepared, overrides or {}, lambda changes: run(path, changes, **given))
+        return run_each_part(names, prepared, overrides or {}, lambda changes: run(path, changes, **arguments))
     target = prepared.plan.target
     several = len(target.indices) > 1
-    together = "" if not several else _why_together(prepared, append, trace)
-    alone = on is None and (not several or bool(together))
-    if alone and together:
-        note(f"one process drives all GPUs, because {together}; a process for each does about twice as much")
+    why_one_process = "" if not several else _why_one_process(prepared, append, trace)
+    one_process = on is None and (not several or bool(why_one_process))
+    if one_process and why_one_process:
+        note(f"one process drives all GPUs, because {why_one_process}; a process for each does about twice as much")
     config = write_config(prepared)
-    if alone or (not fresh and _in_one_piece(config)):
+    if one_process or (not fresh and _in_one_piece(config)):
         if not local:
             prepared = prepare(path, overrides, device=device)
         return run_job(path, overrides, device=device, limit=limit, fresh=fresh, append=append, trace=trace,
@@ -98,7 +103,7 @@ def run(
     if why is not None and not config.by_content:
         raise SpecError(f"{path}: parts of this job would not make the files of one process: {why}")
     if why is not None:
-        note(f"{why}, so every part has shards of its own: files are cut otherwise than by one process")
+        note(f"{why}, so every part has shards of its own: files are cut differently than by one process")
     job = _text(path, overrides or {}, target, limit)
     command = {
         "spec": job.path if made_of is None else dict(made_of),
@@ -107,10 +112,10 @@ def run(
         "on": on,
     }
     if fresh and local:
-        opened_once(prepared.plan)  # before the output that there is goes
+        opened_once(prepared.plan)  # before the existing output is removed
     with JobOutput(config, fresh=fresh) as whole:
         if whole.was_joined:
-            return _joined_before(whole)
+            return _finish_join(whole)
         remember(config.url or config.path, command)
         group: AbstractContextManager[WorkerGroup[Any]]
         if local:
@@ -126,26 +131,26 @@ def run(
 
             assert on is not None
             group = Actors(job, on, workers, cores, note)
-        return _led(whole, group, prepared, command, progress, note, amend)
+        return _drive(whole, group, prepared, command, progress, note, amend)
 
 
-def _why_together(prepared: Prepared, append: bool, trace: object) -> str:
-    """Why a job on several GPUs is one process'; empty where each GPU has its own."""
+def _why_one_process(prepared: Prepared, append: bool, trace: object) -> str:
+    """Return why one process must run a job on several GPUs; empty if each GPU can have a process."""
     if append:
         return "inputs are added"
     return "the run is traced" if trace is not None else check_divisible(prepared) or ""
 
 
 def check(on: str, append: bool, trace: object) -> None:
-    """Raises SpecError for a place that does not exist, or what cannot be done there."""
+    """Raise SpecError if the place ``on`` does not exist, or cannot run what is requested."""
     if not (_PROCESSES.fullmatch(on) or _RAY.fullmatch(on)):
         raise SpecError(f"--on must be processes:N, ray or ray://host:port, got {on!r}")
-    for given, option in ((append, "--append"), (trace is not None, "--trace")):
-        if given:
-            raise SpecError(f"{option} is for one process: leave out --on")
+    for is_set, option in ((append, "--append"), (trace is not None, "--trace")):
+        if is_set:
+            raise SpecError(f"{option} needs one process: leave out --on")
 
 
-def _led(
+def _drive(
     whole: JobOutput, workers: AbstractContextManager[WorkerGroup[Any]], prepared: Prepared, command: Mapping[str, Any],
     progress: Callable[[Progress], None], note: Callable[[str], None],
     amend: Callable[[dict[str, Any]], dict[str, Any]],
@@ -174,14 +179,14 @@ def _led(
 
 
 def _in_one_piece(config: WriteConfig) -> bool:
-    """The output is that of one process, finished or not, or of parts that became one."""
+    """Return whether the output is that of one process, finished or not, or of parts that were joined."""
     with state_of(config.where) as root:
         found = output_files_of(root)
         return bool(found) and found[0].part is None and not part_files_of(root)
 
 
-def _joined_before(whole: JobOutput) -> JobResult:
-    """Finish what was interrupted while the parts became one output."""
+def _finish_join(whole: JobOutput) -> JobResult:
+    """Finish joining parts into one output, which was interrupted."""
     root, config = whole.config.path, whole.config
     report = sidecar.read_json(whole.files.report, sidecar.REPORT)
     whole.join(report)

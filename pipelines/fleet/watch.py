@@ -1,4 +1,7 @@
-"""How far the workers of a job are: now, a line for each, and over time, for the report's plots."""
+"""Track the progress of a job's workers: now, one row per worker, and over time, for the report's plots.
+
+Used by `Driver`.
+"""
 
 from __future__ import annotations
 
@@ -8,32 +11,34 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-MOST_ROWS = 240
-"""Rows that are kept for a report; when there are more, every second one goes, and rows come half as often."""
+MAX_ROWS = 240
+"""Maximum number of rows that are kept for a report; above it every second one is removed, and rows are added half as
+often."""
 _FIRST_INTERVAL = 0.1
-_BETWEEN = 0.5
-"""Seconds between rows that current rates are taken from."""
+"""Seconds between rows of a report at the start of a job."""
+_RECENT_INTERVAL = 0.5
+"""Seconds between the rows from which current rates are computed."""
 _WINDOW = 5.0
-"""Seconds over which current rates are taken."""
-_EACH = 0.001
-"""Seconds between two looks for each worker."""
-MOST_LINES = 64
-"""Workers with numbers of their own over time; of more, their machines have some."""
+"""Seconds over which current rates are averaged."""
+_SECONDS_PER_WORKER = 0.001
+"""Seconds between two records of the workers, per worker."""
+MAX_LINES = 64
+"""Maximum number of workers that have curves of their own in the report; of more workers, only machines have curves."""
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """One worker at one moment, by what it and the driver said."""
+class WorkerProgress:
+    """The progress of one worker at one moment. Created by `Driver`."""
 
     name: str
     node: str
     samples: int
-    """It has read them in this run."""
+    """Samples that the worker has read in this run."""
     rejected: int
     part: int | None
-    """The part that it runs."""
+    """Number of the part that the worker runs; None if it has none."""
     parts: int
-    """Those that it has finished."""
+    """Number of parts that the worker has finished."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,47 +47,52 @@ class _Row:
     read: int
     rejected: int
     workers: Mapping[str, int]
-    """Samples of each worker, by its label."""
+    """Samples that each worker has read, by its label."""
     nodes: Mapping[str, int]
 
 
-class Watch:
-    """Rows of what the driver knows, thinned out as a run gets longer. Times are seconds since the job began."""
+class ProgressLog:
+    """The progress of a job over time, in rows that become sparser as the job gets longer. Times are seconds since the
+    job began. Created by `Driver`; used by its thread."""
 
     def __init__(self) -> None:
         self._interval = _FIRST_INTERVAL
         self._rows: list[_Row] = []
         self._recent: deque[_Row] = deque(maxlen=64)
-        self._standings: Sequence[Standing] = ()
+        self._workers: Sequence[WorkerProgress] = ()
 
     def due(self, at: float, workers: int) -> bool:
-        """It is time to `look` at so many ``workers`` again: that takes a share of the driver's time that does not grow
-        with them."""
+        """Return whether it is time to `record` the progress of this number of workers: that takes a share of the
+        driver's time that does not grow with them."""
         if not self._rows:
             return True
-        passed = at - self._last.at
-        return passed >= workers * _EACH and (at - self._rows[-1].at >= self._interval or passed >= _BETWEEN)
+        elapsed = at - self._last.at
+        return elapsed >= workers * _SECONDS_PER_WORKER and (
+            at - self._rows[-1].at >= self._interval or elapsed >= _RECENT_INTERVAL
+        )
 
-    def look(self, at: float, read: int, rejected: int, standings: Sequence[Standing]) -> None:
-        """The job, ``at`` seconds: samples read and rejected by all, and every worker that there was."""
+    def record(self, at: float, read: int, rejected: int, workers_now: Sequence[WorkerProgress]) -> None:
+        """Record the progress at time ``at`` (seconds): samples read and rejected by all workers, and each worker that
+        took part so far."""
         workers: dict[str, int] = {}
         nodes: dict[str, int] = {}
-        for s in standings:
+        for s in workers_now:
             workers[_label(s)] = workers.get(_label(s), 0) + s.samples
             nodes[s.node] = nodes.get(s.node, 0) + s.samples
-        row = _Row(at, read, rejected, workers if len(workers) <= MOST_LINES else {}, nodes)
-        self._standings = standings
-        if not self._recent or at - self._recent[-1].at >= _BETWEEN or len(self._recent) < 8:
+        row = _Row(at, read, rejected, workers if len(workers) <= MAX_LINES else {}, nodes)
+        self._workers = workers_now
+        if not self._recent or at - self._recent[-1].at >= _RECENT_INTERVAL or len(self._recent) < 8:
             self._recent.append(row)
         if not self._rows or at - self._rows[-1].at >= self._interval:
             self._rows.append(row)
-            if len(self._rows) > MOST_ROWS:
+            if len(self._rows) > MAX_ROWS:
                 self._rows = self._rows[::2]
                 self._interval *= 2
         self._last = row
 
     def over_time(self) -> dict[str, Any]:
-        """The rows as columns for a report. Counts add up from the start; a worker that came later has none before."""
+        """Return the rows as columns for a report. Counts add up from the start; a worker that came later has 0
+        before."""
         if not self._rows:
             return {}
         rows = self._rows if self._rows[-1] is self._last else [*self._rows, self._last]
@@ -99,7 +109,7 @@ class Watch:
         }
 
     def now(self) -> dict[str, Any]:
-        """All that is known now; rates are over the last seconds."""
+        """Return the current state of the job; rates are averaged over the last seconds."""
         if not self._recent:
             return {}
         last = self._last
@@ -118,10 +128,10 @@ class Watch:
                 {"name": s.name, "node": s.node, "part": s.part, "parts": s.parts, "done": s.samples,
                  "rejected": s.rejected, "samples_per_second": round(
                      max(0, last.workers.get(_label(s), 0) - first.workers.get(_label(s), 0)) / seconds, 1)}
-                for s in self._standings
+                for s in self._workers
             ],
         }  # fmt: skip
 
 
-def _label(s: Standing) -> str:
+def _label(s: WorkerProgress) -> str:
     return f"{s.name} on {s.node}" if s.node else s.name

@@ -1,7 +1,8 @@
-"""A worker: a process that runs one part of a job after the other, as it is told, and says how far it is.
+"""A worker process: run one part of a job after the other, as the driver assigns them, and report progress.
 
-Whatever it has done stands in the part's journal, so that it can be ended at any moment: politely (an order, SIGTERM,
-or the driver's end, when complete shards are published first) or not.
+All finished work is recorded in the part's journal, so that the process can be ended at any moment: politely (an order,
+SIGTERM, or the driver's end; then complete shards are published first) or not. Forked by the fork server, or started as
+a program.
 """
 
 from __future__ import annotations
@@ -31,34 +32,35 @@ from .job_message import JobMessage, WorkerResources
 from .messages import MessageSocket
 
 Opened = tuple[Sources, Mapping[str, Any]]
-"""Open data sets, and the job's identity."""
-_LONG = ("over_time", "command")
-"""Parts of a report that stay with the worker."""
-NEARLY = 10
-"""Batches that are left to be written where all of a part are read, about: as many are in flight on a GPU, and in the
-queues around it."""
-BEFORE = 0.4
-"""Seconds before its end, at the rate so far, at which a part is nearly done in any case: to open the next one's output
-and to read its first batches takes some tenths."""
-_LOOK = 0.5
-SECONDS_BETWEEN_WORDS = 0.5
-"""How often a worker says how far it is."""
+"""The open data sets, and the identity of the job."""
+_NOT_SENT = ("over_time", "command")
+"""Keys of a report that are not sent to the driver."""
+NEARLY_DONE_BATCHES = 10
+"""Number of unwritten batches at which about all batches of a part have been read: as many are in flight on a GPU, and
+in the queues around it."""
+NEARLY_DONE_SECONDS = 0.4
+"""Seconds before its end, at the rate so far, at which a part counts as nearly done in any case: opening the next
+part's output and reading its first batches takes some tenths of a second."""
+_HANG_CHECK_SECONDS = 0.5
+"""Seconds between two checks for a GPU that hangs, by a thread that waits for another one."""
+SECONDS_BETWEEN_MESSAGES = 0.5
+"""Seconds between two progress messages of a worker."""
 
 
 def problem(error: BaseException) -> dict[str, Any]:
-    """An error that ends a worker, as a message."""
+    """Return the message for an error that ends a worker."""
     kind = "spec" if isinstance(error, SpecError) else "device" if isinstance(error, DeviceError) else "job"
     text = str(error) if isinstance(error, DaliRunError) else f"{type(error).__name__}: {error}"
     return {"problem": text, "kind": kind}
 
 
 def fitted(prepared: Prepared, resources: WorkerResources) -> Prepared:
-    """The job with the threads and the memory of one resources of several on a machine."""
+    """Return the job with the threads and the memory of a worker's ``resources``."""
     return replace(prepared, built=replace(prepared.built, spec=fitted_spec(prepared.spec, resources)))
 
 
 def fitted_spec(spec: Spec, resources: WorkerResources) -> Spec:
-    """A spec with the threads and the memory of one resources."""
+    """Return a spec with the threads and the memory of a worker's ``resources``."""
     settings, memory = spec.pipeline, spec.pipeline.memory
     own = _share(memory.host, HOST_SHARE, resources.share)
     gpu = memory.gpu if resources.gpu_share == 1 else _share(memory.gpu, GPU_SHARE, resources.gpu_share)
@@ -72,33 +74,35 @@ def _share(limit: Limit, default: float, share: float) -> Limit:
 
 
 def bind_to(resources: WorkerResources) -> None:
-    """Bind this process to its cores and its GPU: before the first thread, and before CUDA is asked anything."""
+    """Bind this process to its cores and its GPU. Called before the first thread starts, and before CUDA is
+    initialised."""
     if resources.visible is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = resources.visible
     if resources.cpus and hasattr(os, "sched_setaffinity"):
-        with contextlib.suppress(OSError):  # a control group without these cores
+        with contextlib.suppress(OSError):  # the control group may not have these cores
             os.sched_setaffinity(0, resources.cpus)
 
 
-class _Running:
-    """A part that runs, or has run."""
+class _RunningPart:
+    """A part that the worker runs, or has run. Created by `WorkerLoop`."""
 
-    def __init__(self, before: _Running | None, few: int) -> None:
-        """``before``: the part before it, of which is told first. With ``few`` samples left it is nearly done, or where
-        so little is left that it ends soon."""
+    def __init__(self, before: _RunningPart | None, nearly_done_samples: int) -> None:
+        """``before``: the part before it, which reports its end first. ``nearly_done_samples``: the number of remaining
+        samples at which the part is nearly done."""
         self.before = before
-        self.few = few
+        self.nearly_done_samples = nearly_done_samples
         self.nearly = threading.Event()
         self.thread: threading.Thread | None = None
 
     def join(self) -> None:
-        """Wait until it has ended, and that was told; not for a GPU that hangs."""
+        """Wait until the part has ended and this was reported; stop waiting if a GPU hangs."""
         while self.thread is not None and self.thread.is_alive() and not any_hung():
-            self.thread.join(_LOOK)
+            self.thread.join(_HANG_CHECK_SECONDS)
 
 
 class WorkerLoop:
-    """The loop of one worker."""
+    """The main loop of one worker process. Created by the fork server, or by the program's main; `run` blocks until the
+    worker ends."""
 
     def __init__(self, messages: MessageSocket, resources: WorkerResources) -> None:
         self._messages = messages
@@ -108,16 +112,16 @@ class WorkerLoop:
         self._command: Mapping[str, Any] = {}
 
     def run(self, job: JobMessage, opened: Opened | None) -> None:
-        """Work until there is no more to do, on data sets that are open already, if any. Problems are told, not
-        raised."""
+        """Run parts until there is no more work, on data sets that are open already, if ``opened`` is given. Errors are
+        reported, not raised."""
         signal.signal(signal.SIGTERM, lambda *_: self._end())
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the driver's to hear
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver handles Ctrl-C
         try:
             bind_to(self._seat)
             with job.file() as path:
                 prepared = fitted(prepare(path, job.overrides, device=job.device), self._seat)
-            lent = None if opened is None else opened[0]
-            with Sources(prepared.plan, prepared.spec.pipeline.batch_size, lent) as sources:
+            open_sources = None if opened is None else opened[0]
+            with Sources(prepared.plan, prepared.spec.pipeline.batch_size, open_sources) as sources:
                 who = identity(prepared, sources) if opened is None else opened[1]
                 open_job = OpenJob(prepared, sources, who, job.limit)
                 self._command = {"spec": job.path, "overrides": dict(job.overrides), "device": job.device}
@@ -126,7 +130,7 @@ class WorkerLoop:
                 threading.Thread(target=self._listen, name="orders", daemon=True).start()
                 self._serve(open_job)
                 if not any_hung():
-                    with contextlib.suppress(Exception):  # a GPU that failed fails again, and all is told
+                    with contextlib.suppress(Exception):  # a failed GPU fails again, and everything was reported
                         open_job.close()
         except Exception as e:
             self._messages.send(problem(e))
@@ -137,25 +141,26 @@ class WorkerLoop:
                 self._orders.put(order)
             else:
                 break
-        self._end()  # told so, or the driver is gone
+        self._end()  # a stop order, or the driver has ended
 
     def _end(self) -> None:
         self._stop.set()
         self._orders.put(None)
 
     def _serve(self, job: OpenJob) -> None:
-        """Run parts in turn, each in a thread. A GPU would wait at the end of a part, until its last shards are written
-        and the first batches of the next one read: so that begins a few batches before."""
-        last: _Running | None = None
+        """Run the parts one after the other, each in a thread. On a GPU, the next part begins a few batches before the
+        end of the last one: otherwise the GPU would wait until the last shards are written and the first batches of the
+        next part are read."""
+        last: _RunningPart | None = None
         while not self._stop.is_set() and (order := self._orders.get()) is not None:
             part = order["part"][0], order["part"][1]
-            last = _Running(last, NEARLY * job.prepared.spec.pipeline.batch_size)
+            last = _RunningPart(last, NEARLY_DONE_BATCHES * job.prepared.spec.pipeline.batch_size)
             last.thread = threading.Thread(
                 target=self._part, name=f"part {part[0]}", args=(job, part, range(*order["range"]), last), daemon=True
             )
             last.thread.start()
             last.nearly.wait()
-            if job.prepared.target.device == "cpu":  # whose threads all have work to the end
+            if job.prepared.target.device == "cpu":  # the threads of a CPU job have work to the end
                 last.thread.join()
             elif not self._stop.is_set():
                 self._messages.send({"soon": part[0]})
@@ -163,35 +168,35 @@ class WorkerLoop:
             last.join()
             last = last.before
 
-    def _part(self, job: OpenJob, part: tuple[int, int], span: range, running: _Running) -> None:
-        """Run a part, and tell how it ended once that was told of the one before. Where the worker is of no use any
-        more, nothing else is begun."""
-        told: dict[str, Any] | None = None
-        good = False
+    def _part(self, job: OpenJob, part: tuple[int, int], span: range, running: _RunningPart) -> None:
+        """Run a part, and report its end after that of the part before it. If the worker cannot continue, no further
+        part is begun."""
+        report_message: dict[str, Any] | None = None
+        can_continue = False
         try:
-            ended = (result := job.run(part, span, self._teller(part, running), self._command)).job
-            report = {k: v for k, v in ended.report.items() if k not in _LONG}
-            told = {"ended": part[0], "code": ended.exit_code, "text": ended.message, "written": result.written,
+            ended = (result := job.run(part, span, self._progress_callback(part, running), self._command)).job
+            report = {k: v for k, v in ended.report.items() if k not in _NOT_SENT}
+            report_message = {"ended": part[0], "code": ended.exit_code, "text": ended.message, "written": result.written,
                     "rejected": result.rejected, "left_out": result.left_out, "report": report,
                     "final": ended.final}  # fmt: skip
-            good = ended.exit_code != FAILED and not any_hung()  # a fresh process may have better luck
+            can_continue = ended.exit_code != FAILED and not any_hung()  # a fresh process may succeed
         except BusyError as e:
-            told, good = {"busy": part[0], "owner": e.owner, "text": str(e)}, True
+            report_message, can_continue = {"busy": part[0], "owner": e.owner, "text": str(e)}, True
         except KeyboardInterrupt:
             pass
         except Exception as e:
-            told, good = {**problem(e), "part": part[0]}, not isinstance(e, DeviceError)
+            report_message, can_continue = {**problem(e), "part": part[0]}, not isinstance(e, DeviceError)
         finally:
-            if not good:
+            if not can_continue:
                 self._end()
             running.nearly.set()
             if running.before is not None and not any_hung():
                 running.before.join()
             running.before = None
-            if told is not None:
-                self._messages.send(told)
+            if report_message is not None:
+                self._messages.send(report_message)
 
-    def _teller(self, part: tuple[int, int], running: _Running) -> Callable[[Progress], None]:
+    def _progress_callback(self, part: tuple[int, int], running: _RunningPart) -> Callable[[Progress], None]:
         last = 0.0
 
         def tell(state: Progress) -> None:
@@ -199,24 +204,24 @@ class WorkerLoop:
             if self._stop.is_set():
                 raise KeyboardInterrupt
             if state.done:
-                soon = BEFORE * state.done / max(time.perf_counter() - state.started, 1e-9)
-                if state.total - state.done <= max(running.few, soon):
+                soon = NEARLY_DONE_SECONDS * state.done / max(time.perf_counter() - state.started, 1e-9)
+                if state.total - state.done <= max(running.nearly_done_samples, soon):
                     running.nearly.set()
             now = time.monotonic()
-            if now - last >= SECONDS_BETWEEN_WORDS:
+            if now - last >= SECONDS_BETWEEN_MESSAGES:
                 last = now
                 self._messages.send({"at": part[0], "left": state.total - state.done, "rejected": state.rejected})
 
         return tell
 
 
-if __name__ == "__main__":  # a process of its own, not a fork: see `fork_server.ForkServer`
+if __name__ == "__main__":  # started as a program, not forked: see `fork_server.ForkServer`
     with os.fdopen(int(sys.argv[2]), "rb") as file:
-        told = json.load(file)
-    given = JobMessage(**told["job"])
+        fields = json.load(file)
+    given = JobMessage(**fields["job"])
     given.enter_folder()
-    WorkerLoop(MessageSocket(socket.socket(fileno=int(sys.argv[1]))), WorkerResources.of(told["resources"])).run(
+    WorkerLoop(MessageSocket(socket.socket(fileno=int(sys.argv[1]))), WorkerResources.of(fields["resources"])).run(
         given, None
     )
     sys.stderr.flush()
-    os._exit(0)  # as a fork ends: what a library leaves running is nobody's any more
+    os._exit(0)  # as forks end: threads that a library left running are ignored

@@ -20,7 +20,7 @@ NURSERY = """
 import signal, socket
 from dali_run.pipelines.fleet import fork_server
 
-fork_server.cuda_was_asked = lambda *_: {asked}
+fork_server.cuda_is_initialised = lambda *_: {asked}
 fork_server.ForkServer(socket.socket(fileno={fd})).run()
 """
 SEES = """
@@ -53,12 +53,12 @@ write: {writer: tfrecord, path: out, shard: {samples: 2}, fields: {x: {encode: r
 
 
 def test_open_devices_of_the_driver_tell_of_cuda(tmp_path: Path) -> None:
-    assert not fork_server.cuda_was_asked(tmp_path / "nowhere")
+    assert not fork_server.cuda_is_initialised(tmp_path / "nowhere")
     for number, leads in enumerate(("/dev/null", "socket:[17]", "/home/dev/nvidia0")):
         (tmp_path / str(number)).symlink_to(leads)
-    assert not fork_server.cuda_was_asked(tmp_path)
+    assert not fork_server.cuda_is_initialised(tmp_path)
     (tmp_path / "9").symlink_to("/dev/nvidiactl")
-    assert fork_server.cuda_was_asked(tmp_path)
+    assert fork_server.cuda_is_initialised(tmp_path)
 
 
 @pytest.mark.parametrize("asked", [False, True])

@@ -337,7 +337,7 @@ def test_what_cannot_be_opened_is_said_once(spec: Path) -> None:
     ("arguments", "said"),
     [
         ({"on": "moon"}, "processes:N, ray or ray://host:port"),
-        ({"on": "processes:2", "append": True}, "--append is for one process"),
+        ({"on": "processes:2", "append": True}, "--append needs one process"),
         ({"on": "processes:2", "overrides": {"write.shard": "{}"}}, "would not make the files of one process"),
     ],
 )
@@ -399,7 +399,11 @@ def test_workers_that_cannot_be_started_leave_nothing_open(spec: Path, tmp_path:
         for _ in range(2):
             os.kill(group._fork_server.pid, signal.SIGKILL)
             group._fork_server.wait()
-            with pytest.raises(JobError, match="workers' process") if group._fork_servers > 1 else nullcontext():
+            with (
+                pytest.raises(JobError, match="process that forks workers")
+                if group._fork_servers > 1
+                else nullcontext()
+            ):
                 group.fill(len(group.workers) + 1)
     gc.collect()
 

@@ -23,7 +23,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
 def actors(monkeypatch: pytest.MonkeyPatch, nodes: Any, notes: list[str], *, alone: bool) -> on_ray.Actors:
     monkeypatch.setitem(__import__("sys").modules, "ray", SimpleNamespace(nodes=nodes))
     made = on_ray.Actors(JobMessage("spec.yaml", "", {}, "cpu", None, str(Path.cwd())), "ray", None, 2, notes.append)
-    made._alone, made._gpu, made._cores = alone, False, 2
+    made._own_cluster, made._gpu, made._cores = alone, False, 2
     return made
 
 

@@ -15,7 +15,7 @@ from dali_run.pipelines.fleet.driver import Driver
 from dali_run.pipelines.fleet.job_message import WorkerResources
 from dali_run.pipelines.fleet.job_output import Part
 from dali_run.pipelines.fleet.messages import MessageSocket
-from dali_run.pipelines.fleet.worker import NEARLY, WorkerLoop
+from dali_run.pipelines.fleet.worker import NEARLY_DONE_BATCHES, WorkerLoop
 from dali_run.pipelines.job.part import PartResult
 from dali_run.pipelines.job.run import CLEAN, FAILED, INTERRUPTED, JobResult, Progress
 from dali_run.writers.shards.rejects import RejectLimit
@@ -67,7 +67,7 @@ def served(job: Job) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("device", ["gpu", "null"])
 def test_a_part_begins_while_the_last_one_ends_and_is_told_of_after_it(device: str) -> None:
-    few = NEARLY * BATCH
+    few = NEARLY_DONE_BATCHES * BATCH
 
     def first(tell: Callable[[int], None]) -> int:
         tell(0)
@@ -97,7 +97,7 @@ def test_on_the_cpu_parts_follow_each_other() -> None:
 
 def test_a_part_is_nearly_done_where_little_time_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many batches that is: the next one takes some tenths of a second to open and to read."""
-    monkeypatch.setattr(worker, "BEFORE", 1e9)
+    monkeypatch.setattr(worker, "NEARLY_DONE_SECONDS", 1e9)
 
     def first(tell: Callable[[int], None]) -> int:
         tell(1)
