@@ -140,17 +140,18 @@ def run_job(
     """Run the job of a spec, or continue it where it stopped, as ``dali-run run`` does.
 
     ``spec`` is the path of a YAML or JSON file, ``my_module.py:pipeline_fn``, or a spec as a mapping, whose relative
-    paths start from the working directory. ``variables`` set what ``vars:`` declares (``data="/mnt/train"``);
-    ``overrides`` set any value by its path (``{"pipeline.batch_size": 256}``) and are stronger. ``device``, ``limit``,
-    ``fresh``, ``append``, ``num_shards`` with ``shard_id`` are the options of the command. ``progress`` is called after
-    every batch, ``note`` with every line about a part of the spec that has no effect. ``on`` gives the job out to
-    processes (``processes:4``) or a Ray cluster (``ray``), with at most so many ``workers`` of so many ``cores``.
+    paths start from the working directory. ``variables`` set the variables that the spec declares under ``vars:``
+    (``data="/mnt/train"``); ``overrides`` set any value by its path (``{"pipeline.batch_size": 256}``) and take
+    precedence. ``device``, ``limit``, ``fresh``, ``append``, and ``num_shards`` with ``shard_id`` are the options of
+    the command. ``progress`` is called after every batch, ``note`` with every line about a part of the spec that has no
+    effect. ``on`` distributes the job to processes (``processes:4``) or a Ray cluster (``ray``), with at most
+    ``workers`` workers of ``cores`` cores each.
 
-    Calling it again after it failed continues the job: an orchestrator's retry needs nothing else. An output that is
-    complete already is reported as such (``ran`` is False) without any work.
+    After a failure, the same call continues the job: an orchestrator's retry needs nothing else. If the output is
+    already complete, nothing is done and ``ran`` is False.
 
-    Raises SpecError (everything that is wrong with the spec), DeviceError (a GPU that the spec insists on is missing),
-    JobError (the job failed: what ended it, and what to do), KeyboardInterrupt (interrupted; finished shards are kept).
+    Raises SpecError (everything that is wrong with the spec), DeviceError (a GPU that the spec requires is missing),
+    JobError (the job failed: the reason, and what to do), KeyboardInterrupt (interrupted; finished shards are kept).
     """
     changes = FromProgram("run_job", _with_plain_paths(overrides or {}), _with_plain_paths(variables), _ARGUMENTS)
     part = (shard_id, num_shards) if num_shards != 1 or shard_id else None

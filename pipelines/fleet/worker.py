@@ -176,9 +176,10 @@ class WorkerLoop:
         try:
             ended = (result := job.run(part, span, self._progress_callback(part, running), self._command)).job
             report = {k: v for k, v in ended.report.items() if k not in _NOT_SENT}
-            report_message = {"ended": part[0], "code": ended.exit_code, "text": ended.message, "written": result.written,
-                    "rejected": result.rejected, "left_out": result.left_out, "report": report,
-                    "final": ended.final}  # fmt: skip
+            report_message = {
+                "ended": part[0], "code": ended.exit_code, "text": ended.message, "written": result.written,
+                "rejected": result.rejected, "left_out": result.left_out, "report": report, "final": ended.final,
+            }  # fmt: skip
             can_continue = ended.exit_code != FAILED and not any_hung()  # a fresh process may succeed
         except BusyError as e:
             report_message, can_continue = {"busy": part[0], "owner": e.owner, "text": str(e)}, True

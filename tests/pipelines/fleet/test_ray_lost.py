@@ -36,7 +36,7 @@ def test_a_node_of_our_own_that_is_gone_ends_the_job(monkeypatch: pytest.MonkeyP
     group = actors(monkeypatch, lambda: node(state[0]), notes, alone=True)
     assert group.room() == 2
     state[0] = False
-    clock.now += on_ray._LOOK
+    clock.now += on_ray._NODES_SECONDS
     group.room()
     clock.now += on_ray._GONE
     with pytest.raises(JobError, match=r"node that this job started on this machine is gone.*same command again"):
