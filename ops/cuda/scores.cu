@@ -35,11 +35,13 @@ extern "C" __global__ void __launch_bounds__(256)
         // In units of 1 / down of a row and 1 / across of a column a cell reaches from here ...
         const long long top = i * rows, left = j * columns, bottom = top + rows, right = left + columns;
         const long long first = top / down, begin = left / across;  // ... and these pixels have a part in it
-        const long long height = (bottom + down - 1) / down - first, width = (right + across - 1) / across - begin;
-        for (long long at = lane; at < height * width; at += 32) {
-            const long long y = first + at / width, x = begin + at % width;
-            const long long tall = min(bottom, (y + 1) * down) - max(top, y * down);
-            const long long wide = min(right, (x + 1) * across) - max(left, x * across);
+        const unsigned height = static_cast<unsigned>((bottom + down - 1) / down - first);
+        const unsigned width = static_cast<unsigned>((right + across - 1) / across - begin);
+        for (unsigned at = lane; at < height * width; at += 32) {  // a sample has fewer than 2^31 elements
+            const unsigned line = at / width;
+            const long long y = first + line, x = begin + (at - line * width);
+            const int tall = static_cast<int>(min(bottom, (y + 1) * down) - max(top, y * down));
+            const int wide = static_cast<int>(min(right, (x + 1) * across) - max(left, x * across));
             total += tall * wide * gray(image, y * columns + x, channels);
         }
     }
@@ -113,15 +115,13 @@ extern "C" __global__ void __launch_bounds__(256)
     const int end = some ? gray(image, static_cast<long long>(rows) * columns - 1, channels) : 0;
     long long laplacian = 0, squares = 0, colour = 0;
     int top = 0, left = 0, bottom = 0, right = 0;
-    const long long stop = static_cast<long long>(last) * columns;
-    for (long long at = static_cast<long long>(first) * columns + t; at < stop; at += 256) {
-        const int y = static_cast<int>(at / columns), x = static_cast<int>(at - static_cast<long long>(y) * columns);
+    const unsigned stop = static_cast<unsigned>(last) * columns;  // a sample has fewer than 2^31 elements
+    for (unsigned at = static_cast<unsigned>(first) * columns + t; at < stop; at += 256) {
+        const int y = static_cast<int>(at / columns), x = static_cast<int>(at) - y * columns;
         const int level = gray(image, at, channels);
         if (wanted & (ENTROPY | BRIGHTNESS)) atomicAdd(&counts[level], 1u);
         if (wanted & SHARPNESS) {
-            const long long line = static_cast<long long>(y) * columns;
-            const long long up = static_cast<long long>(within(y - 1, rows)) * columns;
-            const long long down = static_cast<long long>(within(y + 1, rows)) * columns;
+            const int line = y * columns, up = within(y - 1, rows) * columns, down = within(y + 1, rows) * columns;
             const int v = gray(image, up + x, channels) + gray(image, down + x, channels) +
                           gray(image, line + within(x - 1, columns), channels) +
                           gray(image, line + within(x + 1, columns), channels) - 4 * level;
@@ -129,7 +129,7 @@ extern "C" __global__ void __launch_bounds__(256)
             squares += v * v;
         }
         if ((wanted & SATURATION) && channels == 3) {
-            const byte* pixel = image + 3 * at;
+            const byte* pixel = image + 3ll * at;
             const int most = max(max(static_cast<int>(pixel[0]), static_cast<int>(pixel[1])), static_cast<int>(pixel[2]));
             const int least = min(min(static_cast<int>(pixel[0]), static_cast<int>(pixel[1])), static_cast<int>(pixel[2]));
             if (most > 0) colour += (510 * (most - least) + most) / (2 * most);
