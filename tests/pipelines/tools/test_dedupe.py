@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from dali_run.cli import main as cli
 from dali_run.ops.errors import DaliRunError, JobError, SpecError
 from dali_run.pipelines.tools.dedupe import clusters_page, deduplicate, score_files
 from dali_run.pipelines.tools.dedupe.deduplicate import DedupeOptions, write_keys
+from tests.kit.long import long_only
 from tests.kit.pages import Page
 
 NEAR = 0x0123456789ABCDEF
@@ -268,3 +271,39 @@ def test_the_page_shows_the_largest_clusters(tmp_path: Path, monkeypatch: pytest
     assert [[m.key for m in members] for members in shown] == [["30", "31", "32"], ["40", "41", "42"]]
     assert "5 rows, of which 3 are shown" in (page := clusters_page.clusters_page(found, None, ["x"]))
     assert "The 2 largest of 5 clusters" in page
+
+
+MANY = """
+import resource, sys
+import numpy as np, pyarrow as pa, pyarrow.parquet as pq
+from pathlib import Path
+from dali_run.pipelines.tools.dedupe.deduplicate import DedupeOptions, deduplicate, write_keys
+
+path, n = sys.argv[1], int(sys.argv[2])
+random = np.random.default_rng(0)
+pairs = random.integers(0, 1 << 64, n // 2, dtype=np.uint64)
+for part in range(4):  # row i and row i + n // 2 differ in one bit
+    i = np.arange(part * n // 4, (part + 1) * n // 4)
+    turned = np.where(i < n // 2, np.uint64(0), np.uint64(1) << (i % 64).astype(np.uint64))
+    keys = pa.array(i).cast(pa.string())
+    table = pa.table({"key": keys, "phash": pairs[i % (n // 2)] ^ turned, "content_hash": i.astype(np.uint64)})
+    pq.write_table(table, f"{path}/{part}.parquet", row_group_size=1 << 16)
+del pairs, table, keys, i, turned
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+found = deduplicate([path], DedupeOptions(distance=3))
+write_keys(found, Path(path, "k.txt"))
+assert found.summary() == {"rows": n, "kept": n // 2, "exact": 0, "near": n // 2, "clusters": n // 2, "largest": 2,
+                           "distance": 3}
+print(before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@long_only
+def test_a_row_costs_28_bytes_while_hashes_are_compared(tmp_path: Path) -> None:
+    """And the keys of clusters no more than two million of them take."""
+    peaks = []
+    for n in (1_000_000, 16_000_000):
+        (tmp_path / str(n)).mkdir()
+        command = [sys.executable, "-c", MANY, str(tmp_path / str(n)), str(n)]
+        peaks.append(int(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[1]))
+    assert peaks[1] < 1024 * 1024 + 28 * 16_000_000 // 1024, f"peaks in KiB: {peaks}"
