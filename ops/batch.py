@@ -135,7 +135,7 @@ class Samples:
                 for r, k in zip(record.tolist(), part.tolist(), strict=True)]  # fmt: skip
 
     def _names_of(self, index: I64) -> list[bytes]:
-        told = getattr(self.origins, "keys", None)  # data sets may know them without making an Origin of each
+        told = getattr(self.origins, "keys", None)  # data sets may have the keys without creating an Origin for each
         if told is not None:
             return list(told(index))
         return [self.origins.origin(i).key.encode("utf-8", "surrogateescape") for i in index.tolist()]
@@ -178,7 +178,7 @@ class Batch:
     offsets: I64
     """int64[N]: index in ``data`` of each sample's first element."""
     shapes: I32
-    """int32[N, ndim]: the shape of each sample."""
+    """Shape of each sample, int32[N, ndim]."""
     layout: str
     """Layout: one letter per dimension (``HWC``, ``FHWC``, ``CHW``); empty if there is none."""
     samples: Samples
@@ -216,7 +216,7 @@ class Batch:
     @property
     def sizes(self) -> I64:
         """Elements per sample, int64[N]."""
-        if self.shapes.shape[1] < 2:  # np.prod costs more than all else on small batches
+        if self.shapes.shape[1] < 2:  # np.prod takes longer than all other work on small batches
             return np.ones(len(self.shapes), np.int64) if self.ndim == 0 else self.shapes[:, 0].astype(np.int64)
         return elements(self.shapes)
 
@@ -225,7 +225,7 @@ class Batch:
         """Bytes of the samples, without gaps."""
         if self._nbytes < 0:  # counted once: statistics and memory accounting read it again and again
             n, ndim = self.shapes.shape
-            if n == 1:  # a batch of one costs as much as its overhead
+            if n == 1:  # for a batch of one sample, overhead dominates
                 count = math.prod(self.shapes[0].tolist())
             else:
                 count = n if ndim == 0 else int(np.add.reduce(self.shapes if ndim == 1 else self.sizes, axis=None))
@@ -377,7 +377,7 @@ class Batch:
     def allocate(empty: Any, shapes: I32, dtype: Any, layout: str, samples: Samples) -> Batch:
         """Return an uninitialised packed batch; ``empty(n, dtype)`` allocates the flat array (np.empty, ctx.empty)."""
         shapes = np.ascontiguousarray(shapes, np.int32)
-        if len(shapes) == 1:  # a batch of one costs as much as its overhead
+        if len(shapes) == 1:  # for a batch of one sample, overhead dominates
             total = math.prod(shapes[0].tolist())
             return Batch(empty(total, np.dtype(dtype)), np.zeros(1, np.int64), shapes, layout, samples)
         offsets, total = packed_places(shapes)
@@ -444,14 +444,14 @@ def elements(shapes: npt.NDArray[Any]) -> I64:
     """Return the elements per sample, int64[N], for ``shapes`` [N, D]."""
     counts: I64
     if len(shapes) <= 64 or shapes.shape[1] == 0:
-        counts = np.multiply.reduce(shapes, axis=1, dtype=np.int64)  # half of what np.prod costs on small batches
+        counts = np.multiply.reduce(shapes, axis=1, dtype=np.int64)  # half the time of np.prod on small batches
         return counts
     key = shapes.tobytes() if len(shapes) <= _FEW else b""
     known = _counted.get((shapes.dtype, shapes.shape, key)) if key else None
     if known is not None:
         return known.copy()
     counts = shapes[:, 0].astype(np.int64)
-    for k in range(1, shapes.shape[1]):  # along columns: a quarter of what rows cost on large batches
+    for k in range(1, shapes.shape[1]):  # column by column: a quarter of the time of row by row on large batches
         counts *= shapes[:, k]
     if key:
         if len(_counted) >= _REMEMBERED:

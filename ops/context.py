@@ -189,7 +189,7 @@ class Context:
             repeated[:] = value
             return repeated
         if not parameter(type(self.op), name).is_vector:
-            sizes = given.sizes if given.ndim else None  # numbers are one value each
+            sizes = given.sizes if given.ndim else None  # scalar arguments have one value per sample
             if sizes is not None and (sizes != 1).any():
                 for i in np.flatnonzero(sizes != 1).tolist():
                     self.reject(i, "bad_argument", f"{name} must be one value, got {int(sizes[i])}")

@@ -60,7 +60,8 @@ def _round_to_integers(values: npt.NDArray[Any], out: np.dtype[Any]) -> npt.NDAr
     with np.errstate(invalid="ignore"):  # inf - inf, and NaN
         rounded += np.copysign(np.abs(values - rounded) >= 0.5, values)
     ends = np.iinfo(out)
-    below, above = values <= ends.min, values >= ends.max  # the ends may round outwards as floats, hence the masks
+    # as floats, the limits of the type may be rounded outwards, hence the masks
+    below, above = values <= ends.min, values >= ends.max
     plain = ~(below | above | np.isnan(values))
     result = np.zeros(values.shape, out)
     np.copyto(result, rounded, where=plain, casting="unsafe")

@@ -89,7 +89,7 @@ class Copies(Protocol):
         ...
 
     def holds(self, batch: Batch) -> bool:
-        """Whether the batch's data is on this device."""
+        """Return whether the batch's data is on this device."""
         ...
 
     def wait(self) -> None:

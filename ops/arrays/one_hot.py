@@ -46,7 +46,7 @@ class OneHot(Operator, name="one_hot"):
         if self.axis is None and all(d == 1 for d in data.shape):
             return Spec((self.num_classes,), self.dtype, with_axis("", self.axis_name, 0, 0))
         if self.axis is None and None in data.shape:
-            return Spec(None, self.dtype, "")  # scalars or not: the batch decides
+            return Spec(None, self.dtype, "")  # the batch decides whether samples are scalars
         at = self._axis(len(data.shape))
         shape = (*data.shape[:at], self.num_classes, *data.shape[at:])
         return Spec(shape, self.dtype, with_axis(data.layout, self.axis_name, at, len(data.shape)))

@@ -244,7 +244,7 @@ class Squeeze(Operator, name="squeeze"):
 
     def _axes(self, layout: str, ndim: int) -> list[int]:
         if self.axis_names is None:
-            return resolve_axes(self.axes or (), ndim) if ndim else []  # DALI lets scalars be
+            return resolve_axes(self.axes or (), ndim) if ndim else []  # DALI accepts scalars
         missing = [a for a in self.axis_names if a not in layout]
         if missing:
             raise SpecError(f"axis {missing[0]!r} of axis_names is not in the layout {layout or '(none)'!r}")

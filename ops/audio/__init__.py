@@ -1,1 +1,1 @@
-"""Audio: decoding, resampling, and features from spectra."""
+"""Audio operators: decoding, encoding, resampling, spectra and features."""

@@ -79,7 +79,7 @@ def open_memory(data: npt.NDArray[np.uint8], max_samples: int) -> Decoded | None
         and samples <= max_samples
         and len(values) < round(float(said * (stream.time_base or 0)) * rate)
     ):
-        return None  # it ends early
+        return None  # the file ends early
     return Decoded(np.ascontiguousarray(values), rate, kind.upper())
 
 

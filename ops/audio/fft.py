@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-_ROW = 16  # floats of a row, `lanes_cpu.ROW`
+_ROW = 16  # floats per row, as `lanes_cpu.ROW`
 
 
 @dataclass(frozen=True, slots=True)

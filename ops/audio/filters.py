@@ -22,7 +22,7 @@ _DALI_STEPS = 64
 MAX_PHASES = 1024
 """Maximum number of phases for which taps are tabulated. Randomly drawn rates have thousands of phases: a table that is
 used once took 80 ms to compute."""
-_MAX = 1 << 18  # numbers in a table for every phase
+_MAX = 1 << 18  # maximum numbers in a table of taps for every phase
 _MAX_TORCHAUDIO = 1 << 24
 TURNS = 64
 """Cycles through all phases that a block of threads on a GPU computes (cuda/audio/resample.cu has the same

@@ -40,7 +40,8 @@ def bilinear(src, base, sizes, blue, dst, out_base, wide):
             _widened(src, s + (y + 1) * columns, columns, wide, (y + 1) % 3)
             line, turned = to + y * width, (y + 1 + blue[i, 0]) & 1 != 0
             for begin in range(0, inner, PIXELS):
-                k = max(min(begin, inner - PIXELS), 0)  # the last ones again, with what is left
+                # the last columns overlap earlier ones, which are computed again
+                k = max(min(begin, inner - PIXELS), 0)
                 even = ((k + blue[i, 1]) & 1 == 0) != turned
                 if inner < PIXELS:
                     coloured(wide, (y - 1) % 3, y % 3, (y + 1) % 3, k, even, turned, few, 0)

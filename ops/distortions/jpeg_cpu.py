@@ -117,4 +117,5 @@ def distort(src, base, extents, quality, factors, dst, to):
                 line = target + U(done * width * 3)
                 write_line(done, window, parts, planes_at, wide_at, room, sums_at, 3, False, line)
                 done += 1
-    return len(lines) + len(edge) + len(planes) + len(few) + len(wide) + len(sums)  # they are there until now
+    # keeps these arrays alive until here
+    return len(lines) + len(edge) + len(planes) + len(few) + len(wide) + len(sums)

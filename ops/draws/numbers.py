@@ -191,7 +191,7 @@ class Elements:
         self._shapes = shapes
         self.total = n if ndim == 0 else int(self.counts.sum())
         self.single = ndim == 0 or (self.total == n and bool((self.counts == 1).all()))
-        """Every sample has one element."""
+        """Whether every sample has one element."""
         self.streams = ctx.streams()
 
     @functools.cached_property
@@ -545,7 +545,8 @@ class Choice(Operator, name="random.choice"):
             return None
         drawn = min(math.prod(max(extent, 0) for extent in self.shape), 1 << 40)
         shapes = inputs[0].shapes.astype(np.int64)
-        return drawn * sizes_of(shapes[:, 1:]), np.full(len(shapes), 40 * drawn)  # its place, in words of 64 bits
+        # index and draws per element, in 64-bit words
+        return drawn * sizes_of(shapes[:, 1:]), np.full(len(shapes), 40 * drawn)
 
     def cpu(self, ctx: Context, candidates: Batch, *like: Batch) -> Batch:
         drawn = _shapes(ctx, *like)

@@ -163,7 +163,7 @@ class _Aligned:
         self.out = out
         self.layout = layout
         self.full = [s is out or bool((s == out).all()) for s in shapes]
-        """Every sample has the shape of the result."""
+        """For each input, whether every sample has the shape of the result."""
         self.scalar = [s.shape[1] == 0 or bool((s == 1).all()) for s in shapes]
         """For each input, whether every sample is a single value."""
 
@@ -199,7 +199,7 @@ def _compiled(program: Program, batches: Sequence[Batch], given: _Aligned, out: 
         return True
     if any(b.data.strides[0] != b.data.itemsize for b in batches):
         return False
-    if all(given.full) and all(b.is_packed for b in batches):  # as one long sample
+    if all(given.full) and all(b.is_packed for b in batches):  # treated as one long sample
         starts = np.array([[b.offsets[0]] for b in batches])
         periods, sizes, to = np.zeros((inputs, 1), np.int64), np.array([out.data.size]), np.zeros(1, np.int64)
     else:

@@ -168,7 +168,7 @@ def planned(what: Typed, names: tuple[str, ...], dtypes: tuple[np.dtype[Any], ..
     kind = _KINDS[what.dtype]
     last = bool(writer.functions) and writer.functions[-1][1] == found
     if not last:
-        return None  # a conversion alone
+        return None  # the expression is only a conversion
     direct = kind >= I32
     return Program(
         np.array(writer.functions, np.int64), np.array(writer.kinds, np.int64).reshape(-1, 4),

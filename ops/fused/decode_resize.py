@@ -88,7 +88,7 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
 
     def estimate_memory(self, stage: Stage, *inputs: Batch) -> tuple[I64, I64] | None:
         elements, besides = self.decode.estimate_memory(stage, *inputs)
-        return elements, besides + elements if stage == "cpu" else besides  # on a GPU there is no picture between
+        return elements, besides + elements if stage == "cpu" else besides  # on a GPU there is no intermediate image
 
     def cpu(self, ctx: Context, encoded: Batch) -> Batch:
         decode: ImageDecoder = self.decode
@@ -207,8 +207,8 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
         }  # fmt: skip
 
     def _apart(self, ctx: Context, encoded: Batch, files: Batch | None = None) -> Callable[[], Batch]:
-        """One operator after the other, for what the CUDA decoder does not take. It is started at once; what is
-        returned finishes it. ``files``: the same samples on the device, where they are there."""
+        """Start one operator after the other, for images that the CUDA decoder does not take, and return a function
+        that completes them. ``files``: the samples on the device, if they are there already."""
         decode, first = self.decode, part(ctx, self.decode, DECODE)
         windows = decode.cuts(first)
         decoded = _gpu.start(first, encoded, decode.rules, windows, files)

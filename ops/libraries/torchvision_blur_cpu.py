@@ -141,8 +141,9 @@ def blur(s, rows, columns, channels, kx, ky, sigma_x, sigma_y, o):
             for x in range(columns):
                 value = total[x]
                 out[x] = np.uint8(np.int32(np.rint(value)))
-                # A sum in PyTorch's order is off by at most half a unit of each of its partial sums, of which those
-                # of a row of the window are at most the one after it; and the sum here by that of its two passes.
+                # The error of a sum in PyTorch's order is at most half a unit of each of its partial sums; those of a
+                # row of the window are at most the partial sum after the row. The error of the sum here is that of its
+                # two passes.
                 error = unit * (np.float32(kx) * sums[x] * np.float32(1.001) + slack * (value + np.float32(1)))
                 tie = np.abs(value - np.floor(value) - np.float32(0.5)) <= error
                 near[x] = tie

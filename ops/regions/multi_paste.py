@@ -75,7 +75,7 @@ class MultiPaste(Operator, name="multi_paste"):
         for name in ("in_anchors", "shapes", "out_anchors"):
             if self.is_set(name) and self.is_set(f"{name}_rel"):
                 raise SpecError(f"{name} and {name}_rel exclude each other")
-        if self.output_size and len(self.output_size) not in (2, 3):  # DALI's examples give the channels, too
+        if self.output_size and len(self.output_size) not in (2, 3):  # DALI's examples also pass the number of channels
             raise SpecError(f"output_size takes (height, width), got {len(self.output_size)} values")
 
     def infer(self, *specs: Spec) -> Spec:

@@ -1,6 +1,6 @@
 """The CPU loops of `clusters`: sorts by bits of hashes, comparisons within runs, a union-find. Without the GIL."""
 
-# What Numba compiles carries no types.
+# Functions that Numba compiles have no type annotations.
 # mypy: allow-untyped-defs, allow-untyped-calls
 # ruff: noqa: ARG001
 

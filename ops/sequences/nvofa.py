@@ -276,7 +276,7 @@ def _init(kind: Kind) -> npt.NDArray[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Surfaces:
-    """Surfaces of one size and format."""
+    """Driver's surfaces of one size and format."""
 
     handles: npt.NDArray[np.uint64]
     addresses: I64
@@ -293,12 +293,12 @@ class Session:
         self._library, self._buffers = library, list[int]()
         self._handle, self._begun = _create(library, context), False
         self._streams = borrow_stream(index), borrow_stream(index)
-        """Of pictures, and of vectors."""
+        """Streams of the copies: of images, and of vectors."""
         self._works = [driver_calls.Work(stream.ptr) for stream in self._streams]
         self._half = 0
-        """Of the surfaces, that is next."""
+        """Index of the half of the surfaces that is used next."""
         self._free: list[Any] = [None, None]
-        """Events: each half's vectors were copied."""
+        """One event per half: its vectors were copied."""
         try:
             pictures, vectors = (stream.ptr for stream in self._streams)
             self._check(library.call("set_streams", self._handle, pictures, vectors), "nvOFSetIOCudaStreams")
@@ -413,19 +413,19 @@ class _Plan:
         turn, place = number // room, number % room
         half_of = (turn + half) % 2
         new = np.ones(n, np.bool_)
-        """The pair's reference is not the picture of the pair before."""
+        """Mask of pairs whose reference is not the image of the previous pair."""
         new[1:] = pairs.references[1:] != pairs.pictures[:-1]
         new |= place == 0
         ends = np.cumsum(1 + new)
-        """Copies up to and with each pair."""
+        """Number of image copies up to and including each pair."""
         begin = (ends - 1 - new)[number - place]
-        """Copies before its turn."""
+        """Number of image copies before each pair's turn."""
         self.places: I64 = half_of * room + place
-        """Of each pair's vectors, among surfaces."""
+        """Index of the surface of each pair's vectors."""
         self.pictures: I64 = half_of * 2 * room + ends - 1 - begin
-        """Of each pair's picture; its reference is right before it."""
+        """Index of the surface of each pair's image; its reference is in the surface before."""
         self.sources, self.surfaces = np.zeros((2, int(ends[-1])), np.int64)
-        """Of each copy."""
+        """Index of the surface of each copied image."""
         self.sources[ends - 1], self.surfaces[ends - 1] = pairs.pictures, self.pictures
         self.sources[ends[new] - 2], self.surfaces[ends[new] - 2] = pairs.references[new], self.pictures[new] - 1
         lows = np.arange(0, n, room)

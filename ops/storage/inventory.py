@@ -24,7 +24,7 @@ _SHOWN = 3
 _HEAD = 1 << 20
 """Most bytes of the first line; it has a few hundred per reader."""
 LARGEST = 4 << 30
-"""Bytes that a list of inputs may unpack to; 20 million files make some 3 GB."""
+"""Maximum bytes of an unpacked list of inputs; 20 million files need about 3 GB."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""Video: files to sequences of frames."""
+"""Video operators: decode files to sequences of frames, cut files."""

@@ -197,7 +197,7 @@ class Video(Operator, name="decoders.video"):
         return _Ahead(encoded.samples.slot, int(encoded.sizes.sum()), parts)
 
     def _on_nvdec(self, ctx: Context, encoded: Batch) -> Batch:
-        """Frames on the GPU, each sample by a thread with a decoder of its own, or by that thread itself."""
+        """Decode frames with NVDEC; each sample is decoded by a thread that has a decoder, or by the calling thread."""
         ready: _Ahead | None = ctx.started if not ctx.attempt else None
         if ready is None or not np.array_equal(ready.slot, encoded.samples.slot):
             ready = self._ahead(ctx, encoded)

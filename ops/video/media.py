@@ -151,7 +151,7 @@ class Clip:
         context = self.stream.codec_context
         self.facts = Facts(int(context.height), int(context.width), str(context.pix_fmt), int(context.colorspace),
                            int(context.color_range))  # fmt: skip
-        """The form of the frames."""
+        """Format of the frames."""
         if kind is not None and context.pix_fmt:
             if len(_facts) >= _MOST_KINDS:
                 _facts.clear()
@@ -206,7 +206,7 @@ class Clip:
 
     def close(self) -> None:
         """Close the file."""
-        self._frames = None  # a generator would hold it
+        self._frames = None  # a suspended generator would keep the file open
         self._straight.close()
         with suppress(Exception):
             self.container.close()

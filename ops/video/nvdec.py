@@ -182,7 +182,7 @@ class NvClip(Reading):
     ) -> None:
         super().__init__(source, index, known)
         self.repeated: dict[int, Any] = {}
-        """Frames that the next batch wants, too."""
+        """Frames, by number, that the next batch also needs."""
         self._unfinished, self._shares = 0, False
         self._leaves: tuple[DecoderHandoff[_Left], _Left] | None = None
         self._lock = threading.Lock()

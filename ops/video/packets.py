@@ -117,7 +117,7 @@ class Reading(Glance):
         if self.height % 2 or self.width % 2:
             return "odd sizes"
         if interlaced(self.name, self._header):
-            return f"{self.name}, interlaced"  # it would mix the fields of frames, which the CPU weaves
+            return f"{self.name}, interlaced"  # NVDEC would mix the fields of frames, which the CPU decoder interleaves
         return "" if self.index[0] else "packets without times"
 
     def read(self, numbers: Iterable[int], shared: SharedGroups | None = None) -> Self:
