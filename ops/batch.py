@@ -412,9 +412,9 @@ def address(array: npt.NDArray[Any]) -> int:
     return found
 
 
-LARGEST_EXTENT = 2**31 - 1
+MAX_LENGTH = 2**31 - 1
 """Maximum length of an axis of a sample, in elements."""
-MOST_AXES = 32
+MAX_AXES = 32
 """Maximum number of axes of a sample; NumPy supports 64 from version 2 on, CuPy 32."""
 
 
@@ -423,15 +423,15 @@ def check_extents(extents: Sequence[int], itemsize: int) -> None:
     axes, or too long. Lengths next to a 0 count as well: NumPy cannot make an array of (2**40, 2**40, 0)."""
     if any(d < 0 or isinstance(d, bool) for d in extents):
         raise SampleError("corrupt_record", f"the header claims the shape {_shown(extents)}")
-    if len(extents) > MOST_AXES:
-        raise SampleError("bad_shape", f"the header claims {len(extents)} axes; up to {MOST_AXES} are read")
-    beyond = max(extents, default=0) > LARGEST_EXTENT
-    if beyond or math.prod(d for d in extents if d) * itemsize > LARGEST_BYTES:
+    if len(extents) > MAX_AXES:
+        raise SampleError("bad_shape", f"the header claims {len(extents)} axes; up to {MAX_AXES} are read")
+    beyond = max(extents, default=0) > MAX_LENGTH
+    if beyond or math.prod(d for d in extents if d) * itemsize > MAX_SAMPLE_BYTES:
         raise SampleError("too_large", f"the header claims the shape {_shown(extents)}; axes may have up to "
-                          f"{LARGEST_EXTENT:,} elements, and arrays {LARGEST_BYTES:,} bytes")  # fmt: skip
+                          f"{MAX_LENGTH:,} elements, and arrays {MAX_SAMPLE_BYTES:,} bytes")  # fmt: skip
 
 
-LARGEST_BYTES = 2**62
+MAX_SAMPLE_BYTES = 2**62
 """Maximum bytes of one sample, computed as if none of its lengths was 0."""
 
 
@@ -446,7 +446,7 @@ def elements(shapes: npt.NDArray[Any]) -> I64:
     if len(shapes) <= 64 or shapes.shape[1] == 0:
         counts = np.multiply.reduce(shapes, axis=1, dtype=np.int64)  # half the time of np.prod on small batches
         return counts
-    key = shapes.tobytes() if len(shapes) <= _FEW else b""
+    key = shapes.tobytes() if len(shapes) <= _MAX_KEYED_SAMPLES else b""
     known = _counted.get((shapes.dtype, shapes.shape, key)) if key else None
     if known is not None:
         return known.copy()
@@ -454,13 +454,13 @@ def elements(shapes: npt.NDArray[Any]) -> I64:
     for k in range(1, shapes.shape[1]):  # column by column: a quarter of the time of row by row on large batches
         counts *= shapes[:, k]
     if key:
-        if len(_counted) >= _REMEMBERED:
+        if len(_counted) >= _MAX_CACHED_COUNTS:
             _counted.clear()
         _counted[shapes.dtype, shapes.shape, key] = counts.copy()
     return counts
 
 
-_FEW, _REMEMBERED = 1024, 64
+_MAX_KEYED_SAMPLES, _MAX_CACHED_COUNTS = 1024, 64
 _counted: dict[tuple[Any, tuple[int, ...], bytes], I64] = {}
 """Cache of elements per sample for the last shapes: the engine requests them a dozen times per batch."""
 

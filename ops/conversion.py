@@ -15,7 +15,7 @@ from .kernels import Kernels
 
 _loops: Any = Kernels(".conversion_cpu", __package__)
 
-_MANY = 4096
+_MIN_COMPILED = 4096
 """Number of values from which a compiled loop is faster."""
 
 
@@ -51,7 +51,7 @@ def _saturate_integers(values: npt.NDArray[Any], out: np.dtype[Any]) -> npt.NDAr
 def _round_to_integers(values: npt.NDArray[Any], out: np.dtype[Any]) -> npt.NDArray[Any]:
     if values.dtype == np.float16:
         values = values.astype(np.float32)
-    if values.size >= _MANY and out != np.uint64 and values.flags.c_contiguous:
+    if values.size >= _MIN_COMPILED and out != np.uint64 and values.flags.c_contiguous:
         result = np.empty(values.shape, out)
         round_into(values.reshape(-1), result.reshape(-1))
         return result

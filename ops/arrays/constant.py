@@ -15,7 +15,7 @@ from ..base import Arg, Operator, Spec
 from ..batch import I64, Batch, elements
 from ..context import Context
 from ..conversion import saturate
-from ..copies.strided import LARGEST, CopyPlan, affordable, run, whole
+from ..copies.strided import MAX_ELEMENTS, CopyPlan, affordable, run, whole
 from ..errors import SampleError, SpecError
 from ..types import DALIDataType, from_numpy, to_numpy
 from .cast import cast
@@ -34,7 +34,7 @@ def shape_argument(ctx: Context, given: bool) -> I64:
     """Return argument ``shape`` [N, D]; scalars if it is not set. Samples with negative lengths are rejected."""
     if "shape" not in ctx.args:
         constant = ctx.op.shape if given else ()  # type: ignore[attr-defined]
-        if all(0 <= d <= LARGEST for d in constant) and math.prod(constant) <= LARGEST:
+        if all(0 <= d <= MAX_ELEMENTS for d in constant) and math.prod(constant) <= MAX_ELEMENTS:
             return _repeated(len(ctx.samples), tuple(constant))
     shapes = ctx.arg("shape", np.int64)
     wrong = np.any(shapes < 0, axis=1)
@@ -207,8 +207,8 @@ class Constant(Operator, name="constant"):
         if self.shape is None:
             return
         size = math.prod(self.shape)
-        if not all(0 <= d <= LARGEST for d in (*self.shape, size)):
-            raise SpecError(f"shape {list(self.shape)} must have 0 to {LARGEST} elements")
+        if not all(0 <= d <= MAX_ELEMENTS for d in (*self.shape, size)):
+            raise SpecError(f"shape {list(self.shape)} must have 0 to {MAX_ELEMENTS} elements")
         if len(self._data()) not in (1, size):
             raise SpecError(f"shape {list(self.shape)} takes 1 or {size} values, got {len(self._data())}")
 

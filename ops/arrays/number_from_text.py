@@ -12,9 +12,9 @@ from ..context import Context
 from ..errors import SpecError
 from ..types import DALIDataType, to_numpy
 
-_WIDEST = 32
+_MAX_TEXT = 32
 """Maximum bytes of a text that is parsed, including blanks around the number."""
-_DIGITS = 18
+_SAFE_DIGITS = 18
 """Number of digits that always fit into an int64."""
 
 
@@ -38,8 +38,8 @@ class NumberFromText(Operator, name="number_from_text"):
 
     def cpu(self, ctx: Context, text: Batch) -> Batch:
         n, dtype = len(text), to_numpy(self.dtype)
-        sizes = np.minimum(text.sizes, _WIDEST)
-        within = np.arange(_WIDEST)
+        sizes = np.minimum(text.sizes, _MAX_TEXT)
+        within = np.arange(_MAX_TEXT)
         there = within < sizes[:, None]
         at = np.where(there, text.offsets[:, None] + within, 0)
         letters = np.where(there, text.data[at] if len(text.data) else np.uint8(32), np.uint8(32))
@@ -48,15 +48,15 @@ class NumberFromText(Operator, name="number_from_text"):
         sign = (letters == 43) | (letters == 45)
         inside = ~blank
         first = inside.argmax(axis=1)
-        last = _WIDEST - 1 - inside[:, ::-1].argmax(axis=1)
+        last = _MAX_TEXT - 1 - inside[:, ::-1].argmax(axis=1)
         whole = inside == ((within >= first[:, None]) & (within <= last[:, None]))
         signed = np.take_along_axis(sign, first[:, None], axis=1)[:, 0]
-        good = whole.all(axis=1) & (text.sizes <= _WIDEST)
+        good = whole.all(axis=1) & (text.sizes <= _MAX_TEXT)
         good &= (digit | blank | (sign & (within == first[:, None]))).all(axis=1)
         count = digit.sum(axis=1)
-        good &= (count > 0) & (count <= _DIGITS)
+        good &= (count > 0) & (count <= _SAFE_DIGITS)
         values = np.zeros(n, np.int64)
-        for k in range(_WIDEST):
+        for k in range(_MAX_TEXT):
             values = np.where(good & digit[:, k], values * 10 + (letters[:, k].astype(np.int64) - 48), values)
         minus = signed & (np.take_along_axis(letters, first[:, None], axis=1)[:, 0] == 45)
         values = np.where(minus, -values, values)
@@ -64,7 +64,7 @@ class NumberFromText(Operator, name="number_from_text"):
             limits = np.iinfo(dtype)
             good &= (values >= limits.min) & (values <= limits.max)
         for i in np.flatnonzero(~good).tolist():
-            shown = bytes(text.sample(i)[:_WIDEST])
+            shown = bytes(text.sample(i)[:_MAX_TEXT])
             ctx.reject(i, "corrupt_data", f"{shown!r} is not an integer that {self.dtype.name} can hold")
         out = Batch.allocate(ctx.empty, np.empty((n, 0), np.int32), dtype, "", text.samples)
         out.data[:] = np.where(good, values, 0).astype(dtype)

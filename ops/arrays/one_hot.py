@@ -10,7 +10,7 @@ from ..base import Arg, Operator, Spec
 from ..batch import Batch
 from ..context import Context
 from ..conversion import saturate
-from ..copies.strided import LARGEST, affordable
+from ..copies.strided import MAX_ELEMENTS, affordable
 from ..errors import SampleError, SpecError
 from ..types import DALIDataType, to_numpy
 from .join import check_axis_name, with_axis
@@ -29,7 +29,7 @@ class OneHot(Operator, name="one_hot"):
     replayable = True
     example = "{op: one_hot, in: labels, num_classes: 1000, out: targets}"
 
-    num_classes: Annotated[int, Arg("length of the new axis", ge=0, le=LARGEST)] = 0
+    num_classes: Annotated[int, Arg("length of the new axis", ge=0, le=MAX_ELEMENTS)] = 0
     axis: Annotated[int | None, Arg("index of the new axis in the output; -1, the default, is last")] = None
     axis_name: Annotated[str | None, Arg("letter of the new axis in the layout; without it the output has none")] = None
     on_value: Annotated[float, Arg("value at the index of the class")] = 1.0

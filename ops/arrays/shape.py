@@ -11,7 +11,7 @@ import numpy.typing as npt
 from ..base import Arg, Operator, Spec
 from ..batch import I64, Batch
 from ..context import Context
-from ..copies.strided import LARGEST, run, whole
+from ..copies.strided import MAX_ELEMENTS, run, whole
 from ..copies.windows import round_half_away
 from ..errors import SampleError, SpecError
 from ..gpu.launch_recording import not_replayable
@@ -140,7 +140,9 @@ class Reshaping(Operator, abstract=True):
         fitting = np.where(rest > 0, volume // np.maximum(rest, 1), 0)
         shape = np.where(free, fitting[:, None], shape)
         # the product of large lengths may wrap around, modulo 2^64
-        overflows = (shape > LARGEST).any(axis=1) | (np.multiply.reduce(shape, axis=1, dtype=np.float64) > LARGEST)
+        overflows = (shape > MAX_ELEMENTS).any(axis=1) | (
+            np.multiply.reduce(shape, axis=1, dtype=np.float64) > MAX_ELEMENTS
+        )
         wrong = overflows | (shape.prod(axis=1) != volume) | (free.sum(axis=1) > 1) | (free.any(axis=1) & (rest == 0))
         for i in np.flatnonzero(wrong).tolist():
             ctx.reject(

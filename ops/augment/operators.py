@@ -23,7 +23,7 @@ from ..kernels import Kernels
 from ..streams import Streams, uniform
 from ..types import DALIDataType, DALIInterpType
 from . import policies, suites
-from .suites import F32, MOST_BINS, OPERATIONS, WIDTH, WIDTHS, Suite
+from .suites import F32, MAX_BINS, OPERATIONS, WIDTH, WIDTHS, Suite
 
 I32 = npt.NDArray[np.int32]
 
@@ -228,7 +228,7 @@ class RandAugment(Drawing, name="auto_aug.rand_augment"):
     n: Annotated[int, Arg("number of operations", ge=0, le=1000)]
     m: Annotated[int, Arg("bin of their magnitude, counted from 0", ge=0)]
     num_magnitude_bins: Annotated[
-        int, Arg("number of bins into which the range of magnitudes is divided", ge=1, le=MOST_BINS)
+        int, Arg("number of bins into which the range of magnitudes is divided", ge=1, le=MAX_BINS)
     ] = 31
     monotonic_mag: Annotated[
         bool, Arg("higher bins are stronger; if false, posterize, solarize and the enhancements work as in AutoAugment")
@@ -267,7 +267,7 @@ class TrivialAugmentWide(Drawing, name="auto_aug.trivial_augment_wide"):
     example = "{op: auto_aug.trivial_augment_wide, in: images, out: images}"
 
     num_magnitude_bins: Annotated[
-        int, Arg("number of bins into which the range of magnitudes is divided", ge=1, le=MOST_BINS)
+        int, Arg("number of bins into which the range of magnitudes is divided", ge=1, le=MAX_BINS)
     ] = 31
     excluded: Annotated[tuple[str, ...], Arg("names of operations to exclude")] = ()
 
@@ -306,7 +306,7 @@ class AutoAugment(Drawing, name="auto_aug.auto_augment"):
         tuple[Any, ...] | None,
         Arg("with operations: custom sub-policies, lists of [index in operations, probability, bin]"),
     ] = None
-    num_magnitude_bins: Annotated[int, Arg("number of bins into which magnitudes are divided", ge=1, le=MOST_BINS)] = (
+    num_magnitude_bins: Annotated[int, Arg("number of bins into which magnitudes are divided", ge=1, le=MAX_BINS)] = (
         policies.BINS
     )
 

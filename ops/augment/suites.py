@@ -82,7 +82,7 @@ def unchanged(magnitude: Any) -> Any:
     return np.array(magnitude)
 
 
-MOST_BINS = 4096
+MAX_BINS = 4096
 """Maximum number of bins: parameters are computed for each bin of each operation."""
 
 

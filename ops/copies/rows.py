@@ -17,9 +17,9 @@ from ..context import Context
 from ..gpu.launch_recording import FIXED, changing
 
 _THREADS = 256
-_LONG, _PIECE = 16384, 2048
-"""Bytes: lines longer than `_LONG` are written in pieces of `_PIECE`, so that concurrent writes are adjacent."""
-_SHORTEST = 16
+_LONG_LINE, _PIECE = 16384, 2048
+"""Bytes: lines longer than `_LONG_LINE` are written in pieces of `_PIECE`, so that concurrent writes are adjacent."""
+_MIN_LINE = 16
 """Minimum bytes of a line for which this kernel is faster."""
 
 
@@ -49,7 +49,7 @@ def supports(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
 
 def fits(longest: int, itemsize: int) -> bool:
     """Whether this kernel is faster for lines of up to ``longest`` elements."""
-    return longest * itemsize >= _SHORTEST
+    return longest * itemsize >= _MIN_LINE
 
 
 def pattern(fill: npt.NDArray[Any], along: bool) -> tuple[npt.NDArray[np.uint8], int]:
@@ -85,8 +85,10 @@ def launch(
         return
     nbytes = lines.max_elements * size
     lanes = 32 if nbytes > 1024 else 16
-    piece = _PIECE if nbytes > _LONG else _LONG
-    pieces = -(-(nbytes + 15) // piece) if nbytes > _LONG else 1  # pieces begin at the beginnings of the output's words
+    piece = _PIECE if nbytes > _LONG_LINE else _LONG_LINE
+    pieces = (
+        -(-(nbytes + 15) // piece) if nbytes > _LONG_LINE else 1
+    )  # pieces begin at the beginnings of the output's words
     tiles = -(-lines.max_lines * pieces // (_THREADS // lanes))
 
     def other(ctx: Context) -> tuple[npt.NDArray[Any], ...] | None:

@@ -179,7 +179,7 @@ def run(ctx: Context, plan: CopyPlan, batch: Batch, again: Callable[[Context], C
     (`gpu.launch_recording.changing`).
 
     Samples with more channels than ``fill`` and ``affine`` have values yield empty outputs; the operators reject them.
-    Samples of more than LARGEST elements are rejected here.
+    Samples of more than MAX_ELEMENTS elements are rejected here.
     """
     shape = affordable(ctx, _fitting(plan))
     if shape is not plan.shape:
@@ -205,18 +205,18 @@ def run(ctx: Context, plan: CopyPlan, batch: Batch, again: Callable[[Context], C
     return out
 
 
-LARGEST = 2**31 - 1
+MAX_ELEMENTS = 2**31 - 1
 """Maximum elements of a sample: a wrong argument must not exhaust memory."""
 
 
 def affordable(ctx: Context, shape: I64) -> I64:
-    """Return ``shape`` [N, D] with zeros for samples of more than LARGEST elements, and for empty samples that are
+    """Return ``shape`` [N, D] with zeros for samples of more than MAX_ELEMENTS elements, and for empty samples that are
     longer than that in one dimension; these are rejected."""
-    if not _kernels.larger(shape, LARGEST):
+    if not _kernels.larger(shape, MAX_ELEMENTS):
         return shape
-    huge = (np.multiply.reduce(shape, axis=1, dtype=np.float64) > LARGEST) | (shape > LARGEST).any(axis=1)
+    huge = (np.multiply.reduce(shape, axis=1, dtype=np.float64) > MAX_ELEMENTS) | (shape > MAX_ELEMENTS).any(axis=1)
     for i in np.flatnonzero(huge).tolist():
-        ctx.reject(i, "too_large", f"the output {shape[i].tolist()} has more than {LARGEST} elements")
+        ctx.reject(i, "too_large", f"the output {shape[i].tolist()} has more than {MAX_ELEMENTS} elements")
     return np.where(huge[:, None], 0, shape)
 
 

@@ -13,9 +13,9 @@ from ..batch import I64, Batch, elements
 from ..context import Context
 
 _THREADS = 256
-_LONGEST = 32
+_MAX_RUN = 32
 """Maximum bytes that are adjacent in an input; longer runs are copied as lines (`rows`)."""
-_MOST = 4
+_MAX_INPUTS = 4
 """Maximum number of inputs."""
 _TYPES = {1: ("unsigned char", 1), 2: ("unsigned short", 1), 4: ("unsigned int", 1), 8: ("unsigned int", 2)}
 """By element size: the C++ type in which elements are moved, and the number of such words per element."""
@@ -24,14 +24,14 @@ _TYPES = {1: ("unsigned char", 1), 2: ("unsigned short", 1), 4: ("unsigned int",
 def launch(ctx: Context, parts: Sequence[Batch], axis: int, out: Batch) -> bool:
     """Launch the joining of ``parts`` along ``axis`` (an existing or a new one) into ``out``, which is packed and on
     the device, if this kernel supports it; return False otherwise. Samples that are empty in ``out`` are skipped."""
-    if not 2 <= len(parts) <= _MOST:
+    if not 2 <= len(parts) <= _MAX_INPUTS:
         return False
     name, pieces = _TYPES[out.dtype.itemsize]
     runs: list[I64] = [elements(p.shapes[:, axis:]) * pieces for p in parts]
     unit = out.dtype.itemsize // pieces
     sizes = out.sizes * pieces
     largest, longest = int(sizes.max(initial=0)), max(int(run.max(initial=0)) for run in runs)
-    if longest * unit >= _LONGEST or largest >= 2**31:
+    if longest * unit >= _MAX_RUN or largest >= 2**31:
         return False
     if largest == 0:
         return True
@@ -43,7 +43,7 @@ def launch(ctx: Context, parts: Sequence[Batch], axis: int, out: Batch) -> bool:
     (there,) = ctx.device.upload(table)
     kind = np.dtype(f"u{unit}")
     given: list[Any] = [p.data.view(kind) for p in parts]
-    given += given[:1] * (_MOST - len(given))
+    given += given[:1] * (_MAX_INPUTS - len(given))
     tiles = -(-(largest + 16 // unit - 1) // (_THREADS * (16 // unit)))
     ctx.device.launch(
         "weave.cu", f"weave<{name}, {len(parts)}>", (tiles, len(out)), _THREADS, *given, there, out.data.view(kind)

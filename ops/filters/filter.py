@@ -135,7 +135,7 @@ class Filter(Operator, name="filter"):
         )
         if strips := _strips(images.dtype, results, extents):
             height, width, channels = strips
-            tiles = strips_of(results, 4 if channels and images.dtype == np.uint8 else 1, _DOWN)
+            tiles = strips_of(results, 4 if channels and images.dtype == np.uint8 else 1, _ROWS)
             ctx.device.launch(
                 "filter.cu",
                 f"correlate_strips<{CUDA_TYPES[images.dtype]}, {CUDA_TYPES[dtype]}, {height}, {width}, {channels}>",
@@ -153,9 +153,9 @@ class Filter(Operator, name="filter"):
     gpu = cpu
 
 
-_DOWN = 16
+_ROWS = 16
 """Rows per thread of the strip kernel, as in cuda/filter.cu."""
-_HELD = 121
+_MAX_TAPS = 121
 """Maximum number of a filter's values that a thread holds."""
 
 
@@ -165,7 +165,7 @@ def _strips(dtype: np.dtype[Any], results: I64, extents: I64) -> tuple[int, int,
     live = results[:, 0] > 0
     extents, channels = extents[live], results[live, 4]
     depth, height, width = extents[0].tolist()
-    if depth > 1 or height * width > _HELD or (extents != extents[0]).any() or not fits(results):
+    if depth > 1 or height * width > _MAX_TAPS or (extents != extents[0]).any() or not fits(results):
         return None
     same = int(channels[0]) if (channels == channels[0]).all() else 0
     return height, width, same if dtype in (np.uint8, np.float32) and same in (1, 3) else 0

@@ -23,9 +23,9 @@ from ..types import to_numpy
 from .axes import BORDERS, THREADS, by_axis, fits, geometry, strips_of, tiles_of
 
 _kernels: Any = Kernels(".morphology_cpu", __package__)
-_DOWN = 8
+_ROWS = 8
 """Rows per thread for bytes, as in cuda/morphology.cu."""
-_SELECTED = 49
+_MAX_SELECTED = 49
 """Maximum values of a window whose median is found by removing the smallest and largest ones."""
 
 
@@ -33,11 +33,11 @@ def _of_bytes(kernel: str, windows: I64) -> tuple[str, int]:
     """Return the kernel template for bytes with ``windows`` [M, 2] (height and width), and its rows per thread; 0 rows
     if it is the template of other types."""
     if kernel == "extreme":
-        return "extreme_bytes<{}>", _DOWN
+        return "extreme_bytes<{}>", _ROWS
     height, width = windows[0].tolist()
-    if (windows != windows[0]).any() or not 1 < height * width <= _SELECTED:
+    if (windows != windows[0]).any() or not 1 < height * width <= _MAX_SELECTED:
         return f"{kernel}<{{}}>", 0
-    return ("median_of_nine<{}>", _DOWN) if height == width == 3 else (f"median_of<{{}}, {height}, {width}>", 1)
+    return ("median_of_nine<{}>", _ROWS) if height == width == 3 else (f"median_of<{{}}, {height}, {width}>", 1)
 
 
 class Neighbourhood(Operator, abstract=True):

@@ -25,14 +25,14 @@ I32 = npt.NDArray[np.int32]
 _kernels: Any = Kernels(".separable_cpu", __package__)
 _windows: Any = Kernels(".windows_cpu", __package__)
 
-_LONGEST = 23
+_MAX_LAPLACIAN = 23
 """Maximum length of the laplacian's windows, as in DALI."""
 _THREADS = 256
 _FOLD = 4
 """Values per thread, as in separable.cu."""
 _RADII = (1, 2, 3, 4, 6, 8, 12)
 """Radii for which the kernel `plane` of separable.cu is compiled."""
-_ACROSS, _MOST, _STRIP, _CHANNELS = 4, 192, 64, 4
+_PIXELS, _MAX_THREADS, _STRIP, _MAX_CHANNELS = 4, 192, 64, 4
 """Constants of the kernel `plane`: pixels per thread, threads per block, lines per block, maximum number of
 channels."""
 
@@ -96,7 +96,7 @@ class Separable(Operator, abstract=True):
         radius = int(lengths[:, 0, 1:].max()) // 2
         if (
             self.symmetric and images.dtype == np.uint8 and dtype in (np.uint8, np.float32)
-            and radius <= _RADII[-1] and (lengths[:, 0, 0] == 1).all() and 1 <= where[0, 4] <= _CHANNELS
+            and radius <= _RADII[-1] and (lengths[:, 0, 0] == 1).all() and 1 <= where[0, 4] <= _MAX_CHANNELS
             and (where[:, 4] == where[0, 4]).all()
         ):  # fmt: skip
             self._both_axes(ctx, images, parts, where, windows, lengths, factors, max(1, radius), out)
@@ -132,8 +132,8 @@ class Separable(Operator, abstract=True):
     ) -> None:  # fmt: skip
         """Apply both windows to 8-bit images in one kernel."""
         channels, reach = int(where[0, 4]), next(r for r in _RADII if r >= radius)
-        needed = -(-int(where[:, 3].max()) // _ACROSS)
-        across = -(-needed // (_MOST // channels))
+        needed = -(-int(where[:, 3].max()) // _PIXELS)
+        across = -(-needed // (_MAX_THREADS // channels))
         threads = -(-max(-(-needed // across) * channels, 2 * reach * channels) // 32) * 32
         strips = -(-int(where[:, 2].max()) // _STRIP)
         pieces = across * strips * int((where[:, 0] * where[:, 1]).max())
@@ -214,7 +214,7 @@ class GaussianBlur(Separable, name="gaussian_blur"):
             )
         sigma = by_axis(ctx.arg("sigma", np.float64), 2, "sigma")
         length = by_axis(ctx.arg("window_size", np.float64), 2, "window_size")
-        bad = ~(np.isfinite(sigma) & (sigma >= 0) & (sigma <= _WIDEST)) | (length < 0) | (length > 6 * _WIDEST)
+        bad = ~(np.isfinite(sigma) & (sigma >= 0) & (sigma <= _MAX_SIGMA)) | (length < 0) | (length > 6 * _MAX_SIGMA)
         bad |= ((sigma == 0) & (length == 0)) | ((length > 0) & (length % 2 == 0))
         if self.parity == "albumentations":
             bad |= (sigma != sigma[:, :1]) | (length != length[:, :1]) | (sigma == 0)
@@ -235,7 +235,7 @@ class GaussianBlur(Separable, name="gaussian_blur"):
         sigma = np.ascontiguousarray(by_axis(parts.arguments["sigma"].astype(np.float32), axes, "sigma"))
         asked = np.ascontiguousarray(by_axis(whole_numbers(parts.arguments["window_size"]), axes, "window_size"))
         length, deviation = np.empty(asked.shape, np.int64), np.empty(asked.shape, np.float32)
-        longest = _windows.sizes(sigma, asked, _WIDEST, length, deviation)
+        longest = _windows.sizes(sigma, asked, _MAX_SIGMA, length, deviation)
         if longest < 0:
             wrong = np.flatnonzero((length == 0).any(axis=1))
             for m in wrong.tolist():
@@ -247,12 +247,12 @@ class GaussianBlur(Separable, name="gaussian_blur"):
         windows = np.empty((len(parts), 1, 3, longest), np.float32)
         lengths = np.empty((len(parts), 1, 3), np.int32)
         # below it a window consists of its middle only, and the square would underflow to 0
-        _windows.windows(length, np.maximum(deviation, _NARROWEST), windows, lengths)
+        _windows.windows(length, np.maximum(deviation, _MIN_SIGMA), windows, lengths)
         return windows, lengths, np.ones((len(parts), 1), np.float32)
 
 
-_WIDEST, _NARROWEST = 1000.0, np.float32(1e-18)
-_LIMITS = f"at most {_WIDEST:g} and {6 * _WIDEST:g}"
+_MAX_SIGMA, _MIN_SIGMA = 1000.0, np.float32(1e-18)
+_LIMITS = f"at most {_MAX_SIGMA:g} and {6 * _MAX_SIGMA:g}"
 """Maximum sigma, which needs windows of 6,001 values."""
 
 
@@ -291,15 +291,15 @@ class Laplacian(Separable, name="laplacian"):
         given = {k: by_axis(v, axes, k) for k, v in parts.arguments.items()}
         window = whole_numbers(given["window_size"])
         smooth = whole_numbers(given.get("smoothing_size", window))
-        bad = ((window % 2 == 0) | (window < 3) | (window > _LONGEST)).any(axis=1)
-        bad |= ((smooth % 2 == 0) | (smooth < 1) | (smooth > _LONGEST)).any(axis=1)
+        bad = ((window % 2 == 0) | (window < 3) | (window > _MAX_LAPLACIAN)).any(axis=1)
+        bad |= ((smooth % 2 == 0) | (smooth < 1) | (smooth > _MAX_LAPLACIAN)).any(axis=1)
         for m in np.flatnonzero(bad).tolist():
             said = f"window_size {window[m].tolist()}, smoothing_size {smooth[m].tolist()}"
             ctx.reject(m if parts.sample is None else int(parts.sample[m]), "bad_argument",
-                       f"sizes of windows are odd, from 3 (smoothing: 1) to {_LONGEST}, got {said}")  # fmt: skip
+                       f"sizes of windows are odd, from 3 (smoothing: 1) to {_MAX_LAPLACIAN}, got {said}")  # fmt: skip
         window, smooth = np.where(bad[:, None], 3, window), np.where(bad[:, None], 1, smooth)
         tables = _derivatives()
-        windows = np.zeros((len(parts), axes, 3, _LONGEST), np.float32)
+        windows = np.zeros((len(parts), axes, 3, _MAX_LAPLACIAN), np.float32)
         lengths = np.ones((len(parts), axes, 3), np.int32)
         windows[:, :, : 3 - axes, 0] = 1
         factors = given["scale"].astype(np.float32).copy()
@@ -321,13 +321,13 @@ def _derivatives() -> F32:
     """Return [2, 24, 23]: windows of smoothing and of the second derivative by length, as OpenCV's getDerivKernels
     computes them: binomial coefficients, and the second difference of those of the length minus two."""
     if not _tables:
-        out = np.zeros((2, _LONGEST + 1, _LONGEST), np.float32)
+        out = np.zeros((2, _MAX_LAPLACIAN + 1, _MAX_LAPLACIAN), np.float32)
         row = np.ones(1)
         rows = [row]
-        for _ in range(_LONGEST):
+        for _ in range(_MAX_LAPLACIAN):
             row = np.convolve(row, [1, 1])
             rows.append(row)
-        for size in range(1, _LONGEST + 1, 2):
+        for size in range(1, _MAX_LAPLACIAN + 1, 2):
             out[0, size, :size] = rows[size - 1]
             if size >= 3:
                 out[1, size, :size] = np.convolve(rows[size - 3], [1, -2, 1])

@@ -15,8 +15,8 @@ import numpy as np
 from ..base import nearest
 from ..errors import SpecError
 
-MOST_CHARACTERS = 4096
-MOST_DEPTH = 60
+MAX_CHARACTERS = 4096
+MAX_DEPTH = 60
 LETTERS = tuple("abcdefghijklmnopqrstuvwxyz")
 """Names of the inputs, in order, unless they are given others."""
 
@@ -86,8 +86,8 @@ _COMPARISONS = {"eq", "ne", "lt", "le", "gt", "ge"}
 @lru_cache(1024)
 def parse(text: str) -> Tree:
     """Parse ``text`` to a tree. Raises SpecError for syntax that is not allowed in an expression."""
-    if len(text) > MOST_CHARACTERS:
-        raise SpecError(f"the expression is longer than {MOST_CHARACTERS} characters")
+    if len(text) > MAX_CHARACTERS:
+        raise SpecError(f"the expression is longer than {MAX_CHARACTERS} characters")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Python's warnings about unusual literals
@@ -101,8 +101,8 @@ def parse(text: str) -> Tree:
 
 
 def _tree(node: ast.expr, depth: int) -> Tree:
-    if depth > MOST_DEPTH:
-        raise SpecError(f"the expression is nested deeper than {MOST_DEPTH} levels; cut it into several steps")
+    if depth > MAX_DEPTH:
+        raise SpecError(f"the expression is nested deeper than {MAX_DEPTH} levels; cut it into several steps")
     if isinstance(node, ast.Name):
         return Name(node.id)
     if isinstance(node, ast.Subscript):

@@ -17,7 +17,7 @@ I64 = npt.NDArray[np.int64]
 
 BLOCK = 1024
 """Elements that pass through an expression at a time: 4 KB per register."""
-_MOST = 96
+_MAX_REGISTERS = 96
 """Maximum number of registers."""
 
 U8, I8, U16, I16, I32, F32 = range(6)
@@ -76,7 +76,7 @@ class _Writer:
         self.registers = 0
 
     def register(self) -> int:
-        if self.registers == _MOST:
+        if self.registers == _MAX_REGISTERS:
             raise _UnknownError
         self.registers += 1
         return self.registers - 1

@@ -10,7 +10,7 @@ import numpy as np
 from ..base import Arg, Operator, Spec, Stage
 from ..batch import I64, Batch, elements
 from ..context import Context
-from ..copies.strided import LARGEST, pad, run, whole, window
+from ..copies.strided import MAX_ELEMENTS, pad, run, whole, window
 from ..copies.windows import border, image_layout, known_layout
 from ..errors import SpecError
 from ..types import DALIDataType
@@ -88,9 +88,9 @@ class Tiles(Operator, name="tiles"):
         grid, shapes = self._counts(extents), images.shapes.astype(np.int64)
         shapes[:, axes] = size
         counts = grid.prod(axis=1)
-        for i in np.flatnonzero(counts * elements(shapes) > LARGEST).tolist():
-            ctx.reject(i, "too_large", f"its {grid[i, 0]} x {grid[i, 1]} tiles have more than {LARGEST} values; take a "
-                       "larger stride")  # fmt: skip
+        for i in np.flatnonzero(counts * elements(shapes) > MAX_ELEMENTS).tolist():
+            ctx.reject(i, "too_large", f"its {grid[i, 0]} x {grid[i, 1]} tiles have more than {MAX_ELEMENTS} values; "
+                       "take a larger stride")  # fmt: skip
             counts[i] = 0
         owner = np.repeat(np.arange(len(images)), counts)
         number = np.arange(len(owner)) - np.repeat(counts.cumsum() - counts, counts)

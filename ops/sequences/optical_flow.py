@@ -17,7 +17,7 @@ from ..types import DALIDataType, DALIImageType
 from . import nvofa
 
 F32 = npt.NDArray[np.float32]
-_LEAST = 12
+_MIN_SIDE = 12
 """Minimum side of images in pixels for OpenCV."""
 
 
@@ -109,10 +109,10 @@ class OpticalFlow(Operator, name="optical_flow"):
         rejected."""
         shapes = video.shapes.astype(np.int64)
         frames, size, channels = shapes[:, 0], shapes[:, 1:3], shapes[:, 3]
-        wrong = (channels != self._channels) | (frames < 2) | (size < _LEAST).any(axis=1)
+        wrong = (channels != self._channels) | (frames < 2) | (size < _MIN_SIDE).any(axis=1)
         for i in np.flatnonzero(wrong).tolist():
-            ctx.reject(i, "bad_shape", f"needs two frames at least, of {self._channels} channels and {_LEAST} pixels a "
-                       f"side, got {shapes[i].tolist()}")  # fmt: skip
+            ctx.reject(i, "bad_shape", f"needs at least two frames of {self._channels} channels and {_MIN_SIDE} pixels "
+                       f"per side, got {shapes[i].tolist()}")  # fmt: skip
 
         def fields(side: int) -> I64:
             return np.column_stack([frames - 1, -(-size // side), np.full(len(shapes), 2)])

@@ -39,7 +39,7 @@ def read_header(data: memoryview, size: int | None = None) -> NpyHeader:
     # Version 1 stores the header's length in two bytes; files of a data set usually have equal headers.
     length = 10 + data[8] + 256 * data[9] if len(data) >= 10 and data[6] == 1 else _MAX_HEADER
     try:
-        read = _parsed if length <= _USUAL else _parse
+        read = _parsed if length <= _MAX_CACHED_HEADER else _parse
         shape, fortran_order, dtype, offset = read(bytes(data[:length]))
     except Exception as e:  # the header is a Python literal: a corrupt one fails in many ways
         raise SampleError("corrupt_record", f"the .npy header is corrupt: {str(e).splitlines()[0][:200]}") from e
@@ -54,7 +54,7 @@ def read_header(data: memoryview, size: int | None = None) -> NpyHeader:
 
 
 _MAX_HEADER = 1 << 16
-_USUAL = 256
+_MAX_CACHED_HEADER = 256
 """Maximum bytes of headers that are cached."""
 
 

@@ -20,7 +20,7 @@ from .media import Clip, reason, require
 Container = Literal["mp4", "mkv", "webm", "mov"]
 _MUXERS = {"mkv": "matroska"}
 """FFmpeg's names of containers, if they differ from the file extension."""
-_APART = 1.0
+_MAX_SKEW = 1.0
 """Maximum distance in seconds, within a file, between audio packets and the video packets of the same time."""
 
 
@@ -66,7 +66,7 @@ def remuxed(clip: Clip, start: float, end: float, container: str, sound: bool) -
     tracks = [clip.stream, *(clip.container.streams.audio if sound else ())]
     out = io.BytesIO()
     try:
-        clip.container.seek(max(first - round(_APART / base), 0), stream=clip.stream, backward=True)
+        clip.container.seek(max(first - round(_MAX_SKEW / base), 0), stream=clip.stream, backward=True)
         with av.open(out, "w", format=_MUXERS.get(container, container), options={"fflags": "+bitexact"}) as made:
             into = {t.index: made.add_stream_from_template(t) for t in tracks}
             begun = done = False
@@ -79,11 +79,11 @@ def remuxed(clip: Clip, start: float, end: float, container: str, sound: bool) -
                     begun |= packet.pts == first and packet.is_keyframe
                     done |= begun and packet.is_keyframe and packet.pts >= stop
                     if not begun or done:
-                        if at > end + _APART:
+                        if at > end + _MAX_SKEW:
                             break
                         continue
                 elif not start <= at < end:
-                    if at > end + _APART:
+                    if at > end + _MAX_SKEW:
                         break
                     continue
                 shift = round(Fraction(start) / Fraction(track.time_base))

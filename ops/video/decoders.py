@@ -60,10 +60,10 @@ def decode_into(clip: Clip, numbers: Sequence[int], fill: npt.NDArray[np.uint8],
     clip.decode(sorted(places), lambda number: [out[k] for k in places[number]])
 
 
-_looks: dict[tuple[int, bytes, bytes], tuple[int, int, int]] = {}
+_cached_facts: dict[tuple[int, bytes, bytes], tuple[int, int, int]] = {}
 """Cache for memory estimates: (frames, height, width) of files that were read, so that the launching thread does not
 open them."""
-_MOST_LOOKS, _ENDS = 4096, 64
+_MAX_CACHED_FACTS, _ENDS = 4096, 64
 
 
 def _mark(encoded: npt.NDArray[np.uint8]) -> tuple[int, bytes, bytes]:
@@ -71,18 +71,18 @@ def _mark(encoded: npt.NDArray[np.uint8]) -> tuple[int, bytes, bytes]:
     return len(encoded), encoded[:_ENDS].tobytes(), encoded[-_ENDS:].tobytes()
 
 
-def _looked_at(encoded: npt.NDArray[np.uint8]) -> tuple[int, int, int]:
+def _facts_of(encoded: npt.NDArray[np.uint8]) -> tuple[int, int, int]:
     """Return (approximate number of frames, height, width) of a file. Raises SampleError."""
-    if (found := _looks.get(_mark(encoded))) is None:
+    if (found := _cached_facts.get(_mark(encoded))) is None:
         with Glance(encoded) as clip:
             found = _keep(encoded, clip.guess, clip)
     return found
 
 
 def _keep(encoded: npt.NDArray[np.uint8], frames: int, clip: Clip) -> tuple[int, int, int]:
-    if len(_looks) >= _MOST_LOOKS:
-        _looks.clear()
-    found = _looks[_mark(encoded)] = frames, clip.height, clip.width
+    if len(_cached_facts) >= _MAX_CACHED_FACTS:
+        _cached_facts.clear()
+    found = _cached_facts[_mark(encoded)] = frames, clip.height, clip.width
     return found
 
 
@@ -157,7 +157,7 @@ class Video(Operator, name="decoders.video"):
         elements = np.zeros(len(inputs[0]), np.int64)
         for i in range(len(inputs[0])):
             try:
-                frames, height, width = _looked_at(inputs[0].sample(i))
+                frames, height, width = _facts_of(inputs[0].sample(i))
                 if self.is_set("frames"):
                     frames = 64 if self.frames is None else len(self.frames)
                 elif self.sequence_length is not None:

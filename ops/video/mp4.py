@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 I64 = npt.NDArray[np.int64]
-_MOST = 64 << 20
+_MAX_MOOV = 64 << 20
 """Maximum size in bytes of a `moov` box; a day of video needs less."""
-_BOXES = 4096
+_MAX_BOXES = 4096
 """Maximum number of boxes in one box, or in a file: an empty box has 8 bytes, and takes as long to read as a large
 one."""
 _LATER = bytes((1, 0, 0, 0))
@@ -63,7 +63,7 @@ def _boxes(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     while at + 8 <= len(data):
         kind, size, small = _header(data[at : at + 16])
         count += 1
-        if size < small or at + size > len(data) or count > _BOXES:
+        if size < small or at + size > len(data) or count > _MAX_BOXES:
             raise ValueError("a box is cut off, or there are too many")
         yield kind, data[at + small : at + size]
         at += size
@@ -77,9 +77,9 @@ def _movie(file: BinaryIO, length: int) -> tuple[bytes, I64]:
         file.seek(at)
         kind, size, small = _header(file.read(16))
         count += 1
-        if size < small or kind == b"moof" or at + size > length or count > _BOXES:
+        if size < small or kind == b"moof" or at + size > length or count > _MAX_BOXES:
             raise ValueError("there is no plain table")
-        if kind == b"moov" and size <= _MOST:
+        if kind == b"moov" and size <= _MAX_MOOV:
             file.seek(at + small)
             movie = file.read(size - small)
         if kind == b"mdat":

@@ -29,12 +29,12 @@ CODECS = {"h264": "H264", "hevc": "HEVC", "vp9": "VP9", "av1": "AV1"}
 decoding."""
 _BITS = {"yuv420p": 8, "yuvj420p": 8, "yuv420p10le": 10, "yuv420p12le": 12}
 _READERS = 4
-_LEAST = 96
+_MIN_FRAMES = 96
 """Minimum number of frames for one thread, if there are as many."""
-_MORE = 24
+_EXTRA_FRAMES = 24
 """Frames whose packets are also read after the last frame of a batch, if the next batch continues there: NVDEC outputs
 a frame when it knows that no earlier one follows, and may hold back up to 16."""
-_APART = 4
+_MAX_GAPS = 4
 """Maximum ratio of a file range to the packets in it for which the whole range is read at once: audio is stored between
 packets."""
 
@@ -164,7 +164,7 @@ class Reading(Glance):
         parts: list[list[list[int]]] = [[wanted[:1]]]
         for last, number in pairwise(wanted):
             key = number_of(times, keys[max(bisect.bisect_right(keys, times[number]) - 1, 0)])
-            if key > last and key - parts[-1][0][0] >= _LEAST:
+            if key > last and key - parts[-1][0][0] >= _MIN_FRAMES:
                 parts.append([[]])
             elif key > last and number - last > FAR:
                 parts[-1].append([])
@@ -192,7 +192,7 @@ class Reading(Glance):
             key = keys[max(bisect.bisect_right(keys, times[wanted[0]]) - 1, 0)]
             rest = Rest(self, self._from(key), key)
         left = {times[number] for number in wanted if number > rest.last} - rest.seen
-        end, more = times[wanted[-1]], _MORE if shared.after is not None else 0
+        end, more = times[wanted[-1]], _EXTRA_FRAMES if shared.after is not None else 0
         rest.seen = {t for t in rest.seen if t > end}
         parts, at, unit_of = list[bytes](), 0, self._converter_of_packets()
         with suppress(*self.errors):  # missing frames are not decoded; only the CPU decides whether the file is damaged
@@ -222,9 +222,9 @@ class Reading(Glance):
         first = int(table.order[bisect.bisect_left(times, key)]) if rest is None else rest.at
         stop = 1 + int(table.order[[n for n in wanted if rest is None or n > rest.last]].max(initial=first - 1))
         if run.shared.after is not None:
-            low = max(first, stop - _MORE)
-            later = np.flatnonzero(table.times[low : stop + 2 * _MORE] > times[wanted[-1]])
-            stop = max(stop, low + int(later[:_MORE].max(initial=-1)) + 1)
+            low = max(first, stop - _EXTRA_FRAMES)
+            later = np.flatnonzero(table.times[low : stop + 2 * _EXTRA_FRAMES] > times[wanted[-1]])
+            stop = max(stop, low + int(later[:_EXTRA_FRAMES].max(initial=-1)) + 1)
             self.rest = Rest(self, iter(()), key, wanted[-1], at=stop, complete=stop == len(times))
         run.complete = stop == len(times)
         which = np.arange(first, stop)
@@ -240,7 +240,7 @@ class Reading(Glance):
                 return False
             sets = b"" if run.continued else found
         low, span = int(starts.min()), int((starts + sizes).max() - starts.min())
-        if starts[0] != low or span > _APART * int(sizes.sum()):
+        if starts[0] != low or span > _MAX_GAPS * int(sizes.sum()):
             return False
         run.data = np.empty(len(sets) + span, np.uint8)
         run.data[: len(sets)] = np.frombuffer(sets, np.uint8)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dali_run.ops.batch import LARGEST_EXTENT
+from dali_run.ops.batch import MAX_LENGTH
 from tests.fuzz.targets import npy_of_shape
 from tests.kit.operators import apply, batch_of, operator
 
@@ -51,9 +51,9 @@ def test_a_damaged_file_among_equal_ones_is_rejected_alone() -> None:
 
 SHAPES = [
     ((2**31, 0), "too_large"), ((2**40, 0), "too_large"), ((0, 2**70), "too_large"), ((2**70, 2**70), "too_large"),
-    ((LARGEST_EXTENT, LARGEST_EXTENT, LARGEST_EXTENT, 0), "too_large"), ((0, 2**20, 2**20, 2**20, 2**20), "too_large"),
+    ((MAX_LENGTH, MAX_LENGTH, MAX_LENGTH, 0), "too_large"), ((0, 2**20, 2**20, 2**20, 2**20), "too_large"),
     ((1,) * 33, "bad_shape"), ((0,) * 200, "bad_shape"), ((-1, 0), "corrupt_record"), ((True, 3), "corrupt_record"),
-    ((LARGEST_EXTENT, 4), "truncated"),
+    ((MAX_LENGTH, 4), "truncated"),
 ]  # fmt: skip
 
 
@@ -71,7 +71,7 @@ def test_shapes_that_no_array_has(shape: tuple[int, ...], code: str, alone: bool
 
 
 def test_the_longest_empty_array() -> None:
-    files = [np.frombuffer(npy_of_shape((LARGEST_EXTENT, 0))[:-96], np.uint8)] * 2
+    files = [np.frombuffer(npy_of_shape((MAX_LENGTH, 0))[:-96], np.uint8)] * 2
     out, rejects = apply(operator("decoders.numpy"), batch_of(files))
     assert not rejects
-    assert out.shapes.tolist() == [[LARGEST_EXTENT, 0]] * 2
+    assert out.shapes.tolist() == [[MAX_LENGTH, 0]] * 2

@@ -91,7 +91,7 @@ def test_borders(mode: str, numpy: str) -> None:
 
 def test_too_many_are_a_reject_of_one_image(monkeypatch: pytest.MonkeyPatch) -> None:
     images = [np.ones((40, 40, 3), np.uint8), np.ones((12, 12, 3), np.uint8)]
-    monkeypatch.setattr("dali_run.ops.images.tiles.LARGEST", 10_000)
+    monkeypatch.setattr("dali_run.ops.images.tiles.MAX_ELEMENTS", 10_000)
     tiles, rejects = apply(operator("tiles", size=10, stride=1), batch_of(images, "HWC"))
     assert [(r.slot, r.code) for r in rejects] == [(0, "too_large")]
     assert tiles.sample(1).shape == (9, 10, 10, 3)

@@ -86,7 +86,7 @@ def test_threads_share_long_videos(codec: str, tmp_path: Path, monkeypatch: pyte
 
     file = tmp_path / f"a.{'webm' if 'vp9' in codec else 'mp4'}"
     frames = make_video(file, 40, codec=codec)
-    monkeypatch.setattr(packets, "_LEAST", 8)
+    monkeypatch.setattr(packets, "_MIN_FRAMES", 8)
     for source in (str(file), np.fromfile(file, np.uint8)):
         with nvdec.NvClip(source) as clip:
             runs = [run for part in clip.read(range(40)).parts for run in part]
@@ -221,7 +221,7 @@ def test_codecs_that_a_gpu_refused_are_not_asked_again(tmp_path: Path) -> None:
 def test_estimates_of_files_that_were_read_open_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from dali_run.ops.video import decoders
 
-    monkeypatch.setattr(decoders, "_looks", {})
+    monkeypatch.setattr(decoders, "_cached_facts", {})
     make_video(tmp_path / "a.mp4", 10)
     make_video(tmp_path / "b.mp4", 12, size=(32, 48))
     files = [np.fromfile(tmp_path / name, np.uint8) for name in ("a.mp4", "b.mp4")]
@@ -229,7 +229,7 @@ def test_estimates_of_files_that_were_read_open_nothing(tmp_path: Path, monkeypa
     op = Video()
     before, _ = op.estimate_memory("mixed", encoded)
     assert before.tolist() == [10 * 48 * 64 * 3, 12 * 32 * 48 * 3, 0]
-    monkeypatch.setattr(decoders, "_looks", {})
+    monkeypatch.setattr(decoders, "_cached_facts", {})
     decode([tmp_path / "a.mp4", tmp_path / "b.mp4"])
     monkeypatch.setattr(decoders, "Glance", None)
     np.testing.assert_array_equal(op.estimate_memory("mixed", encoded.take(slice(0, 2)))[0], before[:2])
