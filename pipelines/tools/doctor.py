@@ -34,7 +34,7 @@ class Finding:
     status: Status
     value: str
     remedy: str = ""
-    """What to do; empty if nothing is needed."""
+    """Remedy, as an instruction; empty if none is needed."""
 
 
 def examine() -> dict[str, Any]:
