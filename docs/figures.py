@@ -30,7 +30,7 @@ WORK = {
     "request-jpeg": "one JPEG to a tensor, milliseconds (median)",
     "request-webp": "one WebP to a tensor, milliseconds (median)",
 }
-"""What the rows of the gate measure."""
+"""Measurements of the rows of the gate."""
 
 
 def results(kind: str) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class Options(RunSettings):
     to_host: bool = True
     """Copy the outputs of GPU nodes to the host, where writers need them."""
     policy: str = "skip"
-    """What to do with a sample that fails: ``skip`` drops it, ``fail`` ends the run, ``replace`` puts a neighbour in
+    """Policy for samples that fail: ``skip`` drops it, ``fail`` ends the run, ``replace`` puts a neighbour in
     its place."""
     whole_batches: bool = True
     """Deliver batches as they were requested; if False, a batch that is too large for the memory is delivered in

@@ -1,4 +1,4 @@
-"""What all batches of a run share: the plan, its options, statistics, decoder processes.
+"""Resources that all batches of a run share: the plan, its options, statistics, decoder processes.
 
 Used by all parts of an engine.
 """
