@@ -1,6 +1,5 @@
-"""AVIF, HEIC and JPEG XL, on one thread each: AVIF by Pillow (imagecodecs where it has more than 8 bits), HEIC by
-pillow-heif, JPEG XL by imagecodecs.
-"""
+"""Decode AVIF, HEIC and JPEG XL, on one thread each: AVIF with Pillow (or imagecodecs for more than 8 bits), HEIC with
+pillow-heif, JPEG XL with imagecodecs."""
 
 from __future__ import annotations
 
@@ -32,8 +31,8 @@ def missing(format: str) -> str:
 
 
 def decode(data: memoryview, header: Header, adjust_orientation: bool) -> Pixels:
-    """The image as (H, W, C), uint8, uint16 or float32, the first where there are several, turned as it is to be seen
-    or as it is stored. Raises whatever the libraries do."""
+    """Return the image as (H, W, C), uint8, uint16 or float32: the first one if there are several, oriented if
+    ``adjust_orientation``. Raises SampleError if the library is missing, and the libraries' exceptions."""
     if problem := missing(header.format):
         raise SampleError("unsupported", problem)
     pixels: Any
@@ -49,8 +48,8 @@ def decode(data: memoryview, header: Header, adjust_orientation: bool) -> Pixels
 
         pillow_heif.options.DECODE_THREADS = 1
         file = pillow_heif.open_heif(io.BytesIO(data), convert_hdr_to_8bit=False, bgr_mode=False)
-        pixels = _channels(np.array(file[file.primary_index]))  # libheif has turned it
-        if pixels.dtype == np.uint16 and header.bits < 16:  # and shifted it to the top
+        pixels = _channels(np.array(file[file.primary_index]))  # libheif has applied the orientation
+        if pixels.dtype == np.uint16 and header.bits < 16:  # libheif has shifted the samples to the top bits
             pixels = spread(pixels >> (16 - header.bits), (1 << header.bits) - 1)
         return pixels if adjust_orientation else orient(pixels, INVERSE_ORIENTATION[header.orientation])
     pixels = _avif(data, header)
@@ -71,7 +70,7 @@ def _avif(data: memoryview, header: Header) -> Pixels:
 
 
 def _channels(pixels: Pixels) -> Pixels:
-    """(H, W, C) of 1 to 4 channels. Raises SampleError for any other array."""
+    """Return ``pixels`` as (H, W, C) with 1 to 4 channels. Raises SampleError for any other array."""
     pixels = pixels[..., None] if pixels.ndim == 2 else pixels
     if pixels.ndim != 3 or not 1 <= pixels.shape[2] <= 4 or pixels.dtype not in (np.uint8, np.uint16, np.float32):
         raise SampleError("unsupported", f"an image of shape {pixels.shape} and type {pixels.dtype}")

@@ -1,4 +1,4 @@
-"""AVIF, HEIC (HEIF: ISO/IEC 23008-12; AOM) and JPEG XL (ISO/IEC 18181): their declarations."""
+"""Declarations of the formats AVIF, HEIC (HEIF: ISO/IEC 23008-12; AOM) and JPEG XL (ISO/IEC 18181)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HEIF = (b"mif1", b"msf1")
 
 
 def _heif_name(data: memoryview) -> str:
-    """Name of the format by the brands of a HEIF file (AV1 or HEVC inside); empty for any other file."""
+    """Return the name of the format by the brands of a HEIF file (AV1 or HEVC inside); empty for any other file."""
     if bytes(data[4:8]) != b"ftyp":
         return ""
     size = min(int.from_bytes(data[:4], "big"), len(data), 256)

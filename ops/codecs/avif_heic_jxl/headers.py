@@ -1,6 +1,6 @@
-"""The headers of AVIF, HEIC and JPEG XL: size, channels, depth and orientation, from bounded places of the file.
+"""Read the headers of AVIF, HEIC and JPEG XL: size, channels, depth and orientation, from bounded parts of the file.
 
-Facts: HEIF (ISO/IEC 23008-12) and its boxes (ISO/IEC 14496-12): the primary item's properties; AVIF (AOM); JPEG XL
+Sources: HEIF (ISO/IEC 23008-12) and its boxes (ISO/IEC 14496-12): the primary item's properties; AVIF (AOM); JPEG XL
 (ISO/IEC 18181-1, annexes A and D; 18181-2 for the container).
 """
 
@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from ...errors import SampleError
 
 _MOST = 1024
-"""Boxes, properties and associations that are looked at."""
+"""Maximum number of boxes, properties and associations that are read."""
 
 Found = tuple[int, int, int, int, int]
 """Width, height, channels, bits, orientation."""
 
 
 def boxes(data: memoryview, at: int, end: int) -> Iterator[tuple[bytes, int, int]]:
-    """The boxes from ``at`` to ``end``: type, and where their content begins and ends."""
+    """Yield the boxes from ``at`` to ``end``: type, start and end of the content."""
     for _ in range(_MOST):
         if at + 8 > end:
             return
@@ -36,8 +36,8 @@ def boxes(data: memoryview, at: int, end: int) -> Iterator[tuple[bytes, int, int
 
 
 def heif(data: memoryview, cropped: bool = False) -> Found:
-    """Of the primary item of a HEIF file; ``cropped``: by its clean aperture, as libheif decodes. Raises SampleError,
-    struct.error, IndexError."""
+    """Read the header of the primary item of a HEIF file; ``cropped``: with the size of its clean aperture, as libheif
+    decodes. Raises SampleError, struct.error, IndexError."""
     meta = next(((a, b) for kind, a, b in boxes(data, 0, len(data)) if kind == b"meta"), None)
     if meta is None:
         raise SampleError("unsupported", "a HEIF file without a primary image (a sequence); stills are decoded")
@@ -86,12 +86,12 @@ _ORIENTATIONS = {
     (None, 0): 1, (None, 1): 8, (None, 2): 3, (None, 3): 6,
     (1, 0): 2, (0, 0): 4, (1, 2): 4, (0, 2): 2, (1, 1): 7, (0, 1): 5, (1, 3): 5, (0, 3): 7,
 }  # fmt: skip
-"""Exif's orientation, by the axis of imir (1: left and right change places) and irot's quarter turns to the left, which
-come first."""
+"""Exif orientation by the axis of imir (1: left and right are exchanged) and irot's quarter turns to the left, which
+are applied first."""
 
 
 def _linked(data: memoryview, at: int, item: int) -> list[int]:
-    """The numbers of the properties that an ipma box gives to ``item``."""
+    """Return the numbers of the properties that an ipma box assigns to ``item``."""
     (version_flags, entries) = struct.unpack_from(">II", data, at)
     at += 8
     found: list[int] = []
@@ -109,13 +109,13 @@ def _linked(data: memoryview, at: int, item: int) -> list[int]:
 
 
 class _Bits:
-    """Bits of a JPEG XL codestream, the lowest of each byte first."""
+    """Reader of the bits of a JPEG XL codestream, the lowest bit of each byte first."""
 
     def __init__(self, data: memoryview, at: int) -> None:
         self._data, self._at = data, 8 * at
 
     def take(self, n: int) -> int:
-        """The next ``n`` as a number. Raises IndexError at the end."""
+        """Return the next ``n`` bits as a number. Raises IndexError at the end."""
         value = 0
         for k in range(n):
             value |= (self._data[self._at >> 3] >> (self._at & 7) & 1) << k
@@ -123,7 +123,7 @@ class _Bits:
         return value
 
     def either(self, *choices: tuple[int, int]) -> int:
-        """U32: two bits choose among (bits, offset)."""
+        """Read a U32: two bits select one of the ``choices`` (bits, offset)."""
         bits, offset = choices[self.take(2)]
         return self.take(bits) + offset
 
@@ -133,7 +133,8 @@ _RATIOS = {1: (1, 1), 2: (12, 10), 3: (4, 3), 4: (3, 2), 5: (16, 9), 6: (5, 4), 
 
 
 def jpeg_xl(data: memoryview) -> Found:
-    """Of a JPEG XL file, bare or in boxes. Raises SampleError, struct.error, IndexError."""
+    """Read the header of a JPEG XL file, a bare codestream or in boxes. Raises SampleError, struct.error,
+    IndexError."""
     at = 0
     if data[0] == 0:
         for kind, a, _ in boxes(data, 0, len(data)):
@@ -147,11 +148,11 @@ def jpeg_xl(data: memoryview) -> Found:
     bits = _Bits(data, at + 2)
     width, height = _size(bits)
     channels, depth, orientation = 3, 8, 1
-    if not bits.take(1):  # not all is as usual
+    if not bits.take(1):  # the header is not all defaults
         plain = True
         if bits.take(1):
             orientation = 1 + bits.take(3)
-            plain = not bits.take(3)  # intrinsic size, preview, animation: what follows them is not looked for
+            plain = not bits.take(3)  # intrinsic size, preview, animation: the fields after them are not read
         if plain:
             floating = bits.take(1)
             usual = ((0, 32), (0, 16), (0, 24), (6, 1)) if floating else ((0, 8), (0, 10), (0, 12), (6, 1))

@@ -1,4 +1,4 @@
-"""GIF89a: its declaration."""
+"""Declaration of the format GIF (GIF87a and GIF89a)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""From rows of samples to pixels, on a GPU (cuda/planes.cu).
+"""Convert rows of samples to pixels on a GPU (cuda/planes.cu).
 
-A plane is rows that belong together: a picture, a pass of an interlaced PNG, or a strip or tile of a TIFF. A stream
-holds the rows of one plane or of several; each stream is of one picture. Rows of BMP and PNM lie in the files.
+A plane is a set of rows that belong together: an image, a pass of an interlaced PNG, or a strip or tile of a TIFF. A
+stream contains the rows of one or several planes of one image. Rows of BMP and PNM are in the files themselves. Used by
+the GPU rows of PNG, TIFF, BMP and PNM.
 """
 
 from __future__ import annotations
@@ -25,52 +26,54 @@ PLANE = np.dtype(
     + [(n, np.int32) for n in ("samples", "channels", "bgr", "little", "inverted", "colours", "stream", "undo")]
     + [("unused", np.int32)]
 )
-"""A plane, as the kernels read it. Decoders make it with ``rows`` from its stream's first row on, and y and x in the
-picture; `place` fills in what depends on where the pixels go."""
+"""One plane, as the kernels read it. Decoders fill ``rows`` with the offset in its stream's rows, and y and x with its
+place in the image; `place` adds the fields that depend on the output."""
 FILTERED, PREDICTED = 1, 2
-"""``undo``: a filter for each row, whose number stands before it (PNG), or each sample less the one before (TIFF)."""
+"""Values of ``undo``: each row begins with the number of its filter (PNG), or each sample is stored as its difference
+to the previous one (TIFF)."""
 _SOURCE = "planes.cu"
 _BLOCKS = 8192
-"""Blocks that make pixels at once, at least, where there are fewer planes; up to `_EACH` of a plane."""
+"""Minimum number of thread blocks that write pixels, if there are fewer planes; up to `_EACH` per plane."""
 _EACH = 16
 
 
 @dataclass(slots=True)
 class Packed:
-    """Pictures of a batch, whose rows the GPU makes pixels of."""
+    """Images of a batch whose rows the GPU unpacks and converts to pixels. Created on the host by one task."""
 
     planes: npt.NDArray[Any]
-    """[P] `PLANE`; ``stream`` and ``colours`` are places in what is here."""
+    """[P] `PLANE`; ``stream`` and ``colours`` are indices in the arrays of this object."""
     owner: I64
     """[S] The image of each stream."""
     room: I64
     """[S] Bytes of each stream's rows."""
     coding: I64
-    """[S] How each stream is packed, as `streams` calls it."""
+    """[S] Coding of each stream, see `streams`."""
     colours: npt.NDArray[np.uint32] = field(default_factory=lambda: np.empty((0, 256), np.uint32))
-    """[C, 256] Palettes, as `png.decoder_cpu` has them."""
+    """[C, 256] Palettes, in the form of `png.decoder_cpu`."""
     lengths: I64 = field(default_factory=lambda: np.empty(0, np.int64))
-    """[S] Bytes of each stream, where the GPU unpacks it."""
+    """[S] Bytes of each stream that the GPU unpacks."""
     pieces: I64 = field(default_factory=lambda: np.empty((0, 5), np.int64))
-    """Where the streams are, as `streams.plan` takes it."""
+    """Pieces of the streams, see `streams.plan`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Where pixels go."""
+    """Output of a batch: where pixels are written."""
 
     offsets: I64
-    """[N] of the output."""
+    """[N] First element of each image in the output."""
     shapes: I32
-    """[N, 3] of its images: height, width, channels."""
+    """[N, 3] Height, width and channels of each image."""
     corners: I64 | None
-    """[N, 2] (y, x): where each image's window begins, if not at its corner."""
+    """[N, 2] Corner (y, x) of each image's window; None if it is (0, 0)."""
     bgr: bool
-    """Blue comes first."""
+    """Whether the output is BGR."""
 
 
 def place(packed: Packed, starts: I64, where: Where) -> None:
-    """Fill in what the planes of ``packed`` lack, whose streams' rows begin at ``starts``."""
+    """Fill in the fields of the planes of ``packed`` that depend on the output; the rows of each stream begin at
+    ``starts``."""
     planes, of = packed.planes, packed.owner[packed.planes["stream"]]
     planes["rows"] += starts[planes["stream"]]
     planes["destination"], planes["channels"] = where.offsets[of], where.shapes[of, 2]
@@ -82,8 +85,7 @@ def place(packed: Packed, starts: I64, where: Where) -> None:
 
 
 def unpacking(packed: Packed, where: Where) -> streams.Unpacking:
-    """Plan how the streams of ``packed`` are unpacked; its planes know then where their rows are, and where pixels
-    go."""
+    """Plan the unpacking of the streams of ``packed``, and complete its planes with their rows and their output."""
     found = streams.plan(packed.coding, packed.lengths, packed.room, packed.pieces)
     place(packed, found.starts, where)
     return found
@@ -93,7 +95,8 @@ Plans: TypeAlias = list[tuple[Packed, streams.Unpacking]]
 
 
 def unpacker(job: DecodeJob, decoder: str) -> Callable[[Lane, Batch, Batch, Plans], None]:
-    """A function of the lane, the files, the output and plans, one at most, that enqueues the work of ``decoder``."""
+    """Return a function of the lane, the files, the output and at most one plan, which enqueues the work of
+    ``decoder``."""
 
     def enqueue(lane: Lane, files: Batch, out: Batch, plans: Plans) -> None:
         for packed, planned in plans:
@@ -107,12 +110,12 @@ def unpacker(job: DecodeJob, decoder: str) -> Callable[[Lane, Batch, Batch, Plan
 def restore(
     ctx: Context, lane: Lane, packed: Packed, rows: Any, out: Batch, decoder: str, bad: Any = None
 ) -> None:  # fmt: skip
-    """Enqueue what makes pixels of ``rows`` on the device, in their places in ``out``: of the pictures ``packed``,
-    whose planes know these places.
+    """Enqueue the conversion of ``rows`` on the device to pixels in ``out``, for the images ``packed`` with complete
+    planes.
 
-    Images with a filter or a colour that does not exist, and those with a stream that is ``bad`` already (int32[S] on
-    the device, not 0 for those), run again, on the CPU, which says so; ``decoder``, the name in reports that they were
-    counted under, did not decode them."""
+    Images with a filter or a colour that does not exist, and images with a stream that is ``bad`` already (int32[S] on
+    the device, not 0 for those), are run again on the CPU, which reports the error; they are subtracted from the count
+    of ``decoder``, the name in reports."""
     planes = packed.planes
     if len(planes) == 0:
         return
@@ -125,7 +128,7 @@ def restore(
         lane.launch(_SOURCE, "planes_add_up", (n, _blocks(n)), 256, rows, table)
     make_pixels(lane, rows, table, n, colours, out, bad)
     lane.keep(rows, table, colours, bad)
-    marks = lane.copy_out(lane.address(bad), bad.nbytes).view(np.int32)  # nothing is allocated for it
+    marks = lane.copy_out(lane.address(bad), bad.nbytes).view(np.int32)  # this copy allocates no memory
 
     def wrong() -> I64:
         found = np.unique(packed.owner[np.flatnonzero(marks)])
@@ -136,11 +139,11 @@ def restore(
 
 
 def make_pixels(lane: Lane, rows: Any, planes: Any, n: int, colours: Any, out: Batch, bad: Any) -> None:
-    """Enqueue what makes pixels, in ``out``, of ``n`` ``planes`` of ``rows``, all on the device. ``bad`` as of
-    `restore`; only a plane with a palette of ``colours`` can be."""
+    """Enqueue the kernel that writes pixels, in ``out``, of ``n`` ``planes`` of ``rows``, all on the device. ``bad``:
+    see `restore`; only a plane with a palette of ``colours`` can fail."""
     lane.launch(_SOURCE, "planes_pixels", (n, _blocks(n)), 256, rows, planes, colours, out.data, bad)
 
 
 def _blocks(planes: int) -> int:
-    """Blocks for each plane, a warp of which takes a row at a time."""
+    """Return the number of thread blocks per plane; each warp converts one row at a time."""
     return min(max(_BLOCKS // planes, 1), _EACH)

@@ -1,7 +1,8 @@
-"""Packed streams of a batch's files on a GPU: put together out of the files' pieces, and unpacked to rows of samples
-(cuda/png_inflate.cu, cuda/lzw.cu).
+"""Unpack the packed streams of a batch's files on a GPU: join the pieces of each stream, and unpack it to rows of
+samples (cuda/png_inflate.cu, cuda/lzw.cu). Used by the GPU rows of PNG and TIFF.
 
-A warp unpacks a stream much more slowly than a core of the CPU, but a thousand take hardly longer than one (`costs`).
+A warp unpacks a stream much more slowly than a core of the CPU, but a thousand streams take hardly longer than one
+(`costs`).
 """
 
 from __future__ import annotations
@@ -18,70 +19,71 @@ from ...gpu.lane import Lane
 STREAM = np.dtype(
     [("source", np.int64), ("rows", np.int64)] + [(n, np.int32) for n in ("size", "room", "number", "unused")]
 )
-"""A stream, as the kernels read it."""
+"""One stream, as the kernels read it."""
 STORED, DEFLATE, LZW, PACK_BITS = range(4)
-"""How streams are packed: not at all, as zlib does it, and as TIFF has it."""
+"""Codings of a stream: not packed, zlib's deflate, and TIFF's LZW and PackBits."""
 PIECE = np.dtype([("source", np.int64), ("destination", np.int64), ("size", np.int64)])
-"""Bytes of a file that are a part of a stream."""
+"""A range of a file's bytes that belongs to a stream."""
 ALIGNMENT = 16
-"""Of streams and of rows on the GPU."""
+"""Alignment of streams and of rows on the GPU, in bytes."""
 _SMALL = 1 << 16
-"""Bytes whose places fit into 16 bits."""
+"""Bytes whose offsets fit into 16 bits."""
 _INFLATE, _LZW = "png_inflate.cu", "lzw.cu"
 
 
 def aligned(nbytes: I64) -> I64:
-    """``nbytes`` rounded up to where the next stream or rows may begin."""
+    """Return ``nbytes`` rounded up to the alignment of the next stream or rows."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 def before(sizes: I64) -> I64:
-    """Where each of several things begins that follow one another."""
+    """Return the offset of each of several consecutive blocks with these sizes."""
     return sizes.cumsum() - sizes
 
 
 @dataclass(slots=True)
 class Unpacking:
-    """A plan for unpacking the streams of a batch, made before a device is asked."""
+    """Plan for unpacking the streams of a batch. Created by `plan` on the host, used by the launching thread."""
 
     coding: I64
     """[N]"""
     starts: I64
-    """[N] Where the rows of each stream begin."""
+    """[N] Byte offset of each stream's rows."""
     packed: int
     """Bytes of all streams that are packed."""
     room: int
     """Bytes of all rows."""
     streams: npt.NDArray[Any]
-    """[N] `STREAM`, those of a coding together."""
+    """[N] `STREAM`, grouped by coding."""
     pieces: npt.NDArray[Any]
-    """[M] `PIECE`, those of packed streams first; ``source`` is to be filled in."""
+    """[M] `PIECE`, pieces of packed streams first; `unpack` fills in ``source``."""
     gathered: int
-    """How many of the pieces are of packed streams."""
+    """Number of pieces that belong to packed streams."""
     files: I64
-    """[M] The file of each piece,"""
+    """[M] Index of each piece's file."""
     within: I64
-    """[M] and where it begins there."""
+    """[M] Byte offset of each piece in its file."""
     large: bool
-    """Some streams hold more than 65,536 bytes."""
+    """Whether some stream unpacks to more than 65,536 bytes."""
 
 
 def plan(coding: I64, lengths: I64, room: I64, pieces: I64) -> Unpacking:
-    """Plan how streams of ``lengths`` bytes, each packed by its ``coding``, are unpacked to ``room`` bytes each.
-    ``pieces`` [M, 5]: the file, the stream, where bytes begin in the file and in the stream, and how many they are."""
+    """Plan the unpacking of streams of ``lengths`` bytes, each packed by its ``coding``, to ``room`` bytes each.
+    ``pieces`` [M, 5]: index of the file, index of the stream, byte offset in the file, byte offset in the stream,
+    bytes."""
     stored, to = coding == STORED, before(aligned(room))
     sizes = aligned(np.where(stored, 0, lengths))
     source = before(sizes)
     table = np.zeros(len(coding), STREAM)
     table["source"], table["rows"], table["size"], table["room"] = source, to, lengths, room
     table["number"] = np.arange(len(coding))
-    straight = stored[pieces[:, 1]]
-    if straight.any():
-        pieces = np.concatenate([pieces[~straight], pieces[straight]])
+    direct = stored[pieces[:, 1]]
+    if direct.any():
+        pieces = np.concatenate([pieces[~direct], pieces[direct]])
     there = np.empty(len(pieces), PIECE)
     there["destination"] = np.where(stored, to, source)[pieces[:, 1]] + pieces[:, 3]
     there["size"] = pieces[:, 4]
-    gathered = len(pieces) - int(np.count_nonzero(straight))
+    gathered = len(pieces) - int(np.count_nonzero(direct))
     by_way = table[np.argsort(coding, kind="stable")] if (coding != coding[:1]).any() else table
     return Unpacking(coding, to, int(sizes.sum()), int(aligned(room).sum()), by_way, there, gathered,
                      np.ascontiguousarray(pieces[:, 0]), np.ascontiguousarray(pieces[:, 2]),
@@ -89,8 +91,8 @@ def plan(coding: I64, lengths: I64, room: I64, pieces: I64) -> Unpacking:
 
 
 def unpack(lane: Lane, files: Batch, planned: Unpacking) -> tuple[Any, Any]:
-    """Enqueue what was planned, out of ``files`` on the device: the rows there, and, on the device, int32[N], not 0 for
-    a stream that is not in order, or is unusual."""
+    """Enqueue the unpacking of ``files``, which are on the device. Return, on the device, the rows, and int32[N], not 0
+    for a stream that is invalid or unusual."""
     planned.pieces["source"] = planned.within + files.offsets[planned.files]
     count = len(planned.coding)
     pieces, streams, bad = lane.upload(

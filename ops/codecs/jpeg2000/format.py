@@ -1,4 +1,4 @@
-"""JPEG 2000 (ITU-T T.800, annexes A and I): its declaration."""
+"""Declaration of the format JPEG 2000 (ITU-T T.800, annexes A and I)."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def _codestream(data: memoryview) -> Header:
 
 
 _MAX_BOXES = 4096
-"""Boxes that are searched, at most."""
+"""Maximum number of boxes that are searched."""
 
 
 def _widen(pixels: Pixels, bits: int) -> Pixels:
-    """Pillow shifts samples to the top (5 bits: 0, 8 ... 248)."""
+    """Undo Pillow's shift of samples to the top bits (5 bits: 0, 8 ... 248), and scale them to the whole range."""
     width = 8 * pixels.itemsize
     return spread(pixels >> (width - bits), (1 << bits) - 1) if bits < 8 or width == 16 else pixels
 
@@ -56,8 +56,8 @@ FORMATS = (
         (Signature(b"\0\0\0\x0cjP  \r\n\x87\n"), Signature(b"\xff\x4f\xff\x51", suffix=".j2k")), probe,
         gpu_rows=".jpeg2000.on_gpu", pillow="Jpeg2KImagePlugin.Jpeg2KImageFile", imagecodecs="jpeg2k_decode",
         widen=_widen,
-        # The library holds 4 bytes a sample (tests/ops/codecs/test_resident.py measures it); the decoder on a GPU holds
-        # coefficients twice, and where code blocks are.
+        # The library needs 4 bytes per sample (tests/ops/codecs/test_resident.py measures it); the decoder on a GPU
+        # stores coefficients twice, and the places of code blocks.
         extra_bytes=(4, 9),
     ),
 )  # fmt: skip

@@ -1,4 +1,5 @@
-"""PNGs of a batch, by our decoder (`decoder_cpu`): straight into an output, or as they are stored."""
+"""Row of the decoder table for PNGs: the built-in decoder (`decoder_cpu`) writes directly into an output, or returns
+the stored pixels."""
 
 from __future__ import annotations
 
@@ -22,34 +23,35 @@ _decoder: Any = Kernels(".decoder_cpu", __package__)
 
 
 def available() -> bool:
-    """The decoder has what it needs, libdeflate."""
+    """Return whether the decoder's library, libdeflate, is available."""
     return libdeflate.functions() is not None
 
 
-def are_straight(rows: I64, sizes: I32 | I64, output_type: DALIImageType) -> npt.NDArray[np.bool_]:
-    """Of headers [M, 6] of files of ``sizes`` bytes: the decoder makes what is wanted without a step between."""
+def writes_directly(rows: I64, sizes: I32 | I64, output_type: DALIImageType) -> npt.NDArray[np.bool_]:
+    """Return, for headers [M, 6] of files of ``sizes`` bytes, whether the decoder produces the requested output
+    directly."""
     taken: npt.NDArray[np.bool_] = (rows[:, FORMAT] == CODE) & _hold(rows, sizes)
     taken &= native_loops.keeps_channels(rows, output_type)
-    if output_type is DALIImageType.ANY_DATA:  # where such a file is damaged, Pillow makes four channels of it
+    if output_type is DALIImageType.ANY_DATA:  # if such a file is damaged, Pillow makes four channels of it
         taken &= (rows[:, BITS] <= 8) | (rows[:, CHANNELS] != 2)
     return taken
 
 
 def _hold(rows: I64, sizes: I32 | I64) -> npt.NDArray[np.bool_]:
-    """Files of ``sizes`` bytes can hold the pixels; one that cannot is given no memory for them."""
-    palette = (rows[:, BITS] <= 8) & (rows[:, CHANNELS] == 3)  # perhaps: then of 1 bit
+    """Return whether files of ``sizes`` bytes can hold their pixels; no memory is allocated for those that cannot."""
+    palette = (rows[:, BITS] <= 8) & (rows[:, CHANNELS] == 3)  # a palette image is possible, of 1 bit at least
     stored = np.where(palette, 1, rows[:, CHANNELS])
-    row = (rows[:, WIDTH].astype(np.float64) * stored + 7) // 8  # sides of 31 bits: products must not overflow
+    row = (rows[:, WIDTH].astype(np.float64) * stored + 7) // 8  # sides have 31 bits: products must not overflow
     held: npt.NDArray[np.bool_] = rows[:, HEIGHT] * row <= _MOST * np.asarray(sizes, np.float64)
     return held
 
 
 _MOST = 1032
-"""Bytes that deflate makes of one, at most (RFC 1951: 258 of two bits)."""
+"""Maximum ratio of deflate, output bytes per input byte (RFC 1951: 258 bytes from two bits)."""
 
 
 class NativePng(Decoder):
-    """PNGs that are shown as they are stored, by compiled loops."""
+    """Row for PNGs whose stored pixels are the output, decoded by compiled loops."""
 
     name = "png"
     sure = True
@@ -62,7 +64,7 @@ class NativePng(Decoder):
         if job.rules.dtype != np.uint8 or not job.in_process or not available():
             return np.zeros(len(indices), np.bool_)
         headers = job.headers
-        taken = are_straight(headers.rows[indices], job.batch.shapes[indices, 0], job.rules.output_type)
+        taken = writes_directly(headers.rows[indices], job.batch.shapes[indices, 0], job.rules.output_type)
         taken &= headers.orientation[indices] == 1
         return taken
 
@@ -73,7 +75,7 @@ class NativePng(Decoder):
 
 
 def stored(data: memoryview, header: Header) -> Pixels | None:
-    """`native_loops.stored` by the decoder."""
+    """Return the stored pixels of one file, or None; see `native_loops.stored`."""
     if not ROWS[0].ready:
         return None
     row, size = np.array([row_of(header)], np.int64), np.array([len(data)], np.int64)

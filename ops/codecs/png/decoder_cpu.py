@@ -1,15 +1,15 @@
-"""PNG on the CPU, a whole batch without the GIL: chunks by ourselves, inflate by libdeflate, filters and pixels by
-ourselves.
+"""Compiled PNG decoder, for a whole batch without the GIL: built-in code for chunks, filters and pixels; libdeflate
+inflates.
 
-The decoder takes files that are in order from the first byte to IEND; whatever looks unusual gets the status `OTHER`,
-and Pillow then has the last word. So this decoder may only be stricter, never more lenient: what Pillow checks is
-checked here (CRCs, Adler-32, the sizes of chunks, compressed texts), and pixels are equal.
+The decoder accepts files that are valid from the first byte to IEND; an image with anything unusual gets the status
+`OTHER`, and Pillow then decodes or rejects it. So this decoder may only be stricter, never more lenient: everything
+that Pillow checks is checked here (CRCs, Adler-32, the sizes of chunks, compressed texts), and pixels are equal.
 
-Facts: PNG (W3C, 3rd ed.): clauses 5 (chunks), 7 (scanlines), 8 (interlace), 9 (filters), 11 (chunks in detail).
+Sources: PNG (W3C, 3rd ed.): clauses 5 (chunks), 7 (scanlines), 8 (interlace), 9 (filters), 11 (chunks in detail).
 
-Memory is read and written by address. What keeps it in bounds: chunks lie inside the file; what is inflated has
-exactly the size that IHDR says; rows have `PAD` bytes on both sides; pixels are written inside the window only. Numba
-frees an array after its last use by name: arrays that are used by address are named again after it.
+Memory is read and written by address. It stays in bounds because chunks are inside the file; inflated data has exactly
+the size that IHDR says; rows have `PAD` bytes on both sides; pixels are written inside the window only. Numba frees an
+array after its last use by name: arrays that are used by address are referred to again afterwards.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from .samples_cpu import narrow, rounded, sample, to_three
 from .simd_cpu import PAD, ROWS, call_1, call_3, call_7, unfilter_4, unfilter_8
 
 DONE, OTHER = 0, 1
-"""Status of an image: its pixels are there; it is one for Pillow."""
+"""Status of an image: decoded, or left to Pillow."""
 
 _TEXTS = 1 << 20
-"""Bytes of all texts and profiles of a file, inflated; Pillow refuses single ones from here on."""
+"""Maximum bytes of all texts and profiles of a file, inflated; Pillow rejects a single one of this size."""
 
 _IHDR, _PLTE, _IDAT, _IEND = 0x49484452, 0x504C5445, 0x49444154, 0x49454E44
 _TRNS, _GAMA, _CHRM, _SRGB, _PHYS = 0x74524E53, 0x67414D41, 0x6348524D, 0x73524742, 0x70485973
@@ -35,7 +35,7 @@ _ICCP, _TEXT, _ZTXT, _ITXT = 0x69434350, 0x74455874, 0x7A545874, 0x69545874
 _ACTL, _FCTL, _FDAT = 0x6163544C, 0x6663544C, 0x66644154
 
 _ADAM7 = np.array([[0, 0, 8, 8], [0, 4, 8, 8], [4, 0, 8, 4], [0, 2, 4, 4], [2, 0, 4, 2], [0, 1, 2, 2], [1, 0, 2, 1]])
-"""Passes: first row, first column, steps down, steps to the right (clause 8.2)."""
+"""Passes of an interlaced image: first row, first column, row step, column step (clause 8.2)."""
 
 
 @njit(nogil=True, cache=True)
@@ -49,7 +49,7 @@ def _big_32(address: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _find_zero(address: Any, end: Any) -> Any:
-    """The first byte that is 0 from ``address`` on; ``end`` where there is none."""
+    """Return the address of the first byte that is 0, from ``address`` on; ``end`` if there is none."""
     while address < end and u8_at(np.uint64(address)):
         address += 1
     return address
@@ -57,7 +57,7 @@ def _find_zero(address: Any, end: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _inflate(functions: Any, machine: Any, source: Any, size: Any, target: Any, most: Any, counts: Any) -> Any:
-    """The bytes of a zlib stream that is in order and has no more than ``most``; -1 for any other."""
+    """Inflate a zlib stream; return its bytes, or -1 if it is invalid or has more than ``most``."""
     status = call_7(
         functions[1], (machine, source, size, target, most, counts.ctypes.data, counts.ctypes.data + 8)
     )  # fmt: skip
@@ -68,7 +68,7 @@ def _inflate(functions: Any, machine: Any, source: Any, size: Any, target: Any, 
 
 @njit(nogil=True, cache=True)
 def _text(functions: Any, machine: Any, tag: Any, at: Any, length: Any, scratch: Any, counts: Any) -> Any:
-    """Bytes of a text or a profile, inflated; -1 where it is not in order."""
+    """Return the bytes of a text or a profile, inflated; -1 if it is invalid."""
     end = at + length
     if tag == _TEXT:
         return length
@@ -90,7 +90,7 @@ def _text(functions: Any, machine: Any, tag: Any, at: Any, length: Any, scratch:
     return _inflate(functions, machine, packed, end - packed, scratch.ctypes.data, len(scratch), counts)
 
 
-# What of the file the pixels are made of: fields of `parts`.
+# Fields of `parts`: the parts of a file from which pixels are decoded.
 _WIDTH, _HEIGHT, _BITS, _KIND, _INTERLACED, _COLOURS, _PALETTE, _DATA, _PACKED, _PIECES, _N_PARTS = range(11)
 
 
@@ -99,9 +99,11 @@ def _walk(
     functions: Any, machine: Any, start: Any, size: Any, parts: Any, packed: Any, pieces: Any, scratch: Any,
     counts: Any, sure: Any,
 ) -> Any:  # fmt: skip
-    """Check all chunks of the file at ``start``, the CRCs of IDATs unless they are ``sure`` to be right; its IDATs
-    become one stream, or, where there is room for rows in ``pieces``, a row each: where its bytes begin in the file and
-    in the stream, and how many they are. Returns whether the file is in order, and there was room for all."""
+    """Check all chunks of the file at ``start``, except the CRCs of IDATs if they are ``sure`` to be right. Return
+    whether the file is valid, and there was room for all pieces.
+
+    The IDATs are copied into one stream, or, if ``pieces`` has rows, listed there: byte offset in the file, byte offset
+    in the stream, bytes."""
     end = start + size
     if size < 57 or _big_32(start) != 0x89504E47 or _big_32(start + 4) != 0x0D0A1A0A:
         return False
@@ -118,7 +120,7 @@ def _walk(
         if not checked and (call_3(functions[3], (0, at + 4, length + 4)) & 0xFFFFFFFF) != _big_32(body + length):
             return False
         if tag == _IDAT:
-            if at == start + 8 or (data and data != at):  # between IDATs: nothing
+            if at == start + 8 or (data and data != at):  # no other chunk may be between IDATs
                 return False
             if len(pieces):
                 if n_pieces == len(pieces):
@@ -126,7 +128,7 @@ def _walk(
                 pieces[n_pieces, 0], pieces[n_pieces, 1], pieces[n_pieces, 2] = body - start, n_packed, length
                 n_pieces, n_packed = n_pieces + 1, n_packed + length
             elif n_packed == 0 and _big_32(following + 4 if end - following >= 8 else at + 4) != _IDAT:
-                parts[_DATA], n_packed = body, length  # the only one: no copy
+                parts[_DATA], n_packed = body, length  # the only IDAT: no copy
             else:
                 target = packed.ctypes.data + n_packed
                 for k in range(0, length - 7, 8):
@@ -164,7 +166,7 @@ def _walk(
             if length < (4 if tag == _GAMA else 32 if tag == _CHRM else 1 if tag == _SRGB else 9):
                 return False
         elif tag in (_ACTL, _FCTL, _FDAT) or not tag & 0x20000000:
-            return False  # an animation, or a critical chunk of another kind
+            return False  # an animation, or an unknown critical chunk
         else:
             for k in range(4):
                 letter = tag >> 8 * k & 0xDF
@@ -180,7 +182,7 @@ def _channels(kind: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _is_pair(bits: Any, kind: Any) -> Any:
-    """The colour type exists, with so many bits (clause 11.2.1)."""
+    """Return whether the colour type exists with this many bits (clause 11.2.1)."""
     if kind == 0:
         return bits == 1 or bits == 2 or bits == 4 or bits == 8 or bits == 16
     if kind == 3:
@@ -189,13 +191,13 @@ def _is_pair(bits: Any, kind: Any) -> Any:
 
 
 _MOST = 1032
-"""Bytes that deflate makes of one, at most (RFC 1951: 258 of two bits)."""
+"""Maximum ratio of deflate, output bytes per input byte (RFC 1951: 258 bytes from two bits)."""
 
 
 @njit(nogil=True, cache=True)
 def _rows_of(parts: Any) -> Any:
-    """Bytes of a picture's filtered rows, of all passes; 0 where there is no such kind, or where its stream is too
-    short to hold them."""
+    """Return the bytes of an image's filtered rows, of all passes; 0 if its kind is invalid, or its stream is too short
+    for them."""
     width, height, bits, kind = parts[_WIDTH], parts[_HEIGHT], parts[_BITS], parts[_KIND]
     if width <= 0 or height <= 0 or not _is_pair(bits, kind):
         return np.int64(0)
@@ -216,9 +218,9 @@ def _emit(
     row: Any, first: Any, last: Any, bits: Any, kind: Any, colours: Any, channels: Any, bgr: Any, item: Any, big: Any,
     target: Any, step: Any,
 ) -> Any:  # fmt: skip
-    """Pixels ``first`` ... ``last`` - 1 of an unfiltered row to ``target``, ``step`` bytes apart. Samples of 16 bits,
-    with their high byte first where they are ``big``, become ``item`` bytes. ``colours``: a palette, as `_read_colours`
-    has it. Returns false where a colour is not in it."""
+    """Write pixels ``first`` ... ``last`` - 1 of an unfiltered row to ``target``, ``step`` bytes apart. Samples of 16
+    bits, with their high byte first if ``big``, become ``item`` bytes. ``colours``: a palette from `_read_colours`.
+    Return false if a colour is not in it."""
     if bits == 16:
         size = _channels(kind)
         row += first * size * 2
@@ -250,7 +252,7 @@ def _emit(
         if channels == 3 and step == 3:
             to_three(row + first * size, target, last - first, size, bgr)
             return True
-        a, b, c, d = 0, 1, 2, 3  # where the channels come from
+        a, b, c, d = 0, 1, 2, 3  # the stored channel of each output channel
         if size < 3 and channels == 3:
             b, c = 0, 0
         elif bgr and size >= 3:
@@ -279,13 +281,13 @@ def _emit(
 
 
 _MISSING = 1 << 24
-"""Above a colour's three bytes; the kernels' MISSING, too (cuda/planes.cu)."""
+"""Bit above a colour's three bytes, set for a missing colour; also MISSING of the kernels (cuda/planes.cu)."""
 
 
 @njit(nogil=True, cache=True)
 def _read_colours(palette: Any, n: Any, bgr: Any, colours: Any) -> None:
-    """A palette of ``n`` colours at an address as ``colours`` [256], of any type of 32 bits or more: the three bytes of
-    each pixel, the first lowest, and `_MISSING` where there is none."""
+    """Convert a palette of ``n`` colours at an address to ``colours`` [256], of any type of 32 bits or more: the three
+    bytes of a pixel, the first lowest, and `_MISSING` beyond the palette."""
     colours[:] = _MISSING
     for k in range(n):
         at = palette + 3 * k
@@ -296,10 +298,11 @@ def _read_colours(palette: Any, n: Any, bgr: Any, colours: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def _look_up(row: Any, first: Any, last: Any, bits: Any, colours: Any, target: Any, step: Any) -> Any:
-    """Pixels ``first`` ... ``last`` - 1 of a row of numbers of ``colours``. Returns false where one is missing."""
+    """Write pixels ``first`` ... ``last`` - 1 of a row of indices into ``colours``. Return false if a colour is
+    missing."""
     all_of_them = np.int64(0)
     if bits == 8 and step == 3:
-        for x in range(first, last - 1):  # the fourth byte is the first of the next pixel, which comes after it
+        for x in range(first, last - 1):  # the fourth byte belongs to the next pixel, which is written afterwards
             colour = colours[np.int64(u8_at(np.uint64(row + x)))]
             all_of_them |= colour
             put_u32(np.uint64(target), np.uint64(colour))
@@ -318,7 +321,7 @@ def _look_up(row: Any, first: Any, last: Any, bits: Any, colours: Any, target: A
 
 @njit(nogil=True, cache=True)
 def _filter(at: Any, n: Any, k: Any, rows: Any) -> Any:
-    """The filter of scanline ``k``, of ``rows`` that have ``n`` bytes each."""
+    """Return the filter of scanline ``k`` of ``rows``, with ``n`` bytes each; 0 beyond the last one."""
     return np.int64(u8_at(np.uint64(at + k * (n + 1)))) if k < rows else np.int64(0)
 
 
@@ -327,9 +330,11 @@ def _scanlines(
     at: Any, width: Any, height: Any, bits: Any, kind: Any, colours: Any, lines: Any, window: Any,
     down: Any, across: Any, y0: Any, x0: Any, channels: Any, bgr: Any, item: Any, target: Any, pitch: Any,
 ) -> Any:  # fmt: skip
-    """One picture, or one pass of an interlaced one: ``height`` filtered scanlines from ``at`` on. Its pixel (y, x) is
-    pixel (y0 + y * down, x0 + x * across) of the picture; those in ``window`` go to ``target + row * pitch + column *
-    channels * item`` of the whole picture. Returns false where a filter or a colour does not exist."""
+    """Decode one image, or one pass of an interlaced one: ``height`` filtered scanlines from ``at`` on.
+
+    Pixel (y, x) of the pass is pixel (y0 + y * down, x0 + x * across) of the image; pixels in ``window`` are written to
+    ``target + row * pitch + column * channels * item`` by their place in the whole image. Return false if a filter or a
+    colour does not exist."""
     size, pixel = channels * item, bits * _channels(kind)
     n, step = (width * pixel + 7) >> 3, max(1, pixel >> 3)
     steps, wide = (n + step - 1) // step, n + 2 * PAD
@@ -347,9 +352,9 @@ def _scanlines(
         if max(filters) > 4:
             return False
         first_row, pitch_of_rows = base + wide, wide
-        for k in range(PAD):  # left of the picture, all is 0
+        for k in range(PAD):  # left of the image, all pixels are 0
             lines[k] = 0
-        if max(filters) == 0:  # as palettes have it: the rows are there
+        if max(filters) == 0:  # no filters, as in most palette images: the rows are used as they are
             first_row, pitch_of_rows = at + 1, n + 1
         elif step <= 4:
             unfilter_4(at + 1, n + 1, base + wide, wide, steps + ROWS - 1, step, filters)
@@ -363,7 +368,7 @@ def _scanlines(
                 if not _emit(first_row + k * pitch_of_rows, first, last, bits, kind, colours, channels, bgr, item, True,
                              place, across * size):  # fmt: skip
                     return False
-        if y + ROWS < height:  # the last row is the one above the next
+        if y + ROWS < height:  # the last row is above the first of the next ones
             above = first_row + (ROWS - 1) * pitch_of_rows
             for k in range(0, n, 8):
                 put_u64(np.uint64(base + k), u64_at(np.uint64(above + k)))
@@ -375,7 +380,8 @@ def decode_images(
     functions: Any, raw: Any, offsets: Any, sizes: Any, windows: Any, channels: Any, bgr: Any, item: Any, dst: Any,
     origins: Any, pitches: Any, status: Any,
 ) -> None:  # fmt: skip
-    """Decode N images, as `native_loops` has it. Without libdeflate ``functions`` are 0, and all are for others."""
+    """Decode N images; see `native_loops` for the arguments. Without libdeflate, ``functions`` are 0 and all images get
+    the status `OTHER`."""
     most: Any = np.int64(0)
     for i in range(len(sizes)):
         most = max(most, sizes[i])
@@ -427,5 +433,5 @@ def decode_images(
 
 @njit(nogil=True, cache=True)
 def _keep(packed: Any, scratch: Any, filtered: Any, lines: Any, raw: Any, dst: Any, counts: Any) -> Any:
-    """Name arrays that were used by address, so that they live until here."""
+    """Refer to arrays that were used by address, so that they are not freed before."""
     return len(packed) + len(scratch) + len(filtered) + len(lines) + len(raw) + len(dst) + len(counts)

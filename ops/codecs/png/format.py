@@ -1,4 +1,4 @@
-"""PNG (W3C, 3rd ed.): its declaration."""
+"""Declaration of the format PNG (W3C, 3rd ed.)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def probe(data: memoryview) -> Header:
     if kind not in _CHANNELS:
         raise SampleError("corrupt_data", f"the PNG header names colour type {kind}; 0, 2, 3, 4 and 6 exist")
     orientation, at = 1, 33
-    for _ in range(_MAX_CHUNKS):  # eXIf may stand before or after the pixels
+    for _ in range(_MAX_CHUNKS):  # eXIf may be before or after the pixels
         if at + 12 > len(data):
             break
         length, tag = struct.unpack_from(">I4s", data, at)
@@ -37,18 +37,18 @@ def probe(data: memoryview) -> Header:
 
 _CHANNELS = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}
 _MAX_CHUNKS = 4096
-"""Chunks that are searched for eXIf, at most."""
+"""Maximum number of chunks that are searched for eXIf."""
 
 
 def check_chunks(data: memoryview) -> None:
-    """Raises SampleError where a chunk of a PNG that holds pixels or colours is not what its checksum says (PNG 3rd
-    ed., 5.3). Pillow does not look at those of pixels."""
+    """Raise SampleError if the checksum of a PNG's chunk with pixels or colours is wrong (PNG 3rd ed., 5.3). Pillow
+    does not check those of pixels."""
     at = 8
     while at + 12 <= len(data):
         length, tag = struct.unpack_from(">I4s", data, at)
         end = at + 8 + length
         if end + 4 > len(data):
-            return  # cut off: the decoder says so
+            return  # cut off: the decoder reports it
         if tag in _CHECKED and zlib.crc32(data[at + 4 : end]) != struct.unpack_from(">I", data, end)[0]:
             raise SampleError("corrupt_data", f"the PNG is damaged: the checksum of its {tag.decode()} chunk differs")
         if tag == b"IEND":

@@ -1,6 +1,5 @@
-"""PNGs on a GPU: threads of the CPU look through the files, the GPU inflates (`gpu_streams.streams`), checks the sum,
-undoes the filters and makes pixels (`gpu_streams.planes`).
-"""
+"""PNG decoder for GPUs: CPU threads parse the files; the GPU inflates (`gpu_streams.streams`), verifies the checksum,
+undoes the filters and writes pixels (`gpu_streams.planes`)."""
 
 from __future__ import annotations
 
@@ -28,28 +27,28 @@ from .decoder import NativePng
 _rows: Any = Kernels(".rows_cpu", __package__)
 
 _PIECE = 4096
-"""Bytes of a file for each piece, at least; files in more are the CPU's."""
+"""Minimum bytes of a file per piece; the CPU decodes files with more pieces."""
 _IHDR = 33
 """Bytes up to the end of the first chunk."""
 _BITS, _KIND, _INTERLACED = 24, 25, 28
-"""Places of bytes of IHDR in a file."""
+"""Byte offsets in a file of fields of IHDR."""
 _PALETTE = 3
 _SAMPLES = np.array([1, 0, 3, 1, 2, 0, 4] + [0] * 249)
-"""Of a pixel, by the kind of picture (clause 11.2.1)."""
+"""Samples per pixel, by colour type (clause 11.2.1)."""
 _ADAM7 = np.array(
     [(0, 0, 1, 1), (0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1)]
 )
-"""A picture in one pass, and seven passes: first row, first column, steps down, steps to the right (clause 8.2)."""
+"""First row, first column, row step, column step: of an image in one pass, then of seven passes (clause 8.2)."""
 FILES = 128
-"""Images of a task that only looks through files, at most: a millisecond or some, so that it costs more than passing it
+"""Maximum number of images per task that only parses files: about a millisecond, so that it costs more than passing it
 to a thread."""
 MOST = 1 << 28
-"""Bytes of filtered rows of a picture, at most."""
+"""Maximum bytes of filtered rows per image."""
 
 
 def planes(batch: Batch, which: I64, heights: I64, widths: I64) -> npt.NDArray[Any]:
-    """The planes of the PNGs ``which``, of these sizes, by their headers: the passes of interlaced ones. ``stream``
-    becomes the place in ``which``. A kind that does not exist has none."""
+    """Return the planes of the PNGs ``which``, of these sizes, by their headers: one per pass of interlaced images.
+    Field ``stream`` is the index in ``which``. An invalid colour type has no planes."""
     at = np.where(batch.shapes[which, 0] >= _IHDR, batch.offsets[which], 0)
     data = batch.data if len(batch.data) > _IHDR else np.zeros(_IHDR, np.uint8)
     bits, samples = data[at + _BITS].astype(np.int64), _SAMPLES[data[at + _KIND]]
@@ -62,7 +61,7 @@ def planes(batch: Batch, which: I64, heights: I64, widths: I64) -> npt.NDArray[A
     nbytes = np.where((width > 0) & (samples[of] > 0), height * (1 + row), 0)
     place = before(nbytes)
     found = np.zeros(len(of), PLANE)
-    found["rows"] = place - place[before(passes)][of] + 1  # after the number of the first filter
+    found["rows"] = place - place[before(passes)][of] + 1  # after the byte that names the first filter
     found["pitch"], found["stream"] = 1 + row, of
     for name, values in (("height", height), ("width", width), ("y", y), ("x", x), ("down", down), ("across", across)):
         found[name] = values
@@ -71,14 +70,14 @@ def planes(batch: Batch, which: I64, heights: I64, widths: I64) -> npt.NDArray[A
 
 
 def room(planes: npt.NDArray[Any], n: int) -> I64:
-    """Bytes of the filtered rows of each of ``n`` pictures."""
+    """Return the bytes of the filtered rows of each of ``n`` images."""
     nbytes = np.zeros(n, np.int64)
     np.add.at(nbytes, planes["stream"], planes["height"] * planes["pitch"])
     return nbytes
 
 
 class CudaPng(GpuDecoder):
-    """PNGs that are shown as they are stored."""
+    """Row for PNGs whose stored pixels are the output, decoded on a GPU."""
 
     name = "cuda png"
 
@@ -105,7 +104,7 @@ class CudaPng(GpuDecoder):
 
         def task(host: ThreadedDecode, some: I64) -> TaskResult:
             began = time.perf_counter()
-            seconds = sum(part.result() for part in parts)  # they were started before this one
+            seconds = sum(part.result() for part in parts)  # the threads started these before this task
             waited = time.perf_counter() - began
             packed, taken = streams.found()
             done = host.by_host(some[~taken])
@@ -125,11 +124,10 @@ ROWS = (CudaPng(),)
 
 
 class Streams:
-    """The zlib streams of some PNGs of a batch."""
+    """The zlib streams of some PNGs of a batch, found by CPU threads. Created by `CudaPng.start` for one batch."""
 
     def __init__(self, batch: Batch, which: I64, heights: I64, widths: I64, bgr: bool) -> None:
-        """Of the PNGs ``which`` of ``batch``, of these sizes. The first channel of palettes is blue where they are
-        ``bgr``."""
+        """``which``: indices of the PNGs in ``batch``, with their sizes. ``bgr``: palettes have blue first."""
         self._batch, self._which, self._bgr, n = batch, which, bgr, len(which)
         self._data = readonly(batch.data)
         self._planes = planes(batch, which, heights, widths)
@@ -137,21 +135,22 @@ class Streams:
         self._places, self._colours = _palettes(batch, which, self._planes)
         self._offsets, self._sizes = batch.offsets[which], batch.shapes[which, 0].astype(np.int64)
         self._ends = (self._sizes // _PIECE + 16).cumsum()
-        """Rows of `_pieces` that files up to each one may take."""
+        """For each file, the end of its rows in `_pieces`."""
         self._pieces = np.empty((int(self._ends[-1]), 3), np.int64)
         self._lengths, self._counts, self._first = (np.empty(n, np.int64) for _ in range(3))
 
     def look(self, a: int, b: int) -> None:
-        """Look through the PNGs a ... b - 1."""
+        """Parse the PNGs a ... b - 1."""
         first, counts = int(self._ends[a - 1]) if a else 0, self._counts[a:b]
-        sure = hidden(self._batch, self._which[a:b])  # what has read them has checked IDATs
+        sure = hidden(self._batch, self._which[a:b])  # the GPU's reader has checked IDATs of hidden files
         files = libdeflate.functions(), self._data, self._offsets[a:b], self._sizes[a:b], sure
         palettes, pieces = (self._places[a:b], self._bgr, self._colours), self._pieces[first : int(self._ends[b - 1])]
         _rows.find_streams(*files, *palettes, self._room[a:b], pieces, counts, self._lengths[a:b])
         self._first[a:b] = first + before(counts)
 
     def found(self) -> tuple[Packed, npt.NDArray[np.bool_]]:
-        """After all were looked through: those that the decoder takes, and which of them these are, bool[M]."""
+        """Return the streams of the images that the decoder supports, and which images these are, bool[M]. All must be
+        parsed."""
         counts, which = self._counts, self._which
         stream = np.arange(len(which)).repeat(counts)
         rows = np.arange(len(stream)) + (self._first - before(counts))[stream]
@@ -162,7 +161,8 @@ class Streams:
 
 
 def _palettes(batch: Batch, which: I64, planes: npt.NDArray[Any]) -> tuple[I64, npt.NDArray[np.uint32]]:
-    """Of each picture, the place of its palette, or -1, which its ``planes`` are told; and room for the palettes."""
+    """Return the row of each image's palette, or -1, which is also written to ``planes``, and memory for the
+    palettes."""
     have = np.zeros(len(which), np.bool_)
     have[planes["stream"]] = True
     have[have] = batch.data[batch.offsets[which[have]] + _KIND] == _PALETTE
@@ -172,7 +172,7 @@ def _palettes(batch: Batch, which: I64, planes: npt.NDArray[Any]) -> tuple[I64, 
 
 
 def _only(packed: Packed, taken: npt.NDArray[np.bool_]) -> Packed:
-    """The pictures that were ``taken``, of one stream each; palettes stay."""
+    """Return the streams of the images ``taken``, which have one stream each; palettes stay."""
     if taken.all():
         return packed
     new = taken.cumsum() - 1

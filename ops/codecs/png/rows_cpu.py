@@ -1,8 +1,8 @@
-"""PNG up to its zlib stream, a whole batch without the GIL: a GPU does the rest (`gpu_streams.streams`,
-`gpu_streams.planes`).
+"""Compiled loop that parses PNGs up to their zlib streams, a whole batch without the GIL; a GPU does the rest
+(`gpu_streams.streams`, `gpu_streams.planes`).
 
-Everything about a file is checked here, as `decoder_cpu` does, but for what only the GPU sees: the stream, and the
-numbers of filters and of colours. Rows on the GPU have exactly the size that the file's header says.
+It checks everything about a file that `decoder_cpu` checks, except what only the GPU sees: the stream, and the numbers
+of filters and of colours. Rows on the GPU have exactly the size that the file's header says.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from .simd_cpu import call_1
 
 @njit(nogil=True, cache=True)
 def _take_palette(parts: Any, place: Any, bgr: Any, colours: Any) -> Any:
-    """Read the palette, where the picture has one, to row ``place`` of ``colours``. Returns whether it has one where
-    that is 0 or more, and none where it is -1."""
+    """Read the image's palette, if it has one, to row ``place`` of ``colours``. Return whether the image has a palette
+    if ``place`` is 0 or more, and none if it is -1."""
     if place >= 0 and parts[_KIND] == 3:
         _read_colours(parts[_PALETTE], parts[_COLOURS], bgr, colours[place])
     return (place >= 0) == (parts[_KIND] == 3)
@@ -42,12 +42,14 @@ def find_streams(
     functions: Any, raw: Any, offsets: Any, sizes: Any, sure: Any, palettes: Any, bgr: Any, colours: Any, room: Any,
     pieces: Any, counts: Any, lengths: Any,
 ) -> None:  # fmt: skip
-    """Find the zlib streams of N images, the bytes raw[offset : offset + size], and read their palettes: that of image
-    i to row ``palettes[i]`` of ``colours``, if it is not -1. ``functions`` as of `decoder_cpu.decode_images`. Bodies of
-    IDATs are not looked at if their CRCs are ``sure`` [N] to be right. The streams of image i are ``counts[i]`` rows of
-    ``pieces``, after those of the images before it: where bytes begin in the file and in the stream, and how many they
-    are. ``lengths[i]`` becomes the stream's bytes, or 0 if the file is not in order as far as this can be seen, of
-    another kind or size, its stream longer than any encoder makes it, or in more pieces than there are rows left."""
+    """Find the zlib streams of N images, the bytes raw[offset : offset + size], and read their palettes.
+
+    The palette of image i is written to row ``palettes[i]`` of ``colours``, unless that is -1. ``functions``: see
+    `decoder_cpu.decode_images`. The CRCs of IDATs are not computed for files in which they are ``sure`` [N] to be
+    right. The streams of image i are ``counts[i]`` rows of ``pieces``, after those of earlier images: byte offset in
+    the file, byte offset in the stream, bytes. ``lengths[i]`` becomes the bytes of the stream; 0 if a check fails, the
+    image is of another kind or size, its stream is longer than any encoder makes it, or has more pieces than there are
+    rows left."""
     machine = call_1(functions[0], (0,))
     packed, scratch = np.empty(0, np.uint8), np.empty(_TEXTS, np.uint8)
     pair, parts, done = np.zeros(2, np.int64), np.zeros(_N_PARTS, np.int64), 0

@@ -1,4 +1,4 @@
-"""Pixels in other forms, for the decoders' loops: samples of 16 bits rounded to 8, and pixels of three bytes."""
+"""Compiled loops that convert pixels for decoders: 16-bit samples rounded to 8 bits, and pixels of three bytes."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _BYTES = np.uint64(0x000000FF000000FF)
 
 @njit(nogil=True, cache=True)
 def rounded(value: Any) -> Any:
-    """16 bits to 8: v / 257, to which (255 v + 32895) / 65536 is nearest for every v."""
+    """Round 16 bits to 8: v / 257, to which (255 v + 32895) / 65536 is nearest for every v."""
     return ((value << np.uint64(8)) - value + np.uint64(32895)) >> np.uint64(16)
 
 
 @njit(nogil=True, cache=True)
 def sample(address: Any, big: Any) -> Any:
-    """16 bits, with their high byte first where they are ``big``."""
+    """Return the 16-bit sample at an address; ``big``: its high byte is first."""
     value = u16_at(np.uint64(address))
     return value >> np.uint64(8) | (value & np.uint64(255)) << np.uint64(8) if big else value
 
 
 @njit(nogil=True, cache=True)
 def narrow(source: Any, n: Any, big: Any, target: Any) -> None:
-    """``n`` samples `rounded`, four in two numbers."""
+    """Round ``n`` 16-bit samples to 8 bits, four at a time in two integers; see `rounded`."""
     s8, s16 = np.uint64(8), np.uint64(16)
     for k in range(0, n - 3, 4):
         four = u64_at(np.uint64(source + 2 * k))
@@ -47,8 +47,9 @@ def narrow(source: Any, n: Any, big: Any, target: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def to_three(source: Any, target: Any, n: Any, size: Any, turned: Any) -> None:
-    """``n`` pixels of ``size`` bytes (gray, gray and alpha, three, or four) to three bytes each: gray three times, or
-    the first three, in the order from last to first where they are ``turned``. Those of three are ``turned``."""
+    """Convert ``n`` pixels of ``size`` bytes (gray, gray and alpha, three, or four channels) to three bytes each: gray
+    three times, or the first three channels, in reverse order if ``turned``. Pixels of three bytes must be
+    ``turned``."""
     x: Any = np.int64(0)
     safe = min((n * size - 16) // size, (3 * n - 16) // 3)  # 16 bytes are read and written
     if size == 1:

@@ -1,8 +1,7 @@
-"""Steps of the PNG decoder on many bytes at once: undoing the filters of several rows in one pass, and C functions
-called by their address.
-"""
+"""Vectorised steps of the PNG decoder: undoing the filters of several rows in one pass, and calls of C functions by
+their address."""
 
-# What Numba compiles carries no types.
+# Functions that Numba compiles have no type annotations.
 # mypy: allow-untyped-defs, allow-untyped-calls
 # ruff: noqa: ARG001
 
@@ -18,9 +17,9 @@ from numba.extending import intrinsic
 _I8, _I16, _I32, _I64 = (ir.IntType(n) for n in (8, 16, 32, 64))
 
 ROWS = 8
-"""Rows that are unfiltered together: a step takes the same 20 cycles for 4, 8 and, nearly, 16."""
+"""Rows that are unfiltered together: a step takes the same 20 cycles for 4, 8 and nearly for 16 rows."""
 PAD = 128
-"""Bytes before and after a row that may be read and written: 8 for each of `ROWS`, and a vector."""
+"""Bytes before and after a row that may be read and written: 8 for each of `ROWS`, and one vector."""
 
 
 def _c_call(n: int) -> Any:
@@ -36,7 +35,7 @@ def _c_call(n: int) -> Any:
 
 
 call_1: Any = _c_call(1)
-"""The C function at an address, called with a tuple of integers or pointers."""
+"""Call the C function at an address with a tuple of one integer or pointer; returns an int64."""
 call_3: Any = _c_call(3)
 call_7: Any = _c_call(7)
 
@@ -50,7 +49,7 @@ def _shuffle(builder, a, b, places):
 
 
 def _mover(places: list[int]) -> Any:
-    """16 bytes from an address to another, byte k from place ``places[k]``."""
+    """Copy 16 bytes from one address to another; byte k comes from place ``places[k]``."""
 
     def move(_typing, source, target):
         def generate(context, builder, _signature, args):
@@ -66,7 +65,7 @@ def _mover(places: list[int]) -> Any:
 
 
 def _of_pixels(size: int, first: int, second: int, third: int) -> Any:
-    """Three bytes of each pixel of ``size``, as many as fit; a byte of any kind, or some, after them."""
+    """Copy three bytes of each pixel of ``size`` bytes, as many pixels as fit; the bytes after them are undefined."""
     n = min(16 // size, 5)
     places = [size * k + c for k in range(n) for c in (first, second, third)]
     return _mover(places + [15] * (16 - len(places)))
@@ -77,15 +76,16 @@ five_gray_alpha: Any = _of_pixels(2, 0, 0, 0)
 five_turned: Any = _of_pixels(3, 2, 1, 0)
 four_rgba: Any = _of_pixels(4, 0, 1, 2)
 four_rgba_turned: Any = _of_pixels(4, 2, 1, 0)
-"""Four or five pixels, with and without a fourth byte, to pixels of three bytes; 16 bytes are read and written."""
+"""Convert four or five pixels to pixels of three bytes, for the given kinds of source; 16 bytes are read and
+written."""
 
 
 def _unfilterer(lanes: int) -> Any:
-    """Rows of pixels of at most ``lanes`` bytes, 4 or 8.
+    """Return an intrinsic that unfilters rows of pixels of at most ``lanes`` bytes, 4 or 8.
 
-    Row k lags row k - 1 by one pixel: what is above it, and above to the left, are then what row k - 1 has just
-    found. So one vector holds a pixel of each row, and what makes a row slow, that each pixel needs the one before,
-    costs the same for all rows together.
+    Row k lags row k - 1 by one pixel: the pixels above, and above to the left, are then the results that row k - 1 has
+    just computed. So one vector holds a pixel of each row, and the dependence of each pixel on the one before, which
+    makes a row slow, costs the same for all rows together.
     """
     pixel, words = ir.IntType(8 * lanes), ir.VectorType(_I16, lanes * ROWS)
     truth = ir.VectorType(ir.IntType(1), lanes * ROWS)
@@ -96,7 +96,7 @@ def _unfilterer(lanes: int) -> Any:
             kinds = [builder.extract_value(filters, k) for k in range(ROWS)]
 
             def rows_of(kind):
-                """Truth for the lanes of rows that are filtered by ``kind``."""
+                """Return a mask of the lanes of rows that are filtered by ``kind``."""
                 mask = ir.Constant(truth, None)
                 for k in range(ROWS):
                     found = builder.icmp_signed("==", kinds[k], ir.Constant(_I64, kind))
@@ -106,8 +106,8 @@ def _unfilterer(lanes: int) -> Any:
 
             by_left, by_up, by_mean, by_paeth = (rows_of(kind) for kind in (1, 2, 3, 4))
             zero, byte = _splat(words, 0), _splat(words, 255)
-            before = cgutils.alloca_once_value(builder, zero)  # of each row, the pixel to the left
-            corner = cgutils.alloca_once_value(builder, zero)  # and the one above that
+            before = cgutils.alloca_once_value(builder, zero)  # the pixel to the left, of each row
+            corner = cgutils.alloca_once_value(builder, zero)  # and the pixel above that
             above = builder.sub(target, target_pitch)
 
             packed = ir.VectorType(pixel, ROWS)
@@ -117,14 +117,14 @@ def _unfilterer(lanes: int) -> Any:
                 return builder.load(builder.inttoptr(address, pixel.as_pointer()), align=1)
 
             def widened(pixels):
-                """A pixel of each row as 16 bits a byte."""
+                """Return a pixel of each row, with its bytes widened to 16 bits."""
                 vector = ir.Constant(packed, ir.Undefined)
                 for k, value in enumerate(pixels):
                     vector = builder.insert_element(vector, value, ir.Constant(_I32, k))
                 return builder.zext(builder.bitcast(vector, narrow), words)
 
             def spread(number):
-                """A number in all lanes."""
+                """Return a vector with a number in all lanes."""
                 vector = builder.insert_element(
                     ir.Constant(words, ir.Undefined), builder.trunc(number, _I16), ir.Constant(_I32, 0)
                 )
@@ -137,7 +137,8 @@ def _unfilterer(lanes: int) -> Any:
                 return larger(a, builder.sub(zero, a))
 
             def at(t, first):
-                """All rows, row k at pixel ``t - k``; with ``first``, those that have not begun stay 0."""
+                """Unfilter one pixel of each row, row k at pixel ``t - k``; with ``first``, rows that have not begun
+                stay 0."""
                 place = builder.mul(t, step)
                 places = [builder.sub(place, builder.mul(step, ir.Constant(_I64, k))) for k in range(ROWS)]
                 rows = [builder.add(source, builder.mul(pitch, ir.Constant(_I64, k))) for k in range(ROWS)]
@@ -184,8 +185,8 @@ def _unfilterer(lanes: int) -> Any:
 
 
 unfilter_4: Any = _unfilterer(4)
-"""Undo the filters of `ROWS` rows: ``source``, ``pitch``: the first byte of the first row's pixels and the way to the
-next row; ``target``, ``target_pitch``: where they go, after the row above them; ``steps``: pixels of a row and
-``ROWS - 1``; ``step``: bytes of a pixel, at most 4; ``filters``: 0 ... 4 for each row (PNG, clause 9.2)."""
+"""Undo the filters of `ROWS` rows. ``source``, ``pitch``: address of the first row's pixels, and bytes to the next row;
+``target``, ``target_pitch``: where results go, after the row above them; ``steps``: pixels of a row plus ``ROWS - 1``;
+``step``: bytes of a pixel, at most 4; ``filters``: 0 ... 4 for each row (PNG, clause 9.2)."""
 unfilter_8: Any = _unfilterer(8)
-"""The same, for pixels of 5 ... 8 bytes."""
+"""Undo the filters of `ROWS` rows with pixels of 5 ... 8 bytes; see `unfilter_4`."""

@@ -1,4 +1,5 @@
-"""TIFFs of a batch, by our decoder (`decoder_cpu`): straight into an output, or as they are stored."""
+"""Row of the decoder table for TIFFs: the built-in decoder (`decoder_cpu`) writes directly into an output, or returns
+the stored pixels."""
 
 from __future__ import annotations
 
@@ -22,17 +23,17 @@ _decoder: Any = Kernels(".decoder_cpu", __package__)
 _directory: Any = Kernels(".directory_cpu", __package__)
 
 
-def are_straight(rows: I64, output_type: DALIImageType) -> npt.NDArray[np.bool_]:
-    """Of headers [M, 6]: the decoder may make what is wanted of a file without a step between; `are_plain` tells
-    whether it will."""
+def writes_directly(rows: I64, output_type: DALIImageType) -> npt.NDArray[np.bool_]:
+    """Return, for headers [M, 6], whether the decoder may produce the requested output directly; `are_plain` tells for
+    certain by the directories."""
     bits = rows[:, BITS]
     known: npt.NDArray[np.bool_] = (rows[:, FORMAT] == CODE) & ((bits == 8) | (bits == 16)) & (rows[:, CHANNELS] <= 4)
     return known & native_loops.keeps_channels(rows, output_type)
 
 
 def are_plain(batch: Batch, which: I64) -> npt.NDArray[np.bool_]:
-    """Which of the images are of the kinds that the decoder takes, by their directories: of these every decoder makes
-    pixels of the size and channels that the header says, or none."""
+    """Return which of the images have a supported kind of directory: for these, every decoder returns pixels of the
+    size and channels that the header says, or fails."""
     return _plain(batch.data, batch.offsets[which], batch.shapes[which, 0].astype(np.int64))
 
 
@@ -43,7 +44,7 @@ def _plain(encoded: Any, offsets: I64, sizes: I64) -> npt.NDArray[np.bool_]:
 
 
 class NativeTiff(Decoder):
-    """Plain TIFFs that are shown as they are stored, by compiled loops."""
+    """Row for TIFFs of supported kinds whose stored pixels are the output, decoded by compiled loops."""
 
     name = "tiff"
     sure = True
@@ -57,9 +58,9 @@ class NativeTiff(Decoder):
         if job.rules.dtype != np.uint8 or not job.in_process:
             return taken
         headers = job.headers
-        straight = are_straight(headers.rows[indices], job.rules.output_type) & (headers.orientation[indices] == 1)
-        if straight.any():
-            taken[straight] = are_plain(job.batch, indices[straight])
+        direct = writes_directly(headers.rows[indices], job.rules.output_type) & (headers.orientation[indices] == 1)
+        if direct.any():
+            taken[direct] = are_plain(job.batch, indices[direct])
         return taken
 
     def decode(self, job: DecodeJob, indices: I64, target: Target, outcome: Outcome) -> I64:
@@ -69,7 +70,7 @@ class NativeTiff(Decoder):
 
 
 def stored(data: memoryview, header: Header) -> Pixels | None:
-    """`native_loops.stored` by the decoder."""
+    """Return the stored pixels of one file, or None; see `native_loops.stored`."""
     encoded, one = np.frombuffer(data, np.uint8), np.zeros(1, np.int64)
     known = ROWS[0].ready and header.format == "tiff" and header.bits in (8, 16) and header.channels <= 4
     if not known or not _plain(encoded, one, one + len(encoded))[0]:

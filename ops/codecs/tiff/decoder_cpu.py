@@ -1,14 +1,14 @@
-"""TIFF on the CPU, a whole batch without the GIL: strips and tiles that are stored as they are, or packed by LZW,
-deflate (by libdeflate) or PackBits.
+"""Compiled TIFF decoder, for a whole batch without the GIL: strips and tiles that are uncompressed, or packed by LZW,
+deflate (with libdeflate) or PackBits.
 
-The decoder takes files of plain kinds (`directory_cpu`) that are in order; whatever looks unusual gets the status
-`OTHER`, and Pillow, with libtiff, then has the last word. So this decoder may only be stricter, never more lenient.
+The decoder accepts valid files of supported kinds (`directory_cpu`); an image with anything unusual gets the status
+`OTHER`, and Pillow, with libtiff, then decodes or rejects it. So this decoder may only be stricter, never more lenient.
 
-Facts: TIFF 6.0, sections 9 (PackBits), 13 (LZW), 14 (differencing); Adobe's Photoshop TIFF Technical Notes (deflate).
+Sources: TIFF 6.0, sections 9 (PackBits), 13 (LZW), 14 (differencing); Adobe's Photoshop TIFF Technical Notes (deflate).
 
-Memory is read and written by address. What keeps it in bounds: strips lie inside the file; what they become has exactly
+Memory is read and written by address. It stays in bounds because strips are inside the file; unpacked data has exactly
 the size that the directory says; pixels are written inside the window only. Numba frees an array after its last use by
-name: arrays that are used by address are named again after it.
+name: arrays that are used by address are referred to again afterwards.
 """
 
 from __future__ import annotations
@@ -47,26 +47,27 @@ from .directory_cpu import (
 )
 
 DONE, OTHER = 0, 1
-"""Status of an image: its pixels are there; it is one for Pillow."""
+"""Status of an image: decoded, or left to Pillow."""
 
 BEFORE = 264
-"""Bytes of the scratch before what is unpacked: each of the 256 bytes once, which LZW's first strings are, and as many
-more as one load reads after them."""
+"""Bytes of the scratch memory before the unpacked data: each of the 256 bytes once, which are LZW's first strings, and
+as many more as one load reads after them."""
 _AFTER = 16
 _CLEAR, _FIRST = 256, 258
-"""LZW: the code that empties the table, and the first one that is free then."""
+"""LZW: the code that clears the table, and the first free code after it."""
 
 
 @njit(nogil=True, cache=True)
 def _copy(source: Any, target: Any, n: Any) -> None:
-    """``n`` bytes forwards; up to 7 after them may be written, too. Where the two overlap, they are 8 bytes apart."""
+    """Copy ``n`` bytes forwards; up to 7 bytes after them may also be written. Source and target may overlap if they
+    are at least 8 bytes apart."""
     for k in range(0, n, 8):
         put_u64(np.uint64(target + k), u64_at(np.uint64(source + k)))
 
 
 @njit(nogil=True, cache=True)
 def _eight(at: Any, end: Any) -> Any:
-    """Eight bytes at ``at`` as a number, the first highest; zeros from ``end`` on."""
+    """Return eight bytes at ``at`` as a number, the first highest; bytes from ``end`` on count as 0."""
     value = np.int64(0)
     for k in range(8):
         value = value << 8 | (np.int64(u8_at(np.uint64(at + k))) if at + k < end else 0)
@@ -75,17 +76,18 @@ def _eight(at: Any, end: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _unpack_lzw(source: Any, size: Any, base: Any, room: Any, table: Any) -> Any:
-    """Unpack ``room`` bytes to ``base + BEFORE``, of the ``size`` bytes at ``source``. Returns whether there were
-    exactly so many.
+    """Unpack ``room`` bytes to ``base + BEFORE`` from the ``size`` bytes at ``source``. Return whether there were
+    exactly that many.
 
-    A string is an address in the scratch and a length, ``address << 16 | length``, since all strings but the first 256
-    have been written: the one that a code defines is the string of that code, and the byte after it. So a code costs
-    one copy of 8 bytes. Codes that are not defined have the length 0; these, and long strings, are for the second half
-    of the loop, which takes one code and checks everything. The first takes four, where all bounds are far away.
+    A string is stored as an address in the scratch memory and a length, ``address << 16 | length``, since all strings
+    but the first 256 have been written there: a new code's string is the previous code's string and the byte after it.
+    So a code costs one copy of 8 bytes. Undefined codes have the length 0; they, and long strings, are handled by the
+    second half of the loop, which reads one code and checks everything. The first half reads four codes while all
+    bounds are far away.
     """
     at, stop, seven = base + BEFORE, base + BEFORE + room, np.uint64(7)
     bits, end = 8 * size, source + size
-    far, calm = end - 8, stop - 33  # here and before, there are 8 bytes to read, and 33 to write
+    far, calm = end - 8, stop - 33  # up to here, 8 bytes may be read, and 33 written
     for k in range(256):
         table[k] = (base + k) << 16 | 1
     if _eight(source, end) >> 55 & 511 != _CLEAR:
@@ -93,7 +95,7 @@ def _unpack_lzw(source: Any, size: Any, base: Any, room: Any, table: Any) -> Any
     bit = np.int64(9)
     while True:
         table[256:] = 0
-        first = _eight(source + (bit >> 3), end) >> (55 - (bit & 7)) & 511  # after an empty table, nine bits
+        first = _eight(source + (bit >> 3), end) >> (55 - (bit & 7)) & 511  # after an empty table, codes have nine bits
         bit += 9
         if bit > bits or first > 255:
             return False
@@ -134,7 +136,7 @@ def _unpack_lzw(source: Any, size: Any, base: Any, room: Any, table: Any) -> Any
                     break
                 if length > stop - at:
                     return False
-                if code == following:  # its last byte is its first, which is about to be written
+                if code == following:  # the string's last byte equals its first, which is about to be written
                     for k in range(length):
                         put_u8(np.uint64(at + k), u8_at(np.uint64(string + k)))
                 else:
@@ -147,13 +149,13 @@ def _unpack_lzw(source: Any, size: Any, base: Any, room: Any, table: Any) -> Any
                     return True
             if following < limit:
                 break
-        if following >= 4095 or code != _CLEAR:  # the table is full, or the data ends too early
+        if following >= 4095 or code != _CLEAR:  # the table is full, or the data ends early
             return False
 
 
 @njit(nogil=True, cache=True)
 def _unpack_bits(source: Any, size: Any, target: Any, room: Any) -> Any:
-    """Undo PackBits: ``room`` bytes to ``target``. Returns whether they were exactly so many."""
+    """Undo PackBits: write ``room`` bytes to ``target``. Return whether there were exactly that many."""
     at, end, stop = source, source + size, target + room
     while target < stop:
         if at >= end:
@@ -182,7 +184,7 @@ def _unpack_bits(source: Any, size: Any, target: Any, room: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _add_up(row: Any, n: Any, step: Any, bits: Any, big: Any) -> None:
-    """Undo the predictor: each of the ``n`` samples of a row, plus the one ``step`` before it."""
+    """Undo the predictor: to each of the ``n`` samples of a row, add the sample ``step`` before it."""
     if bits == 16:
         s8, low = np.uint64(8), np.uint64(255)
         for first in range(row, row + 2 * step, 2):
@@ -212,7 +214,7 @@ def _add_up(row: Any, n: Any, step: Any, bits: Any, big: Any) -> None:
 def _unpacked(
     functions: Any, machine: Any, facts: Any, source: Any, size: Any, base: Any, rows: Any, table: Any, counts: Any
 ) -> Any:
-    """The address of ``rows`` rows of a strip or tile, as samples; 0 where it is not in order."""
+    """Return the address of ``rows`` unpacked rows of a strip or tile; 0 if it is invalid."""
     coding, row = facts[CODING], facts[WIDE] * facts[SAMPLES] * (facts[BITS] >> 3)
     room, target, sound = rows * row, base + BEFORE, True
     if coding == NONE:
@@ -244,8 +246,8 @@ def decode_images(
     functions: Any, raw: Any, offsets: Any, sizes: Any, windows: Any, channels: Any, bgr: Any, item: Any, dst: Any,
     origins: Any, pitches: Any, status: Any,
 ) -> None:  # fmt: skip
-    """Decode N images, as `native_loops` has it. Without libdeflate ``functions`` are 0, and deflated ones are for
-    others."""
+    """Decode N images; see `native_loops` for the arguments. Without libdeflate, ``functions`` are 0 and deflated
+    images get the status `OTHER`."""
     machine = call_1(functions[0], (0,)) if functions[0] else 0
     table, facts, counts = np.zeros(4096, np.int64), np.zeros(FACTS, np.int64), np.zeros(2, np.int64)
     scratch, none = np.empty(0, np.uint8), np.empty(0, np.int64)  # no palette
@@ -263,7 +265,7 @@ def decode_images(
             scratch = np.empty(need, np.uint8)
             for k in range(BEFORE):
                 scratch[k] = k & 255
-        kind = 0 if samples == 1 else 4 if samples == 2 else 2 if samples == 3 else 6  # as PNG calls them
+        kind = 0 if samples == 1 else 4 if samples == 2 else 2 if samples == 3 else 6  # colour types of PNG
         across, pitch = (facts[WIDTH] + wide - 1) // wide, wide * samples * (bits >> 3)
         chunks, sound = across * ((facts[HEIGHT] + high - 1) // high), True
         for c in range(chunks):

@@ -1,7 +1,8 @@
-"""The first directory of a TIFF: whether the file is one of the plain kinds that `decoder_cpu` takes, and its facts.
+"""Compiled loops that read the first directory of a TIFF: whether the file is of a kind that `decoder_cpu` supports,
+and its facts.
 
-TIFF 6.0, section 2 (structure), 3 to 6, 8 (tags), 15 (tiles). Everything that is not plainly in order, and every tag
-that is not known here to leave the pixels alone, makes a file one for others.
+TIFF 6.0, section 2 (structure), 3 to 6, 8 (tags), 15 (tiles). A file with anything invalid, or with a tag that is not
+known here to be without influence on the pixels, counts as unsupported.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ FACTS = 16
     WIDTH, HEIGHT, SAMPLES, INVERTED, CODING, PREDICTOR, TILED, WIDE, HIGH, OFFSETS, OFFSET_BYTES, SIZES, SIZE_BYTES,
     BIG, BITS, ORIENTATION,
 ) = range(FACTS)  # fmt: skip
-"""Facts of a file: pixels, samples of each, whether 0 is white, how strips or tiles are packed, whether these are
-tiles, their width and height, where (from the file's beginning) their offsets and sizes stand and how many bytes each
-of these numbers has, whether numbers have their high byte first, the bits of a sample, 8 or 16, and which way up it is
-to be seen (Exif, 1 to 8). A strip is a tile as wide as the picture."""
+"""Facts of a file: width and height; samples per pixel; whether 0 is white; compression and predictor of strips or
+tiles; whether these are tiles; their width and height; byte offset in the file of the table of their offsets, and bytes
+per number; the same two of their sizes; whether numbers have their high byte first; bits per sample, 8 or 16;
+orientation (Exif, 1 to 8). A strip counts as a tile as wide as the image."""
 
 NONE, LZW, DEFLATE, OLD_DEFLATE, PACK_BITS = 1, 5, 8, 32946, 32773
 """Values of the tag Compression."""
 MOST = 1400
-"""Bytes that a byte of a file can become, at most: LZW's strings grow by a byte with each code up to 3,837, so a round
-of its table makes 1,280 of one; deflate 1,032, PackBits 64."""
+"""Maximum number of bytes that one byte of a file can become: LZW's strings grow by a byte with each code up to 3,837,
+so a round of its table makes 1,280 of one; deflate 1,032, PackBits 64."""
 
 _SHORT, _LONG = 3, 4
 _ORIENTATION, _XMP = 274, 700
@@ -35,12 +36,13 @@ _HARMLESS = (
     254, 269, 270, 271, 272, 280, 281, 282, 283, 285, 296, 297, 305, 306, 315, 316, 33432, 33550, 33922, 34264, 34675,
     34735, 34736, 34737, 42112, 42113,
 )  # fmt: skip
-"""Texts, resolutions, page numbers, the range of values, colour profiles, GeoTIFF and GDAL."""
+"""Tags without influence on pixels: texts, resolutions, page numbers, the range of values, colour profiles, GeoTIFF and
+GDAL."""
 
 
 @njit(nogil=True, cache=True)
 def number(address: Any, size: Any, big: Any) -> Any:
-    """The number of 2 or 4 bytes at ``address``."""
+    """Return the number of 2 or 4 bytes at ``address``."""
     value = np.int64(0)
     for k in range(size):
         byte = np.int64(u8_at(np.uint64(address + k)))
@@ -50,7 +52,7 @@ def number(address: Any, size: Any, big: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def bytes_of(kind: Any) -> Any:
-    """Of a value of type ``kind`` (section 2); 0 where there is no such type."""
+    """Return the bytes of a value of type ``kind`` (section 2); 0 if there is no such type."""
     if kind == 1 or kind == 2 or kind == 6 or kind == 7:
         return 1
     if kind == 3 or kind == 8:
@@ -62,9 +64,9 @@ def bytes_of(kind: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def read(start: Any, size: Any, facts: Any) -> Any:
-    """Fill in the ``facts`` of the file of ``size`` bytes at ``start``. Returns whether it is of a plain kind: then its
-    strips or tiles are as many as its pixels need, the tables of their places lie inside the file (what they say is not
-    looked at), and decoded they have no more than `MOST` times its bytes."""
+    """Fill in the ``facts`` of the file of ``size`` bytes at ``start``. Return whether it is of a supported kind: then
+    it has as many strips or tiles as its pixels need, the tables of their places are inside the file (their contents
+    are not checked), and decoded they have at most `MOST` times its bytes."""
     if size < 8:
         return False
     mark = number(start, 4, True)
@@ -89,7 +91,7 @@ def read(start: Any, size: Any, facts: Any) -> Any:
         if tag <= last or width == 0 or count == 0 or place < 8 or place + width * count > size:
             return False
         last = tag
-        if tag in _HARMLESS or (tag == _XMP and turned):  # XMP may hold an orientation, too
+        if tag in _HARMLESS or (tag == _XMP and turned):  # XMP may contain an orientation too
             continue
         if kind != _SHORT and kind != _LONG:
             return False
@@ -141,7 +143,7 @@ def read(start: Any, size: Any, facts: Any) -> Any:
         sound = (samples == 3 and extra < 0) or (samples == 4 and (extra < 0 or extra == 2))
     else:
         sound = light in (0, 1) and ((samples == 1 and extra < 0) or (samples == 2 and extra == 2 and light == 1))
-    if facts[BITS] == 16:  # of which Pillow knows few
+    if facts[BITS] == 16:  # Pillow supports only some of these
         sound = sound and light != 0 and (samples == 1 or samples == 3 or (samples == 4 and extra == 2))
     elif facts[BITS] != 8:
         return False
@@ -181,7 +183,7 @@ def _ceil(a: Any, b: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def are_plain(raw: Any, offsets: Any, sizes: Any, plain: Any) -> None:
-    """Which of N files, the bytes raw[offset : offset + size], are of a plain kind: ``plain`` [N]."""
+    """Set ``plain`` [N] to whether each of N files, the bytes raw[offset : offset + size], is of a supported kind."""
     facts = np.zeros(FACTS, np.int64)
     for i in range(len(sizes)):
         plain[i] = read(raw.ctypes.data + offsets[i], sizes[i], facts)
@@ -190,5 +192,5 @@ def are_plain(raw: Any, offsets: Any, sizes: Any, plain: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def _keep(raw: Any) -> Any:
-    """Name an array that was used by address, so that it lives until here."""
+    """Refer to an array that was used by address, so that it is not freed before."""
     return len(raw)

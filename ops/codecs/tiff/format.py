@@ -1,4 +1,4 @@
-"""TIFF 6.0: its declaration."""
+"""Declaration of the format TIFF 6.0."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ def probe(data: memoryview) -> Header:
 
 
 _MAX_VALUES = 1 << 16
-"""Values of a tag of the header; SamplesPerPixel has 16 bits."""
+"""Maximum number of values of a header's tag; SamplesPerPixel has 16 bits."""
 _MAX_ENTRIES = 4096
-"""Entries of a directory that are read, at most."""
+"""Maximum number of a directory's entries that are read."""
 _TAGS = (256, 257, 258, 262, 274, 277)  # width, height, bits, photometric, orientation, samples per pixel
 _TYPES = {1: ("B", 1), 3: ("H", 2), 4: ("I", 4), 16: ("Q", 8)}
 
 
 def _decode_packed(data: memoryview, header: Header, adjust_orientation: bool, _: Empty) -> Pixels | None:
-    """A TIFF of a depth that Pillow has no mode for, or (12 bits) only in some orders of bytes."""
+    """Decode a TIFF of a depth for which Pillow has no mode, or (12 bits) only for some byte orders."""
     if header.bits in ((1, 2, 4, 8, 16, 32) if header.channels == 1 else (8, 16, 32)):
         return None
     pixels: Pixels | None = _packed.decode(data, header)
@@ -66,7 +66,7 @@ def _decode_packed(data: memoryview, header: Header, adjust_orientation: bool, _
 
 
 def _widen(pixels: Pixels, bits: int) -> Pixels:
-    """Pillow leaves samples as they are stored (12 bits: 0 ... 4095)."""
+    """Scale samples to the whole range: Pillow leaves them as stored (12 bits: 0 ... 4095)."""
     return spread(pixels, (1 << bits) - 1) if pixels.itemsize == 2 and bits > 8 else pixels
 
 

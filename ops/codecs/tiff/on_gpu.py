@@ -1,6 +1,5 @@
-"""TIFFs on a GPU: threads of the CPU read the directories, the GPU unpacks strips and tiles (`gpu_streams.streams`),
-undoes the predictor and makes pixels (`gpu_streams.planes`).
-"""
+"""Row of the decoder table for TIFFs on a GPU: CPU threads read the directories; the GPU unpacks strips and tiles
+(`gpu_streams.streams`), undoes the predictor and writes pixels (`gpu_streams.planes`)."""
 
 from __future__ import annotations
 
@@ -25,17 +24,18 @@ _strips: Any = Kernels(".strips_cpu", __package__)
 _directory: Any = Kernels(".directory_cpu", __package__)
 
 MOST = 1 << 28
-"""Bytes of rows of a picture, at most."""
+"""Maximum bytes of rows per image."""
 _FEW, _LEAST = 64, 512
-"""Strips and tiles that a picture may have whatever their size, and bytes of rows that each has on average where there
-are more."""
+"""Number of strips and tiles that an image may have regardless of their size, and minimum mean bytes of rows of each if
+there are more."""
 
 _BESIDES, _TILE = 2, 1 << 20
-"""Tiles may have so many times the bytes of the picture, and so many more: memory is reckoned by pictures."""
+"""All tiles may have this multiple of the image's bytes, plus this many bytes: memory is estimated from the image's
+size."""
 
 
 class CudaTiff(GpuDecoder):
-    """Plain TIFFs that are shown as they are stored: threads read the directories, in one task."""
+    """Row for TIFFs of supported kinds whose stored pixels are the output; one task reads a batch's directories."""
 
     name = "cuda tiff"
 
@@ -67,7 +67,7 @@ ROWS = (CudaTiff(),)
 
 
 def takes(batch: Batch, which: I64) -> npt.NDArray[np.bool_]:
-    """Those of the TIFFs ``which``, of plain kinds, whose strips the GPU can unpack."""
+    """Return which of the TIFFs ``which``, of supported kinds, have strips that the GPU can unpack."""
     _, whole, shown, counts = measured(batch, which)
     taken = (counts > 0) & (whole <= MOST) & ((counts <= _FEW) | (counts * _LEAST <= whole))
     taken &= whole <= _BESIDES * shown + _TILE
@@ -75,14 +75,15 @@ def takes(batch: Batch, which: I64) -> npt.NDArray[np.bool_]:
 
 
 def measured(batch: Batch, which: I64) -> tuple[I64, I64, I64, I64]:
-    """Bytes of rows of the largest strip or tile of each TIFF, of all, and of the image; how many strips there are."""
+    """Return, for each TIFF, the bytes of rows of its largest strip or tile, of all strips, and of the image, and the
+    number of strips."""
     largest, whole, shown, counts = (np.empty(len(which), np.int64) for _ in range(4))
     _strips.measure(*_files(batch, which), largest, whole, shown, counts)
     return largest, whole, shown, counts
 
 
 def strips(batch: Batch, which: I64) -> tuple[Packed, npt.NDArray[np.bool_]]:
-    """The strips and tiles of those of the TIFFs ``which`` of ``batch`` that the decoder takes, and which these are,
+    """Return the strips and tiles of the supported TIFFs among ``which`` of ``batch``, and which images these are,
     bool[len(which)]."""
     files, n = _files(batch, which), len(which)
     counts = np.empty(n, np.int64)

@@ -1,6 +1,7 @@
-"""TIFFs of depths that Pillow has no mode for: samples of 1 to 16 bits, packed without gaps, of one to four channels.
+"""Decode TIFFs of depths for which Pillow has no mode: samples of 1 to 16 bits, packed without gaps, with one to four
+channels.
 
-TIFF 6.0, sections 3 to 9: strips, chunky, uncompressed or deflated, gray or RGB. Others stay with Pillow.
+TIFF 6.0, sections 3 to 9: strips, chunky, uncompressed or deflated, gray or RGB. Pillow decodes all others.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ _AT_ONCE = 1 << 20
 
 
 def decode(data: memoryview, header: Header) -> Pixels | None:
-    """(H, W, C) over the whole range, uint8 up to 8 bits and uint16 above, as it is stored; None for a TIFF of another
-    kind, or a damaged one, of which Pillow then says what is wrong."""
+    """Return the stored pixels (H, W, C) over the whole range, uint8 up to 8 bits and uint16 above; None for a TIFF of
+    another kind, or a damaged one, which Pillow then decodes or rejects."""
     if header.format != "tiff" or not (0 < header.bits <= 16):
         return None
     try:

@@ -1,6 +1,7 @@
-"""TIFF up to its strips and tiles, a whole batch without the GIL: a GPU unpacks them (`gpu_streams.streams`).
+"""Compiled loops that find the strips and tiles of TIFFs, a whole batch without the GIL; a GPU unpacks them
+(`gpu_streams.streams`).
 
-Everything about a file is checked here as `decoder_cpu` does, but for what only the GPU sees: what is packed. Rows on
+They check everything about a file that `decoder_cpu` checks, except what only the GPU sees: the packed data. Rows on
 the GPU have exactly the size that the directory says.
 """
 
@@ -32,21 +33,22 @@ from .directory_cpu import (
 )
 
 FILE, AT, SIZE, ROOM, TOP, LEFT = range(6)
-"""Columns of a strip or tile: the file, where it begins there, its bytes, those of its rows, and its place in the
-picture."""
+"""Columns of a strip or tile: index of the file, byte offset in it, bytes, bytes of its rows, first row and first
+column in the image."""
 
 
 @njit(nogil=True, cache=True)
 def _chunks(facts: Any) -> Any:
-    """Strips or tiles of a file."""
+    """Return the number of strips or tiles of a file."""
     across = (facts[WIDTH] + facts[WIDE] - 1) // facts[WIDE]
     return across * ((facts[HEIGHT] + facts[HIGH] - 1) // facts[HIGH])
 
 
 @njit(nogil=True, cache=True)
 def measure(raw: Any, offsets: Any, sizes: Any, largest: Any, whole: Any, shown: Any, counts: Any) -> None:
-    """Of N files, the bytes raw[offset : offset + size]: those of the rows of the largest strip or tile that is packed,
-    of all of them, and of what is shown of them, and how many there are; zeros for one that is of no plain kind."""
+    """Measure N files, the bytes raw[offset : offset + size]: bytes of the rows of the ``largest`` packed strip or
+    tile, of the ``whole`` file, and of the image (``shown``), and the number of strips; zeros for a file of no
+    supported kind."""
     facts = np.zeros(FACTS, np.int64)
     for i in range(len(sizes)):
         largest[i] = whole[i] = shown[i] = counts[i] = 0
@@ -60,10 +62,9 @@ def measure(raw: Any, offsets: Any, sizes: Any, largest: Any, whole: Any, shown:
 
 @njit(nogil=True, cache=True)
 def find_strips(raw: Any, offsets: Any, sizes: Any, facts: Any, strips: Any, counts: Any) -> None:
-    """Fill in the ``facts`` [N, FACTS] of N files, as `directory_cpu.read` does, and a row of ``strips`` [M, 6] for
-    each strip or tile, one file's after the other's. ``counts[i]`` becomes how many there are; 0 for a file that is of
-    no plain kind, where one reaches out of the file or is longer than any encoder makes it, or where there are no rows
-    left."""
+    """Fill in the ``facts`` [N, FACTS] of N files, like `directory_cpu.read`, and a row of ``strips`` [M, 6] per strip
+    or tile, file by file. ``counts[i]`` becomes the number of strips; 0 for a file of no supported kind, if a strip
+    extends beyond the file or is longer than any encoder makes it, or if no rows are left."""
     done = 0
     for i in range(len(sizes)):
         start, size, fact = raw.ctypes.data + offsets[i], sizes[i], facts[i]
@@ -99,5 +100,5 @@ def find_strips(raw: Any, offsets: Any, sizes: Any, facts: Any, strips: Any, cou
 
 @njit(nogil=True, cache=True)
 def _keep(raw: Any) -> Any:
-    """Name an array that was used by address, so that it lives until here."""
+    """Refer to an array that was used by address, so that it is not freed before."""
     return len(raw)

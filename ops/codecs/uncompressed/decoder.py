@@ -1,7 +1,7 @@
-"""Pictures that are stored as they are, binary PGM and PPM and BMP of 24 and 32 bits: copied, without a decoder, or
-rounded from 16 bits a channel to 8.
+"""Row of the decoder table for uncompressed images: binary PGM and PPM, and BMP of 24 and 32 bits. Pixels are copied,
+or rounded from 16 bits per channel to 8.
 
-Files that are not whole, or not plain, are left to Pillow, whose pixels these are.
+Incomplete files and other variants are left to Pillow, whose pixels are the same.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ _loops: Any = Kernels(".decoder_cpu", __package__)
 
 FORMATS = ("bmp", "pnm")
 FIRST, PITCH, STEP, BACKWARDS = range(4)
-"""Columns of where pixels are: the byte of the first pixel shown, bytes from a line to the next one below (negative
-where the last is stored first), bytes of a pixel (0: the file is not plain), whether blue comes first."""
+"""Columns of `find`'s rows: byte of the first pixel shown; bytes from a line to the next one below (negative if the
+last line is stored first); bytes per pixel (0: the file is not supported); whether blue comes first."""
 
 
 def view(data: memoryview, header: Header) -> Pixels | None:
-    """(H, W, C) uint8, perhaps a view of ``data``, or uint16; None where the file is in none of these formats."""
+    """Return the pixels (H, W, C) as uint8, perhaps a view of ``data``, or uint16; None if the file is in none of these
+    formats."""
     if header.format not in FORMATS:
         return None
     encoded, one = np.frombuffer(data, np.uint8), np.zeros(1, np.int64)
@@ -46,21 +47,21 @@ def view(data: memoryview, header: Header) -> Pixels | None:
     if not backwards:
         return stored
     pixels = np.empty(shape, np.uint8)
-    for k in range(3):  # one channel after the other: NumPy is slow where the innermost axis is short
+    for k in range(3):  # channel by channel, because NumPy is slow if the innermost axis is short
         pixels[..., k] = stored[..., 2 - k]
     return pixels
 
 
 def makes(rows: I64, output_type: DALIImageType) -> npt.NDArray[np.bool_]:
-    """Of headers [M, 6]: whether a plain file with it is only copied, or rounded, for what is wanted."""
+    """Return, for headers [M, 6], whether a supported file is only copied or rounded for this output type."""
     format = rows[:, FORMAT]
     plain: npt.NDArray[np.bool_] = (format == BMP) | (format == PNM)
     return plain & native_loops.keeps_channels(rows, output_type)
 
 
 def find(batch: Batch, which: I64, extents: I64) -> I64:
-    """Where the pixels of the images ``which`` of ``batch`` lie in their files, a row for each (the columns above);
-    ``extents`` [M, 2] are their heights and widths, by the headers."""
+    """Find the pixels of the images ``which`` of ``batch`` in their files; return a row per image, with the columns
+    above. ``extents`` [M, 2] are their heights and widths, by the headers."""
     return _found(batch.data, batch.offsets[which], batch.shapes[which, 0].astype(np.int64), extents)
 
 
@@ -73,13 +74,14 @@ def _found(encoded: Any, offsets: I64, sizes: I64, extents: I64) -> I64:
 def copy_into(
     batch: Batch, which: I64, rows: I64, windows: I64, channels: I64, bgr: bool, out: Any, origins: I64, pitches: I64
 ) -> None:
-    """`decoder_cpu.copy_images` for the images ``which`` of ``batch``. The other arrays have a row for each of them."""
+    """Copy the pixels of the images ``which`` of ``batch``; the other arrays have a row per image. See
+    `decoder_cpu.copy_images`."""
     encoded, places = readonly(batch.data), (windows, channels, bgr, out, origins, pitches)
     _loops.copy_images(encoded, batch.offsets[which], rows, *places)
 
 
 def places(job: DecodeJob, indices: I64) -> tuple[npt.NDArray[np.bool_], I64]:
-    """Which of the images ``indices`` are stored as they are wanted, and a row of `find` for each of all of them."""
+    """Return which of the images ``indices`` are supported, and a row of `find` for each of ``indices``."""
     rows, taken = np.zeros((len(indices), 4), np.int64), np.zeros(len(indices), np.bool_)
     if job.rules.dtype == np.uint8 and job.in_process:
         taken = makes(job.headers.rows[indices], job.rules.output_type)
@@ -91,7 +93,7 @@ def places(job: DecodeJob, indices: I64) -> tuple[npt.NDArray[np.bool_], I64]:
 
 
 class NativeCopy(Decoder):
-    """BMP and PNM whose pixels are stored as they are wanted, by compiled loops."""
+    """Row for BMP and PNM files whose stored pixels are the output, copied by compiled loops."""
 
     name = "plain"
     sure = True

@@ -1,12 +1,12 @@
-"""BMP and PNM on the CPU, a whole batch without the GIL: where the pixels lie in the file, and copies of them.
+"""Compiled loops that find the pixels of BMP and PNM files and copy them, a whole batch without the GIL.
 
-Only what is plain is found: BMP of 24 and 32 bits (BITMAPINFOHEADER and its versions 4 and 5, without compression),
-bottom up or top down, and binary PGM and PPM of 8 bits and of all of 16. All lines must be in the file.
+Only these variants are supported: BMP of 24 and 32 bits (BITMAPINFOHEADER and its versions 4 and 5, without
+compression), bottom up or top down, and binary PGM and PPM with maxval 255 or 65535. All lines must be in the file.
 
-Facts: Microsoft, BITMAPFILEHEADER and BITMAPINFOHEADER; Netpbm, pgm(5) and ppm(5).
+Sources: Microsoft, BITMAPFILEHEADER and BITMAPINFOHEADER; Netpbm, pgm(5) and ppm(5).
 
-Lines are copied by address. What keeps it in bounds: `find` takes no picture whose last line is not in the file, and
-windows lie inside the picture.
+Lines are copied by address. Accesses stay in bounds because `find` accepts no image whose last line is not in the file,
+and windows are inside the image.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ def _is_space(byte: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _field(raw: Any, at: Any, end: Any) -> Any:
-    """Where the next field of a PNM's header begins: after space, and comments of whole lines. -1: not in order. What
-    other programs read differently (a comment right after a field, or with a CR in it) is not in order either."""
+    """Return where the next field of a PNM's header begins, after spaces and comments of whole lines; -1 if the header
+    is invalid. Forms that other programs read differently (a comment right after a field, or with a CR in it) count as
+    invalid."""
     if at >= end or not _is_space(raw[at]):
         return -1
     while at < end:
@@ -60,7 +61,7 @@ def _field(raw: Any, at: Any, end: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _number(raw: Any, at: Any, end: Any) -> Any:
-    """The number of up to ten digits at ``at``, and where it ends."""
+    """Return the number of up to ten digits at ``at``, and where it ends."""
     value, begun = np.int64(0), at
     while at < end and 48 <= raw[at] <= 57 and at - begun < 10:
         value = 10 * value + raw[at] - 48
@@ -123,20 +124,21 @@ def _bmp(raw: Any, start: Any, size: Any, height: Any, width: Any, row: Any) -> 
 
 @njit(nogil=True, cache=True)
 def bmp_header(raw: Any, start: Any, row: Any) -> None:
-    """The header of a BMP of 54 bytes at least that begins at ``start``: `format.BMP`, width, height, channels and
-    bits. A row of zeros is left so where anything is unusual."""
+    """Read the header of a BMP of at least 54 bytes that begins at ``start``: `format.BMP`, width, height, channels and
+    bits. The row stays zeros if anything is unusual."""
     width, height = _little(raw, start + 18, 4), _little(raw, start + 22, 4)
     if height >= 1 << 31:
         height = (1 << 32) - height
     if _little(raw, start + 14, 4) < 40 or not (0 < width < 1 << 31 and 0 < height < 1 << 31):
         return
-    if _little(raw, start + 30, 4) == 0:  # of what is compressed, more is to be known
+    if _little(raw, start + 30, 4) == 0:  # compressed files need a closer look
         row[0], row[1], row[2], row[3], row[4] = BMP, width, height, 3, 8
 
 
 @njit(nogil=True, cache=True)
 def pnm_header(raw: Any, start: Any, size: Any, row: Any) -> None:
-    """The same of a PGM or PPM of ``size`` bytes; then only its first number tells that it is usual."""
+    """Read the header of a PGM or PPM of ``size`` bytes, like `bmp_header`; the first number of the row is set only if
+    the header is valid."""
     at, end = start + 2, start + min(size, _PNM_HEADER)
     for n in range(3):
         begun = at
@@ -154,9 +156,9 @@ def pnm_header(raw: Any, start: Any, size: Any, row: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def find(raw: Any, offsets: Any, sizes: Any, extents: Any, rows: Any) -> None:
-    """Where the pixels of M files are, the bytes raw[offset : offset + size]. ``extents`` [M, 2]: height and width, by
-    the headers. ``rows`` [M, 4] becomes a row for each, with the columns of `decoder`; `FIRST` counts from the
-    beginning of the file."""
+    """Find the pixels of M files, the bytes raw[offset : offset + size]. ``extents`` [M, 2]: height and width, by the
+    headers. ``rows`` [M, 4] gets a row per file, with the columns of `decoder`; `FIRST` counts from the start of the
+    file."""
     for k in range(len(sizes)):
         rows[k] = 0
         if sizes[k] >= 2 and 0 < extents[k, 0] < 1 << 31 and 0 < extents[k, 1] < 1 << 31:
@@ -168,7 +170,7 @@ def find(raw: Any, offsets: Any, sizes: Any, extents: Any, rows: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def _same(source: Any, target: Any, n: Any) -> None:
-    """``n`` bytes."""
+    """Copy ``n`` bytes."""
     for k in range(0, n - 7, 8):
         put_u64(np.uint64(target + k), u64_at(np.uint64(source + k)))
     for k in range(n & ~7, n):
@@ -177,7 +179,7 @@ def _same(source: Any, target: Any, n: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def _rounded_line(source: Any, target: Any, n: Any, stored: Any, channels: Any, bgr: Any) -> None:
-    """``n`` pixels of samples of 16 bits, rounded."""
+    """Convert ``n`` pixels with 16-bit samples to 8 bits, rounded."""
     if stored == channels and not (bgr and stored == 3):
         narrow(source, n * stored, True, target)
         return
@@ -193,9 +195,9 @@ def _rounded_line(source: Any, target: Any, n: Any, stored: Any, channels: Any, 
 def copy_images(
     raw: Any, offsets: Any, rows: Any, windows: Any, channels: Any, bgr: Any, out: Any, origins: Any, pitches: Any
 ) -> None:
-    """Copy the pixels in ``windows`` [M, 4] (y0, x0, y1, x1, inside the picture) of M files with ``rows`` of `find`
-    to out[origins[k] + y * pitches[k] + x * channels[k]:]: as they are stored with 1 channel, or 3 (RGB, or BGR);
-    samples of 16 bits are rounded to 8."""
+    """Copy the pixels in ``windows`` [M, 4] (y0, x0, y1, x1, inside the image) of M files with ``rows`` of `find` to
+    out[origins[k] + y * pitches[k] + x * channels[k]:]. Files with 1 channel give 1, or 3 (RGB, or BGR); 16-bit samples
+    are rounded to 8 bits."""
     for k in range(len(rows)):
         step, n = rows[k, STEP], windows[k, 3] - windows[k, 1]
         source = raw.ctypes.data + offsets[k] + rows[k, FIRST] + windows[k, 1] * step
@@ -213,5 +215,5 @@ def copy_images(
 
 @njit(nogil=True, cache=True)
 def _keep(raw: Any, out: Any) -> Any:
-    """Name arrays that were used by address, so that they live until here."""
+    """Refer to arrays that were used by address, so that they are not freed before."""
     return len(raw) + len(out)

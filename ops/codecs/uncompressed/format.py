@@ -1,4 +1,4 @@
-"""BMP (Microsoft, BITMAPINFOHEADER and kin) and PNM (Netpbm): their declarations."""
+"""Declarations of the formats BMP (Microsoft, BITMAPINFOHEADER and its relatives) and PNM (Netpbm)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def probe_pnm(data: memoryview) -> Header:
             numbers.append(int(text[at:end]))
             at = end
         else:
-            raise SampleError("corrupt_data", "the PNM header holds something that is no number")
+            raise SampleError("corrupt_data", "the PNM header holds something that is not a number")
     if len(numbers) < wanted:
         raise SampleError("truncated", "the pnm file ends inside its header")
     deep = wanted == 3 and numbers[2] > 255
@@ -65,7 +65,7 @@ _PPM = re.compile(rb"P6(?:\s|#[^\n]*\n)+(\d+)(?:\s|#[^\n]*\n)+(\d+)(?:\s|#[^\n]*
 
 
 def _decode_deep(data: memoryview, _: Header) -> Pixels | None:
-    """Binary PPM: big-endian samples of 0 ... maxval (Netpbm's specification of ppm)."""
+    """Decode a binary PPM: big-endian samples of 0 ... maxval (Netpbm's specification of ppm)."""
     found = _PPM.match(bytes(data[:65536]))
     if found is None:
         return None

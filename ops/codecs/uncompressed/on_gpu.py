@@ -1,4 +1,5 @@
-"""BMP and PNM on a GPU: the files are there, and a kernel (`gpu_streams.planes`) makes the pixels out of them."""
+"""Row of the decoder table for BMP and PNM on a GPU: a kernel (`gpu_streams.planes`) copies pixels out of the uploaded
+files."""
 
 from __future__ import annotations
 
@@ -16,13 +17,13 @@ from ..threaded_decode import ThreadedDecode
 from .decoder import BACKWARDS, FIRST, PITCH, STEP, places
 
 NAME = "cuda plain"
-"""In reports."""
+"""Name of the row in reports."""
 _DEEP = (2, 6)
-"""Bytes of a pixel of 16 bits a channel."""
+"""Bytes per pixel of images with 16 bits per channel."""
 
 
 class CudaCopy(GpuDecoder):
-    """BMP and PNM whose pixels are stored as they are wanted."""
+    """Row for BMP and PNM files whose stored pixels are the output, copied on a GPU."""
 
     name = NAME
 
@@ -38,11 +39,11 @@ ROWS = (CudaCopy(),)
 
 @dataclass(slots=True)
 class CopyWork(GpuWork):
-    """Copies of pixels out of files on the device."""
+    """Copy of a batch's pixels out of files on the device."""
 
     indices: I64
     rows: I64
-    """[len(indices), 4] where the pixels are (`decoder.find`)."""
+    """[len(indices), 4] Rows of `decoder.find`: the place of the pixels in each file."""
 
     def launch(self, job: DecodeJob, lane: Lane, files: Batch, out: Batch) -> I64:
         which, rows = self.indices, self.rows

@@ -1,7 +1,7 @@
-"""WebP by libwebp itself, the one that Pillow brings: Pillow decodes every file as an animation, into four channels and
-over a canvas, which takes twice as long.
+"""Decode WebP with the libwebp that Pillow includes. Pillow itself decodes every file as an animation, into four
+channels and over a canvas, which takes twice as long.
 
-What is an animation, or not in order, is left to Pillow, whose pixels these are.
+Animations and invalid files are left to Pillow, whose pixels are the same.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from ..format import Header
 from ..pixels import Empty, Pixels, fresh
 
 _FLAGS = 0b111100
-"""Of VP8X: a profile, alpha, Exif and XMP, but no animation."""
+"""Flags of VP8X that are allowed: a profile, alpha, Exif and XMP, but not animation."""
 _ABI = 0x0209
-"""Of libwebp's decoder (WEBP_DECODER_ABI_VERSION), whose high byte must be the library's."""
+"""ABI version of libwebp's decoder (WEBP_DECODER_ABI_VERSION); its high byte must equal the library's."""
 
 
 def decode(data: memoryview, header: Header, empty: Empty = fresh) -> Pixels | None:
-    """(H, W, 3 or 4) uint8, in memory that ``empty`` gives; None where there is no libwebp, or the file is one for
-    Pillow."""
+    """Return the pixels (H, W, 3 or 4) as uint8, in memory from ``empty``; None without libwebp, or for a file that is
+    left to Pillow."""
     library = _library()
     image = None if library is None else _image(data)
     if image is None:
@@ -44,7 +44,7 @@ def decode(data: memoryview, header: Header, empty: Empty = fresh) -> Pixels | N
 
 
 def is_lossy(data: memoryview) -> bool:
-    """The file is a lossy picture without alpha, and no shorter than it says."""
+    """Return whether the file is a lossy image without alpha, and at least as long as its header says."""
     name = bytes(data[12:16])
     if name == b"VP8 ":
         return 8 + int(struct.unpack_from("<I", data, 4)[0]) <= len(data)
@@ -53,8 +53,8 @@ def is_lossy(data: memoryview) -> bool:
 
 
 def _image(data: memoryview) -> memoryview | None:
-    """The chunks of the picture, ALPH and VP8 or VP8L, of a file whose chunks follow each other up to the end that it
-    names. A decoder that is given more reads on after a picture that is damaged."""
+    """Return the chunks of the image, ALPH and VP8 or VP8L, if the file's chunks follow each other up to the end that
+    it names; otherwise None. A decoder that gets more bytes reads on after a damaged image."""
     if len(data) < 20:
         return None
     end, at = 8 + int(struct.unpack_from("<I", data, 4)[0]), 12
@@ -76,7 +76,7 @@ def _image(data: memoryview) -> memoryview | None:
 
 @cache
 def _library() -> Any:
-    """The libwebp that Pillow has loaded; None where it is not found."""
+    """Return the libwebp that Pillow has loaded; None if it is not found."""
     try:
         from PIL import _webp  # noqa: F401 (loads it)
 

@@ -1,4 +1,4 @@
-"""WebP (Google's container): its declaration."""
+"""Declaration of the format WebP (Google's container)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _matches(data: memoryview) -> bool:
 
 
 def _decode(data: memoryview, header: Header, adjust_orientation: bool, empty: Empty) -> Pixels | None:
-    """By libwebp itself; None for animations and files that are not in order."""
+    """Decode with libwebp itself; None for animations and invalid files, which Pillow decodes or rejects."""
     pixels: Pixels | None = _decoder.decode(data, header, empty)
     return pixels if pixels is None or not adjust_orientation else orient(pixels, header.orientation)
 

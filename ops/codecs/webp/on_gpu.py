@@ -1,7 +1,7 @@
-"""Lossy WebPs decoded by a GPU (cuda/vp8.cu): to the bit what libwebp makes of them.
+"""Row of the decoder table for lossy WebPs: decoded by a GPU (cuda/vp8.cu), bit-identical to libwebp.
 
-The kernels check every file themselves. What they do not take, or what is damaged, is run again by the engine with
-``attempt`` 1, on the CPU, which decides whether the file is to be refused.
+The kernels check every file themselves. An image that they do not support, or that is damaged, is run again by the
+engine with ``attempt`` 1, on the CPU, which decodes or rejects it.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from . import decoder
 from .format import CODE
 
 NAME = "cuda webp"
-"""In reports."""
+"""Name of the row in reports."""
 PICTURE = np.dtype(
     [(n, np.int64) for n in ("source", "size", "planes", "destination")]
     + [(n, np.int32) for n in ("width", "height", "y", "x", "shown_rows", "shown_columns", "bgr", "unused")]
 )
-"""A picture, as the kernels read it."""
+"""One image, as the kernels read it."""
 LONGEST = 4096
-"""Pixels of a side, at most: the kernel keeps a row of macroblocks in shared memory."""
+"""Maximum pixels of a side: the kernel keeps a row of macroblocks in shared memory."""
 LARGEST = 1 << 22
-"""Pixels of a picture, at most: one warp reads it, and its batch waits."""
+"""Maximum pixels of an image: one warp decodes it, and its batch waits."""
 _SOURCE = "vp8.cu"
 _FILTER, _PIXELS = 128, 256
 _ALIGNED = 256
 
 
 class CudaWebp(GpuDecoder):
-    """Lossy WebPs without alpha that are shown as they are stored, as RGB or BGR of uint8."""
+    """Row for lossy WebPs without alpha whose stored pixels are the output, as RGB or BGR of uint8."""
 
     name = NAME
 
@@ -76,7 +76,8 @@ ROWS = (CudaWebp(),)
 
 @dataclass(slots=True)
 class WebpWork(GpuWork):
-    """WebPs that are decoded beside the lane's other work, because they take long and leave most of the GPU idle."""
+    """Decoding of a batch's WebPs, concurrently with the lane's other work, because it takes long and leaves most of
+    the GPU idle."""
 
     indices: I64
     _rest: Callable[[], npt.NDArray[np.int32]] | None = None
@@ -94,7 +95,7 @@ class WebpWork(GpuWork):
         return NO_IMAGES
 
     def finish(self, job: DecodeJob) -> None:
-        """Have later work wait for them."""
+        """Make the lane's later work wait for the WebPs."""
         assert self._rest is not None
         marks, which, ctx = self._rest(), self.indices, job.ctx
 
@@ -107,8 +108,9 @@ class WebpWork(GpuWork):
 
 
 def launch(lane: Lane, files: Any, pictures: npt.NDArray[Any], out: Any) -> Callable[[], npt.NDArray[np.int32]]:
-    """Enqueue all kernels, beside the lane's other work; what is returned has later work wait for them. ``pictures``
-    lack their place in scratch memory. It gives, once the lane is waited for: not 0 for those that are not decoded."""
+    """Enqueue all kernels, concurrently with the lane's other work. Return a function that makes later work wait for
+    them and returns the errors of each image, valid when the lane is synchronized: 0 if it was decoded. ``pictures``
+    need no place in scratch memory yet."""
     macroblocks = (pictures["width"].astype(np.int64) + 15 >> 4) * (pictures["height"].astype(np.int64) + 15 >> 4)
     room = -(-macroblocks * (256 + 64 + 64 + 4) // _ALIGNED) * _ALIGNED
     pictures["planes"] = np.cumsum(room) - room
