@@ -1,1 +1,1 @@
-"""Lanes (CUDA streams), driver calls, memory that a GPU reads by itself."""
+"""Lanes (CUDA streams), driver calls, and memory that a GPU reads directly."""

@@ -223,9 +223,9 @@ def cut_out(header: Header, file: Any, room: Guarded, whole: Any, draw: random.R
     which, rows = np.zeros(1, np.int64), np.empty((0, 4), np.int64)
     row = np.array([row_of(header)], np.int64)
     if header.format == "png":
-        taken = bool(png.are_straight(row, batch.shapes[:, 0], kind)[0])
+        taken = bool(png.writes_directly(row, batch.shapes[:, 0], kind)[0])
     elif header.format == "tiff":
-        taken = bool(tiff.are_straight(row, kind)[0]) and bool(tiff.are_plain(batch, which)[0])
+        taken = bool(tiff.writes_directly(row, kind)[0]) and bool(tiff.are_plain(batch, which)[0])
     else:
         taken = bool(plain.makes(row, kind)[0])
         if taken:

@@ -1,1 +1,1 @@
-"""Decoders in processes of their own, so that a crash costs one sample."""
+"""Decoders in separate processes, so that a crash costs one sample."""

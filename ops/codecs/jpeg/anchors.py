@@ -1,13 +1,13 @@
-"""Facts that a run remembers of JPEGs that it has decoded on the CPU: where rows and columns of blocks begin in a scan.
+"""Cache of a run for JPEGs that the CPU has decoded: where rows and columns of blocks begin in a scan.
 
-The codes of a scan can only be read from the first on, and where a crop shows half of a picture, reading what it does
-not show is most of what is left to save. A decoder that starts from a state - the bit at which it stands and the DC
-values before - can start anywhere. States at every 64th pixel of every row of blocks are kept from the first time that
-a picture is decoded, eight bytes each, and used when it comes again, in the next epoch.
+The codes of a scan can only be read from the first on; if a crop shows half of an image, reading the part before it is
+most of the remaining work. A decoder that starts from a state - the bit position and the DC values before - can start
+anywhere. States at every 64th pixel of every row of blocks are stored when an image is decoded for the first time,
+eight bytes each, and used in the next epochs.
 
-Damage is found wherever it is in a scan that is read as a whole, and what was found then stays true of the same bytes
-only: 64 bits computed from all of a file's bytes are kept with its states, and a file that was changed since is read
-as a whole again.
+If a scan is read as a whole, damage is detected wherever it is, and the result stays true for the same bytes only: 64
+bits computed from all of a file's bytes are stored with its states, and a file that was changed since is read as a
+whole again.
 """
 
 from __future__ import annotations
@@ -25,42 +25,43 @@ from ...kernels import Kernels
 _headers: Any = Kernels(".header", __package__)
 
 I64 = npt.NDArray[np.int64]
-MOST = 1 << 32
-"""Bytes that are kept at most: of 160 GB of JPEGs."""
-MOST_WRONG = 1000
-"""A data set of which so many files were changed is not what it was, or never the same."""
+MAX_BYTES = 1 << 32
+"""Maximum bytes of states: enough for 160 GB of JPEGs."""
+MAX_WRONG = 1000
+"""Number of changed files after which states are no longer used: the data set has changed, or is never the same."""
 _UNKNOWN, _NEVER = -1, -2
-"""Of a record: nothing is kept; nothing will be, because the decoder does not take it."""
+"""State of a record: nothing is stored yet; nothing will be, because the decoder does not support the image."""
 
 STRIDE = 8
-"""Blocks from one state to the next, those of an MCU side by side counted."""
+"""Blocks from one state to the next; blocks of an MCU side by side count each."""
 MODE, PLACE, CHECK = 0, 1, 2
-"""Columns of ``known``: the use to make of an image's states, where they begin, 64 bits computed from its file."""
+"""Columns of ``known``: how an image's states are used, the index of the first one, 64 bits computed from its file."""
 NOTHING, LEARN, KNOWN = 0, 1, 2
-"""Modes: none; the states are to be written; they are there. What could not be done becomes NOTHING."""
+"""Modes: no states; states are to be stored; states are available. The decoder sets NOTHING if it could not do so."""
 
 NO_STATES: npt.NDArray[np.uint64] = np.empty(0, np.uint64)
 
 
 @dataclass
 class Anchors:
-    """The states of the pictures of one data set, by their record numbers. Threads may share it."""
+    """States of the images of one data set, by record number. Created by `Context.facts` for a run; threads may share
+    it."""
 
     budget: int = 1 << 28
-    """Bytes of host memory that states may take."""
+    """Maximum bytes of host memory for states."""
     used: int = 0
-    """States that there is room for no other picture in."""
+    """Number of states that are in use by images."""
     wrong: int = 0
-    """Pictures whose files had changed."""
+    """Number of images whose files had changed."""
     states: npt.NDArray[np.uint64] = field(default_factory=lambda: NO_STATES)
-    """For `baseline_cpu.decode_images`."""
+    """Array of all states, for `baseline_cpu.decode_images`."""
     _place: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
     _check: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def records(self) -> int:
-        """Pictures whose states are kept."""
+        """Number of images whose states are stored."""
         return int(np.count_nonzero(self._place >= 0))
 
     @property
@@ -69,13 +70,13 @@ class Anchors:
         return 8 * self.used + self._place.nbytes + self._check.nbytes
 
     def begin(self, index: I64, headers: npt.NDArray[Any], windows: I64) -> I64:
-        """For `baseline_cpu`: all that is ``known`` of the pictures ``index``, and where there is room to learn more.
-        ``headers``: their HEADER rows; of a picture of which all is shown (``windows`` [N, 4]) nothing is used."""
+        """Return ``known`` for `baseline_cpu`: the states of the images ``index``, or space for new ones. ``headers``:
+        their HEADER rows. Images that are shown completely (``windows`` [N, 4]) use none."""
         known = np.zeros((len(index), 3), np.int64)
         shown = (windows[:, 2] - windows[:, 0]) * (windows[:, 3] - windows[:, 1])
         part = (windows[:, 0] >= 0) & (shown < headers["height"].astype(np.int64) * headers["width"])
         with self._lock:
-            if self.wrong > MOST_WRONG or not part.any():
+            if self.wrong > MAX_WRONG or not part.any():
                 return known
             self._grow(int(index.max(initial=-1)) + 1)
             place = np.where(part, self._place[index], _NEVER)
@@ -92,7 +93,7 @@ class Anchors:
         return known
 
     def end(self, index: I64, known: I64, wanted: I64) -> None:
-        """Keep what was learned: ``known`` after the decoding, and its modes before as ``wanted`` [N]."""
+        """Store new states after decoding: ``known`` as the decoder left it, ``wanted`` [N] its modes before."""
         if (known[:, MODE] == wanted).all() and not (wanted == LEARN).any():
             return
         with self._lock:
@@ -105,8 +106,9 @@ class Anchors:
 
     def _grow(self, most: int) -> None:
         if not len(self.states):
-            room = min(self.budget, MOST) // 8 * 8
-            self.states = np.frombuffer(mmap.mmap(-1, max(room, 8)), np.uint64)  # memory as it is first written
+            room = min(self.budget, MAX_BYTES) // 8 * 8
+            # takes up memory only when it is first written
+            self.states = np.frombuffer(mmap.mmap(-1, max(room, 8)), np.uint64)
         if most > len(self._place):
             size = max(most, 2 * len(self._place), 1024)
             place, check = np.full(size, _UNKNOWN, np.int64), np.zeros(size, np.int64)
@@ -115,7 +117,7 @@ class Anchors:
 
 
 def _states_of(headers: npt.NDArray[Any]) -> I64:
-    """How many states pictures have; 0 for those whose scans have restart markers, or that another decoder takes."""
+    """Return the number of states of each image; 0 if its scans have restart markers, or another decoder decodes it."""
     several = headers["components"] > 1
     h, v = (np.where(several, headers[k][:, 0], 1).clip(1, 2).astype(np.int64) for k in ("h", "v"))
     across = -(-headers["width"].astype(np.int64) // (8 * h))

@@ -1,12 +1,11 @@
-"""Facts that a run remembers of JPEGs that it has decoded: where the codes of each piece of a scan begin.
+"""Cache of a run for JPEGs that a GPU has decoded: where the codes of each piece of a scan begin.
 
-The GPU decodes the pieces of a scan, 512 bytes each, at the same time, and has to find out in which state the decoder
-is at the start of each: the search takes a quarter of the kernels' time. The states are a property of the file. They
-are kept from the first time that a picture is decoded, four bytes a piece, and given to the kernels when it comes
-again, in the next epoch.
+The GPU decodes the pieces of a scan, 512 bytes each, concurrently, and has to find the decoder's state at the start of
+each: the search takes a quarter of the kernels' time. The states are a property of the file. They are stored when an
+image is decoded for the first time, four bytes per piece, and passed to the kernels in the next epochs.
 
-Nothing rests on their being right: the kernels see whether each piece ends where the next one begins, and a picture for
-which that is not so (its file was changed since) is decoded again, without them.
+Correct pixels do not depend on them: the kernels check whether each piece ends where the next one begins, and an image
+for which this fails (its file was changed since) is decoded again, without them.
 """
 
 from __future__ import annotations
@@ -25,30 +24,32 @@ from . import cuda
 _loops: Any = Kernels(".boundaries_cpu", __package__)
 
 I64 = npt.NDArray[np.int64]
-MOST = 1 << 32
-"""Bytes that are kept at most: of 500 GB of JPEGs."""
+MAX_BYTES = 1 << 32
+"""Maximum bytes of states: enough for 500 GB of JPEGs."""
 
 
-MOST_WRONG = 1000
-"""Each costs a decode on the CPU: a data set of which so many were wrong is not what it was, or never the same."""
+MAX_WRONG = 1000
+"""Number of wrong states after which none are used: each costs a decode on the CPU, and such a data set has changed, or
+is never the same."""
 _SMALL = 1 << 10
 
 
 def _reserve(nbytes: int) -> npt.NDArray[np.uint8]:
-    """Zeros that take memory as they are first written."""
+    """Allocate zeros that take up memory only when they are first written."""
     return np.frombuffer(mmap.mmap(-1, nbytes), np.uint8)
 
 
 @dataclass
 class Boundaries:
-    """The states of the pictures of one data set, by their record numbers. Threads may share it."""
+    """States of the images of one data set, by record number. Created by `Context.facts` for a run; threads may share
+    it."""
 
     budget: int = 1 << 28
-    """Bytes of host memory that states may take."""
+    """Maximum bytes of host memory for states."""
     used: int = 0
-    """States that are kept."""
+    """Number of states that are stored."""
     wrong: int = 0
-    """Pictures whose states were not those of the file that came under their number."""
+    """Number of images whose states did not match the file of that record number."""
     _states: npt.NDArray[np.uint32] | None = None
     _first: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
     _count: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
@@ -57,12 +58,12 @@ class Boundaries:
 
     @property
     def full(self) -> bool:
-        """There is no use in `learn`: no room is left, or too much of what was learned turned out wrong."""
-        return self.used * 4 + _SMALL > self.budget or self.wrong > MOST_WRONG
+        """Whether `learn` is useless: no space is left, or too many states proved wrong."""
+        return self.used * 4 + _SMALL > self.budget or self.wrong > MAX_WRONG
 
     @property
     def records(self) -> int:
-        """Pictures whose states are kept."""
+        """Number of images whose states are stored."""
         return int(np.count_nonzero(self._count))
 
     @property
@@ -71,30 +72,31 @@ class Boundaries:
         return 4 * self.used + self._first.nbytes + self._count.nbytes + self._bytes.nbytes
 
     def counts(self, index: I64, sizes: I64) -> I64:
-        """How many states are known of the pictures ``index``, files of so many bytes: int64[N]."""
+        """Return the number of stored states of each of the images ``index``, files of ``sizes`` bytes: int64[N]."""
         with self._lock:
-            if self.wrong > MOST_WRONG or not len(self._count):
+            if self.wrong > MAX_WRONG or not len(self._count):
                 return np.zeros(len(index), np.int64)
             place = np.minimum(index, len(self._count) - 1)
             same = (place == index) & (self._bytes[place] == sizes)
             return np.where(same, self._count[place], 0).astype(np.int64)
 
     def fill(self, index: I64, counts: I64, states: npt.NDArray[np.uint64]) -> None:
-        """The states of these pictures, one after the other, as `jpeg_gpu.plan_decode` wants them."""
+        """Write the states of these images to ``states``, consecutively, as `cuda.plan_decode` needs them."""
         with self._lock:
             kept, first = self._states, self._first
         if kept is not None:
             _loops.unpack(kept, first, index, counts, states)
 
     def learn(self, index: I64, which: npt.NDArray[np.bool_], plan: cuda.DecodePlan, found: list[Any]) -> None:
-        """Keep what `jpeg_gpu.Decoder.decode` ``found`` of the pictures ``which``; ``index``: the numbers of all."""
+        """Store the states that `cuda.Decoder.decode` ``found`` for the images ``which``; ``index``: record numbers of
+        all images."""
         starts, stream = found[0].view(np.uint64), found[1].view(np.uint32)
         images = plan.images
         which = which & (images["block_count"] > 0) & (images["known_count"] == 0)
         counts = np.where(which, stream[: 2 * len(images) : 2].astype(np.int64) * 8 // cuda.SUBSEQUENCE_BITS + 1, 0)
         with self._lock:
             if self._states is None:
-                self._states = _reserve(min(self.budget, MOST) // 4 * 4).view(np.uint32)
+                self._states = _reserve(min(self.budget, MAX_BYTES) // 4 * 4).view(np.uint32)
             most = int(index.max(initial=-1)) + 1
             if most > len(self._count):
                 size = max(most, 2 * len(self._count), 1024)
@@ -106,7 +108,7 @@ class Boundaries:
             self.used = int(_loops.pack(starts, places, counts, index, sizes, *tables, self.used))
 
     def forget(self, index: I64) -> None:
-        """Drop the states of these pictures, which were wrong. Their numbers are learned anew."""
+        """Drop the states of these images, which proved wrong. They are learned again at the next decode."""
         with self._lock:
             self.wrong += len(index)
             self._count[index[index < len(self._count)]] = 0

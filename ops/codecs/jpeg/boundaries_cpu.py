@@ -1,5 +1,8 @@
-"""Loops of `boundaries`. A kept state has the bits past its piece's start (0..7), the block within the MCU (8..11), the
-zig-zag index (12..17) and the blocks that ended in the piece before (18..31), or is `_DEAD`."""
+"""Compiled loops of `boundaries`, which store and restore decoder states.
+
+A stored state has the bits beyond the start of its piece (bits 0..7), the block within the MCU (8..11), the zig-zag
+index (12..17) and the blocks that ended in the previous piece (18..31), or is `_DEAD`.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,8 @@ def pack(
     starts: Any, places: Any, counts: Any, index: Any, sizes: Any, states: Any, first: Any, count: Any, nbytes: Any,
     used: Any,
 ) -> Any:  # fmt: skip
-    """Keep ``counts[i]`` of the states ``starts`` from ``places[i]`` on as those of picture ``index[i]``, a file of
-    ``sizes[i]`` bytes, where they fit in ``states``, of which ``used`` are used; returns how many are used then."""
+    """Store ``counts[i]`` of the states ``starts`` from ``places[i]`` on as the states of image ``index[i]``, a file of
+    ``sizes[i]`` bytes, if they fit into ``states``, of which ``used`` are used. Return the number of used ones."""
     for i in range(len(counts)):
         n, nth = counts[i], index[i]
         if n == 0 or used + n > len(states) or (count[nth] > 0 and nbytes[nth] == sizes[i]):
@@ -42,7 +45,7 @@ def pack(
 
 @numba.njit(nogil=True, cache=True)
 def unpack(states: Any, first: Any, index: Any, counts: Any, out: Any) -> None:
-    """The states of pictures ``index``, ``counts[i]`` of each, one after the other."""
+    """Restore the states of the images ``index`` to ``out``, ``counts[i]`` of each, consecutively."""
     place = np.int64(0)
     for i in range(len(counts)):
         blocks = np.uint64(0)

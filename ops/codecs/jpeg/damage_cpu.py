@@ -1,8 +1,8 @@
-"""Is the entropy-coded data of a JPEG whole? For any sampling and process, without pixels.
+"""Compiled loop that checks the entropy-coded data of a JPEG for damage, for any sampling and process, without pixels.
 
-libjpeg goes on after damage and only warns; a caller that cannot see its warnings gets wrong pixels. This walks all
-scans by the same rules (ITU-T T.81, annexes B, F.2, G.2; what libjpeg-turbo warns of: jdhuff.c, jdphuff.c, jdmarker.c)
-and stops at the first thing that it would warn of. Nothing is read outside of the data.
+libjpeg continues after damage and only warns; a caller that cannot see its warnings gets wrong pixels. This loop walks
+all scans by the same rules (ITU-T T.81, annexes B, F.2, G.2; libjpeg-turbo's warnings: jdhuff.c, jdphuff.c, jdmarker.c)
+and stops at the first error of which it would warn. Nothing outside the data is read.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ WORDS = (
 
 _SEQUENTIAL, _PROGRESSIVE, _LOSSLESS = range(3)
 _AT, _BYTE, _BITS, _MARKER, _RUN = range(5)
-"""Of the walk: next byte, the byte at hand, its bits left, the marker that was met (0: none), blocks to be skipped."""
+"""State of the walk: next byte, current byte, its remaining bits, the marker that was met (0: none), blocks to skip."""
 
 
 @njit(nogil=True, cache=True)
 def _bit(data: Any, at: Any) -> Any:
-    """The next bit; -1 where the segment has none left."""
+    """Return the next bit; -1 if the segment has none left."""
     if at[_BITS] == 0:
         if at[_MARKER] != 0 or at[_AT] >= len(data):
             return np.int64(-1)
@@ -61,7 +61,8 @@ def _number(data: Any, at: Any, bits: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _symbol(data: Any, at: Any, counts: Any, symbols: Any) -> Any:
-    """The next symbol of a Huffman table (code counts of lengths 1 ... 16); -1 without bits, -2 for no code."""
+    """Return the next symbol of a Huffman table (code counts of lengths 1 ... 16); -1 without bits, -2 for an invalid
+    code."""
     code, first, index = np.int64(0), np.int64(0), np.int64(0)
     for length in range(1, 17):
         bit = _bit(data, at)
@@ -87,8 +88,8 @@ def _block(
     data: Any, at: Any, counts: Any, symbols: Any, dc: Any, ac: Any, low: Any, high: Any, refine: Any,
     process: Any, there: Any,
 ) -> Any:  # fmt: skip
-    """One block of a scan of coefficients ``low`` to ``high``; ``there`` [64] are those of it that are not 0. Of a
-    lossless JPEG one sample."""
+    """Walk one block of a scan of coefficients ``low`` to ``high``; ``there`` [64]: whether each coefficient is not 0.
+    For a lossless JPEG, walk one sample."""
     k, progressive = low, process == _PROGRESSIVE
     if low == 0:
         if refine:
@@ -151,7 +152,7 @@ def _block(
 
 @njit(nogil=True, cache=True)
 def _to_marker(data: Any, at: Any) -> Any:
-    """Go on to the next marker. Return how many bytes were in between; -1 for zeros before EOI, which are padding."""
+    """Skip to the next marker. Return the number of bytes skipped; -1 for zeros before EOI, which are padding."""
     extra, zeros = np.int64(0), True
     if at[_MARKER] == 0:
         p = at[_AT]
@@ -176,7 +177,7 @@ def _to_marker(data: Any, at: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def damage(data: Any) -> Any:
-    """CLEAN, or the first damage in the scans of the JPEG ``data``, whose header is known to be sound."""
+    """Return CLEAN, or the first damage in the scans of the JPEG ``data``, whose header is known to be valid."""
     at, bins, contexts = np.zeros(PAST_END + 1, np.int64), np.zeros(FIXED + 1, np.uint8), np.zeros(4, np.int64)
     conditioning, arithmetic = np.array([16, 16, 16, 16, 5, 5, 5, 5]), False
     counts, symbols = np.zeros((8, 17), np.int64), np.zeros((8, 256), np.uint8)
@@ -190,7 +191,7 @@ def damage(data: Any) -> Any:
     which, dc, ac = np.zeros(4, np.int64), np.zeros(4, np.int64), np.zeros(4, np.int64)
     at[_AT], scans = 2, np.int64(0)
     while True:
-        if _to_marker(data, at) > 0 and scans > 0:  # before the first scan it is no image data
+        if _to_marker(data, at) > 0 and scans > 0:  # before the first scan, these bytes are not image data
             return EXTRA_BYTES
         marker, at[_MARKER] = at[_MARKER], 0
         if marker == 0:
@@ -282,7 +283,7 @@ def damage(data: Any) -> Any:
                             return PROGRESSION
                         known[c, k] = bit
             else:
-                low, last, refine = np.int64(0), np.int64(63), np.int64(0)  # whatever stands there
+                low, last, refine = np.int64(0), np.int64(63), np.int64(0)  # whatever the fields contain
             if n == 1:
                 across, down = wide[which[0]], high[which[0]]
             else:

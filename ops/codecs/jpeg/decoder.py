@@ -1,4 +1,4 @@
-"""Rows of the decoder table for JPEGs: our CUDA decoder, nvJPEG, native loops of the CPU, libjpeg-turbo."""
+"""Rows of the decoder table for JPEGs on the host: native loops, and libjpeg-turbo."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _NO_CORNERS, _ALL = np.empty((0, 2), np.int64), np.empty((0, 4), np.int64)
 
 
 class NativeJpeg(Decoder):
-    """Baseline and progressive JPEGs that are shown as they are stored, by compiled loops over whole batches of the
-    CPU, whose targets have a sample for each image."""
+    """Row for baseline and progressive JPEGs whose stored pixels are the output, decoded by compiled loops over whole
+    batches on the CPU. Its targets have a sample for each image."""
 
     name = "cpu"
     on_threads = False
@@ -75,7 +75,7 @@ class NativeJpeg(Decoder):
 
 
 class TurboJpeg(Decoder):
-    """Every JPEG, one at a time, by libjpeg-turbo; it says what is wrong with bad ones."""
+    """Row for every JPEG: libjpeg-turbo decodes one at a time, and names the damage of bad ones."""
 
     name = "libjpeg-turbo"
     judges = True
@@ -97,7 +97,7 @@ class TurboJpeg(Decoder):
 
 
 def _guessed(job: DecodeJob, i: int, target: Target) -> bool:
-    """Decode the damaged image ``i`` as libjpeg guesses it; false if it cannot."""
+    """Decode the damaged image ``i`` as libjpeg guesses it; return False if it cannot."""
     try:
         decode_jpeg(job, i, target, lenient=True)
     except SampleError:
@@ -106,7 +106,7 @@ def _guessed(job: DecodeJob, i: int, target: Target) -> bool:
 
 
 def decode_jpeg(job: DecodeJob, i: int, target: Target, lenient: bool = False) -> None:
-    """Decode JPEG ``i`` to its place in ``target``: turned, cut to its window and converted. Raises SampleError."""
+    """Decode JPEG ``i`` into ``target``: oriented, cut to its window and converted. Raises SampleError."""
     rules, out, place, isolation = job.rules, target.out, target.sample(i), job.isolation
     data, row, orientation = encoded_bytes(job.batch, i), job.headers.jpeg[i], int(job.headers.orientation[i])
     decode_into = _turbo.decode_into if isolation is None or not isolation.jpeg else isolation.decode_into
@@ -123,7 +123,7 @@ def decode_jpeg(job: DecodeJob, i: int, target: Target, lenient: bool = False) -
     decode_into(data, row, space, rules.fast_idct, whole.reshape(-1).data, **how)
     part = window(job, i, orient(whole, orientation), out.shapes[place])
     if converts:
-        # BGR and GRAY are what the decoder gave; only the type is still to change.
+        # The decoder has already produced BGR or GRAY; only the type is to be changed.
         to = rules.output_type if rules.output_type is DALIImageType.YCbCr else DALIImageType.ANY_DATA
         part = recolour(part, to, rules.dtype)
     out.sample(place)[...] = part

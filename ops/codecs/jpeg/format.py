@@ -1,4 +1,4 @@
-"""JPEG (ITU-T T.81): its declaration."""
+"""Declaration of the format JPEG (ITU-T T.81)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _turbo: Any = Kernels(".turbo", __package__)
 
 
 def probe(data: memoryview) -> Header:
-    """The header of one JPEG. Raises SampleError for one that no decoder takes."""
+    """Return the header of one JPEG. Raises SampleError for a file that no decoder supports."""
     raw = np.frombuffer(data, np.uint8)
     row = _headers.read_headers(raw, np.zeros(1, np.int64), np.array([len(raw)], np.int32))[0]
     _turbo.check_header(row)

@@ -1,9 +1,10 @@
-"""JPEG headers of a whole batch in one call: shapes, sampling, orientation and where the tables and the scan lie.
+"""Read the JPEG headers of a whole batch in one call: shapes, sampling, orientation, and the places of tables and
+scans.
 
 Shapes must be known on the host before a batch is planned, so headers are walked on the CPU: a Numba loop that holds no
-GIL, a few microseconds an image. One row per image comes out; every field is int32, so the table can be uploaded as it
-is. The rules are libjpeg's (what it refuses is CORRUPT; what it only warns about is UNSUPPORTED here, so that the CPU
-decoder has the last word). Nothing is read outside ``[offset, offset + size)``, whatever the bytes say.
+GIL, a few microseconds per image. It fills one row per image; every field is int32, so the table can be uploaded as it
+is. The rules are libjpeg's (images that it rejects are CORRUPT; those that it only warns about are UNSUPPORTED here, so
+that the CPU decoder decides). Nothing is read outside ``[offset, offset + size)``, whatever the bytes are.
 
 Names follow ITU-T T.81 (JPEG), TIFF 6.0 and Exif 2.3 (orientation), and Adobe TN #5116 (APP14).
 """
@@ -26,16 +27,16 @@ from .scans import MAX_BLOCKS_IN_MCU, SCAN, walk_scans
 from .segments import huffman_tables, past_fill, past_scan, quantisation_tables, u16
 
 # status
-OK = 0  # a header the GPU decoder takes
-UNSUPPORTED = 1  # a complete JPEG header, but one for another decoder
+OK = 0  # a header that the GPU decoder supports
+UNSUPPORTED = 1  # a complete JPEG header, but for another decoder
 NOT_JPEG = 2  # does not start with SOI
 TRUNCATED = 3  # ends before the first scan
 CORRUPT = 4  # a segment contradicts the standard or itself
-MANY_SCANS = 5  # a progressive picture whose scans are in the table of scans: our CUDA decoder takes it
-FOUR = 6  # CMYK or YCCK in one scan: our CUDA decoder makes RGB of it
+MANY_SCANS = 5  # a progressive image whose scans are in the table of scans: the CUDA decoder supports it
+FOUR = 6  # CMYK or YCCK in one scan: the CUDA decoder converts it to RGB
 COMPLETE = (OK, UNSUPPORTED, MANY_SCANS, FOUR)
 
-# colour: what libjpeg takes the components for
+# colour space that libjpeg assumes for the components
 GRAY, YCBCR, RGB, CMYK, YCCK, UNKNOWN = 0, 1, 2, 3, 4, 5
 
 MAX_DIMENSION = 65500  # libjpeg's limit
@@ -81,7 +82,7 @@ _COLUMNS = len(_SCALARS) + 4 * len(_VECTORS)
 def read_headers(
     buffer: NDArray[np.uint8], offsets: NDArray[np.int64], sizes: NDArray[Any], out: NDArray[Any] | None = None
 ) -> NDArray[Any]:
-    """Walk the header of every image ``buffer[offset : offset + size]``; returns one HEADER row for each."""
+    """Read the header of every image ``buffer[offset : offset + size]``; return one HEADER row per image."""
     table = np.empty(len(offsets), HEADER) if out is None else out
     _walk_all(*_views(buffer, offsets, sizes, table), _NO_SCANS, False)
     return table
@@ -90,9 +91,9 @@ def read_headers(
 def read_scans(
     buffer: NDArray[np.uint8], offsets: NDArray[np.int64], sizes: NDArray[Any]
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Walk the header of every image, and progressive ones to their end: HEADER rows, and the SCAN rows that those
-    with status MANY_SCANS point to. Large batches of progressive ones are dealt to some threads: each byte is looked
-    at."""
+    """Read the header of every image, and walk progressive ones to their end. Return HEADER rows, and the SCAN rows to
+    which rows with status MANY_SCANS point. Several threads share large batches of progressive images: each byte is
+    read."""
     table = read_headers(buffer, offsets, sizes)
     scanned = np.cumsum(np.where(table["sof"] == 0xC2, sizes, 0), dtype=np.int64)
     if not len(table) or scanned[-1] == 0:
@@ -124,9 +125,9 @@ def _walkers() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_WALKERS - 1, thread_name_prefix="walk")
 
 
-os.register_at_fork(after_in_child=_walkers.cache_clear)  # its threads remain with the parent
+os.register_at_fork(after_in_child=_walkers.cache_clear)  # its threads stay in the parent process
 _WALKERS = 4
-_BYTES_OF_A_WALK = 4 << 20  # less is walked sooner than another thread is awake
+_BYTES_OF_A_WALK = 4 << 20  # fewer bytes are walked sooner than another thread wakes up
 
 
 _SCANS_EACH = 12  # libjpeg makes ten
@@ -137,21 +138,22 @@ def _views(buffer: Any, offsets: Any, sizes: Any, table: NDArray[Any]) -> tuple[
     columns = table.view(np.int32).reshape(len(offsets), _COLUMNS)
     buffer = buffer.view()
     buffer.flags.writeable = False  # one type for Numba, whether the bytes are mapped read-only or not
-    return buffer, np.asarray(offsets, np.int64), np.asarray(sizes, np.int32), columns  # shapes are of int32
+    return buffer, np.asarray(offsets, np.int64), np.asarray(sizes, np.int32), columns  # shapes have dtype int32
 
 
 _BYTES_PER_COEFFICIENT = 2
 _GPU_BYTES_PER_ENCODED = 9
-"""Memory of the CUDA decoder's coefficients for a byte of a file: of those of four bits, four bytes for each."""
+"""Bytes of the CUDA decoder's coefficients per byte of a file: four bytes for each coefficient of four bits."""
 _GPU_BYTES_PER_IMAGE = 44 << 10
-"""Memory of the CUDA decoder for the tables of an image, and its records."""
+"""Bytes of the CUDA decoder for the tables and records of an image."""
 _GPU_BYTES_PER_SCANNED, _GPU_BYTES_PER_SAMPLE, _GPU_BYTES_PER_SCAN = 3, 3, 1024
-"""Its memory for a picture in many scans: for a byte of the file, which has a copy without stuffing; for a sample,
-which has a coefficient; for a scan, which has records."""
+"""Bytes of the CUDA decoder for an image in many scans: per byte of the file, which is copied without stuffing; per
+sample, which has a coefficient; per scan, which has records."""
 
 
 def why_not_plain(rows: NDArray[Any]) -> dict[str, int]:
-    """The reasons that keep JPEGs from our CUDA decoder, in words, and for how many of ``rows``."""
+    """Return, for the report, why the CUDA decoder does not decode JPEGs, and the number of ``rows`` for each
+    reason."""
     sof = rows["sof"]
     reasons = (
         ("unusual progressive", np.isin(sof, (0xC2, 0xC6, 0xCA, 0xCE)) & (rows["status"] != MANY_SCANS)),
@@ -176,9 +178,9 @@ def why_not_plain(rows: NDArray[Any]) -> dict[str, int]:
 def summarise(
     rows: Any, turning: Any, max_pixels: Any, orientation: Any, extents: Any, channels: Any, good: Any, odd: Any
 ) -> Any:
-    """``extents`` [N, 2] (height, width) of the images as they are shown, and their ``channels`` [N]; ``turning``: by
-    their Exif ``orientation``, else it counts as 1. All are ``good`` so far; ``odd``: those that need a closer look,
-    being no plain JPEGs or too large; returns how many."""
+    """Fill ``extents`` [N, 2] (height, width) of the images as they are shown, and their ``channels`` [N]. ``turning``:
+    apply their Exif ``orientation``; otherwise it counts as 1. All are ``good`` so far; ``odd``: those that need a
+    closer look, because they are not plain JPEGs or too large. Return the number of the latter."""
     found = 0
     for i in range(len(rows)):
         row = rows[i]
@@ -194,7 +196,8 @@ def summarise(
 
 @numba.njit(cache=True)
 def planes(row: Any) -> Any:
-    """Bytes of the CUDA decoder for the samples of an image, and for where the coefficients of their blocks are."""
+    """Return the bytes of the CUDA decoder for the samples of an image, and for the places of its blocks'
+    coefficients."""
     across, down, found = 1, 1, np.int64(0)
     for c in range(min(row.components, 3)):
         across, down = max(across, row.h[c]), max(down, row.v[c])
@@ -210,11 +213,10 @@ def foreseen(
     rows: Any, shapes: Any, on_gpu: Any, aside: Any, turning: Any, max_pixels: Any, fixed: Any, elements: Any,
     besides: Any,
 ) -> Any:  # fmt: skip
-    """Elements of each decoded image, and bytes held besides while it is decoded, [N] each, as `on_host.foresee`
-    says; ``shapes`` [N, 1] are the encoded images'. ``aside``: all JPEGs are decoded apart from the output; with
-    ``turning``, those that their Exif orientation turns. ``fixed``: as in `decoded_shapes`. Returns how many are no
-    JPEGs.
-    """
+    """Estimate the elements of each decoded image, and the other bytes that decoding it needs, [N] each; see
+    `headers.estimate_memory`. ``shapes`` [N, 1]: bytes of the files. ``aside``: all JPEGs are decoded to memory apart
+    from the output; with ``turning``, those with an Exif orientation are. ``fixed``: see `decoded_shapes`. Return the
+    number of images that are not JPEGs."""
     others = 0
     for i in range(len(rows)):
         row = rows[i]
@@ -236,14 +238,15 @@ def foreseen(
             continue
         if aside or (turning and row.orientation != 1):
             besides[i] = 3 * pixels
-        if row.sof == 0xC2 or row.sof == 0xC6 or row.sof == 0xCA or row.sof == 0xCE:  # put together from all scans
+        # pixels need the coefficients of all scans
+        if row.sof == 0xC2 or row.sof == 0xC6 or row.sof == 0xCA or row.sof == 0xCE:
             besides[i] += coefficients
     return others
 
 
 @numba.njit(cache=True)
 def refused(good: Any, status: Any) -> Any:
-    """How many ``good`` images have a ``status`` other than 0."""
+    """Return the number of ``good`` images whose ``status`` is not 0."""
     found = 0
     for i in range(len(good)):
         found += good[i] and status[i] != 0
@@ -252,7 +255,7 @@ def refused(good: Any, status: Any) -> Any:
 
 @numba.njit(cache=True)
 def decoded_shapes(height: Any, width: Any, channels: Any, fixed: Any, good: Any, shapes: Any) -> None:
-    """Shapes [N, 3] of decoded images of these sizes, without pixels where an image is not ``good``. ``fixed``: the
+    """Fill shapes [N, 3] of decoded images of these sizes, without pixels if an image is not ``good``. ``fixed``: the
     channels of all of them, or 0."""
     for i in range(len(good)):
         shapes[i, 0] = height[i] if good[i] else 0
@@ -262,7 +265,8 @@ def decoded_shapes(height: Any, width: Any, channels: Any, fixed: Any, good: Any
 
 @numba.njit(nogil=True, cache=True)
 def _walk_all(buffer, offsets, sizes, table, scans, whole):  # type: ignore[no-untyped-def]
-    """Returns how many rows the table of scans has, or would have; ``whole``: files are to be walked to their end."""
+    """Read all headers. Return how many rows the table of scans has, or would have; ``whole``: walk files to their
+    end."""
     tables, known = np.empty((3, 4), np.int32), np.empty((2, 4, 64), np.int8)
     count: Any = np.int64(0)
     for i in range(len(offsets)):
@@ -282,14 +286,14 @@ def _walk_all(buffer, offsets, sizes, table, scans, whole):  # type: ignore[no-u
 
 @numba.njit(nogil=True, cache=True)
 def walking():  # type: ignore[no-untyped-def]
-    """Arrays that `head_of` works with."""
+    """Return scratch arrays for `head_of`."""
     return np.empty(_COLUMNS, np.int32), np.empty((3, 4), np.int32), np.empty((2, 4, 64), np.int8)
 
 
 @numba.njit(nogil=True, cache=True)
 def head_of(data, row, tables, known):  # type: ignore[no-untyped-def]
-    """Bytes of the file ``data`` that `read_headers` looks at; all of them where it holds more than one scan, or is
-    anything else but what the CUDA decoder takes."""
+    """Return how many bytes of the file ``data`` `read_headers` reads; all of them if it has several scans, or is
+    anything that the CUDA decoder does not support."""
     row[:] = 0
     row[_ADOBE] = -1
     status = _walk(data, row, tables, False, np.empty((0, SCAN_COLUMNS), np.int32), known)
@@ -300,8 +304,8 @@ def head_of(data, row, tables, known):  # type: ignore[no-untyped-def]
 
 @numba.njit(nogil=True, cache=True)
 def _walk(data, row, tables, whole, scans, known):  # type: ignore[no-untyped-def]
-    """Segments up to the first scan, or, where there are many and ``whole``, to the last, which ``scans`` takes.
-    ``tables``: where the quantisation, DC and AC tables defined so far lie."""
+    """Read segments up to the first scan, or, if there are many and ``whole``, to the last, which are written to
+    ``scans``. ``tables``: offsets of the quantisation, DC and AC tables defined so far."""
     size = len(data)
     if size < 2 or data[0] != 0xFF or data[1] != 0xD8 or (size > 2 and data[2] != 0xFF):
         return NOT_JPEG
@@ -330,7 +334,7 @@ def _walk(data, row, tables, whole, scans, known):  # type: ignore[no-untyped-de
         if at + 2 > size:
             return TRUNCATED
         begin, end = at + 2, at + u16(data, at)
-        if end < begin:  # a length that does not count itself; of what it skips, libjpeg skips nothing
+        if end < begin:  # a length that does not include itself: libjpeg skips nothing for some markers
             if not (0xE0 <= marker <= 0xEF or marker == 0xFE):
                 return CORRUPT
             end = begin
@@ -438,8 +442,8 @@ def _scan(data, at, end, row, tables, wide, whole, scans, known):  # type: ignor
 
 @numba.njit(nogil=True, cache=True)
 def _many_scans(data, at, end, row, tables, wide, scans, known):  # type: ignore[no-untyped-def]
-    """Whether the scans of a progressive picture are as our decoder takes them; the first has its parameters in
-    data[at:end]. The tables defined so far stay as they are where they are not."""
+    """Return whether the decoder supports the scans of a progressive image; the first has its parameters in
+    data[at:end]. If not, the tables defined so far stay unchanged."""
     if not _sampling_supported(row):
         return False
     quant, later = row[_QUANT : _QUANT + 4].copy(), tables.copy()
@@ -456,9 +460,8 @@ def _many_scans(data, at, end, row, tables, wide, scans, known):  # type: ignore
 
 @numba.njit(nogil=True, cache=True)
 def _scans(data, at, row, tables, wide, quant):  # type: ignore[no-untyped-def]
-    """Find the scans of three components that have one each; ``at``: the parameters of the first; ``quant``: which
-    table each component has. UNSUPPORTED where anything is unusual, also for tables that come too late.
-    """
+    """Find the scans of three components that have one each; ``at``: the parameters of the first; ``quant``: number of
+    each component's table. Return UNSUPPORTED if anything is unusual, also for tables that come too late."""
     found = np.zeros((3, 6), np.int64)  # dc, ac, quant, begin, end, interval
     interval, wide_found, component = np.int64(row[_RESTART]), np.int64(0), 0
     for nth in range(3):
@@ -490,8 +493,8 @@ def _scans(data, at, row, tables, wide, quant):  # type: ignore[no-untyped-def]
 
 @numba.njit(nogil=True, cache=True)
 def _next_scan(data, at, tables, interval, wide):  # type: ignore[no-untyped-def]
-    """From the entropy-coded bytes at ``at`` to the next scan of one component: where these end, where its parameters
-    begin (-1: there is none, or something unusual before it), and what DRI and DQT said in between."""
+    """Skip from the entropy-coded bytes at ``at`` to the next scan of one component. Return where they end, where its
+    parameters begin (-1: there is none, or something unusual before it), and the values of DRI and DQT in between."""
     size = len(data)
     stop, at, marker = past_scan(data, at)
     nothing = stop, np.int64(-1), interval, wide
@@ -539,8 +542,8 @@ def _sampling_supported(row):  # type: ignore[no-untyped-def]
 
 @numba.njit(nogil=True, cache=True)
 def _four_supported(row):  # type: ignore[no-untyped-def]
-    """Whether four components are sampled as TurboJPEG knows it: black as the first one, those between at most as
-    densely. Of others Pillow makes RGB in another way."""
+    """Return whether four components are sampled in a way that TurboJPEG supports: black like the first one, the two
+    between at most as densely. Pillow converts others to RGB differently."""
     h, v = row[_H], row[_V]
     if row[_H + 3] != h or row[_V + 3] != v or h * v > 4 or h == 3 or v > 2:
         return False
@@ -549,7 +552,8 @@ def _four_supported(row):  # type: ignore[no-untyped-def]
 
 @numba.njit(nogil=True, cache=True)
 def _colour(row):  # type: ignore[no-untyped-def]
-    """libjpeg's guess (default_decompress_parms): JFIF, then the Adobe marker, then the component names."""
+    """Return the colour space that libjpeg assumes (default_decompress_parms): by JFIF, then the Adobe marker, then the
+    component names."""
     if row[_COMPONENTS] == 1:
         return GRAY
     if row[_COMPONENTS] == 3:
@@ -566,9 +570,9 @@ def _colour(row):  # type: ignore[no-untyped-def]
 
 @numba.njit(nogil=True, cache=True)
 def _exif(data, at, end, row):  # type: ignore[no-untyped-def]
-    """Read tag 0x0112 of the first image file directory. Return whether the segment is one of Exif. As in DALI, a
-    directory with any entry that is cut off, or with a value outside the segment in a tag of the baseline, counts for
-    nothing; the type of the tag does not matter."""
+    """Read tag 0x0112 of the first image file directory. Return whether the segment is Exif. As in DALI, the whole
+    directory is ignored if an entry is cut off, or if the value of a baseline tag is outside the segment; the type of
+    the tag does not matter."""
     tiff = at + 6
     if end - tiff < 0 or u16(data, at) != 0x4578 or u16(data, at + 2) != 0x6966 or u16(data, at + 4) != 0:  # Exif
         return False
@@ -595,7 +599,7 @@ def _exif(data, at, end, row):  # type: ignore[no-untyped-def]
             if tag == 0x0112 and not seen:
                 found, seen = _tiff16(data, entry + 8, little), True
             continue
-        size: Any = 0  # of a value that lies elsewhere
+        size: Any = 0  # bytes of a value that is stored elsewhere
         if tag in EXIF_STRINGS:
             if entry + 8 > end:
                 return True

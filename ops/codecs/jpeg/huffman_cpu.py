@@ -1,6 +1,6 @@
-"""Huffman-coded data of JPEGs on the CPU: lookup tables of codes, and scans without their stuffing.
+"""Compiled functions for Huffman-coded data of JPEGs on the CPU: lookup tables of codes, and removal of stuffing.
 
-What decoders of scans share (`baseline_cpu`, `progressive_cpu`). Memory is read and written by address in the inner
+Shared by the decoders of scans (`baseline_cpu`, `progressive_cpu`). Memory is read and written by address in the inner
 loops. Numba frees an array after its last use by name: arrays that are used by address belong to the caller.
 """
 
@@ -22,31 +22,31 @@ ZERO, ONE, THREE, SEVEN, EIGHT = U(0), U(1), U(3), U(7), U(8)
 FULL, LOW6, BYTE = U(56), U(63), U(255)
 BLOCK_END, END_OF_BLOCK = U(64), U(128)
 
-MOST_TAKEN = 18
-"""Bits that an entry takes at most: three take no more than are there after bytes were fetched."""
+MAX_TAKEN = 18
+"""Maximum bits that an entry consumes: three entries consume no more bits than are available after fetching bytes."""
 NO_ENTRY = 64 << 16
-"""The entry of an AC table where the next symbol is to be read by itself."""
+"""Entry of an AC table if the next symbol must be read separately."""
 
 MCU_BYTES = 10 * 64 * 4 + 16
-"""Ten blocks of at most 64 symbols of at most 31 bits, and what is fetched ahead."""
+"""Maximum bytes of an MCU: ten blocks of at most 64 symbols of at most 31 bits, and the bytes fetched ahead."""
 
-# An entry of an AC table: what the next bits hold, one symbol or two whose codes are there; a second one only after a
-# coefficient whose value is there, too. Bits 0 ... 5: bits taken. 6 ... 11: 64 less the bits of the last value, which
-# end where those that are taken do. 12 ... 15: zeros before the first coefficient. 16 ... 23: how far the index moves.
-# 24 ... 31: the first value. The last value goes before the index that comes, and then the first value to its place. Of
-# a symbol alone the last value is its own; its first one is a 0, which goes where no coefficient was written yet. Of a
-# symbol without a coefficient the last value means nothing, and goes to the spare place or below the first one.
-# An entry of a DC table has bits 0 ... 11 alone, and is 0 where there is none; there a last value without bits is 0.
+# An entry of an AC table describes the next bits: one symbol, or two if both codes fit; a second one only after a
+# coefficient whose value fits too. Bits 0 ... 5: bits consumed. 6 ... 11: 64 less the bits of the last value, which end
+# where the consumed bits do. 12 ... 15: zeros before the first coefficient. 16 ... 23: how far the index moves. 24 ...
+# 31: the first value. The last value is written before the new index, and then the first value to its place. For one
+# symbol alone, the last value is its own; its first value is 0, which is written where no coefficient is yet. For a
+# symbol without a coefficient, the last value has no meaning, and is written to the spare place or below the first one.
+# An entry of a DC table has bits 0 ... 11 only, and is 0 if there is no entry; there a last value without bits is 0.
 
 ORDER = np.full(256, 64, np.uint8)
 ORDER[:64] = PLACES
-"""Zig-zag index to the place in a block for `inverse_dct`; after the block: the spare place."""
+"""Place in a block for `inverse_dct` of each zig-zag index; beyond the block: the spare place."""
 
 
 @njit(nogil=True, cache=True)
 def read_codes(data: Any, at: Any, codes: Any, limit: Any, delta: Any, symbols: Any) -> Any:
-    """A Huffman table (T.81, C.2) at data[at:]: ``codes`` [2^LOOKUP_BITS] is symbol * 256 + length, 0 for longer codes,
-    which ``limit`` and ``delta`` [17] find by their length. False for what is no prefix code."""
+    """Read a Huffman table (T.81, C.2) at data[at:]: ``codes`` [2^LOOKUP_BITS] is symbol * 256 + length, 0 for longer
+    codes, which ``limit`` and ``delta`` [17] find by their length. Return False if it is not a prefix code."""
     if at <= 0 or at + 16 > len(data):
         return False
     codes[:] = 0
@@ -64,7 +64,7 @@ def read_codes(data: Any, at: Any, codes: Any, limit: Any, delta: Any, symbols: 
                 codes[first : first + (1 << (LOOKUP_BITS - length))] = symbol << 8 | length
             code += 1
             total += 1
-        if count > 0 and code >= 1 << length:  # all ones is no code
+        if count > 0 and code >= 1 << length:  # a code of all ones is not allowed
             return False
         limit[length] = code << (16 - length)
         code <<= 1
@@ -73,32 +73,32 @@ def read_codes(data: Any, at: Any, codes: Any, limit: Any, delta: Any, symbols: 
 
 @njit(nogil=True, cache=True)
 def _value(i: Any, taken: Any, size: Any) -> Any:
-    """The number of ``size`` bits (T.81, F.2.2.1: EXTEND) that end after ``taken`` of the bits ``i``."""
+    """Return the number of ``size`` bits (T.81, F.2.2.1: EXTEND) that end after ``taken`` of the bits ``i``."""
     value = i >> (LOOKUP_BITS - taken) & (1 << size) - 1
     return value if size == 0 or value >> (size - 1) else value + 1 - (1 << size)
 
 
 @njit(nogil=True, cache=True)
 def dc_entries(codes: Any, entries: Any) -> None:
-    """The entries of a DC table, int32."""
+    """Compute the entries of a DC table, int32."""
     i: Any = np.int64(0)
     while i < ENTRIES:
         length, size = np.int64(codes[i]) & 255, np.int64(codes[i]) >> 8
         span = 1 << (LOOKUP_BITS - length) if length > 0 else ENTRIES - i
-        fits = length > 0 and length + size <= MOST_TAKEN
+        fits = length > 0 and length + size <= MAX_TAKEN
         entries[i : i + span] = length + size | (64 - size & 63) << 6 if fits else 0
         i += span
 
 
 @njit(nogil=True, cache=True)
 def ac_entries(codes: Any, seconds: Any, entries: Any) -> None:
-    """The entries of an AC table, int32; ``seconds`` is scratch of the same size."""
+    """Compute the entries of an AC table, int32; ``seconds`` is scratch memory of the same size."""
     i: Any = np.int64(0)
-    while i < ENTRIES:  # what a symbol adds to the entry of one before it
+    while i < ENTRIES:  # the part that a symbol adds to the entry of the one before it
         length, symbol = np.int64(codes[i]) & 255, np.int64(codes[i]) >> 8
         size, run = symbol & 15, symbol >> 4
         span = 1 << (LOOKUP_BITS - length) if length > 0 else ENTRIES - i
-        second: Any = np.int64(63)  # never few enough bits
+        second: Any = np.int64(63)  # more bits than ever fit
         if symbol == 0 and length > 0:
             second = length | 128 << 16
         elif 0 < size <= 10 and length > 0:
@@ -114,7 +114,7 @@ def ac_entries(codes: Any, seconds: Any, entries: Any) -> None:
         entry: Any = np.int64(NO_ENTRY)
         if length > 0 and size == 0 and (run == 0 or run == 15):
             entry = taken | 128 << 16 if run == 0 else taken | 15 << 12 | 16 << 16
-        elif length > 0 and 0 < size <= 10 and taken <= MOST_TAKEN:
+        elif length > 0 and 0 < size <= 10 and taken <= MAX_TAKEN:
             entry = taken | (64 - size) << 6 | (0 if run > 0 else 1) << 12 | run + 1 << 16
         if entry == NO_ENTRY or size == 0 or size > 7 or left <= 0:
             entries[i : i + span] = entry
@@ -125,15 +125,15 @@ def ac_entries(codes: Any, seconds: Any, entries: Any) -> None:
             first = taken | run << 12 | run + 1 << 16 | value << 24
             for k in range(1 << left):
                 second = np.int64(seconds[k << taken])
-                fits = np.int64(codes[k << taken]) & 255 <= left and (second & 63) + taken <= MOST_TAKEN
+                fits = np.int64(codes[k << taken]) & 255 <= left and (second & 63) + taken <= MAX_TAKEN
                 entries[i + k] = first + second if fits else entry
             i += 1 << left
 
 
 @njit(nogil=True, cache=True, forceinline=True)
 def last_value(bits: Any, entry: Any) -> Any:
-    """The last value of an ``entry``, which was found by ``bits``. Where ``entry`` says that it has no bits: any
-    number."""
+    """Return the last value of an ``entry`` that ``bits`` selected; any number if the entry says that it has no
+    bits."""
     width = U(entry) >> U(6)
     value = np.int64(bits << ((U(entry) + width) & LOW6))
     sign = value >> np.int64(63)
@@ -142,16 +142,17 @@ def last_value(bits: Any, entry: Any) -> Any:
 
 @njit(nogil=True, cache=True, forceinline=True)
 def is_ended(index: Any, end: Any) -> Any:
-    """A block whose coefficients go to before ``end`` is over by the last entry, which moved ``index`` to ``end`` or
-    farther: by a symbol for it, or by its last coefficient. Otherwise the entry is NO_ENTRY, or its second symbol is
-    none of this block, or a run goes past the last coefficient, and `next_symbol` is to read what the entry took."""
+    """Return whether the last entry, which moved ``index`` to ``end`` or farther, has ended a block whose coefficients
+    are before ``end``: by an end-of-block symbol, or by its last coefficient. Otherwise the entry is NO_ENTRY, its
+    second symbol is not of this block, or a run exceeds the block, and `next_symbol` must read the entry's bits
+    again."""
     return index - END_OF_BLOCK < end or index == end
 
 
 @njit(nogil=True, cache=True, forceinline=True)
 def next_symbol(bits: Any, at: Any, count: Any, t: Any, codes: Any, limit: Any, delta: Any, symbols: Any) -> Any:
-    """Read one symbol of table ``t`` and the value that its lower four bits announce. Returns the symbol * 256 + the
-    length of its code, or 0 where no code is, the value, and what is left: ``bits``, ``at``, ``count``."""
+    """Read one symbol of table ``t``, and the value of which its lower four bits give the size. Return the symbol * 256
+    + the length of its code, or 0 if there is no code; the value; and the new ``bits``, ``at`` and ``count``."""
     bits |= big_endian_64(at) >> (count & LOW6)
     at += (~count >> THREE) & SEVEN
     count |= FULL
@@ -166,7 +167,7 @@ def next_symbol(bits: Any, at: Any, count: Any, t: Any, codes: Any, limit: Any, 
 
 @njit(nogil=True, cache=True)
 def long_code(bits: Any, limit: Any, delta: Any, symbols: Any) -> Any:
-    """The code at the top of ``bits``, longer than LOOKUP_BITS: symbol * 256 + length; 0 for none."""
+    """Return the code at the top of ``bits``, longer than LOOKUP_BITS: symbol * 256 + length; 0 if there is none."""
     pattern = np.int64(bits >> U(48))
     for length in range(LOOKUP_BITS + 1, 17):
         if pattern < limit[length]:
@@ -176,9 +177,9 @@ def long_code(bits: Any, limit: Any, delta: Any, symbols: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def unstuff(data: Any, begin: Any, end: Any, stream: Any, ends: Any) -> Any:
-    """The scan data[begin : end] without its stuffing to ``stream``, and where each restart interval but the last ends
-    to ``ends``; at ``end`` stands a marker. With -1, the scan goes up to EOI. Returns the bytes written; -1 where
-    anything but the expected restart markers stands before."""
+    """Copy the scan data[begin : end] without its stuffing to ``stream``, and write the end of each restart interval
+    but the last to ``ends``; at ``end`` is a marker. With an end of -1, the scan ends at EOI. Return the bytes written;
+    -1 if another marker than the expected restart markers comes before."""
     source, target = U(data.ctypes.data), U(stream.ctypes.data)
     i, size, out = U(begin), U(len(data)), ZERO
     found = 0
@@ -215,6 +216,6 @@ def unstuff(data: Any, begin: Any, end: Any, stream: Any, ends: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def value_of(bits: Any, size: Any) -> Any:
-    """The ``size`` bits at the top of ``bits`` as a number (T.81, F.2.2.1: EXTEND)."""
+    """Return the ``size`` bits at the top of ``bits`` as a number (T.81, F.2.2.1: EXTEND)."""
     value = np.int64((bits >> ONE) >> (LOW6 - size))
     return value + (~(np.int64(bits) >> np.int64(63)) & (np.int64(1) - (np.int64(1) << np.int64(size))))

@@ -1,8 +1,5 @@
-"""NVIDIA's nvJPEG through ctypes: the few calls that decoding needs, on arrays of addresses: a batch is one call.
-
-Declarations follow the public header nvjpeg.h (12.4 and 13.3 agree on all of them). Works with the libraries of the
-wheels nvidia-nvjpeg-cu12 and nvidia-nvjpeg, and with a CUDA toolkit's.
-"""
+"""NVIDIA's nvJPEG through ctypes, and its row of the decoder table: the few calls that decoding needs, on arrays of
+addresses, so that a batch is one call."""
 
 from __future__ import annotations
 
@@ -33,14 +30,14 @@ U64 = npt.NDArray[np.uint64]
 
 
 class Backend(enum.IntEnum):
-    """The decoder: nvjpegBackend_t."""
+    """Backend of a handle: nvjpegBackend_t."""
 
-    GPU_HYBRID = 2  # batches of more than 50 baseline images wholly on the GPU's cores
+    GPU_HYBRID = 2  # batches of more than 50 baseline images entirely on the GPU's cores
     HARDWARE = 3  # the JPEG engines of A100, H100, H200, ...; baseline only
 
 
 class Output(enum.IntEnum):
-    """The output's format: nvjpegOutputFormat_t."""
+    """Format of the output: nvjpegOutputFormat_t."""
 
     Y = 2
     RGB = 5  # interleaved
@@ -48,7 +45,7 @@ class Output(enum.IntEnum):
 
 
 class Status(enum.IntEnum):
-    """nvjpegStatus_t."""
+    """Status of a call: nvjpegStatus_t."""
 
     SUCCESS = 0
     NOT_INITIALIZED = 1
@@ -71,7 +68,7 @@ IMAGE_WORDS = 8
 
 
 class NvJpegError(Exception):
-    """nvJPEG refused or failed a call."""
+    """nvJPEG rejected or failed a call."""
 
     def __init__(self, call: str, status: int) -> None:
         name = Status(status).name if status in Status._value2member_map_ else "unknown"
@@ -95,7 +92,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 
 
 def candidates() -> list[str]:
-    """Where libnvjpeg may be, best first: wheels, then toolkits, then the loader's own search."""
+    """Return paths of libnvjpeg, best first: wheels, then toolkits, then the loader's own search."""
     found: list[str] = []
     spec = importlib.util.find_spec("nvidia")
     for root in (spec.submodule_search_locations or []) if spec else []:
@@ -108,10 +105,10 @@ def candidates() -> list[str]:
 
 
 class Library:
-    """A loaded libnvjpeg. Calls raise NvJpegError unless they succeed."""
+    """A loaded libnvjpeg. Calls raise NvJpegError unless they succeed. Created once by `library`."""
 
     def __init__(self, path: str) -> None:
-        """Raises OSError where ``path`` cannot be loaded, AttributeError where it lacks a function."""
+        """Load ``path``. Raises OSError if it cannot be loaded, AttributeError if it lacks a function."""
         self.path = path
         self._library = ctypes.CDLL(path)
         for name, types in _SIGNATURES.items():
@@ -137,10 +134,8 @@ class Library:
 
 @cache
 def library() -> Library:
-    """The nvJPEG of this machine. Raises DeviceError that says what to install.
-
-    Where several are installed, one of CuPy's CUDA version is taken.
-    """
+    """Return the nvJPEG of this machine, if several are installed one of CuPy's CUDA version. Raises DeviceError that
+    says what to install."""
     loaded: list[Library] = []
     problems: list[str] = []
     for path in candidates():
@@ -157,7 +152,7 @@ def library() -> Library:
         import cupy
 
         wanted = cupy.cuda.runtime.runtimeGetVersion() // 1000
-    except Exception:  # no CuPy, no driver: the first will do
+    except Exception:  # no CuPy or no driver: use the first one
         wanted = 0
     return next((x for x in loaded if x.version[0] == wanted), loaded[0])
 
@@ -174,7 +169,8 @@ class Decoder:
     """
 
     def __init__(self, backend: Backend, fancy_upsampling: bool = False, flags: int = 0) -> None:
-        """Raises NvJpegError where the GPU has no such backend (ARCH_MISMATCH), DeviceError without the library."""
+        """Create a handle and a state. Raises NvJpegError if the GPU has no such backend (ARCH_MISMATCH), DeviceError
+        without the library."""
         self.backend = backend
         self._library = library()
         self._handle, self._state = ctypes.c_void_p(), ctypes.c_void_p()
@@ -190,7 +186,7 @@ class Decoder:
                 raise
 
     def engines(self) -> int:
-        """Hardware JPEG engines of this GPU; 0 where there are none."""
+        """Return the number of hardware JPEG engines of this GPU."""
         engines, cores = ctypes.c_uint(), ctypes.c_uint()
         try:
             self._library.call("nvjpegGetHardwareDecoderInfo", self._handle, ctypes.byref(engines), ctypes.byref(cores))
@@ -201,9 +197,9 @@ class Decoder:
     def batch(self, data: U64, lengths: U64, images: U64, output: Output, stream: int, threads: int = 1) -> None:
         """Decode N images into device memory, in the order of ``stream``.
 
-        ``data`` uint64[N]: host addresses of the encoded images; ``lengths`` uint64[N], bytes; ``images``
-        uint64[N, 8]: destinations. The encoded bytes must stay until the stream is done. One bad image fails the call
-        (NvJpegError), and which one is not said.
+        ``data`` uint64[N]: host addresses of the encoded images; ``lengths`` uint64[N], bytes; ``images`` uint64[N, 8]:
+        destinations. The encoded bytes must stay unchanged until the stream is done. One bad image fails the call
+        (NvJpegError), which does not say which one.
         """
         n = len(data)
         wanted = (n, threads, output)
@@ -214,11 +210,11 @@ class Decoder:
             self._library.call("nvjpegDecodeBatched", self._handle, self._state, data.ctypes.data, lengths.ctypes.data,
                                images.ctypes.data, stream)  # fmt: skip
         except NvJpegError:
-            self._ready = None  # a failed batch must be initialised anew
+            self._ready = None  # a failed batch must be initialised again
             raise
 
     def close(self) -> None:
-        """Give the memory back. The stream must be done."""
+        """Free the memory. The stream must be done."""
         for name, what in (("nvjpegJpegStateDestroy", self._state), ("nvjpegDestroy", self._handle)):
             if what:
                 self._library.call(name, what)
@@ -226,7 +222,7 @@ class Decoder:
 
 
 def destinations(address: int, offsets: npt.NDArray[np.int64], pitches: npt.NDArray[np.int64]) -> U64:
-    """uint64[N, 8]: one interleaved (or one-plane) destination for each image, ``offsets`` bytes past ``address``."""
+    """Return uint64[N, 8]: one interleaved (or one-plane) destination per image, ``offsets`` bytes past ``address``."""
     images = np.zeros((len(offsets), IMAGE_WORDS), np.uint64)
     images[:, 0] = offsets.astype(np.uint64) + np.uint64(address)
     images[:, 4] = pitches
@@ -237,8 +233,8 @@ def destinations(address: int, offsets: npt.NDArray[np.int64], pitches: npt.NDAr
 
 
 class NvJpeg(GpuDecoder):
-    """Whole upright baseline YCbCr JPEGs in one scan, of the common samplings, as uint8; only if ``jpeg_decoder`` asks
-    for nvJPEG. Pixels may differ from those of the other rows by a few levels."""
+    """Row for whole upright baseline YCbCr JPEGs in one scan, of the common samplings, as uint8; only if
+    ``jpeg_decoder`` selects nvJPEG. Pixels may differ from those of the other rows by a few levels."""
 
     name = "nvjpeg"
     needs_files = False
@@ -259,7 +255,7 @@ class NvJpeg(GpuDecoder):
         return taken & _ends(job.batch, indices)
 
     def start(self, job: DecodeJob, indices: I64, threads: ThreadedDecode) -> GpuWork:
-        # Engines take images one after the other: the largest first, so that none is busy when the others are idle.
+        # Engines decode one image after the other: the largest first, so that none is busy when the others are idle.
         pixels = job.headers.height[indices] * job.headers.width[indices]
         return NvJpegWork(indices[np.argsort(-pixels, kind="stable")])
 
@@ -268,7 +264,8 @@ _OUTPUTS = {DALIImageType.RGB: Output.RGB, DALIImageType.BGR: Output.BGR, DALIIm
 
 
 def _ends(batch: Batch, indices: I64) -> Mask:
-    """Which of the files end with EOI. One that does not may be cut off; libjpeg-turbo knows, nvJPEG does not say."""
+    """Return which of the files end with EOI. One that does not may be cut off, which libjpeg-turbo reports, but nvJPEG
+    does not."""
     if len(batch.data) < 2:
         return np.zeros(len(indices), np.bool_)
     last = np.clip(batch.offsets[indices] + batch.shapes[indices, 0] - 1, 1, len(batch.data) - 1)
@@ -278,7 +275,7 @@ def _ends(batch: Batch, indices: I64) -> Mask:
 
 @dataclass(slots=True)
 class NvJpegWork(GpuWork):
-    """One call of nvJPEG for all images: by hardware engines, or on the GPU's cores."""
+    """Decoding of a batch's images by one call of nvJPEG: on hardware engines, or on the GPU's cores."""
 
     indices: I64
 
@@ -291,8 +288,8 @@ class NvJpegWork(GpuWork):
         return left
 
     def _decode(self, decoder: Decoder, job: DecodeJob, lane: Lane, out: Batch, some: I64) -> list[int]:
-        """The images that nvJPEG refused. A refused batch is halved until those at fault are found: the others' pixels
-        must not depend on them."""
+        """Decode, and return the images that nvJPEG rejected. A rejected batch is halved until the images at fault are
+        found: the pixels of others must not depend on them."""
         batch = job.batch
         data = (batch.offsets[some] + batch.data.ctypes.data).astype(np.uint64)
         lengths = batch.shapes[some, 0].astype(np.uint64)
@@ -310,7 +307,8 @@ class NvJpegWork(GpuWork):
 
 
 def _decoder_of(lane: Lane, fancy: bool) -> Decoder | None:
-    """The decoder of a lane, opened at its first use; None if the library or the GPU has none."""
+    """Return the decoder of a lane, created at its first use; None if the library is missing or the GPU is not
+    supported."""
     key = f"nvjpeg {fancy}"
     if key not in lane.cache:
         lane.cache[key] = _opened(fancy)

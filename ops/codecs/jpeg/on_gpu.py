@@ -1,7 +1,8 @@
-"""Row of the decoder table for baseline and progressive JPEGs: our CUDA decoder takes those of a batch all at once.
+"""Row of the decoder table for baseline and progressive JPEGs on a GPU: the built-in CUDA decoder decodes all of a
+batch at once.
 
-The kernels check every image themselves. An image that fails a check is run again by the engine with ``attempt`` 1, on
-the CPU, which decides whether the file is damaged.
+The kernels check every image themselves. The engine runs an image that fails a check again with ``attempt`` 1, on the
+CPU, which decides whether the file is damaged.
 """
 
 from __future__ import annotations
@@ -34,33 +35,35 @@ OUTPUT_TYPES = {
     DALIImageType.BGR: jpeg_gpu.BGR,
     DALIImageType.GRAY: jpeg_gpu.GRAY,
 }
-"""The output types that the kernels make. ANY_DATA would give images of one batch different numbers of channels; YCbCr
+"""Output types that the kernels support. ANY_DATA would give images of one batch different numbers of channels; YCbCr
 is BT.601's studio swing in DALI, not the full swing of JPEG files."""
 
 
 class CudaDecoder:
-    """The decoder of one lane."""
+    """The CUDA decoder of one lane. Owned by the lane's cache; used by the thread that launches on the lane."""
 
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
         self._decoder = jpeg_gpu.Decoder(jpeg_gpu.LaneRuntime(lane))
 
     def release(self) -> None:
-        """Give back the memory that is kept between batches."""
+        """Free the memory that is cached between batches."""
         self._decoder.workspace = None
 
     def run(self, ctx: Context, files: Batch, plan: jpeg_gpu.DecodePlan, output: jpeg_gpu.Output, out: Any) -> None:
-        """Enqueue all kernels; what fails a check is run again by the engine."""
+        """Enqueue all kernels; the engine runs images that fail a check again."""
         lane = self._lane
         boundaries, index, found = ctx.facts(Boundaries), files.samples.index, None
         if boundaries is not None and plan.unknowns and not boundaries.full:
             found = list[Any]()
         status = self._decoder.decode(lane.address(files.data), plan, output, lane.address(out), found=found)
-        self._decoder.workspace = None  # for what this lane does next, and for other lanes once this is done
+        # its memory is free for later work of this lane, and for other lanes when this is done
+        self._decoder.workspace = None
 
         def wrong() -> I64:
-            taken = plan.status == 0  # here: of many images NumPy releases the GIL, for which launches would wait
-            # counting is the cheapest way to learn that all is well, as it nearly always is
+            # not earlier: for many images NumPy releases the GIL, and launches would wait for it
+            taken = plan.status == 0
+            # counting is the cheapest test for errors, of which there are nearly never any
             found_wrong = np.flatnonzero(taken & (status != 0)) if np.count_nonzero(status) else NO_IMAGES
             if boundaries is not None and len(found_wrong):
                 stale = found_wrong[plan.images["known_count"][found_wrong] > 0]
@@ -77,9 +80,9 @@ def plan(
     ctx: Context, headers: Headers, files: Batch, which: Mask, places: I64,
     stage: Callable[[int], npt.NDArray[np.uint8]], *, limited: bool = True,
 ) -> jpeg_gpu.DecodePlan:  # fmt: skip
-    """Plan the images ``which`` of ``files``, which begin at ``places`` of an array on the device; the others are left
-    out. ``stage`` gives the memory that travels. ``limited``: all blocks of an image are wanted, or, where false, those
-    that the caller will name by `jpeg_gpu.limit`."""
+    """Plan the decoding of the images ``which`` of ``files``, which begin at ``places`` of an array on the device;
+    others are left out. ``stage`` allocates the memory that is copied to the device. ``limited``: all blocks of an
+    image are needed; if false, the caller names those that are needed by `cuda.limit`."""
     boundaries, known = ctx.facts(Boundaries), None
     if boundaries is not None:
         known = np.where(which, boundaries.counts(files.samples.index, files.sizes), 0)
@@ -93,7 +96,7 @@ def plan(
 
 
 def cuda_decoder(lane: Lane) -> CudaDecoder:
-    """The lane's decoder, made at its first use."""
+    """Return the lane's decoder, created at its first use."""
     found = lane.cache.get("cuda jpeg")
     if found is None:
         found = lane.cache["cuda jpeg"] = CudaDecoder(lane)
@@ -102,17 +105,17 @@ def cuda_decoder(lane: Lane) -> CudaDecoder:
 
 
 def makes(rules: Rules) -> bool:
-    """Whether the kernels make what ``rules`` want."""
+    """Return whether the kernels support ``rules``."""
     return rules.output_type in OUTPUT_TYPES and rules.dtype == np.uint8
 
 
 def makes_four(rules: Rules) -> bool:
-    """Whether the kernels make what ``rules`` want of CMYK and YCCK, too."""
+    """Return whether the kernels support ``rules`` also for CMYK and YCCK."""
     return rules.output_type is not DALIImageType.GRAY
 
 
 def takes(headers: Headers, rules: Rules) -> Mask:
-    """The images whose headers say that the kernels can decode them as ``rules`` want."""
+    """Return which images, by their headers, the kernels can decode under ``rules``."""
     if not makes(rules):
         return np.zeros(len(headers.good), np.bool_)
     status = headers.jpeg["status"]
@@ -124,7 +127,7 @@ def takes(headers: Headers, rules: Rules) -> Mask:
 
 
 class CudaJpeg(GpuDecoder):
-    """Baseline and progressive JPEGs, of four components too, as RGB, BGR or GRAY of uint8."""
+    """Row for baseline and progressive JPEGs, also with four components, as RGB, BGR or GRAY of uint8."""
 
     name = CUDA
 
@@ -151,23 +154,23 @@ class CudaJpeg(GpuDecoder):
 
 @dataclass(slots=True)
 class CudaWork(GpuWork):
-    """The plan for decoding some images of a batch to HWC, uint8."""
+    """Plan for decoding some images of a batch to HWC, uint8."""
 
     decode: jpeg_gpu.DecodePlan
     output: jpeg_gpu.Output
     indices: I64
-    """The images that were to be planned."""
+    """Images that were to be planned."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of host memory."""
+        """Bytes of host memory that the plan holds."""
         return self.decode.sheet.nbytes
 
     def launch(self, job: DecodeJob, lane: Lane, files: Batch, out: Batch) -> I64:
         taken = self.decode.status[self.indices] == 0
         if taken.any():
             cuda_decoder(lane).run(job.ctx, files, self.decode, self.output, out.data)
-            lane.keep(self)  # what travels is on its way
+            lane.keep(self)  # its memory is being copied to the device
         left: I64 = self.indices[~taken]
         return left
 
@@ -176,7 +179,7 @@ ROWS = (CudaJpeg(), nvjpeg.NvJpeg())
 
 
 def _stored(shown: I32, headers: Headers) -> I32:
-    """Windows (x0, y0, x1, y1) of shown pictures, in the coordinates in which they are stored."""
+    """Return windows (x0, y0, x1, y1) of oriented images in the coordinates in which the images are stored."""
     flip_x, flip_y, swap = jpeg_gpu.oriented(headers.orientation)
     x0, y0, x1, y1 = np.where(swap[:, None], shown[:, [1, 0, 3, 2]], shown).T
     width, height = headers.jpeg["width"], headers.jpeg["height"]

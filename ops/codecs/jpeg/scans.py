@@ -1,8 +1,8 @@
-"""The scans of a progressive JPEG (T.81, annex G), found by walking the whole file: one row each.
+"""Compiled loop that finds the scans of a progressive JPEG (T.81, annex G) by walking the whole file: one row per scan.
 
-A picture's scans are decoded on a GPU level by level: all scans that say something first at once, then those that
-refine what another scan said. What libjpeg-turbo only warns about, what makes it guess (block smoothing, where
-coefficients never come) and what is unusual gets no rows, so that libjpeg-turbo itself has the last word.
+A GPU decodes an image's scans level by level: first all scans that give initial values, then scans that refine them.
+Images with features that libjpeg-turbo warns about, for which it guesses (block smoothing, if coefficients never come),
+or that are unusual, get no rows: libjpeg-turbo decodes or rejects them.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import numpy as np
 from .segments import huffman_tables, past_fill, past_scan, quantisation_tables, u16
 
 MAX_SCANS = 100
-"""Scans of one picture; encoders make about ten. More are for libjpeg-turbo, which has a limit of its own."""
+"""Maximum scans per image; encoders make about ten. Images with more are left to libjpeg-turbo, which has its own
+limit."""
 MAX_BLOCKS_IN_MCU = 10  # T.81, B.2.3
 SMOOTHED = 10
-"""Coefficients from 0 on that libjpeg-turbo guesses where they are not known to the last bit."""
+"""Number of coefficients, from 0 on, that libjpeg-turbo guesses if they are not known to the last bit."""
 
 _SCALARS = (
     "begin",  # first entropy-coded byte, from the start of the image
@@ -40,21 +41,21 @@ COLUMNS = len(_SCALARS) + 4 * len(_VECTORS)
 _BEGIN, _END, _INTERVAL, _COUNT, _FIRST, _LAST, _HIGH, _LOW, _LEVEL = range(len(_SCALARS))
 _COMPONENT, _TABLE = len(_SCALARS), len(_SCALARS) + 4
 
-_NOT_OURS = (-1, 0)
+_UNSUPPORTED = (-1, 0)
 
 
 @numba.njit(nogil=True, cache=True)
 def walk_scans(  # type: ignore[no-untyped-def]
     data, at, end, components, ids, h, v, quant, interval, tables, wide, rows, known
 ):
-    """Walk the scans of a progressive picture; the parameters of the first are data[at:end].
+    """Walk the scans of a progressive image; the parameters of the first are data[at:end].
 
-    ``ids``, ``h``, ``v``, ``quant`` [4]: of each component its name, its sampling factors and its quantisation table
-    (the number, which becomes the place from the start of the image). ``tables`` and ``wide``: what was defined so
-    far. ``known`` [2, 4, 64]: scratch memory. Fills ``rows`` as far as they reach. Returns how many scans there are
-    (-1: another decoder's), and which components have a quantisation table of 16 bits, a bit each.
+    ``ids``, ``h``, ``v``, ``quant`` [4]: name, sampling factors and quantisation table of each component (the number,
+    which becomes the offset from the start of the image). ``tables`` and ``wide``: the tables defined so far. ``known``
+    [2, 4, 64]: scratch memory. Fills as many ``rows`` as there are. Returns the number of scans (-1: another decoder
+    must decode the image), and a bit mask of components that have a quantisation table of 16 bits.
     """
-    bits, levels = known[0], known[1]  # of each coefficient: bits that are still unknown (-1: all), scans that were
+    bits, levels = known[0], known[1]  # per coefficient: bits that are still unknown (-1: all); number of scans so far
     bits[:] = -1
     found: Any = np.int64(0)
     bound: Any = np.int64(0)
@@ -62,18 +63,18 @@ def walk_scans(  # type: ignore[no-untyped-def]
     for i in range(components):
         for j in range(i):
             if ids[i] == ids[j]:
-                return _NOT_OURS
+                return _UNSUPPORTED
     while True:
         count = np.int64(data[at]) if end > at else np.int64(0)
         if count < 1 or count > components or end - at != 4 + 2 * count or found == MAX_SCANS:
-            return _NOT_OURS
+            return _UNSUPPORTED
         spectral = at + 1 + 2 * count
         first, last = np.int64(data[spectral]), np.int64(data[spectral + 1])
         high, low = np.int64(data[spectral + 2]) >> 4, np.int64(data[spectral + 2]) & 15
         if last > 63 or last < first or (first == 0 and last > 0) or (first > 0 and count > 1):
-            return _NOT_OURS
+            return _UNSUPPORTED
         if low > 13 or (high > 0 and low != high - 1):
-            return _NOT_OURS
+            return _UNSUPPORTED
         kept = found < len(rows)
         row = rows[found if kept else 0]
         level: Any = np.int64(0)
@@ -85,21 +86,22 @@ def walk_scans(  # type: ignore[no-untyped-def]
                 if ids[c] == np.int32(data[at + 1 + 2 * i]):
                     component = np.int64(c)
             if component < 0 or seen >> component & 1:
-                return _NOT_OURS
+                return _UNSUPPORTED
             seen |= 1 << component
             blocks += h[component] * v[component]
             if first > 0 and bits[component, 0] < 0:
-                return _NOT_OURS
+                return _UNSUPPORTED
             expected = high if high > 0 else -1
             for k in range(first, last + 1):
                 if bits[component, k] != expected:
-                    return _NOT_OURS
+                    return _UNSUPPORTED
                 if high > 0:
                     level = max(level, np.int64(levels[component, k]) + 1)
-            if not bound >> component & 1:  # for good: libjpeg keeps the table as it is at a component's first scan
+            # fixed now: libjpeg keeps the table that is defined at a component's first scan
+            if not bound >> component & 1:
                 which = np.int64(quant[component])
                 if which > 3 or tables[0, which] == 0:
-                    return _NOT_OURS
+                    return _UNSUPPORTED
                 quant[component] = tables[0, which]
                 bound |= 1 << component
                 wide_bound |= (wide >> which & 1) << component
@@ -108,12 +110,12 @@ def walk_scans(  # type: ignore[no-untyped-def]
             table: Any = np.int64(0)
             if first > 0 or high == 0:
                 if name > 3 or tables[2 if first > 0 else 1, name] == 0:
-                    return _NOT_OURS
+                    return _UNSUPPORTED
                 table = np.int64(tables[2 if first > 0 else 1, name])
             if kept:
                 row[_COMPONENT + i], row[_TABLE + i] = component, table
         if count > 1 and blocks > MAX_BLOCKS_IN_MCU:
-            return _NOT_OURS
+            return _UNSUPPORTED
         for c in range(components):
             if seen >> c & 1:
                 bits[c, first : last + 1] = low
@@ -121,7 +123,7 @@ def walk_scans(  # type: ignore[no-untyped-def]
         begin = end
         stop, at, end, interval_then, wide = _next(data, begin, tables, interval, wide)
         if at == _NOTHING:
-            return _NOT_OURS
+            return _UNSUPPORTED
         if kept:
             row[_BEGIN], row[_END], row[_INTERVAL], row[_COUNT] = begin, stop, interval, count
             row[_FIRST], row[_LAST], row[_HIGH], row[_LOW], row[_LEVEL] = first, last, high, low, level
@@ -133,10 +135,10 @@ def walk_scans(  # type: ignore[no-untyped-def]
             break
     for c in range(components):
         if bits[c, 0] < 0:
-            return _NOT_OURS
+            return _UNSUPPORTED
         for k in range(1, SMOOTHED):
             if bits[c, k] != 0:
-                return _NOT_OURS
+                return _UNSUPPORTED
     return found, wide_bound
 
 
@@ -145,8 +147,8 @@ _NOTHING, _OVER = -1, -2
 
 @numba.njit(nogil=True, cache=True)
 def _next(data, at, tables, interval, wide):  # type: ignore[no-untyped-def]
-    """From the entropy-coded bytes at ``at`` to the next scan: where these end, where its parameters begin and end (or
-    _OVER: EOI follows; or _NOTHING: neither does, or something unusual), and what DRI and DQT said in between."""
+    """Skip from the entropy-coded bytes at ``at`` to the next scan. Return where they end; where the scan's parameters
+    begin (_OVER before EOI, _NOTHING if anything unusual comes) and end; and the values of DRI and DQT in between."""
     size = len(data)
     stop, at, marker = past_scan(data, at)
     nothing = stop, np.int64(_NOTHING), np.int64(0), interval, wide

@@ -1,4 +1,5 @@
-"""Marker segments of JPEGs (T.81, B.2): what the walks through a file share. Nothing is read outside of ``data``."""
+"""Compiled functions that read marker segments of JPEGs (T.81, B.2), shared by all walks through a file. Nothing
+outside ``data`` is read."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-FINE, DAMAGED = 0, 4  # as OK and CORRUPT of `header`
+FINE, DAMAGED = 0, 4  # equal to OK and CORRUPT of `header`
 
 
 @numba.njit(nogil=True, cache=True)
@@ -20,7 +21,7 @@ def u16(data, at):  # type: ignore[no-untyped-def]
 
 @numba.njit(nogil=True, cache=True)
 def past_fill(data, at):  # type: ignore[no-untyped-def]
-    """Where a marker's code is: any number of fill bytes may precede it."""
+    """Return the offset of a marker's code: any number of fill bytes may precede it."""
     while at < len(data) and data[at] == 0xFF:
         at += 1
     return at
@@ -58,7 +59,8 @@ _AT_ONCE = 32
 
 
 def _find_markers(_typing: Any, _address: Any) -> Any:
-    """Bit i: byte i from an address on is FF, and the byte after it is not 0. Reads 33 bytes."""
+    """Return a mask whose bit i says that byte i from an address on is FF, and the byte after it is not 0. Reads 33
+    bytes."""
     vector = ir.VectorType(_I8, _AT_ONCE)
 
     def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
@@ -77,8 +79,8 @@ _markers: Any = intrinsic(_find_markers)
 
 @numba.njit(nogil=True, cache=True)
 def past_scan(data, at):  # type: ignore[no-untyped-def]
-    """From entropy-coded bytes to the marker that ends them, which is neither FF 00 nor RSTn: where it begins, the byte
-    after it, and its code, or -1 where there is none."""
+    """Skip entropy-coded bytes up to the marker that ends them, which is neither FF 00 nor RSTn. Return where it
+    begins, the byte after it, and its code, or -1 if there is none."""
     size = np.int64(len(data))
     base = np.uint64(data.ctypes.data)
     at = np.int64(at)

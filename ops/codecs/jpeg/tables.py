@@ -12,14 +12,14 @@ SAMPLING = {"4:4:4": (1, 1), "4:2:2": (2, 1), "4:2:0": (2, 2)}
 """Sampling factors of brightness, horizontally and vertically."""
 
 HEADER_ROOM = 1024
-"""Bytes of all segments before the coded bits, with Huffman tables of any kind, at most."""
+"""Maximum bytes of all segments before the coded bits, with any Huffman tables."""
 
 ZIGZAG = np.array(
     [0, 1, 8, 16, 9, 2, 3, 10, 17, 24, 32, 25, 18, 11, 4, 5, 12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13, 6, 7, 14, 21,
      28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61,
      54, 47, 55, 62, 63]
 )  # fmt: skip
-"""Zig-zag index to 8 * row + column (T.81, figure A.6)."""
+"""8 * row + column of each zig-zag index (T.81, figure A.6)."""
 
 _QUANTISATION = [
     np.frombuffer(bytes.fromhex(digits), np.uint8).astype(np.int64)
@@ -47,21 +47,21 @@ _HUFFMAN = [
         "eaf2f3f4f5f6f7f8f9fa",
     )
 ]
-"""Tables K.3 to K.6 as DHT segments hold them: DC and AC of luminance, DC and AC of chrominance."""
+"""Tables K.3 to K.6 in the form of DHT segments: DC and AC of luminance, DC and AC of chrominance."""
 
 HUFFMAN_KINDS = (0x00, 0x10, 0x01, 0x11)
 """Class and destination of each Huffman table in its DHT segment."""
 
 
 def quantisation(quality: int) -> npt.NDArray[np.int64]:
-    """int64[2, 64]: the tables of ``quality`` (1..100), luminance and chrominance, in zig-zag order, by the scale of
-    libjpeg's jpeg_quality_scaling, for baseline files (no entry above 255)."""
+    """Return int64[2, 64]: the quantisation tables of ``quality`` (1..100), luminance and chrominance, in zig-zag
+    order, scaled as in libjpeg's jpeg_quality_scaling, for baseline files (no entry above 255)."""
     scale = 5000 // quality if quality < 50 else 200 - 2 * quality
     return np.clip((np.stack(_QUANTISATION) * scale + 50) // 100, 1, 255)
 
 
 def huffman_codes() -> npt.NDArray[np.uint32]:
-    """uint32[4, 256]: length << 16 | code of every symbol of the standard tables, 0 where a symbol has no code."""
+    """Return uint32[4, 256]: length << 16 | code of every symbol of the standard tables, 0 if a symbol has no code."""
     codes = np.zeros((4, 256), np.uint32)
     for table, text in enumerate(_HUFFMAN):
         code, at = 0, 16
@@ -79,8 +79,8 @@ def _segment(marker: int, payload: bytes) -> bytes:
 
 
 def before_huffman(quality: int, components: int, h: int, v: int) -> bytes:
-    """SOI to SOF0 of a baseline JFIF file, as libjpeg orders it; height and width, its last but ``10 + 3 * (components
-    - 1)`` bytes, are zeros. ``h``, ``v``: sampling factors of the first component."""
+    """Return SOI to SOF0 of a baseline JFIF file, in libjpeg's order. Height and width are zeros: four bytes that begin
+    ``5 + 3 * components`` bytes before the end. ``h``, ``v``: sampling factors of the first component."""
     tables = quantisation(quality)[: 1 if components == 1 else 2].astype(np.uint8)
     parts = [b"\xff\xd8", _segment(0xE0, b"JFIF\0\1\1\0\0\1\0\1\0\0")]
     parts += [_segment(0xDB, bytes((k,)) + table.tobytes()) for k, table in enumerate(tables)]
@@ -90,15 +90,15 @@ def before_huffman(quality: int, components: int, h: int, v: int) -> bytes:
 
 
 def standard_huffman(components: int) -> bytes:
-    """The DHT segments of the standard tables."""
+    """Return the DHT segments of the standard tables."""
     used = range(2 if components == 1 else 4)
     return b"".join(_segment(0xC4, bytes((HUFFMAN_KINDS[k],)) + _HUFFMAN[k]) for k in used)
 
 
 def file_headers(quality: int, subsampling: str, optimize: bool) -> tuple[U8, I32, I32]:
-    """All segments before the coded bits, with ``optimize`` those before the Huffman tables: uint8[2, HEADER_ROOM], of
-    colour and of gray; their sizes, int32[2]; and the places in them of height and width."""
-    h, v = SAMPLING[subsampling]  # of gray pictures too: it means nothing there, and libjpeg says so
+    """Return all segments before the coded bits (with ``optimize``, those before the Huffman tables) for colour and for
+    gray, uint8[2, HEADER_ROOM]; their sizes, int32[2]; and the byte offsets of height and width in them."""
+    h, v = SAMPLING[subsampling]  # also for gray images: it has no effect there, but libjpeg writes it
     parts = [before_huffman(quality, components, h, v) for components in (3, 1)]
     dimensions = [len(part) - 5 - 3 * components for part, components in zip(parts, (3, 1), strict=True)]
     if not optimize:
@@ -109,6 +109,6 @@ def file_headers(quality: int, subsampling: str, optimize: bool) -> tuple[U8, I3
 
 
 def scan_header(components: int) -> bytes:
-    """The SOS segment of a sequential scan of all components."""
+    """Return the SOS segment of a sequential scan of all components."""
     selectors = [(1, 0x00), (2, 0x11), (3, 0x11)][:components]
     return _segment(0xDA, bytes((components,)) + bytes(x for s in selectors for x in s) + b"\0\x3f\0")

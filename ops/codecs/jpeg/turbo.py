@@ -1,4 +1,5 @@
-"""JPEG on the CPU: libjpeg-turbo through simplejpeg, straight into the output; Pillow for what TurboJPEG refuses."""
+"""Decode JPEGs on the CPU: libjpeg-turbo through simplejpeg, directly into the output; Pillow for files that TurboJPEG
+rejects."""
 
 from __future__ import annotations
 
@@ -16,13 +17,13 @@ from ..pixels import Pixels
 from . import header as jpeg_header
 
 MAX_SCANS = 500
-"""Scans of a progressive JPEG; more is an attack on time (libjpeg-turbo's fuzzers stop there too)."""
+"""Maximum scans of a progressive JPEG; more is an attack on time (libjpeg-turbo's fuzzers stop there too)."""
 
 _SPACES = {DALIImageType.BGR: "BGR", DALIImageType.GRAY: "GRAY"}
 
 
 def check_header(row: Any) -> None:
-    """Raises SampleError for a header (a row of `jpeg_header.HEADER`) that no decoder here takes."""
+    """Raise SampleError for a header (a row of `jpeg_header.HEADER`) that no decoder here supports."""
     status, precision = int(row["status"]), int(row["precision"])
     if row["width"] > 0 and precision not in (0, 8):
         raise SampleError(
@@ -39,19 +40,19 @@ def check_header(row: Any) -> None:
 
 
 def stored_channels(row: Any) -> int:
-    """Channels as decoded with ANY_DATA: CMYK counts as colour."""
+    """Return the number of channels as decoded with ANY_DATA: CMYK counts as colour."""
     return 1 if row["components"] == 1 else 3
 
 
 def decode_into(
     data: memoryview, row: Any, output_type: DALIImageType, fast_idct: bool, out: memoryview, lenient: bool = False
 ) -> None:
-    """Decode to (height, width, 1 or 3) uint8 at the start of ``out``, unrotated. ``row`` is the image's header.
+    """Decode to (height, width, 1 or 3) uint8 at the start of ``out``, without orientation. ``row`` is the image's
+    header.
 
     RGB, BGR, GRAY (the Y plane) and ANY_DATA; bit-identical to libjpeg-turbo's slow integer transform and fancy
-    upsampling, unless ``fast_idct``. Damage that libjpeg only warns about is refused where pixels may be wrong, unless
-    ``lenient``: then they are as libjpeg guesses them.
-    Raises SampleError.
+    upsampling, unless ``fast_idct``. Damage that libjpeg only warns about is rejected if pixels may be wrong, unless
+    ``lenient``: then pixels are as libjpeg guesses them. Raises SampleError.
     """
     four = row["components"] == 4
     space = _SPACES.get(output_type, "RGB")
@@ -65,7 +66,7 @@ def decode_into(
     if lenient:
         try:
             simplejpeg.decode_jpeg(data, space, fast_idct, buffer=out, strict=False)
-        except ValueError:  # TurboJPEG's header call takes no warning whatever
+        except ValueError:  # TurboJPEG's call for the header accepts no warning at all
             _by_pillow(data, row, space, out, damaged=True)
         return
     try:
@@ -93,10 +94,10 @@ def _copy(image: npt.NDArray[np.uint8], out: memoryview) -> None:
 
 
 def _recover(data: memoryview, row: Any, space: str, fast_idct: bool, out: memoryview, problem: str) -> None:
-    """Decode after a warning that is not about damage, or raise SampleError that says what is wrong.
+    """Decode after a warning that is not about damage, or raise SampleError that names the problem.
 
-    TurboJPEG reports the last warning only, which may hide others. So a warning is never passed over: the file is
-    decoded again without the oddity that the warning names, and has to give none then.
+    TurboJPEG reports the last warning only, which may hide others. So a warning is never ignored: the file is decoded
+    again without the oddity that the warning names, and must then give no warning.
     """
     if any(w in problem for w in _NOT_FOR_TURBO):
         _by_pillow(data, row, space, out)
@@ -116,19 +117,20 @@ def _recover(data: memoryview, row: Any, space: str, fast_idct: bool, out: memor
 
 
 def _without_padding(data: memoryview, extra: int) -> bytes:
-    """The file without ``extra`` bytes before its last EOI; empty unless all of them are 0.
+    """Return the file without ``extra`` bytes before its last EOI; empty unless all of them are 0.
 
-    Zeros are padding. Other bytes may belong to the picture: a flipped bit may make codes shorter."""
+    Zeros are padding. Other bytes may belong to the image: a flipped bit may make codes shorter."""
     whole = bytes(data)
     end = whole.rfind(b"\xff\xd9")
     return whole[: end - extra] + whole[end:] if end >= extra and not any(whole[end - extra : end]) else b""
 
 
 def _without_oddities(data: memoryview, row: Any) -> bytes:
-    """The file without what libjpeg warns of although no pixel depends on it: bytes between segments before the first
-    scan, unknown versions of JFIF, unknown colour transforms of Adobe (libjpeg takes YCbCr or YCCK), and spectral
-    selection in sequential scans. Entropy-coded data and everything else are kept. Empty if a component has no scan:
-    the bytes before the first one may be a scan that lost its marker."""
+    """Return the file without the features that libjpeg warns about although no pixel depends on them.
+
+    These are bytes between segments before the first scan, unknown versions of JFIF, unknown colour transforms of Adobe
+    (libjpeg assumes YCbCr or YCCK), and spectral selection in sequential scans. Entropy-coded data and everything else
+    are kept. Empty if a component has no scan: the bytes before the first one may be a scan that lost its marker."""
     whole, parts, at, scanned = bytes(data), [b"\xff\xd8"], 2, set[int]()
     while found := _MARKER.search(whole, at):
         marker = found[1][0]
@@ -158,7 +160,8 @@ _MARKER = re.compile(rb"\xff+([\x01-\xcf\xd8-\xfe])")
 
 
 def _by_pillow(data: memoryview, row: Any, space: str, out: memoryview, damaged: bool = False) -> None:
-    """Decode what TurboJPEG does not take. Pillow drops libjpeg's warnings, so damage is looked for first."""
+    """Decode a file that TurboJPEG does not support. Pillow drops libjpeg's warnings, so damage is searched for
+    first."""
     from ..pillow import decode
 
     if not damaged:
@@ -177,7 +180,7 @@ def _by_pillow(data: memoryview, row: Any, space: str, out: memoryview, damaged:
 
 
 def check_undamaged(data: memoryview) -> None:
-    """Raises SampleError for a JPEG whose scans are damaged, or coded in a way that nobody here can check."""
+    """Raise SampleError for a JPEG whose scans are damaged, or coded in a way that cannot be checked here."""
     from .damage_cpu import CANNOT_TELL, CLEAN, WORDS, damage
 
     raw = np.frombuffer(bytearray(data), np.uint8)
@@ -189,7 +192,7 @@ def check_undamaged(data: memoryview) -> None:
 
 
 def _explain(problem: str) -> SampleError:
-    """TurboJPEG's words as a code and a cause."""
+    """Return a SampleError for a message of TurboJPEG: its code and cause."""
     low = problem.lower()
     code: RejectCode = "corrupt_data"
     if "premature end of jpeg" in low or "input buffer" in low:
@@ -200,6 +203,7 @@ def _explain(problem: str) -> SampleError:
 
 
 _EXTRANEOUS = re.compile(r"(\d+) extraneous bytes before marker 0x([0-9a-f]{2})")
-_HARMLESS = ("JFIF", "Adobe color transform", "Invalid SOS parameters")  # unknown revision or code; odd, but unused
+# unknown version or colour transform; unusual, but without effect
+_HARMLESS = ("JFIF", "Adobe color transform", "Invalid SOS parameters")
 _NOT_FOR_TURBO = ("determine subsampling", "Unsupported color conversion", "upsampling requested")
 _UNSUPPORTED = ("unsupported", "not implemented", "not supported", "data precision")

@@ -1,1 +1,1 @@
-"""JPEG 2000 on a GPU by ourselves: the plain kinds that data sets hold."""
+"""JPEG 2000: a built-in decoder on GPUs for the common variants, otherwise by Pillow's OpenJPEG."""

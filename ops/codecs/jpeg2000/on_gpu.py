@@ -1,7 +1,7 @@
-"""JPEG 2000 on a GPU (cuda/jpeg2000.cu): threads of the CPU read the headers of files and of packets, the GPU the code
-blocks; it undoes the wavelet transform and makes pixels. These are OpenJPEG's, to the bit.
+"""Row of the decoder table for JPEG 2000 on a GPU (cuda/jpeg2000.cu), bit-identical to OpenJPEG.
 
-A thread reads a code block; a picture of 0.2 megapixels has some 200.
+CPU threads read the headers of files and of packets; the GPU decodes the code blocks, undoes the wavelet transform and
+writes pixels. One GPU thread decodes a code block; an image of 0.2 megapixels has some 200.
 """
 
 from __future__ import annotations
@@ -34,66 +34,68 @@ BLOCK = np.dtype(
     + [(n, np.int32) for n in ("pitch", "size", "width", "height", "kind", "planes", "passes")]
     + [("step", np.float32)]
 )
-"""A code block, as the kernels read it."""
+"""One code block, as the kernels read it."""
 TILE = np.dtype(
     [("place", np.int64)]
     + [(n, np.int32) for n in ("pitch", "left", "top", "right", "bottom", "levels", "reversible", "unused")]
 )
-"""A component of a tile, as the kernels read it."""
+"""One component of a tile, as the kernels read it."""
 PICTURE = np.dtype(
     [("place", np.int64), ("destination", np.int64)]
     + [(n, np.int32) for n in ("width", "height", "components", "y", "x", "shown_rows", "shown_columns")]
     + [(n, np.int32) for n in ("channels", "bgr", "mixed", "reversible", "unused")]
 )
-"""A picture, as the kernels read it."""
+"""One image, as the kernels read it."""
 SAMPLES = 1 << 28
-"""Of pictures that are on their way at once, those of the last one besides."""
+"""Maximum samples of images that are decoded together, without those of the last one."""
 MOST = 1 << 25
-"""Pixels of a picture, at most."""
+"""Maximum pixels per image."""
 _SOURCE = "jpeg2000.cu"
 _LANES = 8
-"""Code blocks of a warp, as the kernel has it."""
+"""Code blocks per warp, as in the kernel."""
 _BITS = 8
-"""Of a sample."""
+"""Bits of a sample."""
 _KINDS = np.array([0] + [1, 2, 3] * 12)
-"""Of bands, as the kernels call them."""
+"""Kind of each band, as the kernels number them."""
 _LARGEST = (1 << 16) - 1
-"""Bytes of a code block, from which on it does not matter how many more they are."""
+"""Bytes of a code block above which the order of decoding no longer depends on the size."""
 _THREADS, _EACH, _MANY = 256, 16, 1 << 14
-"""Threads of a block; pairs of coefficients, or pixels, for each of them; blocks of a tile or picture, at most."""
+"""Threads per block; pairs of coefficients, or pixels, per thread; maximum blocks per tile or image."""
 
 
 @dataclass(slots=True)
 class Coded:
-    """Some pictures of a batch, of whose code blocks the GPU makes pixels. Coefficients of one come after those of
-    another, and so do the bytes of code blocks."""
+    """Code blocks of some images of a batch, which the GPU decodes. Coefficients and code blocks of the images are
+    consecutive. Created on the host by one task."""
 
     owner: I64
-    """[N] The image of each."""
+    """[N] Index of each image in the batch."""
     pictures: npt.NDArray[Any]
-    """[N] `PICTURE`, but for what is shown of it, and where."""
+    """[N] `PICTURE`, without the fields that depend on the output."""
     tiles: npt.NDArray[Any]
-    """`TILE`"""
+    """`TILE`, one per component of each tile."""
     blocks: npt.NDArray[Any]
-    """`BLOCK`"""
+    """`BLOCK`, one per code block."""
     chunks: npt.NDArray[Any]
-    """`PIECE`: where bytes of blocks are, in their files and together."""
+    """`PIECE`: byte ranges of code blocks in their files, and their places in the joined bytes."""
     of: I64
-    """The image of each chunk."""
+    """Index in the batch of each chunk's image."""
     samples: int
+    """Samples of all images."""
     nbytes: int
-    """Of all blocks."""
+    """Bytes of all code blocks."""
 
 
 def takes(rows: I64) -> npt.NDArray[np.bool_]:
-    """The pictures that may be ones for the GPU, by their headers [N, 6]."""
+    """Return which images the GPU may support, by their headers [N, 6]."""
     taken: npt.NDArray[np.bool_] = (rows[:, FORMAT] == CODE) & (rows[:, BITS] == _BITS)
     taken &= (rows[:, CHANNELS] == 1) | (rows[:, CHANNELS] == 3)
     return taken & (rows[:, WIDTH].astype(np.float64) * rows[:, HEIGHT] <= MOST)
 
 
 class CudaJpeg2000(GpuDecoder):
-    """JPEG 2000 of 8 bits, gray or RGB, that is shown as it is stored: threads read the headers, in tasks."""
+    """Row for JPEG 2000 of 8 bits, gray or RGB, whose stored pixels are the output; threads read the headers, in
+    tasks."""
 
     name = "cuda jpeg2000"
 
@@ -125,8 +127,8 @@ ROWS = (CudaJpeg2000(),)
 
 
 def read(batch: Batch, which: I64, heights: I64, widths: I64) -> tuple[Coded, npt.NDArray[np.bool_]]:
-    """The code blocks of those of the pictures ``which`` of ``batch``, of these sizes, that the decoder takes, and
-    which these are, bool[len(which)]."""
+    """Return the code blocks of the supported images among ``which`` of ``batch``, which have these sizes, and which
+    images these are, bool[len(which)]."""
     c, p, n = _codestream, _packets, len(which)
     facts, steps = np.zeros((n, c.FACTS), np.int64), np.zeros((n, c.BANDS, 2), np.int64)
     taken, sizes = np.zeros(n, np.bool_), batch.shapes[which, 0].astype(np.int64)
@@ -148,7 +150,8 @@ def read(batch: Batch, which: I64, heights: I64, widths: I64) -> tuple[Coded, np
 
 
 def _blocks(facts: I64, steps: I64, rows: I64, starts: I64, places: I64) -> npt.NDArray[Any]:
-    """Code blocks as the kernels read them, whose bytes begin at ``starts``; files are places in ``facts``."""
+    """Return code blocks as the kernels read them, whose bytes begin at ``starts``; file numbers are rows of
+    ``facts``."""
     c, p = _codestream, _packets
     file, band, blocks = rows[:, p.FILE], rows[:, p.BAND], np.empty(len(rows), BLOCK)
     blocks["source"], blocks["place"] = starts, places[file] + rows[:, p.PLACE]
@@ -163,7 +166,7 @@ def _blocks(facts: I64, steps: I64, rows: I64, starts: I64, places: I64) -> npt.
 
 
 def _tiles(facts: I64, rows: I64, places: I64) -> npt.NDArray[Any]:
-    """Components of tiles as the kernels read them; files are places in ``facts``."""
+    """Return components of tiles as the kernels read them; file numbers are rows of ``facts``."""
     c, p = _codestream, _packets
     file, tiles = rows[:, p.TILE_FILE], np.zeros(len(rows), TILE)
     tiles["place"], tiles["pitch"] = places[file] + rows[:, p.TILE_PLACE], (facts[:, c.X1] - facts[:, c.X0])[file]
@@ -176,8 +179,8 @@ def _tiles(facts: I64, rows: I64, places: I64) -> npt.NDArray[Any]:
 def decode(
     lane: Lane, files: Batch, coded: Sequence[Coded], out: Batch, corners: I64 | None, bgr: bool
 ) -> None:  # fmt: skip
-    """Enqueue what makes the pixels of ``coded`` pictures of ``files``, on the device, in their places in ``out``.
-    ``corners`` [N, 2] (y, x): where each image's window begins."""
+    """Enqueue the decoding of the ``coded`` images of ``files``, on the device, into ``out``. ``corners`` [N, 2] (y,
+    x): the corner of each image's window."""
     parts = [part for part in coded if len(part.owner)]
     if not parts:
         return
@@ -192,7 +195,7 @@ def decode(
 
 
 def _joined(parts: Sequence[Coded]) -> Coded:
-    """All pictures of several parts."""
+    """Return the images of several parts as one."""
     samples, sizes = np.array([part.samples for part in parts]), np.array([part.nbytes for part in parts])
 
     def tables(name: str, **fields: I64) -> npt.NDArray[Any]:
@@ -211,20 +214,20 @@ def _joined(parts: Sequence[Coded]) -> Coded:
 
 
 def _words(table: npt.NDArray[Any]) -> I64:
-    """The rows of a table as int64[N, M]: NumPy copies those of a structure field by field."""
+    """Return the rows of a table as int64[N, M]: NumPy copies rows of structures field by field."""
     return table.view(np.int64).reshape(len(table), table.itemsize // 8)
 
 
 def _decode(
     lane: Lane, files: Batch, coded: Coded, room: tuple[Any, Any], out: Batch, corners: I64 | None, bgr: bool
 ) -> None:
-    """`decode` some pictures, with ``room`` for the coefficients of all, twice."""
+    """Enqueue the decoding of some images, with memory ``room`` for the coefficients of all, twice; see `decode`."""
     pictures, tiles, owner = coded.pictures, coded.tiles, coded.owner
     pictures["destination"], pictures["bgr"] = out.offsets[owner], bgr
     if corners is not None:
         pictures["y"], pictures["x"] = corners[owner].T
     pictures["shown_rows"], pictures["shown_columns"], pictures["channels"] = out.shapes[owner].T
-    # Those of a warp should take about as long as one another, and those that take long begin first.
+    # Blocks of one warp should take about equally long, and those that take long begin first.
     fewest = np.maximum(_LARGEST - coded.blocks["size"], 0).astype(np.uint16)
     blocks = _words(coded.blocks)[np.argsort(fewest, kind="stable")]
     packed, count = lane.empty(coded.nbytes, np.uint8), len(blocks)
@@ -246,5 +249,5 @@ def _decode(
 
 
 def _teams(items: int) -> int:
-    """Blocks of threads for so many coefficients or pixels."""
+    """Return the number of thread blocks for this many coefficients or pixels."""
     return min(max(-(-items // (_THREADS * _EACH)), 1), _MANY)

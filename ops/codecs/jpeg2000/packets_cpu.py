@@ -1,7 +1,7 @@
-"""JPEG 2000 up to its code blocks, a whole batch without the GIL (ITU-T T.800, annex B): tile parts, the order of
-packets, and their headers. What code blocks hold, only the GPU sees.
+"""Compiled loops that find the code blocks of JPEG 2000 files, a whole batch without the GIL (ITU-T T.800, annex B).
 
-A file that is not wholly in order here is for OpenJPEG, which repairs some faults and refuses others.
+They read tile parts, the order of packets, and packet headers; only the GPU reads the contents of code blocks. A file
+that is invalid in any way is left to OpenJPEG, which repairs some faults and rejects others.
 """
 
 from __future__ import annotations
@@ -41,40 +41,42 @@ from .codestream_cpu import (
 )
 
 FILE, PLACE, WIDTH, HEIGHT, BAND, PLANES, PASSES, SIZE, _BITS, _NEW = range(10)
-"""Columns of a code block: the file, the place of its first coefficient in those of the picture, its sides, the band
-(0, or 3 * level + 1, 2, 3 for high frequencies across, down, both), bit planes, coding passes, and bytes."""
+"""Columns of a code block: the file; index of its first coefficient in the image's; its sides; the band (0, or 3 *
+level + 1, 2, 3 for high frequencies across, down, both); bit planes; coding passes; bytes."""
 BLOCK = 10
 CHUNK_BLOCK, CHUNK_AT, CHUNK_TO, CHUNK_SIZE = range(4)
-"""Columns of a piece of a code block: the block, where it is in the file, where in the block's bytes, and its size."""
+"""Columns of a piece of a code block: the block, byte offset in the file, byte offset in the block, bytes."""
 CHUNK = 4
 TILE_FILE, TILE_PLACE, TILE_LEFT, TILE_TOP, TILE_RIGHT, TILE_BOTTOM = range(6)
-"""Columns of a component of a tile: the file, the place of its first coefficient, and its edges."""
+"""Columns of a component of a tile: the file, index of its first coefficient, and its edges."""
 TILE = 6
-_MOST_PLANES = 30
-_MOST_PASSES = 109
-"""Of a code block in one piece."""
-_FEW, _LEAST = 1024, 2048
-"""Code blocks that a picture may have whatever its size, and samples that each has on average where there are more, but
-for one of each byte: those that hold anything take one or more."""
+_MAX_PLANES = 30
+_MAX_PASSES = 109
+"""Maximum coding passes of a code block in one piece."""
+_MIN_BLOCKS, _SAMPLES_PER_BLOCK = 1024, 2048
+"""Number of code blocks that an image may have regardless of its size, and minimum mean samples of each if there are
+more, not counting one per byte of the file: blocks that contain anything take at least one."""
 _TILE_PART = 14
-"""Bytes that each tile has at least."""
+"""Minimum bytes of each tile."""
 _PACKETS = 1 << 16
-"""Of a tile, at most."""
+"""Maximum packets of a tile."""
 
 _POSITION, _LAYER, _RESOLUTION = range(3)
 _LRCP, _RLCP, _RPCL, _PCRL = range(4)
 _UNKNOWN, _DEPTH = 999, 18
-"""Of a node of a tag tree; levels of a tree, at most."""
+"""Value of a node of a tag tree that is not known yet; maximum levels of a tree."""
 
 _AT, _BUFFER, _COUNT, _BEHIND = range(4)
-"""The state of a reader of packet headers: the next byte, the last two, bits left, and the end; -1 after it."""
+"""State of a reader of packet headers: offset of the next byte (-1: read beyond the end), the last byte, bits left, and
+the end."""
 _FIRST, _ACROSS, _DOWN, _NODES = range(4)
-"""Of a band in a precinct: its first code block, how many there are, and the nodes of its tag trees."""
+"""Columns of a band in a precinct: its first code block, how many there are across and down, and its first tag tree
+node."""
 
 
 @njit(nogil=True, cache=True)
 def _grown(rows: Any, wanted: Any) -> Any:
-    """``rows``, or more of them where they are fewer than ``wanted``."""
+    """Return ``rows``, or a longer copy if there are fewer than ``wanted``."""
     if wanted <= len(rows):
         return rows
     more = np.empty((max(2 * len(rows), wanted), rows.shape[1]), np.int64)
@@ -89,7 +91,7 @@ def _up(number: Any, shift: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _bit(data: Any, state: Any) -> Any:
-    """The next bit of a packet header; a byte after 0xFF has seven (B.10.1)."""
+    """Return the next bit of a packet header; a byte after 0xFF has seven (B.10.1)."""
     if state[_COUNT] == 0:
         if state[_AT] < 0 or state[_AT] >= state[_BEHIND]:
             state[_AT] = -1
@@ -111,7 +113,7 @@ def _bits(data: Any, state: Any, count: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _align(state: Any) -> None:
-    """Go to the end of a packet header."""
+    """Skip to the end of a packet header."""
     if state[_AT] >= 0 and state[_BUFFER] == 0xFF:
         state[_AT] = state[_AT] + 1 if state[_AT] < state[_BEHIND] else -1
     state[_BUFFER] = state[_COUNT] = 0
@@ -130,8 +132,8 @@ def _tree_nodes(across: Any, down: Any) -> Any:
 def _below(
     data: Any, state: Any, values: Any, lows: Any, path: Any, first: Any, across: Any, down: Any, leaf: Any, least: Any
 ) -> Any:  # fmt: skip
-    """Whether the leaf of a tag tree (B.10.2), whose nodes begin at ``first``, is less than ``least``. ``path`` is room
-    for as many numbers as the tree has levels."""
+    """Return whether the leaf of a tag tree (B.10.2), whose nodes begin at ``first``, is less than ``least``. ``path``
+    is scratch memory for one number per level."""
     x, y = leaf % across, leaf // across
     depth = 0
     while True:
@@ -156,7 +158,7 @@ def _below(
 
 @njit(nogil=True, cache=True)
 def _passes(data: Any, state: Any) -> Any:
-    """How many coding passes are new (table B.4)."""
+    """Read the number of new coding passes (table B.4)."""
     if not _bit(data, state):
         return np.int64(1)
     if not _bit(data, state):
@@ -172,8 +174,8 @@ def _passes(data: Any, state: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _header(data: Any, state: Any, bands: Any, blocks: Any, trees: Any, path: Any, layer: Any) -> Any:
-    """Read what a packet says of its code blocks (B.10). ``bands``: those of its precinct; ``trees`` [4, nodes]: values
-    of both tag trees, and what is known of them."""
+    """Read a packet's header: the passes and bytes of its code blocks (B.10). Return whether it is valid. ``bands``:
+    the bands of its precinct; ``trees`` [4, nodes]: values and known lower bounds of both tag trees."""
     included = _bit(data, state)
     for k in range(len(bands)):
         first, across, down, nodes = bands[k]
@@ -193,7 +195,7 @@ def _header(data: Any, state: Any, bands: Any, blocks: Any, trees: Any, path: An
                         return False
                 block[PLANES] -= zeros
                 block[_BITS] = 3
-                if block[PLANES] > _MOST_PLANES:
+                if block[PLANES] > _MAX_PLANES:
                     return False
             elif not _bit(data, state):
                 continue
@@ -206,7 +208,7 @@ def _header(data: Any, state: Any, bands: Any, blocks: Any, trees: Any, path: An
             while count >> (bits - block[_BITS] + 1):
                 bits += 1
             block[PASSES] += count
-            if bits > 32 or block[PASSES] > _MOST_PASSES:
+            if bits > 32 or block[PASSES] > _MAX_PASSES:
                 return False
             block[_NEW] = _bits(data, state, bits)
             if state[_AT] < 0:
@@ -217,7 +219,8 @@ def _header(data: Any, state: Any, bands: Any, blocks: Any, trees: Any, path: An
 
 @njit(nogil=True, cache=True)
 def _body(state: Any, bands: Any, blocks: Any, chunks: Any, count: Any) -> Any:
-    """Note where the bytes of a packet's code blocks are; how many chunks there are then, or -1."""
+    """Add the byte ranges of a packet's code blocks to ``chunks``; return the number of chunks, or -1 if it is
+    invalid."""
     at = state[_AT]
     for k in range(len(bands)):
         first, across, down, _ = bands[k]
@@ -243,8 +246,8 @@ def _body(state: Any, bands: Any, blocks: Any, chunks: Any, count: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _tile_parts(data: Any, at: Any, facts: Any, tile: Any, ranges: Any) -> Any:
-    """``ranges`` [256, 2] of the packets of a tile, whose parts follow one another from ``at`` on. How many they are,
-    and where the next tile begins; -1 for what is not in order."""
+    """Find the ``ranges`` [256, 2] of a tile's packets, whose tile parts are consecutive from ``at`` on. Return how
+    many there are, and where the next tile begins; -1 if they are invalid."""
     part: Any = 0
     parts: Any = 1
     while part < parts:
@@ -259,7 +262,7 @@ def _tile_parts(data: Any, at: Any, facts: Any, tile: Any, ranges: Any) -> Any:
             return -1, at
         while two(data, k) == PLT:
             k += 2 + max(two(data, k + 2), 4)
-            if k > after or data[k - 1] >= 0x80:  # its last number goes on
+            if k > after or data[k - 1] >= 0x80:  # its last number is incomplete
                 return -1, at
         if two(data, k) != SOD or k + 2 > after:
             return -1, at
@@ -274,8 +277,8 @@ def _geometry(
     facts: Any, exponents: Any, steps: Any, file: Any, tile: Any, component: Any, precincts: Any, bands: Any,
     blocks: Any, counts: Any,
 ) -> Any:  # fmt: skip
-    """Add the precincts of a component of a tile, in their order, their bands and code blocks. ``counts``: precincts,
-    bands, code blocks, nodes of tag trees. ``tile``: its edges. The tables, longer where they were too short."""
+    """Add the precincts of a component of a tile, in order, with their bands and code blocks. ``counts``: number of
+    precincts, bands, code blocks, nodes of tag trees. ``tile``: its edges. Return the tables, which may have grown."""
     levels, width = facts[LEVELS], facts[X1] - facts[X0]
     left, top, right, bottom = tile
     whole = (component * (facts[Y1] - facts[Y0]) + top - facts[Y0]) * width + left - facts[X0]
@@ -337,7 +340,7 @@ def _geometry(
 
 @njit(nogil=True, cache=True)
 def _ordered(facts: Any, precincts: Any) -> Any:
-    """The packets of a tile, in their order (B.12): the precinct and the layer of each."""
+    """Return the packets of a tile in order (B.12): the precinct and the layer of each."""
     order, layers, count = facts[ORDER], facts[LAYERS], len(precincts)
     keys = np.empty(count, np.int64)
     for k in range(count):
@@ -372,7 +375,7 @@ def _ordered(facts: Any, precincts: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _advance(state: Any, ranges: Any, part: Any, parts: Any) -> Any:
-    """Go to the next tile part that holds anything, at the end of one; the one that is read then."""
+    """At the end of a tile part, go to the next one that contains anything; return the current one."""
     while state[_AT] == state[_BEHIND] and part + 1 < parts:
         part += 1
         state[_AT], state[_BEHIND] = ranges[part]
@@ -384,7 +387,7 @@ def _tile(
     data: Any, facts: Any, ranges: Any, parts: Any, precincts: Any, bands: Any, blocks: Any, nodes: Any, chunks: Any,
     count: Any,
 ) -> Any:  # fmt: skip
-    """Read all packets of a tile; the chunks, and how many they are then, or -1."""
+    """Read all packets of a tile; return the chunks, and their number, or -1 if a packet is invalid."""
     trees = np.zeros((4, nodes), np.int64)
     trees[0], trees[2], path = _UNKNOWN, _UNKNOWN, np.empty(_DEPTH, np.int64)
     state, part = np.zeros(4, np.int64), 0
@@ -419,14 +422,14 @@ def _tile(
 @njit(nogil=True, cache=True)
 def _file(data: Any, file: Any, facts: Any, exponents: Any, steps: Any, blocks: Any, chunks: Any, tiles: Any, used: Any
           ) -> Any:  # fmt: skip
-    """Add the code blocks, chunks and tiles of a file whose main header is read, to those ``used``; whether it is in
-    order, and the tables."""
+    """Add the code blocks, chunks and tiles of a file whose main header was read to the ``used`` ones; return whether
+    the file is valid, and the tables."""
     ranges = np.empty((256, 2), np.int64)
     precincts, bands = np.empty((64, 5), np.int64), np.empty((192, 4), np.int64)
     across = -(-(facts[X1] - facts[TILE_X]) // facts[TILE_WIDTH])
     down = -(-(facts[Y1] - facts[TILE_Y]) // facts[TILE_HEIGHT])
     samples = (facts[X1] - facts[X0]) * (facts[Y1] - facts[Y0]) * facts[COMPONENTS]
-    most = used[0] + _FEW + samples // _LEAST + len(data)
+    most = used[0] + _MIN_BLOCKS + samples // _SAMPLES_PER_BLOCK + len(data)
     at, edges, counts = facts[BODY], np.empty(4, np.int64), np.zeros(4, np.int64)
     if across * down > len(data) // _TILE_PART:
         return False, blocks, chunks, tiles
@@ -467,7 +470,7 @@ def _file(data: Any, file: Any, facts: Any, exponents: Any, steps: Any, blocks: 
 
 @njit(nogil=True, cache=True)
 def _blocks_at_least(facts: Any, exponents: Any, edges: Any) -> Any:
-    """Code blocks that a component of a tile has at least, and precincts: both make work for the tables."""
+    """Return the minimum number of code blocks or precincts of a component of a tile: both take work to list."""
     count = np.int64(0)
     for resolution in range(facts[LEVELS] + 1):
         down = facts[LEVELS] - resolution
@@ -482,9 +485,9 @@ def _blocks_at_least(facts: Any, exponents: Any, edges: Any) -> Any:
 def read_files(
     raw: Any, offsets: Any, sizes: Any, heights: Any, widths: Any, facts: Any, steps: Any, taken: Any
 ) -> Any:  # fmt: skip
-    """Of N files, the bytes raw[offset : offset + size], of pictures of these sizes: ``facts`` [N, FACTS] and ``steps``
-    [N, BANDS, 2], and which are ``taken`` bool[N]. Of those: code blocks, chunks of code blocks, and components of
-    tiles, int64[:, BLOCK], [:, CHUNK] and [:, TILE]."""
+    """Read N files, the bytes raw[offset : offset + size], of images of these sizes: fill ``facts`` [N, FACTS] and
+    ``steps`` [N, BANDS, 2]; set ``taken`` bool[N] for supported files. Return their code blocks, chunks of code blocks,
+    and components of tiles, int64[:, BLOCK], [:, CHUNK] and [:, TILE]."""
     blocks, chunks = np.empty((4096, BLOCK), np.int64), np.empty((4096, CHUNK), np.int64)
     tiles = np.empty((64, TILE), np.int64)
     used, exponents = np.zeros(3, np.int64), np.empty((DEEPEST + 1, 2), np.int64)

@@ -1,1 +1,1 @@
-"""PNG: our decoder, around libdeflate."""
+"""PNG: a built-in decoder, with libdeflate."""

@@ -42,11 +42,11 @@ def _hold(rows: I64, sizes: I32 | I64) -> npt.NDArray[np.bool_]:
     palette = (rows[:, BITS] <= 8) & (rows[:, CHANNELS] == 3)  # a palette image is possible, of 1 bit at least
     stored = np.where(palette, 1, rows[:, CHANNELS])
     row = (rows[:, WIDTH].astype(np.float64) * stored + 7) // 8  # sides have 31 bits: products must not overflow
-    held: npt.NDArray[np.bool_] = rows[:, HEIGHT] * row <= _MOST * np.asarray(sizes, np.float64)
+    held: npt.NDArray[np.bool_] = rows[:, HEIGHT] * row <= _MAX_RATIO * np.asarray(sizes, np.float64)
     return held
 
 
-_MOST = 1032
+_MAX_RATIO = 1032
 """Maximum ratio of deflate, output bytes per input byte (RFC 1951: 258 bytes from two bits)."""
 
 

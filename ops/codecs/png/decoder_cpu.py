@@ -190,7 +190,7 @@ def _is_pair(bits: Any, kind: Any) -> Any:
     return (kind == 2 or kind == 4 or kind == 6) and (bits == 8 or bits == 16)
 
 
-_MOST = 1032
+_MAX_RATIO = 1032
 """Maximum ratio of deflate, output bytes per input byte (RFC 1951: 258 bytes from two bits)."""
 
 
@@ -210,7 +210,7 @@ def _rows_of(parts: Any) -> Any:
                 whole += h * (1 + ((w * pixel + 7) >> 3))
     else:
         whole = height * (1 + ((width * pixel + 7) >> 3))
-    return whole if whole <= _MOST * parts[_PACKED] else np.int64(0)
+    return whole if whole <= _MAX_RATIO * parts[_PACKED] else np.int64(0)
 
 
 @njit(nogil=True, cache=True)

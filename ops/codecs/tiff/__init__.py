@@ -1,1 +1,1 @@
-"""TIFF by ourselves: the plain kinds that data sets hold."""
+"""TIFF: a built-in decoder for the common variants."""

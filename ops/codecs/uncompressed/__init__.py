@@ -1,1 +1,1 @@
-"""BMP and PNM: pixels that are stored as they are."""
+"""BMP and PNM: uncompressed pixels, which are copied."""

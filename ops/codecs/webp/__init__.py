@@ -1,1 +1,1 @@
-"""WebP, by libwebp and by our kernels."""
+"""WebP: libwebp on the CPU, built-in kernels on GPUs."""

@@ -116,6 +116,6 @@ def test_all_of_a_batch() -> None:
 def test_the_largest_headers_are_reckoned_without_overflow() -> None:
     """A file that claims 2^31 pixels a side holds too few bytes for them."""
     rows = np.array([[BY_NAME["png"].code, 2**31 - 1, 2**31 - 1, 4, 16, 1]], np.int64)
-    assert not png.are_straight(rows, np.array([2**31 - 1]), DALIImageType.RGB)[0]
+    assert not png.writes_directly(rows, np.array([2**31 - 1]), DALIImageType.RGB)[0]
     rows[0, FORMAT] = BY_NAME["tiff"].code
-    assert tiff.are_straight(rows, DALIImageType.RGB)[0]
+    assert tiff.writes_directly(rows, DALIImageType.RGB)[0]

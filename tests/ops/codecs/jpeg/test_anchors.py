@@ -158,7 +158,7 @@ def test_wrong_places_do_no_harm() -> None:
 
 
 def test_a_data_set_that_keeps_changing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jpeg_anchors, "MOST_WRONG", 2)
+    monkeypatch.setattr(jpeg_anchors, "MAX_WRONG", 2)
     files, window = [encode(seed) for seed in range(2)], np.array([[0, 0, 10, 10]])
     facts = Anchors()
     for k in range(6):

@@ -191,7 +191,7 @@ def test_damage_is_noticed_all_the_same(harness: Harness) -> None:
 
 
 def test_nothing_is_believed_after_too_much_that_was_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dali_run.ops.codecs.jpeg.boundaries.MOST_WRONG", 3)
+    monkeypatch.setattr("dali_run.ops.codecs.jpeg.boundaries.MAX_WRONG", 3)
     harness, boundaries, some = Harness(EmulatedRuntime()), Boundaries(), files()[:4]
     harness.decode(some, pixels, boundaries=boundaries)
     boundaries.forget(np.arange(3))

@@ -169,7 +169,7 @@ def test_in_a_batch_as_by_pillow(
     ours, rejects, taken = run(operator, files)
     straight = [n for n, data in enumerate(files[:-4]) if kind is not DALIImageType.GRAY or probe_channels(data) < 3]
     assert taken["tiff"] == len(straight)
-    monkeypatch.setattr(decoder, "are_straight", lambda rows, _: np.zeros(len(rows), np.bool_))
+    monkeypatch.setattr(decoder, "writes_directly", lambda rows, _: np.zeros(len(rows), np.bool_))
     theirs, their_rejects, taken = run(operator, files)
     assert "tiff" not in taken
     assert sorted(rejects) == sorted(their_rejects)
