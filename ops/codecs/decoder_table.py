@@ -43,9 +43,9 @@ class DecodeJob:
     for this call read it."""
 
     ctx: Context
-    """Context of the decoder's call."""
+    """Context in which the decoder was called."""
     batch: Batch
-    """The encoded images, on the host."""
+    """Batch of the encoded images, in host memory."""
     headers: Headers
     rules: Rules
     anchors: I64 | None = None
@@ -97,7 +97,7 @@ class DecodeJob:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Host memory into which images are decoded."""
+    """Host memory into which images are decoded: a batch with one sample per image."""
 
     out: Batch
     images: I64 | None = None
@@ -125,7 +125,8 @@ class Target:
 
 @dataclass(slots=True)
 class Outcome:
-    """Results of running one or several rows."""
+    """Results of decoding, which rows of the table fill in: errors, images with wrong headers, and counts for
+    reports."""
 
     errors: dict[int, SampleError] = field(default_factory=dict)
     """Errors of images that are rejected, by index."""
@@ -139,7 +140,7 @@ class Decoder(ABC):
     """A row of the table: one way to decode images. One instance serves all threads of the process."""
 
     name: str
-    """Name in reports."""
+    """Name of the row in reports."""
     on_threads = True
     """Whether the threads that work for a GPU run this row."""
     sure = False

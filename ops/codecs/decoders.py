@@ -37,7 +37,7 @@ _ALLOWED = (
 
 
 class ImageDecoder(Operator, abstract=True):
-    """Base of all image decoders."""
+    """Base class of the operators that decode images."""
 
     decodes = True
     bound = (

@@ -63,13 +63,13 @@ class EncodePlan:
     """int32[3, N + 1]: exclusive sums over the images, then the total, of the thread blocks that transform, code and
     stuff."""
     fit: npt.NDArray[np.bool_]
-    """Whether a JPEG can hold each image."""
+    """[N] Whether a JPEG can hold each image."""
     blocks: int
     """Blocks of coefficients of all images."""
     streams: int
-    """Bytes of all slots for coded bits."""
+    """Total bytes of the buffers for the images' coded bits."""
     room: int
-    """Bytes for all files."""
+    """Bytes to allocate for the files of all images."""
 
 
 def _plain(nbytes: int) -> U8:
@@ -105,9 +105,9 @@ class Constants:
     """uint32[2, 64, 2], by 8 * row + column: 2**32 / divisor, rounded up; half the divisor << 8 | zig-zag index. The
     divisor is the table's entry times eight, because the transform's results are eight times too large."""
     codes: npt.NDArray[np.uint32]
-    """uint32[4, 256], see `jpeg_standard.huffman_codes`."""
+    """uint32[4, 256]: length << 16 | code of each symbol; see `jpeg_standard.huffman_codes`."""
     headers: npt.NDArray[np.uint8]
-    """See `jpeg_standard.file_headers`."""
+    """uint8[2, HEADER_ROOM]: the bytes before the coded bits; see `jpeg_standard.file_headers`."""
     header_sizes: I32
     dimensions: I32
     """Byte offset of height and width in each header."""
@@ -215,7 +215,7 @@ def _collect(
 
 
 def _with_host_files(op: EncodeImage, lane: Any, images: Batch, files: Batch, left: I64) -> Batch:
-    """Return ``files`` with the images ``left`` encoded on the CPU."""
+    """Encode the images ``left``, which the GPU has left out, on the CPU; return ``files`` with theirs added."""
     from .encoders_cpu import jpeg_files
 
     pictures = lane.to_host(images.take(left))

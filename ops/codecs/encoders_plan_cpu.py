@@ -19,8 +19,9 @@ def plan_pictures(
     shapes: Any, offsets: Any, subsampling: Any, sizes: Any, each: Any, pictures: Any, firsts: Any, fit: Any,
     totals: Any,
 ) -> None:  # fmt: skip
-    """Plan images of ``shapes`` int32[N, 3] at byte ``offsets``. Fill the records of ``pictures``; ``fit``, whether a
-    JPEG can hold each image; ``firsts`` int32[3, N + 1], exclusive sums of thread blocks; and the ``totals``.
+    """Plan the encoding of images of ``shapes`` int32[N, 3] at byte ``offsets``. Fill the records of ``pictures``;
+    ``fit``, whether a JPEG can hold each image; ``firsts`` int32[3, N + 1], exclusive sums of thread blocks; and the
+    ``totals``.
 
     ``subsampling``: the factors h and v of colour. ``sizes``: longest side, maximum blocks per image, bytes per block;
     then, for each row of ``firsts``, the blocks or bytes per thread block. ``each``: every image has tables of its

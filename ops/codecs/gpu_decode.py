@@ -42,13 +42,13 @@ class Prepared:
     needs_files: bool
     """Whether the encoded images must be on the device."""
     elements: int
-    """Number of elements of the output."""
+    """Total number of elements of the output."""
     rejects: list[Reject]
-    """Rejects found on the host, of `prepare`'s context."""
+    """Rejects that `prepare` has added to its context."""
 
     @property
     def batch(self) -> Batch:
-        """The encoded images."""
+        """The batch of encoded images."""
         return self.job.batch
 
     @property

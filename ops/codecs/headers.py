@@ -42,7 +42,7 @@ _loops: Any = Kernels(".probe_cpu", __package__)
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The required form of decoded images."""
+    """Form in which images are to be decoded, and limits on them: the arguments of a decoder."""
 
     output_type: DALIImageType = DALIImageType.RGB
     dtype: np.dtype[Any] = np.dtype(np.uint8)  # noqa: RUF009 (immutable)
@@ -95,7 +95,7 @@ class ParsedHeaders:
     scans: npt.NDArray[Any]
     """The table of scans that rows with status MANY_SCANS point to."""
     non_jpegs: NonJpegs | None = None
-    """None until `non_jpegs_of` has read them."""
+    """Headers of the other images; None until `non_jpegs_of` has read them."""
 
     def take(self, where: npt.NDArray[Any] | slice) -> ParsedHeaders:
         others = self.non_jpegs
@@ -172,9 +172,9 @@ class Headers:
     Images that are rejected already are not ``good``, and have no pixels."""
 
     jpeg: npt.NDArray[Any]
-    """[N] See `ParsedHeaders.jpeg`."""
+    """[N] rows of `jpeg.header.HEADER`; status NOT_JPEG for images of other formats."""
     scans: npt.NDArray[Any]
-    """See `ParsedHeaders.scans`."""
+    """The table of scans to which rows with status MANY_SCANS point."""
     rows: I64
     """[N, 6] headers of the images that are not JPEGs, with the columns of `format`; zeros for JPEGs."""
     good: Mask
@@ -194,12 +194,12 @@ class Headers:
 
     @property
     def height(self) -> I64:
-        """[N]"""
+        """[N] Heights as seen (oriented)."""
         return self.extents[:, 0]
 
     @property
     def width(self) -> I64:
-        """[N]"""
+        """[N] Widths as seen (oriented)."""
         return self.extents[:, 1]
 
     @property
@@ -263,7 +263,8 @@ def _fit(known: NonJpegs, batch: Batch, rules: Rules) -> Mask:
 
 
 def _take_supported(headers: Headers, known: NonJpegs, batch: Batch, rules: Rules) -> I64:
-    """Fill in the headers of images that are not JPEGs and need no closer look, all at once; return their indices."""
+    """Fill in the headers of those images of other formats than JPEG that are supported and within the limits, all at
+    once; return their indices. The others need `_examine`."""
     format, taken = known.rows[:, FORMAT], _fit(known, batch, rules)
     deep = (known.rows[:, BITS] > 8) & (known.rows[:, CHANNELS] > 1)  # as `is_deep`
     for code in np.unique(format).tolist():  # libraries may be missing

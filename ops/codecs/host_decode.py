@@ -18,7 +18,7 @@ from .library import SIZES_DIFFER, decode_first, window
 from .pixels import Pixels
 
 _EXACT = [f.code for f in FORMATS if f.exact_size]
-"""Codes of formats with `Format.exact_size`."""
+"""Codes of the formats whose decoders always return the size that the header names (`Format.exact_size`)."""
 
 
 def decode(

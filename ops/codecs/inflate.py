@@ -154,4 +154,4 @@ class _Blocks:
         self.fits = fits
         """Whether the block is inside its sample, and its output fits the shape."""
         self.owner = owner
-        """Sample of each block."""
+        """Index in the batch of the sample to which each block belongs."""

@@ -16,7 +16,7 @@ from .tiff.format import CODE as TIFF
 from .uncompressed.decoder_cpu import bmp_header, pnm_header
 
 _LEAST = 54
-"""Minimum bytes of a file."""
+"""Minimum bytes of a file whose header this loop reads."""
 _CHUNKS = 4096
 """Maximum number of a PNG's chunks that are searched for its orientation."""
 _IHDR, _EXIF = 0x49484452, 0x65584966

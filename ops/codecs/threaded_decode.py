@@ -52,20 +52,20 @@ class TaskResult:
     prepared: Any = None
     """Host data of a GPU row, passed to `RowTasks.enqueue`."""
     count: int = 0
-    """Number of images in `prepared`."""
+    """Number of images that `prepared` covers."""
     seconds: float = 0.0
     """Seconds that the task took."""
 
 
 @dataclass(slots=True)
 class RowTasks:
-    """Tasks of one row for one batch."""
+    """The tasks that one row of the decoder table has queued for a batch."""
 
     name: str
-    """Name of the row in reports."""
+    """Name of the decoder table's row in reports."""
     futures: list[Future[TaskResult]]
     nbytes: int
-    """Bytes of all images' pixels."""
+    """Total bytes of the pixels of the tasks' images."""
     enqueue: Callable[[Any, Batch, Batch, list[Any]], None] | None
     """Function (lane, files, output, ``prepared`` of all tasks) that enqueues the work of a GPU row; None for rows of
     the host."""
@@ -82,7 +82,7 @@ class ThreadedDecode:
         """Maximum bytes of page-locked memory that its tasks use."""
 
     def place(self, images: dict[int, Pixels]) -> None:
-        """Copy whole images that are decoded already into the batch."""
+        """Queue copying of ``images``, which are decoded already, by index, into the batch."""
 
         def task(self: ThreadedDecode, some: I64) -> TaskResult:
             part = self._stage(some)
@@ -94,7 +94,7 @@ class ThreadedDecode:
         self.submit("other formats", which, task, sizes=self._sizes(which))
 
     def start(self, dealt: Sequence[I64]) -> None:
-        """Decode, in threads, the images that were ``dealt`` to `thread_rows`."""
+        """Queue the decoding of images: ``dealt`` has an array of image indices for each row of `thread_rows`."""
         for row, some in zip(thread_rows(), dealt, strict=True):
             if len(some):
                 self.submit(row.name, some, functools.partial(_by_rows, row=row), sizes=self._sizes(some))

@@ -15,7 +15,7 @@ _MOST = 1024
 """Maximum number of boxes, properties and associations that are read."""
 
 Found = tuple[int, int, int, int, int]
-"""Width, height, channels, bits, orientation."""
+"""A header as a tuple: width, height, channels, bits per channel, Exif orientation."""
 
 
 def boxes(data: memoryview, at: int, end: int) -> Iterator[tuple[bytes, int, int]]:

@@ -26,8 +26,8 @@ PLANE = np.dtype(
     + [(n, np.int32) for n in ("samples", "channels", "bgr", "little", "inverted", "colours", "stream", "undo")]
     + [("unused", np.int32)]
 )
-"""One plane, as the kernels read it. Decoders fill ``rows`` with the offset in its stream's rows, and y and x with its
-place in the image; `place` adds the fields that depend on the output."""
+"""Structure that describes one plane to the kernels. Decoders fill ``rows`` with the offset in its stream's rows, and y
+and x with its place in the image; `place` adds the fields that depend on the output."""
 FILTERED, PREDICTED = 1, 2
 """Values of ``undo``: each row begins with the number of its filter (PNG), or each sample is stored as its difference
 to the previous one (TIFF)."""
@@ -44,17 +44,17 @@ class Packed:
     planes: npt.NDArray[Any]
     """[P] `PLANE`; ``stream`` and ``colours`` are indices in the arrays of this object."""
     owner: I64
-    """[S] The image of each stream."""
+    """[S] Index in the batch of the image to which each stream belongs."""
     room: I64
     """[S] Bytes of each stream's rows."""
     coding: I64
-    """[S] Coding of each stream, see `streams`."""
+    """[S] Coding of each stream, such as `streams.DEFLATE`."""
     colours: npt.NDArray[np.uint32] = field(default_factory=lambda: np.empty((0, 256), np.uint32))
     """[C, 256] Palettes, in the form of `png.decoder_cpu`."""
     lengths: I64 = field(default_factory=lambda: np.empty(0, np.int64))
     """[S] Bytes of each stream that the GPU unpacks."""
     pieces: I64 = field(default_factory=lambda: np.empty((0, 5), np.int64))
-    """Pieces of the streams, see `streams.plan`."""
+    """Byte ranges of files that make up the streams; see ``pieces`` of `streams.plan`."""
 
 
 @dataclass(frozen=True, slots=True)

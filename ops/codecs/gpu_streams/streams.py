@@ -19,7 +19,7 @@ from ...gpu.lane import Lane
 STREAM = np.dtype(
     [("source", np.int64), ("rows", np.int64)] + [(n, np.int32) for n in ("size", "room", "number", "unused")]
 )
-"""One stream, as the kernels read it."""
+"""Structure that describes one stream to the kernels."""
 STORED, DEFLATE, LZW, PACK_BITS = range(4)
 """Codings of a stream: not packed, zlib's deflate, and TIFF's LZW and PackBits."""
 PIECE = np.dtype([("source", np.int64), ("destination", np.int64), ("size", np.int64)])
@@ -27,7 +27,7 @@ PIECE = np.dtype([("source", np.int64), ("destination", np.int64), ("size", np.i
 ALIGNMENT = 16
 """Alignment of streams and of rows on the GPU, in bytes."""
 _SMALL = 1 << 16
-"""Bytes whose offsets fit into 16 bits."""
+"""Limit on the bytes of a stream whose offsets fit into 16 bits."""
 _INFLATE, _LZW = "png_inflate.cu", "lzw.cu"
 
 
@@ -46,13 +46,13 @@ class Unpacking:
     """Plan for unpacking the streams of a batch. Created by `plan` on the host, used by the launching thread."""
 
     coding: I64
-    """[N]"""
+    """[N] Coding of each stream: STORED, DEFLATE, LZW or PACK_BITS."""
     starts: I64
     """[N] Byte offset of each stream's rows."""
     packed: int
-    """Bytes of all streams that are packed."""
+    """Total bytes of the packed streams."""
     room: int
-    """Bytes of all rows."""
+    """Total bytes of the unpacked rows of all streams."""
     streams: npt.NDArray[Any]
     """[N] `STREAM`, grouped by coding."""
     pieces: npt.NDArray[Any]

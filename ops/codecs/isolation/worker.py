@@ -160,7 +160,7 @@ class _Memory:
 
     @property
     def size(self) -> int:
-        """Bytes that are mapped now."""
+        """Bytes of the shared memory that are mapped now."""
         return 0 if self._map is None else len(self._map)
 
     def view(self, size: int) -> memoryview:

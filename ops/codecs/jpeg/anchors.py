@@ -35,7 +35,8 @@ _UNKNOWN, _NEVER = -1, -2
 STRIDE = 8
 """Blocks from one state to the next; blocks of an MCU side by side count each."""
 MODE, PLACE, CHECK = 0, 1, 2
-"""Columns of ``known``: how an image's states are used, the index of the first one, 64 bits computed from its file."""
+"""Columns of ``known`` [N, 3]: mode (NOTHING, LEARN or KNOWN), index of the image's first state, 64 bits computed from
+its file."""
 NOTHING, LEARN, KNOWN = 0, 1, 2
 """Modes: no states; states are to be stored; states are available. The decoder sets NOTHING if it could not do so."""
 
@@ -44,24 +45,26 @@ NO_STATES: npt.NDArray[np.uint64] = np.empty(0, np.uint64)
 
 @dataclass
 class Anchors:
-    """States of the images of one data set, by record number. Created by `Context.facts` for a run; threads may share
-    it."""
+    """Decoder states of the images of one data set: positions in a scan from which decoding can start, by record
+    number.
+
+    Created by `Context.facts` for a run; threads may share it."""
 
     budget: int = 1 << 28
-    """Maximum bytes of host memory for states."""
+    """Maximum bytes of host memory for decoder states."""
     used: int = 0
-    """Number of states that are in use by images."""
+    """Number of entries of `states` that are assigned to images."""
     wrong: int = 0
-    """Number of images whose files had changed."""
+    """Number of images whose files had changed since their states were stored."""
     states: npt.NDArray[np.uint64] = field(default_factory=lambda: NO_STATES)
-    """Array of all states, for `baseline_cpu.decode_images`."""
+    """Array of all decoder states, which `baseline_cpu.decode_images` reads and writes."""
     _place: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
     _check: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def records(self) -> int:
-        """Number of images whose states are stored."""
+        """Number of images whose decoder states are stored."""
         return int(np.count_nonzero(self._place >= 0))
 
     @property

@@ -1,8 +1,8 @@
-"""Walks arithmetic-coded blocks of a JPEG without computing pixels, for `damage_cpu`.
+"""Compiled functions that walk arithmetic-coded blocks of a JPEG without computing pixels, for `damage_cpu`.
 
-ITU-T T.81, annexes D (decoding of decisions; table D.3) and F.1.4, F.2.4, G.1.3 (which decisions a block consists of).
-As libjpeg-turbo's jdarith.c does, it reads zeros behind a marker, and finds damage in numbers that are too large and in
-runs of zeros that leave the block.
+ITU-T T.81, annexes D (decoding of decisions; table D.3) and F.1.4, F.2.4, G.1.3 (the decisions of a block). Like
+libjpeg-turbo's jdarith.c, they read zeros beyond a marker, and report damage for numbers that are too large and for
+runs of zeros that exceed the block.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from numba import njit
 
 AT, MARKER = 0, 3
 CODE, INTERVAL, SHIFT, PAST_END = range(5, 9)
-"""Places in the state of a walk: next byte and the marker that was met, both of `damage_cpu`; the code register, the
+"""Indices in the state of a walk: next byte and the marker that was met, both of `damage_cpu`; the code register, the
 interval, the shift of bits to the next byte, and whether the file ended."""
 
 _BINS = 256
-"""Statistics of a table; DC tables come first, then AC tables."""
+"""Number of statistics per table; DC tables come first, then AC tables."""
 FIXED = 8 * _BINS
-"""The decision whose probability stays 1/2."""
+"""Index of the decision whose probability stays 1/2."""
 
 # fmt: off
 _PROBABILITY = np.array([
@@ -46,13 +46,13 @@ _AFTER_MORE[[13, 35, 63, 79, 87, 94, 100, 104, 107, 109, 111, 112, 113]] = (
 """State after the less and after the more probable symbol."""
 _SWITCHES = np.zeros(114, np.int64)
 _SWITCHES[[0, 14, 36, 64, 80, 88, 95, 105, 110, 112]] = 0x80
-"""0x80 for states after whose less probable symbol the two change places."""
+"""0x80 for states in which the less probable symbol exchanges the two."""
 # fmt: on
 
 
 @njit(nogil=True, cache=True)
 def restart(at: Any, bins: Any) -> None:
-    """Begin a scan or a restart interval."""
+    """Reset the state at the start of a scan or a restart interval."""
     at[CODE] = at[INTERVAL] = 0
     at[SHIFT] = -16
     bins[:] = 0
@@ -61,7 +61,7 @@ def restart(at: Any, bins: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def _decision(data: Any, at: Any, bins: Any, k: Any) -> Any:
-    """The next decision, by the statistics ``bins[k]``: 0 or 1."""
+    """Return the next decision, 0 or 1, by the statistics ``bins[k]``."""
     while at[INTERVAL] < 0x8000:
         at[SHIFT] -= 1
         if at[SHIFT] < 0:
@@ -108,8 +108,9 @@ def _decision(data: Any, at: Any, bins: Any, k: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _magnitude(data: Any, at: Any, bins: Any, first: Any, more: Any, last: Any) -> Any:
-    """A number less one, of 16 bits at most: its first decision has the statistics ``first``, the next ones of its size
-    those from ``more`` on, the second of them ``last`` again unless that is -1; -1 for a larger number."""
+    """Read a number of at most 16 bits, less one; -1 for a larger number. The first decision uses the statistics
+    ``first``, the next ones about its size those from ``more`` on; the second of them uses ``last`` again unless that
+    is -1."""
     m = _decision(data, at, bins, first)
     place = first
     if m:
@@ -146,7 +147,7 @@ def _first_dc(data: Any, at: Any, bins: Any, table: Any, contexts: Any, c: Any, 
     value = _magnitude(data, at, bins, k + 2 + sign, base + 20, -1)
     if value < 0:
         return False
-    largest: Any = np.int64(1)  # the power of two in the number less one
+    largest: Any = np.int64(1)  # the largest power of two in the number less one
     while largest * 2 <= value:
         largest *= 2
     largest = largest if value > 0 else 0
@@ -213,8 +214,8 @@ def is_sound(
 ) -> Any:  # fmt: skip
     """Walk a block of coefficients ``low`` to ``high`` of component ``c``. Return whether its code is valid.
 
-    ``contexts`` [4]: the last difference of each component, as a place of statistics. ``conditioning`` [8]: parameters
-    of the DC and AC tables (DAC). ``there`` [64]: coefficients of the block that are not 0."""
+    ``contexts`` [4]: the last difference of each component, as an index of statistics. ``conditioning`` [8]: parameters
+    of the DC and AC tables (DAC). ``there`` [64]: whether each coefficient of the block is not 0."""
     if low == 0:
         if refine:
             _decision(data, at, bins, FIXED)

@@ -1,14 +1,15 @@
-"""Baseline JPEGs on the CPU, bit-identical to libjpeg-turbo's exact decode, and only where pixels are wanted.
+"""Compiled decoder of baseline JPEGs on the CPU, bit-identical to libjpeg-turbo's exact decode, for the needed pixels
+only.
 
-The whole scan is read, because a damaged file must be found wherever the damage is; coefficients of blocks that hold
-no wanted pixel go no further. What the decoder does not take, and whatever looks unusual, gets a status other than 0:
-libjpeg-turbo then has the last word. So this decoder may only be stricter, never more lenient. Of a file that was read
-as a whole before, and has not changed, the rows and columns of blocks that are wanted are read alone (`anchors`).
+The whole scan is read, because damage must be found wherever it is; coefficients of blocks without needed pixels are
+dropped. An image that the decoder does not support, or with anything unusual, gets a status other than 0: libjpeg-turbo
+then decodes or rejects it. So this decoder may only be stricter, never more lenient. Of a file that was read as a whole
+before, and has not changed, only the needed rows and columns of blocks are read (`anchors`).
 
-Memory is read and written by address in the inner loops. What keeps them in bounds: an MCU takes at most MCU_BYTES of
-the scan, and what is left of it is looked at before each; places in a block come from a table of 256 entries, of which
-those after the block lead to one spare place; planes and rows are sized from the frame header. Numba frees an array
-after its last use by name: arrays that are used by address belong to the caller, or are named again after it.
+Memory is read and written by address in the inner loops. It stays in bounds because an MCU takes at most MCU_BYTES of
+the scan, and the rest of the scan is checked before each; places in a block come from a table of 256 entries, of which
+those beyond the block lead to one spare place; planes and rows are sized from the frame header. Numba frees an array
+after its last use by name: arrays that are used by address belong to the caller, or are referred to again afterwards.
 """
 
 from __future__ import annotations
@@ -61,16 +62,17 @@ from .simd_cpu import (
 )
 
 DONE, OTHER = 0, 1
-"""Status of an image: its pixels are there; it is one for libjpeg-turbo."""
+"""Status of an image: decoded, or left to libjpeg-turbo."""
 
 _LAST_BITS = U(63 << 6)
-"""Of an entry: not 0 where the last value has bits."""
+"""Mask of an entry: not 0 if its last value has bits."""
 
 _STATE_BITS, _DC_BITS = U(31), U(11)
-"""A state: from the lowest bit on, the bits of the scan before it (without stuffing), three DC values."""
+"""Bit widths of a state's fields, from the lowest bit on: the bits of the scan before it (without stuffing), three DC
+values."""
 
 _ORDER_AT, _OTHER_AT = U(256), U(512)
-"""Where that table and a second block lie after the coefficients of a block."""
+"""Offset of that table, and of a second block, after the coefficients of a block."""
 
 
 @njit(
@@ -82,9 +84,9 @@ def regions(
     shapes: Any, offsets: Any, good: Any, orientation: Any, corners: Any, needed: Any, windows: Any, channels: Any,
     origins: Any, pitches: Any,
 ) -> None:  # fmt: skip
-    """Where `decode_images` writes the windows that begin at ``corners`` [N, 2] of its pictures (or [0, 2]: at 0), as
-    images of ``shapes`` [N, 3] at ``offsets`` of the output, and which of their pixels are wanted: all, or those of
-    ``needed`` [N, 4] (or [0, 4]) in the window. Bad and turned images get windows that no picture has."""
+    """Compute where `decode_images` writes the windows that begin at ``corners`` [N, 2] (or [0, 2]: at 0) of its
+    images, as images of ``shapes`` [N, 3] at ``offsets`` of the output, and which of their pixels are needed: all, or
+    those of ``needed`` [N, 4] (or [0, 4]) in the window. Bad and turned images get invalid windows."""
     for i in range(len(offsets)):
         channels[i], pitches[i] = shapes[i, 2], shapes[i, 1] * shapes[i, 2]
         origins[i] = offsets[i]
@@ -110,10 +112,10 @@ def decode_images(
 ) -> None:  # fmt: skip
     """Decode N images, the bytes raw[offset : offset + size]; ``headers`` are their HEADER rows.
 
-    ``windows`` [N, 4] (y0, x0, y1, x1, inside the picture) are the pixels wanted; those of image i are written as uint8
+    ``windows`` [N, 4] (y0, x0, y1, x1, inside the image) are the needed pixels; those of image i are written as uint8
     with ``channels[i]`` 1 (Y) or 3 (RGB, or BGR) to dst[origins[i] + y * pitches[i] + x * channels[i]:]. ``status`` [N]
-    becomes DONE or OTHER; with OTHER some pixels of the window may have been written. ``states``, uint64, has room for
-    what is ``known`` [N, 3] of the images, or to be: see `anchors`.
+    becomes DONE or OTHER; with OTHER, some pixels of the window may have been written. ``states``, uint64, holds the
+    stored states of images, or has space for new ones, by ``known`` [N, 3]: see `anchors`.
     """
     most: Any = np.int64(0)
     for i in range(len(offsets)):
@@ -151,8 +153,8 @@ _BLOCK = np.dtype(
     [(name, np.int64) for name in ("part", "row", "column", "begin", "end")]
     + [(name, np.uint64) for name in ("dc_table", "ac_table", "factors", "line", "step")]
 )
-"""A block of an MCU: its component and place, the MCUs of the present row where it is wanted, addresses of its tables,
-of where the row's first such block goes in its plane, and how far the next MCU's block is from there."""
+"""One block of an MCU: its component and place; the MCUs of the current row in which it is needed; addresses of its
+tables, and of the row's first such block in its plane; bytes to the next MCU's block there."""
 
 
 @njit(nogil=True, cache=True)
@@ -166,7 +168,7 @@ def _decode(
     v_max = np.int64(row.v[0]) if row.components == 3 else 1
     mcus_x, mcus_y = -(-row.width // (8 * h_max)), -(-row.height // (8 * v_max))
     in_mcu = 1 if row.components == 1 else h_max * v_max + 2
-    # A block takes two bits at least: a huge picture from a small file needs no memory to be refused.
+    # A block takes at least two bits: a huge image in a small file is rejected without allocating memory.
     if mcus_x * mcus_y * in_mcu * 2 > 8 * (len(data) - row.scan_offset):
         return OTHER
     restart = np.int64(row.restart_interval)
@@ -200,7 +202,7 @@ def _decode(
     here = U(block.ctypes.data)
     order, other = here + _ORDER_AT, here + _OTHER_AT
     # A block is transformed when the next one has been read: its coefficients, written one by one, are in the cache by
-    # then, where a vector is read at once, and both take different parts of the processor.
+    # then, when they are read as vectors, and both tasks use different parts of the processor.
     waits, its_factors, its_target, its_pitch = False, ZERO, ZERO, ZERO
     start = U(stream.ctypes.data)
     stride = STRIDE // h_max
@@ -218,7 +220,7 @@ def _decode(
     interval, left = 0, (restart if restart > 0 else mcus_x * mcus_y)
     stop = start + U(ends[0] if len(ends) > 0 else length)
     bits = big_endian_64(start)
-    at, count = start + SEVEN, FULL  # `count` (its low 6 bits) of `bits` are valid, the next byte lies at `at`
+    at, count = start + SEVEN, FULL  # `count` (its low 6 bits) of `bits` are valid; the next byte is at `at`
     done = window[0]
     for my in range(rows_from, rows_to):
         _begin_row(my, parts, blocks, planes_at)
@@ -266,7 +268,7 @@ def _decode(
                 if entry != 0:
                     value = last_value(bits, entry)
                     bits <<= U(entry) & LOW6
-                    count -= U(entry)  # only its low bits are looked at
+                    count -= U(entry)  # only its low bits are used
                     dc = part.previous + (value if U(entry) & _LAST_BITS != ZERO else np.int64(0))
                 else:
                     code, value, bits, at, count = next_symbol(
@@ -287,7 +289,7 @@ def _decode(
                     at += (~count >> THREE) & SEVEN
                     count |= FULL
                     if wanted:
-                        for _ in range(3):  # whose bits are there
+                        for _ in range(3):  # their bits are available
                             entry = i32_at(table + ((bits >> SHIFT) << U(2)))
                             before = bits
                             value = last_value(bits, entry)
@@ -324,12 +326,12 @@ def _decode(
                         break
                     spot += run + ONE
                     if spot > order + BLOCK_END:
-                        return OTHER  # a run past the last coefficient
+                        return OTHER  # a run beyond the last coefficient
                     put_i16(here + (u8_at(spot - ONE) << ONE), U(value))
                     if spot == order + BLOCK_END:
                         break
                 index = spot - order
-                if wanted and index == ONE + END_OF_BLOCK:  # nothing but DC: what the transform makes of it
+                if wanted and index == ONE + END_OF_BLOCK:  # only DC: the result of the transform is constant
                     value = dc * np.int64(factors[now.part, 0])
                     if value < -LIMIT // 4 or value >= LIMIT // 4:
                         return OTHER
@@ -372,8 +374,8 @@ def _tables(
     factors: Any,
 ) -> Any:  # fmt: skip
     """Read quantisation tables in the order of rows, and Huffman tables: two for DC, then two for AC, which is as many
-    as encoders use. False for any other use of them. ``kept``: the bytes of the Huffman tables of the image before, see
-    `_is_kept`."""
+    as encoders use. Return False for any other use of them. ``kept``: the bytes of the previous image's Huffman tables,
+    see `_is_kept`."""
     seconds = np.empty(ENTRIES, np.int32)
     for c in range(len(parts)):
         if not read_factors(data, np.int64(row.quant[c]), factors[c]):
@@ -415,13 +417,13 @@ def _tables(
 
 
 KEPT = 1 + 16 + 256
-"""Bytes that are kept of a Huffman table: 1 if there is one, how many codes have each length, the symbols."""
+"""Bytes cached per Huffman table: 1 if there is one, the number of codes of each length, the symbols."""
 
 
 @njit(nogil=True, cache=True)
 def _is_kept(data: Any, at: Any, kept: Any) -> Any:
-    """The Huffman table at data[at:] is the one that is kept. Small images mostly have the standard tables: to make
-    lookup tables of these anew would take longer than to decode the image."""
+    """Return whether the Huffman table at data[at:] equals the cached one. Small images mostly have the standard
+    tables: building their lookup tables again would take longer than decoding the image."""
     if kept[0] == 0 or at <= 0 or at + 16 > len(data):
         return False
     size: Any = 16
@@ -439,7 +441,7 @@ def _is_kept(data: Any, at: Any, kept: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _begin_row(my: Any, parts: Any, blocks: Any, planes: Any) -> None:
-    """Where the blocks of a row of MCUs go. ``planes``: an address."""
+    """Compute where the blocks of a row of MCUs are written. ``planes``: an address."""
     for k in range(len(blocks)):
         now = blocks[k]
         part = parts[now.part]
@@ -452,7 +454,7 @@ def _begin_row(my: Any, parts: Any, blocks: Any, planes: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def _wanted_mcus(parts: Any) -> Any:
-    """The rows and columns of MCUs that hold wanted blocks: from and to before."""
+    """Return the rows and columns of MCUs that contain needed blocks: first, and one past the last."""
     top: Any = np.int64(0)
     bottom: Any = np.int64(0)
     left: Any = np.int64(0)
@@ -471,7 +473,8 @@ def _wanted_mcus(parts: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def digest(data: Any) -> Any:
-    """64 bits of all bytes: files that differ differ in them, but for one in 2^64 (and those that are made for it)."""
+    """Return 64 bits computed from all bytes: different files have different ones, except for one in 2^64 (and files
+    made to collide)."""
     at, n = U(data.ctypes.data), len(data)
     a, b, c, d = U(n), U(n) + ONE, U(n) + U(2), U(n) + THREE
     for _ in range(n // 32):
@@ -487,6 +490,7 @@ def digest(data: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _mixed(value: Any) -> Any:
-    """Each bit of 64 changes half of the bits above it, and these change those below; no two values have one result."""
+    """Mix 64 bits: each bit changes half of the bits above it, and these change those below; no two values have the
+    same result."""
     value *= U(0x9E3779B97F4A7C15)
     return value ^ (value >> U(32))

@@ -41,13 +41,14 @@ def _reserve(nbytes: int) -> npt.NDArray[np.uint8]:
 
 @dataclass
 class Boundaries:
-    """States of the images of one data set, by record number. Created by `Context.facts` for a run; threads may share
-    it."""
+    """Decoder states at the starts of the 512-byte pieces of scans, for the images of one data set, by record number.
+
+    Created by `Context.facts` for a run; threads may share it."""
 
     budget: int = 1 << 28
-    """Maximum bytes of host memory for states."""
+    """Maximum bytes of host memory for decoder states."""
     used: int = 0
-    """Number of states that are stored."""
+    """Number of decoder states that are stored."""
     wrong: int = 0
     """Number of images whose states did not match the file of that record number."""
     _states: npt.NDArray[np.uint32] | None = None
@@ -63,7 +64,7 @@ class Boundaries:
 
     @property
     def records(self) -> int:
-        """Number of images whose states are stored."""
+        """Number of images whose decoder states are stored."""
         return int(np.count_nonzero(self._count))
 
     @property

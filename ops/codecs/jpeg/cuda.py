@@ -1,15 +1,15 @@
-"""JPEG decoding by our own CUDA kernels: what the host plans for a batch, and the launches.
+"""JPEG decoding with the built-in CUDA kernels: the host's plan for a batch, and the launches.
 
-Everything here works on arrays with one row an image; nothing costs Python time per image, and nothing waits for the
-device. A batch is one upload of metadata, one memset and a dozen launches on a stream of the caller's:
+Everything here works on arrays with one row per image; nothing costs Python time per image, and nothing waits for the
+device. A batch is one upload of metadata, one memset and a dozen launches on the caller's stream:
 
     tables -> unstuff -> states -> coefficients -> dc -> idct -> pixels | weights, resize, strips
                       -> scans                         -> dense -> four
 
-The second row is for pictures in many scans, progressive ones, and for those of four components.
+The second row is for images in many scans (progressive ones), and for images of four components.
 
-The sources are in ops/cuda/jpeg_*.cu. The kernels find bad data themselves: ``status`` holds one word an image, 0 where
-the picture is right and BAD_... bits where another decoder must look at the file.
+The sources are in ops/cuda/jpeg_*.cu. The kernels detect bad data themselves: ``status`` has one word per image, 0 if
+the image is right, and BAD_... bits if another decoder must decode the file. Called by `on_gpu` and `ops.fused`.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ RGB, BGR, GRAY, YCBCR = range(4)  # output types
 UINT8, FLOAT16, FLOAT32 = range(3)  # output dtypes
 DTYPES = (np.dtype(np.uint8), np.dtype(np.float16), np.dtype(np.float32))
 
-# Sizes the kernels are compiled with; jpeg_layout reports them.
+# Sizes with which the kernels are compiled; jpeg_layout reports them.
 ENTROPY_THREADS = 256
 SUBSEQUENCE_BITS = 4096
 
 
 def entries_each(subsequence_bits: int) -> int:
-    """Entries of a subsequence, as jpeg_stream.cu has it."""
+    """Return the number of entries of a subsequence, as in jpeg_stream.cu."""
     return subsequence_bits // 4 + 128
 
 
@@ -80,41 +80,42 @@ IDCT_THREADS = 128
 IDCT_GROUPS = 128
 DENSE_THREADS = 256
 FOUR_THREADS = 256
-FOUR_BLOCKS = 16  # of a picture
+FOUR_BLOCKS = 16  # thread blocks per image
 SCAN_THREADS = 32
-MOST_LEVELS = 16  # of scans that refine one another: there are 14 bits at most
+MOST_LEVELS = 16  # scans that refine one another: there are at most 14 bits
 PIXEL_THREADS = 256
 PIXEL_CHUNK = PIXEL_THREADS * 16
 PIXEL_SPAN = 508
 RESIZE_THREADS = 256
-RESIZE_WORK = 1_500_000  # of a block of threads, about, in instructions of one
-RESIZE_BLOCKS = 132 * 4  # about as many as a GPU holds at once
-RESIZE_SLOTS = 3  # outputs under way at a time
+RESIZE_WORK = 1_500_000  # approximate work of a thread block, in instructions of one thread
+RESIZE_BLOCKS = 132 * 4  # approximate number of thread blocks that a GPU runs at once
+RESIZE_SLOTS = 3  # outputs in progress at a time
 STRIP_COLUMNS = 32  # columns of the output that a warp takes
-STRIP_POOL = 3616  # floats of shared memory that it has
-STRIP_PERCENT = 100  # pixels for one of the output, from which it does
-STRIPS_AT_ONCE = 132 * 12  # about as many as a GPU holds at once
+STRIP_POOL = 3616  # floats of shared memory of a warp
+STRIP_PERCENT = 100  # minimum percentage of source pixels per output pixel for a warp to take columns
+STRIPS_AT_ONCE = 132 * 12  # approximate number of warps that a GPU runs at once
 LOOKUP_BITS = 10
 PAIR_BITS = 10
 NEAR_CODES = 512
 
 
 def table_bytes(lookup_bits: int, pair_bits: int) -> int:
-    """Size of a HuffmanTable: entries alone, in pairs, of longer codes; 16 - lookup_bits longer lengths; symbols."""
+    """Return the bytes of a HuffmanTable: single entries, pairs, longer codes; 16 - lookup_bits longer lengths;
+    symbols."""
     return (4 << lookup_bits) + (4 << pair_bits) + 4 * NEAR_CODES + -(-(8 * (18 - lookup_bits) + 256) // 16) * 16
 
 
 TABLE_BYTES = table_bytes(LOOKUP_BITS, PAIR_BITS)
 
-_MAX_BLOCKS = 1 << 24  # 64-megapixel 4:4:4 pictures go elsewhere
-_MAX_BLOCKS_IN_SCANS = 1 << 20  # and 44-megapixel 4:2:0 ones in many scans, each of which is read from start to end
+_MAX_BLOCKS = 1 << 24  # 64-megapixel 4:4:4 images are left to other decoders
+_MAX_BLOCKS_IN_SCANS = 1 << 20  # also 44-megapixel 4:2:0 images in many scans, each of which is read from start to end
 
 
 def _fields(dtype: Any, names: str) -> list[tuple[str, Any]]:
     return [(name, dtype) for name in names.split()]
 
 
-# The records of jpeg_common.cuh, field by field.
+# The structures of jpeg_common.cuh, field by field.
 COMPONENT = np.dtype(
     _fields(np.int64, "plane")
     + _fields(np.int32, "h v first width height pitch quant quant_wide expand_x expand_y")
@@ -159,7 +160,7 @@ BATCH = np.dtype(
 )
 
 _RECORD = Struct(f"={len(_POINTERS)}Q5i8fi")
-"""A `BATCH`: NumPy takes five times as long to write it."""
+"""Layout of a `BATCH` for packing: NumPy takes five times as long to write it."""
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
@@ -167,26 +168,26 @@ U8 = NDArray[np.uint8]
 
 
 class Runtime(Protocol):
-    """Runs the kernels of one batch after the other, in order: a lane of a GPU, or an emulator in tests."""
+    """Runner of the kernels, in order: a lane of a GPU, or an emulator in tests."""
 
     def allocate(self, size: int) -> tuple[Any, int]:
-        """Device memory, aligned to 256 bytes: its owner and its address."""
+        """Return device memory, aligned to 256 bytes: its owner and its address."""
 
     def stage(self, size: int) -> U8:
-        """Uninitialised host memory for one `upload` or `download`."""
+        """Return uninitialised host memory for one `upload` or `download`."""
 
     def work(self) -> Work:
-        """For what is to be done in order, and begun all at once."""
+        """Return a queue of work that runs in order and is submitted together."""
 
 
 class Work(Protocol):
-    """Work that is begun, at the latest, by `submit`."""
+    """Queue of work, which starts at `submit` at the latest."""
 
     def upload(self, address: int, data: U8) -> None:
-        """Copy memory of `stage` to the device."""
+        """Queue a copy of memory of `stage` to the device."""
 
     def download(self, data: U8, address: int) -> None:
-        """Copy memory of the device to that of `stage`."""
+        """Queue a copy of device memory to memory of `stage`."""
 
     def zero(self, address: int, size: int) -> None: ...
 
@@ -196,24 +197,24 @@ class Work(Protocol):
 
 
 class LaneRuntime:
-    """The kernels on a lane of a GPU. They are compiled once a GPU, and CuPy keeps the binary on disk."""
+    """The kernels on a lane of a GPU. They are compiled once per GPU, and CuPy caches the binary on disk."""
 
     def __init__(self, lane: Any, defines: str = "") -> None:
         """``defines``: CUDA text before the sources, to compile them with other sizes."""
         kernels = lane.functions(defines + source_text(), (*KERNELS, *_HELPERS))
         self._functions = {name: kernel.ptr for name, kernel in kernels.items()}
-        self._kernels = kernels  # a reference to a kernel keeps its module
+        self._kernels = kernels  # a reference to a kernel keeps its module loaded
         self._work = LaneWork(self._functions, lane.work())
         self.allocate, self.stage = lane.allocate, lane.pinned
 
     def work(self) -> LaneWork:
-        self._work.on_lane.cancel()  # of a batch whose planning failed
+        self._work.on_lane.cancel()  # discard calls of a batch whose planning failed
         return self._work
 
 
 @dataclass(slots=True)
 class LaneWork:
-    """The work for a lane."""
+    """Queue of work for a lane, see `Work`."""
 
     functions: Mapping[str, int]
     on_lane: stream_work.Work
@@ -235,15 +236,15 @@ class LaneWork:
 
 
 class Sheet:
-    """Host memory for what travels to the kernels in one copy: the batch record, then one array after the
-    other. They are planned where they travel from, so that nothing is copied together before."""
+    """Host memory for all that is copied to the kernels at once: the batch record, then one array after the other.
+    Arrays are planned in this memory, so that they need not be joined before the copy. Created per batch."""
 
     def __init__(
         self, stage: Callable[[int], U8], pictures: int, records: int, scans: int = 0, states: int = 0, fours: int = 0
     ) -> None:
-        """Room for a plan of so many ``pictures``, and scans of their own besides (``records`` in all, ``scans`` of
-        them of pictures that have many), for so many known ``states``, so many pictures of four components (``fours``),
-        and for what is made of them."""
+        """Reserve memory for a plan of this many ``pictures`` (images), rows of ``images`` in all (``records``, which
+        include separate scans), ``scans`` of images with many, known decoder ``states``, images of four components
+        (``fours``), and their outputs."""
         arrays = (
             (_TRAVELLING, records),
             (RESIZE.itemsize + PIXELS.itemsize, pictures),
@@ -256,7 +257,7 @@ class Sheet:
         self._end = aligned(BATCH.itemsize)
 
     def take(self, name: str, n: int, dtype: Any) -> NDArray[Any]:
-        """The uninitialised array ``name``; the same memory whenever it is asked for."""
+        """Return the uninitialised array ``name``; the same memory at each call."""
         if name not in self._places:
             self._places[name] = slice(self._end, self._end + n * np.dtype(dtype).itemsize)
             self._end = aligned(self._places[name].stop)
@@ -264,23 +265,23 @@ class Sheet:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory."""
+        """Bytes of host memory of the sheet."""
         return self._memory.nbytes
 
     def travelling(self) -> U8:
-        """The bytes to upload."""
+        """Return the part of the memory that is in use, which is uploaded to the device."""
         return self._memory[: self._end]
 
     def addresses(self, base: int) -> dict[str, int]:
-        """Where every array lies once all was uploaded to address ``base``."""
+        """Return the address of every array when all was uploaded to address ``base``."""
         return {name: base + place.start for name, place in self._places.items()}
 
 
 _TRAVELLING = IMAGE.itemsize + 12 * 4
-"""Bytes of a record in all arrays of a `Sheet` that have as many rows: status, images, seven exclusive sums, of which
-those of the inverse DCTs have three."""
+"""Bytes of one record in all arrays of a `Sheet` that have one row per record: status, images, seven exclusive sums, of
+which those of the inverse DCTs have three."""
 _TRAVELLERS = 15
-"""No more arrays than these travel, each to a multiple of 256 bytes."""
+"""Maximum number of arrays in a `Sheet`, each padded to a multiple of 256 bytes."""
 
 
 def _plain(size: int) -> U8:
@@ -289,15 +290,17 @@ def _plain(size: int) -> U8:
 
 @dataclass
 class DecodePlan:
-    """The plan for decoding a batch, before any output is chosen. It serves one output at a time."""
+    """Plan for decoding a batch, before any output is chosen. Created by `plan_decode`; it serves one output at a
+    time."""
 
     sheet: Sheet
-    records: NDArray[Any]  # IMAGE: the pictures, then what those have besides that are not one scan, then streams
-    heads: int  # of them are no streams of `scans`
-    scans: NDArray[Any]  # SCAN: of pictures that have many, level by level
-    levels: I64  # how many of them each level has
-    fours: I32  # the records of pictures of four components
-    marks: I32  # of each: what is known before the device has seen a byte
+    # IMAGE: the images, then separate scans of images that have one per component, then streams of `scans`
+    records: NDArray[Any]
+    heads: int  # number of records before the streams of `scans`
+    scans: NDArray[Any]  # SCAN: scans of images that have many, level by level
+    levels: I64  # number of scans of each level
+    fours: I32  # the records of images of four components
+    marks: I32  # status of each record that is known before the device reads a byte
     orientation: I32
     needed: NDArray[np.bool_]  # components that the output needs
     unstuff_first: I32
@@ -311,41 +314,42 @@ class DecodePlan:
     coefficients: int
     planes: int
     known: NDArray[np.uint64]
-    """The decoder's states at the subsequences of pictures that were decoded before, one picture after the other: what
-    `plan_decode` was told that they are is to be put here."""
+    """Decoder states at the subsequences of images that were decoded before, consecutively: the caller fills in as many
+    as it announced to `plan_decode`."""
     unknowns: int
-    """Streams whose states nobody knows."""
+    """Number of streams whose states are not known."""
 
     def __len__(self) -> int:
         return len(self.needed)
 
     @property
     def images(self) -> NDArray[Any]:
-        """The records of the pictures."""
+        """The records of the batch's images, without those of separate scans and streams."""
         return self.records[: len(self)]
 
     @property
     def status(self) -> I32:
-        """The status words of the pictures."""
+        """The status words of the batch's images: 0, or bits such as `UNSUPPORTED`."""
         return self.marks[: len(self)]
 
 
 def _check(blocks: int) -> None:
-    """Thread blocks of one launch. Raises ValueError for more than there can be."""
+    """Check the number of thread blocks of one launch. Raises ValueError if there are too many."""
     if blocks >= 1 << 31:
         raise ValueError("the batch is too large for one plan: split it")
 
 
 def _rows_of(records: NDArray[Any], field: str) -> NDArray[Any]:
-    """``records[field]`` [N, K], for loops. A single row, or none, is contiguous for NumPy and would be compiled for
-    apart: it is one of two here, which lie in the same place. Loops read no more rows than there are records."""
+    """Return ``records[field]`` [N, K] for loops. NumPy treats a single row, or none, as contiguous, for which loops
+    would be compiled separately: here it is the first of two rows at the same address. Loops read no more rows than
+    there are records."""
     rows = records[field]
     if len(rows) > 1:
         return rows
     shape, strides = (2, rows.shape[1]), (0, rows.strides[1])
     if not len(rows):
         return as_strided(rows, shape, strides)
-    return np.ndarray(shape, rows.dtype, rows, 0, strides)  # `as_strided` takes 50 us for a record
+    return np.ndarray(shape, rows.dtype, rows, 0, strides)  # `as_strided` takes 50 us per record
 
 
 def plan_decode(
@@ -365,11 +369,11 @@ def plan_decode(
     """Plan a batch of files at ``offsets`` of one buffer.
 
     ``windows`` (x0, y0, x1, y1 per image, in stored orientation) limits the inverse DCT to the pixels that are needed;
-    default: all; with ``limited`` false, the caller does that by `limit`. ``luma_only``: chroma is not needed (gray
-    output). ``scans``: the table that the headers point to; without it, pictures in many scans are UNSUPPORTED.
-    ``which``: the images to decode, by default all that can be; ``orientation``: that of the headers, or what stands
-    for it. ``known``: how many states of each picture are known, which are put into `DecodePlan.known` then.
-    ``stage``: as of `Runtime`, where what travels is planned. Raises ValueError where the batch is too large.
+    default: all; if ``limited`` is false, the caller does that by `limit`. ``luma_only``: chroma is not needed (gray
+    output). ``scans``: the table to which the headers point; without it, images in many scans are UNSUPPORTED.
+    ``which``: the images to decode, by default all supported ones; ``orientation``: overrides the headers'. ``known``:
+    number of known states per image, which the caller then writes to `DecodePlan.known`. ``stage``: allocates the
+    memory that is copied to the device, see `Runtime.stage`. Raises ValueError if the batch is too large.
     """
     n = len(headers)
     fours = _loops.count_equal(headers["status"], _header.FOUR)
@@ -386,7 +390,7 @@ def plan_decode(
     unstuff_first, entropy_first = (sheet.take(name, rows + 1, np.int32) for name in ("unstuff_first", "entropy_first"))
     totals = np.zeros(_loops.TOTALS, np.int64)
     if rows > n:
-        images[n:].view(np.uint8)[:] = 0  # scans have one component; a record at a time takes 50 times as long
+        images[n:].view(np.uint8)[:] = 0  # scans have one component; clearing record by record takes 50 times as long
     limits = (
         UNSUPPORTED, MISSING, _MAX_BLOCKS, SUBSEQUENCE_BITS, ENTRIES_EACH, UNSTUFF_CHUNK, ENTROPY_THREADS - 1,
         _MAX_BLOCKS_IN_SCANS,
@@ -431,7 +435,8 @@ def plan_decode(
 
 
 def limit(plan: DecodePlan, windows: I32 | None) -> None:
-    """Compute only the blocks that hold the windows, and one sample more on each side, which upsampling reads."""
+    """Limit the work to the blocks that contain the windows, and one sample more on each side, which upsampling
+    reads."""
     plan.idct_first = plan.sheet.take("idct_first", 3 * plan.heads + 1, np.int32)
     plan.dense_first = plan.sheet.take("dense_first", 3 * plan.heads + 1, np.int32)
     where = np.empty((0, 4), np.int32) if windows is None else np.ascontiguousarray(windows, np.int32)
@@ -444,7 +449,7 @@ def limit(plan: DecodePlan, windows: I32 | None) -> None:
 
 
 def oriented(orientation: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Exif orientation as (stored x runs backwards, stored y runs backwards, axes are swapped)."""
+    """Return Exif orientation as (stored x is reversed, stored y is reversed, axes are swapped)."""
     flip_x = np.isin(orientation, (2, 3, 7, 8))
     flip_y = np.isin(orientation, (3, 4, 6, 7))
     return flip_x, flip_y, orientation >= 5
@@ -452,10 +457,10 @@ def oriented(orientation: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDA
 
 @dataclass
 class Output:
-    """The output to make of the planes: interleaved pixels, or resized and normalised tensors."""
+    """Output to compute from the planes: interleaved pixels, or resized and normalised tensors."""
 
-    shapes: I32  # height, width per image, as the user sees them
-    offsets: I64  # first element of each
+    shapes: I32  # height, width per image, as the user sees it
+    offsets: I64  # first element of each image in the output
     elements: int
     dtype: int = UINT8
     output_type: int = RGB
@@ -463,7 +468,7 @@ class Output:
     resize: NDArray[Any] | None = None  # RESIZE
     windows: I32 | None = None  # x0, y0, x1, y1: the stored pixels that a resize reads, for `limit`
     blocks_first: I32 | None = None  # exclusive sums of the thread blocks of the last kernel
-    strips_first: I32 | None = None  # the same of pictures that jpeg_strips makes
+    strips_first: I32 | None = None  # exclusive sums of the thread blocks of jpeg_strips
     weights: int = 0
     threads: int = RESIZE_THREADS
     round_to_uint8: bool = True
@@ -478,8 +483,8 @@ def pixel_output(
     orient: bool = True,
     offsets: I64 | None = None,
 ) -> Output:
-    """The pictures as interleaved bytes (HWC), the right way up. ``windows``: x0, y0, x1, y1 in the picture as it is
-    shown; default: all of it. ``offsets``: where each goes in the output; default: packed."""
+    """Return the output of the images as interleaved bytes (HWC), oriented. ``windows``: x0, y0, x1, y1 in the image as
+    it is shown; default: all of it. ``offsets``: first element of each image in the output; default: packed."""
     n = len(plan)
     rows, shapes = plan.sheet.take("pixels", n, PIXELS), np.empty((n, 2), np.int32)
     first = plan.sheet.take("pixel_first", plan.heads + 1, np.int32)
@@ -516,10 +521,11 @@ def resize_output(
     shift: float = 0.0,
     round_to_uint8: bool = True,
 ) -> Output:
-    """Resize, crop, mirror, normalise: scale * (value - mean) / std + shift, as crop_mirror_normalize does.
+    """Return the output of the images resized, cropped, mirrored and normalised: scale * (value - mean) / std + shift,
+    as in crop_mirror_normalize.
 
-    ``sampling`` has the axes (H, W) of the pictures as they are shown. ``domain`` [N, 2, 2]: begin and end of
-    the source samples that may be read, for each axis; outside, the border sample stands in; default: the picture.
+    ``sampling`` has the axes (H, W) of the images as they are shown. ``domain`` [N, 2, 2]: begin and end of the source
+    samples that may be read, for each axis; beyond it, the border sample is repeated; default: the whole image.
     """
     n, channels = len(plan), 1 if output_type == GRAY else 3
     region = [np.ascontiguousarray(a, np.float32) for a in (sampling.lo, sampling.hi, sampling.support)]
@@ -563,9 +569,9 @@ def resize_output(
 def _affine(
     mean: tuple[float, ...], std: tuple[float, ...], scale: float, shift: float
 ) -> tuple[tuple[float, ...], ...]:
-    """The factor and the summand of values, for each of four channels: that of every launch, as a rule."""
+    """Return the factor and the summand for each of four channels; cached, because most launches have the same."""
     mul = [scale / std[c % len(std)] for c in range(4)]
-    with np.errstate(over="ignore"):  # to infinity, as on the CPU; `Struct` would refuse it
+    with np.errstate(over="ignore"):  # overflows to infinity, as on the CPU; `Struct` would raise an error
         wanted = np.array([mul, [shift - mean[c % len(mean)] * mul[c] for c in range(4)]]).astype(np.float32)
     return tuple(tuple(row) for row in wanted.tolist())
 
@@ -576,16 +582,17 @@ _FILTER_TABLES[resample.NEAREST, 0] = -1
 
 @dataclass
 class Decoder:
-    """The kernels and the fixed tables of one lane."""
+    """The kernels and the constant tables of one lane, and the memory of its last batch. Used by one thread at a
+    time."""
 
     runtime: Runtime
 
     def __post_init__(self) -> None:
         self.workspace: Any = None
-        """Owner of the memory of the last batch. Later work of the lane may have that once it is dropped."""
+        """Owner of the memory of the last batch. When it is dropped, later work of the lane may use the memory."""
         self.workspace_bytes = 0
         self.address = 0
-        """Where the memory of the last batch begins, with its record."""
+        """Address of the memory of the last batch, which begins with its record."""
         self._filters_owner, self._filters = self.runtime.allocate(resample.TABLE.nbytes)
         staged = self.runtime.stage(resample.TABLE.nbytes)
         staged[:] = resample.TABLE.view(np.uint8)
@@ -596,10 +603,12 @@ class Decoder:
     def decode(
         self, raw: int, plan: DecodePlan, output: Output, out: int, trace: Any = None, found: list[U8] | None = None
     ) -> I32:
-        """Enqueue a batch: files at address ``raw``, output to address ``out``. Returns the status words, one an image,
-        which hold from when the runtime is done with the batch until the decoder is used again. ``trace(name)`` is
-        called after each launch, for measurements. ``found`` gets two arrays that hold as long: the states that were
-        found, uint64 one a subsequence, and of each record the bytes of its stream and its restart markers (uint32)."""
+        """Enqueue a batch: files at address ``raw``, output to address ``out``. Return the status words, one per image.
+
+        They are valid from when the runtime has finished the batch until the decoder is used again. ``trace(name)`` is
+        called after each launch, for measurements. ``found`` gets two arrays that are valid as long: the decoder states
+        that were found, uint64 per subsequence, and for each record the bytes of its stream and its restart markers
+        (uint32)."""
         zeroed, fixed = self._regions(plan, output)
         work, staged = self.runtime.work(), plan.sheet.travelling()
         address, places = self._place(work, len(staged), zeroed, fixed)
@@ -626,8 +635,9 @@ class Decoder:
     def _place(
         self, work: Work, travelling: int, zeroed: dict[str, int], fixed: dict[str, int]
     ) -> tuple[int, dict[str, int]]:
-        """Where ``travelling`` bytes from the host go, and the regions of these sizes, ``zeroed`` or as they are.
-        Samples take the memory of the streams and tables, unless those are read again for pictures in many scans."""
+        """Allocate memory for ``travelling`` bytes from the host and for the regions of these sizes, ``zeroed`` or
+        uninitialised; return its address and those of the regions. Samples reuse the memory of the streams and tables,
+        unless these are read again for images in many scans."""
         places, at = {}, travelling
         for name, size in zeroed.items():
             places[name] = at
@@ -647,7 +657,7 @@ class Decoder:
         return self.address, {name: self.address + place for name, place in places.items()}
 
     def _regions(self, plan: DecodePlan, output: Output) -> tuple[dict[str, int], dict[str, int]]:
-        """Sizes of the memory that starts as zeros, and of the rest."""
+        """Return the sizes of the regions that start as zeros, and of the others."""
         zeroed = {
             "tickets": 256,
             "unstuff_chain": 8 * int(plan.unstuff_first[-1]),
@@ -696,8 +706,8 @@ class Decoder:
 
 
 class ApartDecoder(Decoder):
-    """For finding accesses out of bounds: each region is an allocation of its own, so that the next one does not
-    follow it. Slow; to be synchronised with between batches."""
+    """Decoder for finding accesses out of bounds: each region is a separate allocation, so that no other region follows
+    it. Slow; the caller must synchronise between batches."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -718,7 +728,8 @@ class ApartDecoder(Decoder):
 
 @cache
 def source_text() -> str:
-    """All kernels as one translation unit, every file included once (so that a change of any changes the cache key)."""
+    """Return all kernels as one translation unit, every file included once (so that a change of any file changes the
+    cache key)."""
     seen: set[str] = set()
 
     def expand(name: str) -> str:

@@ -1,6 +1,5 @@
-"""The host's share of decoding a batch of JPEGs, as loops without the GIL: NumPy would take a hundred calls for them,
-each of which other threads of a busy pipeline could delay.
-"""
+"""Compiled loops that plan the decoding of a batch of JPEGs on a GPU, without the GIL: NumPy would need a hundred
+calls, each of which other threads of a busy pipeline could delay. Called by `cuda`."""
 
 from __future__ import annotations
 
@@ -12,8 +11,8 @@ import numpy as np
 from .header import CMYK, FOUR, MANY_SCANS, OK, RGB, YCBCR, YCCK
 
 WORDS, SEGMENTS, BLOCKS, ENTRIES, COEFFICIENTS, PLANES, UNSTUFFS, ENTROPIES, UNKNOWNS, TOTALS = range(10)
-"""Places in the totals that `plan_images` gives: elements of the device's buffers, thread blocks of two kernels, and
-streams whose states nobody knows."""
+"""Indices in the totals that `plan_images` computes: elements of the device's buffers, thread blocks of two kernels,
+and streams whose decoder states are unknown."""
 
 
 @numba.njit(inline="always")
@@ -23,7 +22,7 @@ def _ceil(a: Any, b: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def _reserve(stream: Any, totals: Any, scan_bytes: Any, segments: Any, blocks: Any, entries: Any) -> None:
-    """Give a stream of entropy-coded bytes its places after those before it."""
+    """Reserve places in the device's buffers for a stream of entropy-coded bytes, after those of earlier streams."""
     stream.words, stream.segments, stream.blocks = totals[WORDS], totals[SEGMENTS], totals[BLOCKS]
     stream.entries = totals[ENTRIES]
     totals[WORDS] += _ceil(scan_bytes, 128) * 32 + 32
@@ -34,7 +33,8 @@ def _reserve(stream: Any, totals: Any, scan_bytes: Any, segments: Any, blocks: A
 
 @numba.njit(cache=True)
 def count_equal(values: Any, value: Any) -> Any:
-    """How many of ``values`` are ``value``. It keeps the GIL: others would hold it for longer than this takes."""
+    """Count the ``values`` that equal ``value``. The loop keeps the GIL: if it released it, another thread would hold
+    it for longer than this takes."""
     count = 0
     for i in range(len(values)):
         count += values[i] == value
@@ -47,21 +47,22 @@ def plan_images(
     status: Any, needed: Any, unstuff_first: Any, entropy_first: Any, totals: Any, heads: Any, table: Any, scans: Any,
     parts: Any, levels: Any, known: Any, fours: Any,
 ) -> None:  # fmt: skip
-    """Plan the images ``which``; the others are UNSUPPORTED here. Fill ``images`` and ``component`` (those of scans are
-    zeros before), ``status``, ``needed``, the exclusive sums of thread blocks and the totals. Behind the rows of all
-    pictures come three for each picture that has a scan for each component, up to row ``heads``, and after these the
-    streams of ``scans`` (and their ``parts``) of pictures that have a ``table`` of them; ``levels`` counts them.
-    ``limits``: status UNSUPPORTED and MISSING, most blocks, bits of a subsequence, entries of one, bytes of an
-    unstuffing block, subsequences of an entropy block, most blocks of a picture in many scans. ``known``: of each
-    image, how many of the decoder's states are known; empty where none are. ``fours``: the first row of each picture of
-    four components: they have two rows each, the second for black alone, where others have three."""
+    """Plan the images ``which``; others become UNSUPPORTED. Fill ``images`` and ``component`` (zeros before, for
+    scans), ``status``, ``needed``, the exclusive sums of thread blocks and the totals.
+
+    After the rows of all images come three rows for each image that has a scan per component, up to row ``heads``, and
+    then the streams of ``scans`` (and their ``parts``) of images that have a ``table`` of them; ``levels`` counts them.
+    ``limits``: status UNSUPPORTED and MISSING, maximum blocks, bits of a subsequence, entries of one, bytes per
+    unstuffing thread block, subsequences per entropy thread block, maximum blocks of an image in many scans. ``known``:
+    number of known decoder states per image; empty if none are. ``fours``: the first row of each image of four
+    components: these have two rows each, the second for black alone, where images with separate scans have three."""
     unsupported, missing, most_blocks, sub_bits, sub_entries, unstuff_chunk, entropy_chunk, most_in_scans = limits
-    unstuffs = entropies = states = np.int64(0)  # of a literal, `_plan_scans` would be compiled for that as well
+    unstuffs = entropies = states = np.int64(0)  # with a literal, Numba would compile `_plan_scans` a second time
     extra = len(headers)
     for i in range(len(headers)):
         row, image = headers[i], images[i]
         many = row.status == MANY_SCANS and len(table) > 0
-        four = row.status == FOUR  # the picture itself is RGB, in planes of its size
+        four = row.status == FOUR  # the image itself is RGB, in planes of its size
         good = which[i] and (row.status == OK or many or four) and row.width > 0
         components = 1 if not good else 3 if four else row.components
         h_max = v_max = 1
@@ -93,9 +94,9 @@ def plan_images(
             else:
                 image.ac[0], image.ac[1], ac_slots = a, second, slots
         several = row.scans == 3
-        fits = fits or several or many or four  # each has its own tables then
+        fits = fits or several or many or four  # each scan has its own tables then
         status[i] = 0 if good and fits and blocks < (most_in_scans if many else most_blocks) else unsupported
-        # A block takes two bits at least, so a huge picture from a small file needs no memory to be refused.
+        # A block takes at least two bits, so a huge image in a small file is rejected without allocating memory.
         if status[i] == 0 and not many and not four and blocks * 2 > scan_bytes * 8:
             status[i] = missing
         if many and status[i] == 0:
@@ -156,7 +157,7 @@ def plan_images(
             extra += 2
         for c in range(3 if row.scans == 3 else 0):
             scan, whole, part = images[extra], component[i, c], component[extra, 0]
-            mcus_x, mcus_y = _ceil(whole.width, 8), _ceil(whole.height, 8)  # one block in each
+            mcus_x, mcus_y = _ceil(whole.width, 8), _ceil(whole.height, 8)  # one block per MCU
             blocks, scan_bytes = np.int64(mcus_x) * mcus_y, max(row.end[c] - row.begin[c], 0)
             if status[i] == 0 and blocks * 2 > scan_bytes * 8:
                 status[i] = missing
@@ -190,7 +191,8 @@ def plan_images(
 
 @numba.njit(nogil=True, cache=True)
 def _check_four(row: Any, scan_bytes: Any, unsupported: Any, missing: Any, most_blocks: Any) -> Any:
-    """Status of a picture of four components: there are two tables of either kind, and two bits for each block."""
+    """Return the status of an image of four components: at most two tables of either kind, and at least two bits per
+    block."""
     for kind in range(2):
         first = row.dc[0] if kind == 0 else row.ac[0]
         second = first
@@ -209,8 +211,8 @@ def _check_four(row: Any, scan_bytes: Any, unsupported: Any, missing: Any, most_
 def _plan_four(
     row: Any, images: Any, component: Any, at: Any, totals: Any, scan_bytes: Any, entries: Any
 ) -> None:  # fmt: skip
-    """Plan the stream of a picture of four components, which has rows ``at`` (three of its components) and ``at`` + 1
-    (the last): both have all blocks, of which each makes its components' samples."""
+    """Plan the stream of an image of four components, which has rows ``at`` (three of its components) and ``at`` + 1
+    (the last): both have all blocks, and each computes the samples of its components."""
     h_max, v_max = row.h[0], row.v[0]
     mcus_x, mcus_y = _ceil(row.width, 8 * h_max), _ceil(row.height, 8 * v_max)
     in_mcu, dc_slots, ac_slots = 0, 0, 0
@@ -250,7 +252,8 @@ def _plan_four(
 
 @numba.njit(nogil=True, cache=True)
 def _check_scans(row: Any, table: Any, components: Any, component: Any, unsupported: Any, missing: Any) -> Any:
-    """Status of a picture in many scans: each block takes a bit of a scan that first tells its DC, at least."""
+    """Return the status of an image in many scans: each block takes at least one bit of the scan that first gives its
+    DC."""
     for c in range(components):
         part = component[c]
         h_max, v_max = component[0].h, component[0].v
@@ -270,16 +273,16 @@ def _check_scans(row: Any, table: Any, components: Any, component: Any, unsuppor
 
 
 _MOST_SCAN_BYTES = 1 << 27
-"""Their bits are counted in 32."""
+"""Maximum bytes of a scan: its bits are counted in 32 bits."""
 _READ_PAST = 384
-"""Bytes after a stream that a warp may read before it sees that it is over: a block has 63 codes of 31 bits."""
+"""Bytes beyond a stream that a warp may read before it detects the end: a block has 63 codes of 31 bits."""
 _SIZES = 28
-"""Classes of sizes by which pictures are put in order: powers of two."""
+"""Number of size classes by which images are ordered: powers of two."""
 
 
 @numba.njit(nogil=True, cache=True)
 def _size_class(row: Any, table: Any) -> Any:
-    """0 for the pictures with the largest scans."""
+    """Return the size class of an image; 0 for the largest scans."""
     size, found = np.int64(0), _SIZES - 1
     for s in range(row.first_scan, row.first_scan + row.scan_count):
         size = max(size, np.int64(table[s].end - table[s].begin))
@@ -291,7 +294,7 @@ def _size_class(row: Any, table: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def _refines(scan: Any, other: Any) -> Any:
-    """Whether a scan has coefficients of another one before it."""
+    """Return whether a scan refines coefficients of an earlier one."""
     if scan.high == 0 or scan.last < other.first or other.last < scan.first:
         return False
     for i in range(scan.count):
@@ -306,9 +309,11 @@ def _plan_scans(
     headers: Any, status: Any, images: Any, component: Any, table: Any, scans: Any, parts: Any, levels: Any,
     unstuff_chunk: Any, unstuffs: Any, unstuff_first: Any, at: Any, totals: Any,
 ) -> Any:  # fmt: skip
-    """Plan the scans of pictures that have many: their streams as rows of ``images`` from ``at`` on, what is in them as
-    rows of ``scans``, the largest pictures first, so that none of these is begun last. Those of a picture remain in the
-    order of its file: one may only refine what is before it. Returns how many thread blocks unstuff all there is."""
+    """Plan the scans of images that have many: their streams as rows of ``images`` from ``at`` on, their contents as
+    rows of ``scans``, the largest images first, so that none of these starts last.
+
+    Scans of an image stay in the order of its file: one may only refine scans before it. Return the number of thread
+    blocks that unstuff all streams."""
     places = np.zeros(_SIZES, np.int64)
     for i in range(len(headers)):
         if headers[i].status == MANY_SCANS and status[i] == 0:
@@ -358,7 +363,7 @@ def _plan_scans(
 
 @numba.njit(nogil=True, cache=True)
 def _wanted(part: Any, x0: Any, y0: Any, x1: Any, y1: Any, needed: Any) -> None:
-    """The blocks of a component for the pixels (x0, y0) to (x1, y1), where it is ``needed`` at all."""
+    """Set the blocks of a component that the pixels (x0, y0) to (x1, y1) need, if it is ``needed`` at all."""
     halo_x, halo_y = int(part.expand_x > 1), int(part.expand_y > 1)
     first_x = max(x0 // part.expand_x - halo_x, 0)
     first_y = max(y0 // part.expand_y - halo_y, 0)
@@ -373,9 +378,9 @@ def _wanted(part: Any, x0: Any, y0: Any, x1: Any, y1: Any, needed: Any) -> None:
 def limit_blocks(
     windows: Any, images: Any, component: Any, needed: Any, groups_each: Any, idct_first: Any, dense_first: Any
 ) -> Any:
-    """The blocks to compute: those that hold the windows (x0, y0, x1, y1; none: everything) and one sample more on each
-    side, which upsampling reads. Fills the exclusive sums of thread blocks, ``dense_first`` for pictures in many scans;
-    returns the larger total."""
+    """Set the blocks to compute: those that contain the windows (x0, y0, x1, y1; none: everything), and one sample more
+    on each side, which upsampling reads. Fill the exclusive sums of thread blocks, ``dense_first`` for images in many
+    scans; return the larger total."""
     total, dense = np.int64(0), np.int64(0)
     for i in range(len(needed)):
         x0, y0, x1, y1 = 0, 0, images[i].width, images[i].height
@@ -397,7 +402,7 @@ def limit_blocks(
         four = images[i].colour == CMYK or images[i].colour == YCCK
         for c in range(3):
             part = component[i, c]
-            if four and part.h > 0:  # what is needed to make the blocks of the picture
+            if four and part.h > 0:  # the blocks that the image's blocks need
                 whole = component[owner, 0]
                 x0, y0 = 32 * whole.roi_group, 8 * whole.roi_row
                 x1 = min(x0 + 32 * whole.roi_groups, images[owner].width)
@@ -418,11 +423,12 @@ def limit_blocks(
 def strip_columns(
     image: Any, part: Any, axis: Any, coloured: Any, columns: Any, pool: Any, percent: Any, slots: Any
 ) -> Any:
-    """How many ``columns`` of a picture's output, at most, a warp of jpeg_strips takes; 0 for other kernels' pictures.
+    """Return how many ``columns`` of an image's output, at most, a warp of jpeg_strips computes; 0 if another kernel
+    does.
 
-    The warp has a ``pool`` of so many floats: 32 rows of its columns, of three channels, and four for each pixel that
-    they reach. No two outputs may begin at the same pixel, and no more than ``slots`` before the first of them ends:
-    their starts are rounded sums, which are wrong by less than 0.02 each."""
+    The warp has a ``pool`` of floats: 32 rows of its columns, of three channels, and four for each pixel that they
+    reach. No two outputs may begin at the same pixel, and at most ``slots`` before the first of them ends: their starts
+    are rounded sums, which are wrong by less than 0.02 each."""
     across, down = axis[0], axis[1]
     if across.count <= 0 or down.count <= 0 or across.table < 0 or down.table < 0:
         return 0
@@ -452,15 +458,15 @@ def tile_resizes(
     images: Any, component: Any, axis: Any, coloured: Any, threads: Any, block_work: Any, blocks_at_once: Any,
     slots: Any, columns: Any, pool: Any, percent: Any, strips_at_once: Any, first: Any, strips_first: Any,
 ) -> Any:  # fmt: skip
-    """How many outputs a block of threads takes (``tile`` of the axes), and the exclusive sums of blocks, the total
-    after them; returns both totals. Pictures of jpeg_strips are counted in ``strips_first``, others in ``first``.
+    """Compute how many outputs a thread block computes (``tile`` of the axes), and the exclusive sums of blocks, the
+    total after them; return both totals. Images of jpeg_strips are counted in ``strips_first``, others in ``first``.
 
-    A block's work is counted in instructions of a thread: about 20 a source pixel, 20 and 4 a tap for what a column
-    makes of a source row, 50 a pixel of the output. Source rows that two tiles read are worked on twice: that costs a
-    fifth at most, or more where few large pictures would leave most of the device idle. Strips are as high as the
-    picture, or, where these would be fewer than twice as many as the device has room for, some times 32 rows of it."""
+    A block's work is counted in instructions of a thread: about 20 per source pixel, 20 and 4 per tap for a column's
+    share of a source row, 50 per output pixel. Source rows that two tiles read are processed twice: that costs at most
+    a fifth, or more if few large images would leave most of the device idle. Strips are as high as the image, or, if
+    these would be fewer than twice as many as the device can run, a multiple of 32 of its rows."""
     total = strips_work = 0.0
-    works = np.empty(len(images), np.float64)  # of a row of the output
+    works = np.empty(len(images), np.float64)  # work of a row of the output
     for i in range(len(images)):
         across, down = axis[i, 0], axis[i, 1]
         wide, high = abs(np.float64(across.scale)), abs(np.float64(down.scale))
@@ -506,7 +512,7 @@ def tile_resizes(
 
 
 ELEMENTS, WEIGHTS, THREADS, THREAD_BLOCKS, STRIPS, TOTALS_OF_RESIZES = range(6)
-"""Places in the totals that `plan_resizes` gives."""
+"""Indices in the totals that `plan_resizes` computes."""
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
@@ -518,12 +524,12 @@ def plan_resizes(
 ) -> None:  # fmt: skip
     """Fill the records of resizing images into packed outputs.
 
-    ``lo`` to ``flip`` [N, 2] (H, W): a `resample.Plan` of the pictures as they are shown. ``domain`` [N, 2, 2]: begin
-    and end of the pixels that may be read, or empty for all. ``mirror`` [N], or empty. ``planar``: channels first.
-    ``tables`` [filters, 2]: first entry (-1: no table) and last index of each filter's table. ``limits``: threads of a
-    block at most, and what `tile_resizes` takes. Out come the records ``rows`` and ``axis`` (x, y), the outputs'
-    ``shapes`` and ``offsets``, the stored pixels that are read (``windows``: x0, y0, x1, y1), the exclusive sums of
-    thread blocks, those of jpeg_strips apart, and the totals.
+    ``lo`` to ``flip`` [N, 2] (H, W): a `resample.Plan` of the images as they are shown. ``domain`` [N, 2, 2]: begin and
+    end of the pixels that may be read, or empty for all. ``mirror`` [N], or empty. ``planar``: channels first.
+    ``tables`` [filters, 2]: first entry (-1: no table) and last index of each filter's table. ``limits``: maximum
+    threads per block, and the limits of `tile_resizes`. Results are the records ``rows`` and ``axis`` (x, y), the
+    outputs' ``shapes`` and ``offsets``, the stored pixels that are read (``windows``: x0, y0, x1, y1), the exclusive
+    sums of thread blocks (those of jpeg_strips separately), and the totals.
     """
     most_threads, block_work, blocks_at_once, slots, columns, pool, percent, strips_at_once = limits
     elements = weights = np.int64(0)
@@ -540,7 +546,7 @@ def plan_resizes(
         shapes[i, 0], shapes[i, 1], offsets[i] = out_h, out_w, elements
         out = elements
         for d in range(2):  # stored rows, stored columns
-            a = 1 - d if swap else d  # which are these of the picture as it is shown
+            a = 1 - d if swap else d  # the axis of the image as it is shown
             begin, end = (domain[i, a, 0], domain[i, a, 1]) if len(domain) else (np.int64(0), stored[d])
             low, high = lo[i, a], hi[i, a]
             part = axis[i, 1 - d]
@@ -555,7 +561,7 @@ def plan_resizes(
             at, reverse = anchor[i, a], flip[i, a]
             if a == 1 and len(mirror) and mirror[i]:
                 reverse = not reverse
-            if high < low:  # a region that runs backwards: its outputs in reverse order
+            if high < low:  # a reversed region: its outputs in reverse order
                 low, high = high, low
                 at, reverse = size[i, a] - at - count, not reverse
             if backwards_x if d else backwards_y:  # counted from the other end
@@ -603,11 +609,12 @@ def plan_pixels(
     images: Any, status: Any, orientation: Any, windows: Any, offsets: Any, channels: Any, limits: Any, rows: Any,
     shapes: Any, first: Any,
 ) -> Any:  # fmt: skip
-    """Fill the records of interleaved pixels. ``windows`` [N, 4] (x0, y0, x1, y1) of pictures as they are shown, or
-    empty for all of them; ``offsets`` of the outputs, or empty: one after the other. ``limits``: what `jpeg_pixels`
-    takes: pixels of a warp's span, threads of a block, pixels that these take of a turned picture. Out come ``rows``,
-    ``shapes`` (height, width) and the exclusive sums of thread blocks, ``first``. Returns the elements up to the end of
-    the last output, and the thread blocks."""
+    """Fill the records of interleaved pixels.
+
+    ``windows`` [N, 4] (x0, y0, x1, y1) of images as they are shown, or empty for all of them; ``offsets`` of the
+    outputs, or empty: consecutive. ``limits`` of `jpeg_pixels`: pixels of a warp's span, threads per block, pixels of a
+    turned image per block. Results are ``rows``, ``shapes`` (height, width) and the exclusive sums of thread blocks,
+    ``first``. Return the elements up to the end of the last output, and the number of thread blocks."""
     span, threads, chunk = limits
     elements, end, blocks = np.int64(0), np.int64(0), np.int64(0)
     for i in range(len(status)):
@@ -636,7 +643,7 @@ def plan_pixels(
         end = max(end, row.out + width * height * channels)
         first[i] = blocks
         if width * height > 0:
-            if across == 1 and down == 1 and not swap:  # a warp has a span of two rows
+            if across == 1 and down == 1 and not swap:  # a warp computes a span of two rows
                 spans = _ceil(width + (row.x & 3), span) * ((height + (row.y & 1) + 1) // 2)
                 blocks += _ceil(spans, threads // 32)
             else:

@@ -1,8 +1,8 @@
-"""JPEG files of a batch of images, as a loop without the GIL: byte for byte what libjpeg-turbo writes with its accurate
-DCT. Called by `encoders_cpu`; the CUDA encoder (jpeg_encode.cu) takes the same steps.
+"""Compiled loop that encodes a batch of images as JPEG files, without the GIL: byte for byte as libjpeg-turbo with its
+accurate DCT. Called by `encoders_cpu`; the CUDA encoder (jpeg_encode.cu) takes the same steps.
 
-An image goes through memory a row of MCUs at a time: planes of Y, Cb and Cr, coefficients, coded bits. With optimised
-Huffman tables the coefficients of all rows are there before the first is coded.
+An image is processed one row of MCUs at a time: planes of Y, Cb and Cr, coefficients, coded bits. With optimised
+Huffman tables, the coefficients of all rows are computed before the first row is coded.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from .tables import HEADER_ROOM
 U = np.uint64
 ZERO, ONE, BYTE = U(0), U(1), U(255)
 MCU_ROOM = 6 * 2 * 209
-"""Bytes of an MCU, at most: six blocks, 27 bits for a DC coefficient and 26 for each AC one, FF 00 for each FF."""
+"""Maximum bytes of an MCU: six blocks, 27 bits for a DC coefficient and 26 for each AC one, FF 00 for each FF."""
 SLACK = 2 * PIXELS
-"""Bytes that are written after the end of a row of samples."""
+"""Bytes beyond the end of a row of samples that may be written."""
 SET = 4 * 256
-"""Symbols of all Huffman tables: DC and AC of luminance, DC and AC of chrominance."""
+"""Number of symbols of all Huffman tables: DC and AC of luminance, DC and AC of chrominance."""
 
 
 @njit(nogil=True, cache=True)
 def work_bytes(shapes: Any, h: Any, v: Any, optimize: Any) -> Any:
-    """Bytes of memory that `encode_images` works in, for images of ``shapes`` [N, 3]."""
+    """Return the bytes of scratch memory of `encode_images` for images of ``shapes`` [N, 3]."""
     largest = np.int64(0)
     for i in range(len(shapes)):
         height, width = np.int64(shapes[i, 0]), np.int64(shapes[i, 1])
@@ -52,7 +52,7 @@ def work_bytes(shapes: Any, h: Any, v: Any, optimize: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _pitch(across: Any, h: Any) -> Any:
-    """Bytes between rows of samples, for ``across`` MCUs."""
+    """Return the bytes from one row of samples to the next, for ``across`` MCUs."""
     return -(-8 * h * across // PIXELS) * PIXELS + SLACK
 
 
@@ -61,14 +61,14 @@ def encode_images(
     pixels: Any, offsets: Any, shapes: Any, fit: Any, first: Any, sampling: Any, optimize: Any, quant: Any, codes: Any,
     headers: Any, header_sizes: Any, dimensions: Any, work: Any, out: Any, places: Any, sizes: Any,
 ) -> Any:  # fmt: skip
-    """Encode the images from number ``first`` on that are ``fit`` (bool[N]) and whose files ``out`` (uint8) has room
-    for. Returns the number of the first one that it has no room for, and the bytes written.
+    """Encode images from number ``first`` on that are ``fit`` (bool[N]), as long as their files fit into ``out``
+    (uint8). Return the number of the first one that does not fit, and the bytes written.
 
-    ``pixels``: the address of which an image's bytes begin ``offsets`` [N] behind; ``shapes`` [N, 3]. ``sampling``: h
-    and v of colour. ``quant``: `quantisers`; ``codes`` uint32[1024]: length << 16 | code of each symbol; ``headers``
-    uint8[2, HEADER_ROOM], of colour and of gray, up to the coded bits, or with ``optimize`` up to the Huffman tables;
-    the places in them of height and width are ``dimensions``. ``work``: see `work_bytes`. ``places`` int64[N] and
-    ``sizes`` int32[N, 1] become those of the files in ``out``."""
+    ``pixels``: the address from which an image's bytes begin ``offsets`` [N] further on; ``shapes`` [N, 3].
+    ``sampling``: h and v of colour. ``quant``: `quantisers`; ``codes`` uint32[1024]: length << 16 | code of each
+    symbol; ``headers`` uint8[2, HEADER_ROOM], for colour and for gray, up to the coded bits, or with ``optimize`` up to
+    the Huffman tables; ``dimensions``: offsets of height and width in them. ``work``: see `work_bytes`. ``places``
+    int64[N] and ``sizes`` int32[N, 1] become offset and size of each file in ``out``."""
     end = np.int64(0)
     own = np.empty(SET, np.uint32)
     counts = np.zeros((4, 257), np.int64)
@@ -132,8 +132,9 @@ def encode_images(
 def _fill(
     source: Any, height: Any, width: Any, gray: Any, h: Any, v: Any, my: Any, pitch: Any, mcus_x: Any, planes: Any
 ) -> None:
-    """Samples of a row of MCUs: 8 * v rows of Y, then 8 of Cb and 8 of Cr, ``pitch`` apart. Beyond the right border the
-    last pixel is repeated, beyond the lower one the last row of samples of each component, downsampled or not."""
+    """Compute the samples of a row of MCUs: 8 * v rows of Y, then 8 of Cb and 8 of Cr, ``pitch`` apart. Beyond the
+    right border the last pixel is repeated, below the lower one the last row of samples of each component, downsampled
+    or not."""
     wide = 8 * h * mcus_x
     blue, red = planes + U(8 * v * pitch), planes + U((8 * v + 8) * pitch)
     full = planes + U((8 * v + 16) * pitch)  # two rows of Cb, then two of Cr, before they are halved
@@ -160,13 +161,13 @@ def _fill(
                     put_u8(few + U(x), u8_at(line + U(x)))
                 line = few
             for x in range(0, max(width - PIXELS, 0) + PIXELS, PIXELS):
-                x = max(min(x, width - PIXELS), 0)  # the last ones again, with what is left
+                x = max(min(x, width - PIXELS), 0)  # the last group overlaps the one before it
                 rgb_to_ycc(line + U(3 * x), luma + U(x), cb + U(x), cr + U(x))
             _extend(luma, width, wide)
             _extend(cb, width, wide)
             _extend(cr, width, wide)
         if h == 2 and not gray:
-            last = U((v - 1) * pitch)  # with v == 1 both rows are the same one
+            last = U((v - 1) * pitch)  # with v == 1, both rows are the same
             for x in range(0, wide // 2, PIXELS):
                 one, other = full + U(2 * x), full + U(v * pitch + 2 * x)
                 halve(one, one + last, to_blue + U(x), v - 1, 2)
@@ -194,8 +195,8 @@ def _transform(
     planes: Any, pitch: Any, gray: Any, h: Any, v: Any, my: Any, mcus_x: Any, height: Any, width: Any, quant: Any,
     coefficients: Any,
 ) -> None:  # fmt: skip
-    """Coefficients of a row of MCUs, in the order in which they are coded. Blocks beyond the image that fill up an MCU
-    have no AC coefficients, and the DC coefficient of the block before."""
+    """Compute the coefficients of a row of MCUs, in the order in which they are coded. Blocks beyond the image that
+    fill up an MCU have no AC coefficients, and the DC coefficient of the previous block."""
     across, down = -(-width // 8), -(-height // 8)
     tables = U(quant.ctypes.data)
     step = U(pitch)
@@ -222,9 +223,9 @@ def _transform(
 
 @njit(nogil=True, cache=True)
 def _code(coefficients: Any, gray: Any, h: Any, v: Any, mcus: Any, codes: Any, behind: Any, state: Any) -> Any:
-    """Code the blocks of ``mcus`` MCUs (T.81, F.1.2). ``codes``, ``behind``: addresses, of the tables and of the end of
-    the room. ``state``: bits that are yet to be written, how many, the last DC coefficients, where to write. Returns
-    whether there was room, and the state after it."""
+    """Code the blocks of ``mcus`` MCUs (T.81, F.1.2). ``codes``, ``behind``: addresses of the tables and of the end of
+    the output. ``state``: pending bits, their number, the last DC coefficients, the address to write to. Return whether
+    there was space, and the new state."""
     bits, held, last_y, last_b, last_r, at = state
     luma = h * v
     block = coefficients
@@ -263,8 +264,8 @@ def _code(coefficients: Any, gray: Any, h: Any, v: Any, mcus: Any, codes: Any, b
 
 @njit(nogil=True, cache=True)
 def _put(table: Any, zeros: Any, value: Any, bits: Any, held: Any, at: Any) -> Any:
-    """Append a symbol: ``zeros``, with the number of bits of ``value``, and these; then write 32 bits, if that many are
-    ``held``. ``table``: an address."""
+    """Append a symbol (``zeros`` and the number of bits of ``value``) and these bits; then write 32 bits, if that many
+    are ``held``. ``table``: an address."""
     size = bit_length(U(abs(value)))
     entry = u32_at(table + U(4) * (zeros | size))
     length = entry >> U(16)
@@ -284,7 +285,7 @@ def _put(table: Any, zeros: Any, value: Any, bits: Any, held: Any, at: Any) -> A
 
 @njit(nogil=True, cache=True)
 def _holds_ff(word: Any) -> Any:
-    """A byte of a word of 32 bits is FF."""
+    """Return whether a byte of a 32-bit word is FF."""
     other = word ^ U(0xFFFFFFFF)
     return (other - U(0x01010101)) & word & U(0x80808080) != ZERO
 
@@ -308,7 +309,7 @@ def _stuffed(word: Any, at: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _finish(state: Any) -> Any:
-    """Write the bits that are left, filled up with ones, and EOI. Returns the address after it."""
+    """Write the remaining bits, filled up with ones, and EOI. Return the address after it."""
     bits, held, _, _, _, at = state
     fill = -held % 8
     bits = bits << U(fill) | (ONE << U(fill)) - ONE
@@ -331,7 +332,7 @@ def _finish(state: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _count(coefficients: Any, gray: Any, h: Any, v: Any, mcus: Any, counts: Any) -> None:
-    """How often each symbol occurs: ``counts`` [table, symbol]."""
+    """Count the occurrences of each symbol in ``counts`` [table, symbol]."""
     counts[:] = 0
     luma = h * v
     last_dc = np.zeros(3, np.int64)
@@ -360,8 +361,8 @@ def _count(coefficients: Any, gray: Any, h: Any, v: Any, mcus: Any, counts: Any)
 
 @njit(nogil=True, cache=True)
 def _write_tables(counts: Any, gray: Any, codes: Any, at: Any) -> Any:
-    """Make Huffman tables for ``counts`` (T.81, K.2, with libjpeg's choice among equals): ``codes`` uint32[1024], and
-    at the address ``at`` their DHT segments and the scan's header. Returns the address after it."""
+    """Compute Huffman tables for ``counts`` (T.81, K.2, with libjpeg's choice among equal counts): ``codes``
+    uint32[1024], and at the address ``at`` their DHT segments and the scan's header. Return the address after it."""
     codes[:] = 0
     lengths, of_length = np.empty(257, np.int64), np.empty(64, np.int64)
     for table in range(2 if gray else 4):
@@ -370,7 +371,7 @@ def _write_tables(counts: Any, gray: Any, codes: Any, at: Any) -> Any:
         at += 21
         for length in range(1, 17):
             put_u8(U(begin + 4 + length), U(of_length[length]))
-        # Symbols in the order of the lengths that they had before these were limited, then of their numbers.
+        # Symbols are ordered by their length before the limit of 16 bits, then by their number.
         length, left = 1, of_length[1]
         for before in range(1, lengths.max() + 1):
             for symbol in range(256):
@@ -406,9 +407,9 @@ def _write_tables(counts: Any, gray: Any, codes: Any, at: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _code_lengths(counts: Any, lengths: Any, of_length: Any) -> None:
-    """Code lengths of symbols that occur ``counts`` [257] times, changed here: ``lengths`` [257] before they are
-    limited to 16 bits, 0 for symbols without a code; ``of_length`` [64]: how many codes have each length after it.
-    Symbol 256 takes the code of ones alone, which files must not hold."""
+    """Compute code lengths of symbols that occur ``counts`` [257] times, which are overwritten: ``lengths`` [257]
+    before the limit of 16 bits, 0 for symbols without a code; ``of_length`` [64]: number of codes of each length after
+    it. Symbol 256 gets the code of all ones, which files must not contain."""
     counts[256] = 1
     lengths[:] = 0
     of_length[:] = 0
@@ -435,7 +436,7 @@ def _code_lengths(counts: Any, lengths: Any, of_length: Any) -> None:
     for symbol in range(257):
         if lengths[symbol]:
             of_length[min(lengths[symbol], 63)] += 1
-    for i in range(63, 16, -1):  # no code longer than 16 bits (T.81, figure K.3)
+    for i in range(63, 16, -1):  # no code may be longer than 16 bits (T.81, figure K.3)
         while of_length[i]:
             j = i - 2
             while of_length[j] == 0:

@@ -1,8 +1,9 @@
-"""Steps of a JPEG encoder on the CPU on many values at once: colour, halved chroma, the forward DCT and quantisation of
-a block. LLVM's vector types compile for every processor. Called by `encode_cpu`.
+"""Vectorised steps of a JPEG encoder on the CPU: colour, halved chroma, the forward DCT and quantisation of a block.
+
+LLVM's vector types compile for every processor. Called by `encode_cpu`.
 """
 
-# What Numba compiles carries no types.
+# Functions that Numba compiles have no type annotations.
 # mypy: allow-untyped-defs, allow-untyped-calls
 # ruff: noqa: ARG001
 
@@ -33,11 +34,11 @@ from .simd_cpu import (
 )
 
 PIXELS = 32
-"""Pixels that `rgb_to_ycc` converts, and samples that `halve` makes, in one call."""
+"""Pixels that `rgb_to_ycc` converts, and samples that `halve` produces, in one call."""
 
 
 def _bit_length(_typing, value):
-    """Number of bits of a uint64 without its leading zeros."""
+    """Return the number of bits of a uint64 without its leading zeros."""
 
     def generate(_context, builder, _signature, args):
         zeros = builder.ctlz(args[0], ir.Constant(ir.IntType(1), 0))
@@ -53,10 +54,10 @@ bit_length: Any = intrinsic(_bit_length)
 
 
 def _rgb_to_ycc(_typing, source, luma, blue, red):
-    """Convert PIXELS pixels R, G, B at ``source`` to their Y, Cb and Cr: addresses.
+    """Convert PIXELS pixels R, G, B at ``source`` to their Y, Cb and Cr; all arguments are addresses.
 
     JFIF's BT.601 in 16-bit fixed point; the constants and their rounding are libjpeg's. 38470 does not fit a
-    multiplication of 16 bits: it is 22086 and 16384, the latter with the blue.
+    multiplication of 16 bits: it is split into 22086 and 16384, the latter multiplied together with blue.
     """
 
     def generate(context, builder, _signature, args):
@@ -93,8 +94,9 @@ rgb_to_ycc: Any = intrinsic(_rgb_to_ycc)
 
 
 def _halve(_typing, upper, lower, target, even, odd):
-    """Average 2 x 2 samples of two rows to PIXELS samples at ``target``: addresses. ``even`` and ``odd`` (int64) are
-    added to the sums of four in turn, before they are divided: libjpeg rounds halves up and down, column by column."""
+    """Average 2 x 2 samples of two rows to PIXELS samples at ``target``; the first three arguments are addresses.
+    ``even`` and ``odd`` (int64) are added alternately to the sums of four before the division: libjpeg rounds halves up
+    and down, column by column."""
 
     def generate(context, builder, _signature, args):
         short = _vector(_I16, PIXELS)
@@ -123,12 +125,12 @@ halve: Any = intrinsic(_halve)
 _ROWS = (0, 4, 1, 5, 2, 6, 3, 7)
 """Rows, or columns, in the order in which four vectors hold them, two each."""
 _PLACES = [_ROWS.index(k // 8) * 8 + k % 8 for k in _ZIGZAG]
-"""Zig-zag index to the place of a coefficient in those four vectors."""
+"""Place of each zig-zag index's coefficient in those four vectors."""
 
 
 def _odd_part(d: list[int]) -> list[int]:
-    """Libjpeg's accurate integer DCT in one dimension ("islow": Loeffler, Ligtenberg and Moschytz 1989, 13-bit
-    constants), scaled by 2^13: results 1, 3, 5 and 7, from the differences x[k] - x[7 - k]."""
+    """Compute results 1, 3, 5 and 7 of libjpeg's accurate integer DCT in one dimension ("islow": Loeffler, Ligtenberg
+    and Moschytz 1989, 13-bit constants), scaled by 2^13, from the differences x[k] - x[7 - k]."""
     z5 = sum(d) * 9633  # 1.175875602
     z1, z2 = (d[3] + d[0]) * -7373, (d[2] + d[1]) * -20995  # 0.899976223, 2.562915447
     z3, z4 = (d[3] + d[1]) * -16069 + z5, (d[2] + d[0]) * -3196 + z5  # 1.961570560, 0.390180644
@@ -141,15 +143,15 @@ def _odd_part(d: list[int]) -> list[int]:
 
 
 _ODD = [_odd_part([int(i == k) for i in range(4)]) for k in range(4)]
-"""Factors of each difference in the odd results. Whole numbers are multiplied and added without a loss: each result is
-a sum of products with these 16-bit numbers."""
+"""Factors of each difference in the odd results. Integers are multiplied and added exactly, so each result is a sum of
+products with these 16-bit numbers."""
 _EVEN = ((4433 + 6270, 4433), (4433, 4433 - 15137))
 """Factors of the two inner sums in results 2 and 6: 0.541196100, 0.765366865, 1.847759065."""
 
 
 def _transposed(builder, x):
-    """Transpose: from four vectors of rows (0, 4), (1, 5), (2, 6), (3, 7) to the columns (0, 1), (2, 3), (5, 4),
-    (7, 6)."""
+    """Transpose: from four vectors of rows (0, 4), (1, 5), (2, 6), (3, 7) to the columns (0, 1), (2, 3), (5, 4), (7,
+    6)."""
     low16 = [k for lane in (0, 8) for i in range(lane, lane + 4) for k in (i, 16 + i)]
     high16 = [k + 4 for k in low16]
     x = [_shuffle(builder, x[a], x[a + 1], half) for a in (0, 2) for half in (low16, high16)]
@@ -169,21 +171,21 @@ def _half(builder, value, k):
 
 
 def _paired(builder, value):
-    """The numbers of the two halves in turn."""
+    """Return the numbers of the two halves alternately."""
     return _shuffle(builder, value, value, [k for i in range(8) for k in (i, 8 + i)])
 
 
 def _two(builder, a, b, shift):
-    """Two vectors of int32[8], rounded to int16 after ``shift`` bits, one after the other."""
+    """Return two vectors of int32[8], rounded to int16 after ``shift`` bits, as one."""
     a, b = (builder.ashr(builder.add(v, _splat(_I32, 8, 1 << (shift - 1))), _splat(_I32, 8, shift)) for v in (a, b))
     both = builder.bitcast(_pack(builder, a, b, signed=True), _vector(_I64, 4))
     return builder.bitcast(_shuffle(builder, both, both, [0, 2, 1, 3]), _vector(_I16, 16))
 
 
 def _pass(builder, x, shift, scale):
-    """One dimension of the transform of eight vectors, which come as pairs (0, 1), (2, 3), (5, 4), (7, 6); of the
-    results the pairs (0, 4), (1, 5), (2, 6), (3, 7), divided by 2^``shift``. ``scale`` does so to results 0 and 4,
-    which come without the factor 2^13."""
+    """Compute one dimension of the transform of eight vectors, given as pairs (0, 1), (2, 3), (5, 4), (7, 6). Return
+    the results as pairs (0, 4), (1, 5), (2, 6), (3, 7), divided by 2^``shift``. ``scale`` divides results 0 and 4,
+    which lack the factor 2^13."""
     p, q, s, r = x
     sums, differences = [builder.add(p, r), builder.add(q, s)], [builder.sub(p, r), builder.sub(q, s)]
     turned = _shuffle(builder, sums[1], sums[1], [*range(8, 16), *range(8)])
@@ -210,9 +212,9 @@ def _pass(builder, x, shift, scale):
 
 def _forward_dct(_typing, source, pitch, tables, target):
     """Transform and quantise the 8 x 8 samples at ``source``, rows ``pitch`` bytes apart, to 64 int16 at ``target`` in
-    the order of a zig-zag. ``tables``: `quantisers`. All but ``pitch`` are addresses.
+    zig-zag order. ``tables``: `quantisers`. All arguments but ``pitch`` are addresses.
 
-    Between the passes two extra bits are kept, as in libjpeg.
+    Two extra bits are kept between the passes, as in libjpeg.
     """
 
     def generate(context, builder, _signature, args):
@@ -255,11 +257,11 @@ forward_dct: Any = intrinsic(_forward_dct)
 
 
 def quantisers(tables: npt.NDArray[np.int64]) -> npt.NDArray[np.uint16]:
-    """uint16[T, 3, 64] for `forward_dct`, of tables int64[T, 64] in zig-zag order: half of each divisor, and two
-    factors; the upper halves of products with both are exact quotients of numbers below 2^15.
+    """Return uint16[T, 3, 64] for `forward_dct`, from tables int64[T, 64] in zig-zag order: half of each divisor, and
+    two factors; the upper halves of products with both are exact quotients of numbers below 2^15.
 
-    The divisor d is eight times the table's entry, by which the transform's results are too large. With 2^s < d <=
-    2^(s + 1) the factors are 2^(16 + s) / d, rounded up, and 2^(16 - s).
+    The divisor d is eight times the table's entry, because the transform's results are eight times too large. With 2^s
+    < d <= 2^(s + 1) the factors are 2^(16 + s) / d, rounded up, and 2^(16 - s).
     """
     divisor = 8 * tables
     s = np.frompyfunc(lambda d: (int(d) - 1).bit_length() - 1, 1, 1)(divisor).astype(np.int64)

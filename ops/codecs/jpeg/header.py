@@ -265,8 +265,8 @@ def decoded_shapes(height: Any, width: Any, channels: Any, fixed: Any, good: Any
 
 @numba.njit(nogil=True, cache=True)
 def _walk_all(buffer, offsets, sizes, table, scans, whole):  # type: ignore[no-untyped-def]
-    """Read all headers. Return how many rows the table of scans has, or would have; ``whole``: walk files to their
-    end."""
+    """Read the headers of all images into ``table``, and, if ``whole``, walk progressive files to their end. Return the
+    number of rows that the table of scans has, or would need."""
     tables, known = np.empty((3, 4), np.int32), np.empty((2, 4, 64), np.int8)
     count: Any = np.int64(0)
     for i in range(len(offsets)):
@@ -286,7 +286,7 @@ def _walk_all(buffer, offsets, sizes, table, scans, whole):  # type: ignore[no-u
 
 @numba.njit(nogil=True, cache=True)
 def walking():  # type: ignore[no-untyped-def]
-    """Return scratch arrays for `head_of`."""
+    """Return three uninitialised scratch arrays for `head_of`: row, tables, known."""
     return np.empty(_COLUMNS, np.int32), np.empty((3, 4), np.int32), np.empty((2, 4, 64), np.int8)
 
 

@@ -28,7 +28,7 @@ from . import nvjpeg
 from .boundaries import Boundaries
 
 CUDA = "cuda"
-"""Name of the row in reports."""
+"""Name of the CUDA decoder's row of the decoder table in reports."""
 
 OUTPUT_TYPES = {
     DALIImageType.RGB: jpeg_gpu.RGB,
@@ -105,12 +105,12 @@ def cuda_decoder(lane: Lane) -> CudaDecoder:
 
 
 def makes(rules: Rules) -> bool:
-    """Return whether the kernels support ``rules``."""
+    """Return whether the kernels can produce images in the form that ``rules`` require."""
     return rules.output_type in OUTPUT_TYPES and rules.dtype == np.uint8
 
 
 def makes_four(rules: Rules) -> bool:
-    """Return whether the kernels support ``rules`` also for CMYK and YCCK."""
+    """Return whether the kernels can produce images as ``rules`` require also from CMYK and YCCK."""
     return rules.output_type is not DALIImageType.GRAY
 
 
@@ -159,7 +159,7 @@ class CudaWork(GpuWork):
     decode: jpeg_gpu.DecodePlan
     output: jpeg_gpu.Output
     indices: I64
-    """Images that were to be planned."""
+    """Indices in the batch of the images that `start` got to plan."""
 
     @property
     def nbytes(self) -> int:

@@ -1,6 +1,7 @@
-"""Plans of a JPEG's components on the CPU, and the way from them to pixels: planes of samples, upsampling, colour.
+"""Compiled functions that plan a JPEG's components on the CPU, and convert their samples to pixels: planes of samples,
+upsampling, colour.
 
-Shared by the decoders of scans (`baseline_cpu`, `progressive_cpu`), bit-identical to libjpeg-turbo's.
+Shared by the decoders of scans (`baseline_cpu`, `progressive_cpu`); bit-identical to libjpeg-turbo.
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ PART = np.dtype(
     [(name, np.int64) for name in ("h", "v", "across", "down", "width", "height", "top", "bottom", "left", "right")]
     + [(name, np.int64) for name in ("plane", "pitch", "ring", "dc_slot", "ac_slot", "previous")]
 )
-"""A component: sampling factors, pixels a sample covers, its size in samples, the blocks wanted (rows and columns from
-top and left to before bottom and right), the plane that holds rows of them for a while (row y at y & ring), its tables,
-its last DC value."""
+"""One component: sampling factors; pixels that a sample covers; its size in samples; the needed blocks (rows and
+columns from top and left to before bottom and right); the plane that buffers rows of them (row y at y & ring); its
+tables; its last DC value."""
 
 
 @njit(nogil=True, cache=True)
 def is_common(row: Any) -> Any:
-    """Gray, and YCbCr whose chroma is whole, halved in width, or halved in both; 8-bit quantisation."""
+    """Return whether an image has a supported form: gray, or YCbCr whose chroma is full size, halved in width, or
+    halved in both; 8-bit quantisation."""
     if row.quant_16bit != 0:
         return False
     if row.components == 1:
@@ -35,14 +37,16 @@ def is_common(row: Any) -> Any:
     h, v = row.h[0], row.v[0]
     plain = row.h[1] == 1 and row.v[1] == 1 and row.h[2] == 1 and row.v[2] == 1
     shape = (h == 1 and v == 1) or (h == 2 and v == 1) or (h == 2 and v == 2)
-    return plain and shape and (h == 1 or row.width > 4)  # libjpeg repeats the chroma of the narrowest
+    return plain and shape and (h == 1 or row.width > 4)  # libjpeg repeats the chroma of narrower images
 
 
 @njit(nogil=True, cache=True)
 def lay_out(row: Any, window: Any, channels: Any, h_max: Any, v_max: Any, parts: Any) -> Any:
-    """Lay out what is wanted of each component: the blocks that hold the window, and one sample more on each side where
-    upsampling reads it. Returns the bytes of all planes. They hold two rows of MCUs: pixels are made
-    when their MCUs have been read, but for the last row, which upsampling makes of the next MCUs, too."""
+    """Lay out the needed part of each component: the blocks that contain the window, and one sample more on each side
+    if upsampling reads it. Return the bytes of all planes.
+
+    Planes hold two rows of MCUs: pixels are computed when their MCUs have been read, except the last row, for which
+    upsampling also needs the next MCUs."""
     y0, x0, y1, x1 = window
     size = np.int64(0)
     for c in range(len(parts)):
@@ -67,8 +71,9 @@ def lay_out(row: Any, window: Any, channels: Any, h_max: Any, v_max: Any, parts:
 def write_line(
     y: Any, window: Any, parts: Any, planes: Any, lines: Any, room: Any, sums: Any, channels: Any, bgr: Any, target: Any
 ) -> None:  # fmt: skip
-    """Row y of the window, its first pixel to ``target``. ``planes``, ``lines`` (three of ``room`` bytes), ``sums`` and
-    ``target`` are addresses: a view of an array is a counted reference, which costs as much as a dozen pixels."""
+    """Write row y of the window, from its first pixel on, to ``target``. ``planes``, ``lines`` (three of ``room``
+    bytes), ``sums`` and ``target`` are addresses: a view of an array is a counted reference, which costs as much as a
+    dozen pixels."""
     x0, x1 = window[1], window[3]
     wide = x1 - x0
     luma = planes + U(_sample(parts[0], y, x0))
@@ -96,7 +101,7 @@ def write_line(
         third += U(x0 & 1)
     place = target if wide >= PIXELS else few
     for group in range(-(-wide // PIXELS)):
-        x = max(min(group * PIXELS, wide - PIXELS), 0)  # the last ones again, with what is left
+        x = max(min(group * PIXELS, wide - PIXELS), 0)  # the last group overlaps the one before it
         ycc_to_rgb(luma + U(x), second + U(x), third + U(x), place + U(3 * x), bgr)
     if wide < PIXELS:
         for k in range(3 * wide):
@@ -105,15 +110,15 @@ def write_line(
 
 @njit(nogil=True, cache=True)
 def _sample(part: Any, y: Any, x: Any) -> Any:
-    """Where sample (y, x) of a component lies in the planes."""
+    """Return the offset of sample (y, x) of a component in the planes."""
     return part.plane + (y & part.ring) * part.pitch + x - 8 * part.left
 
 
 @njit(nogil=True, cache=True)
 def _upsample(y: Any, x0: Any, x1: Any, part: Any, planes: Any, target: Any, sums: Any) -> None:
-    """Pixels from x0 (made even) to before x1 of row y of a component of half the width, and perhaps half the height:
-    libjpeg's fancy upsampling. That is a triangle filter, 3/4 of the nearer sample and 1/4 of the farther one in each
-    direction; the rounding constant alternates, and outside of the plane its border sample stands in."""
+    """Upsample row y of a component of half the width, and perhaps half the height, from x0 (made even) to before x1:
+    libjpeg's fancy upsampling. It is a triangle filter, 3/4 of the nearer sample and 1/4 of the farther one in each
+    direction; the rounding constant alternates, and beyond the plane its border sample is repeated."""
     begin, n = x0 // 2, (x1 - 1) // 2 - x0 // 2 + 1
     near = y // part.down
     far = near
@@ -122,13 +127,13 @@ def _upsample(y: Any, x0: Any, x1: Any, part: Any, planes: Any, target: Any, sum
     low, high = max(begin - 1, 0), min(begin + n, part.width - 1)  # columns, both included
     one, other = planes + U(_sample(part, near, low)), planes + U(_sample(part, far, low))
     blended = sums + U(2 * (low - (begin - 1)))
-    for k in range(0, high + 1 - low, PIXELS):  # and more than there are, after them
+    for k in range(0, high + 1 - low, PIXELS):  # and more samples than there are, beyond the end
         blend_rows(one + U(k), other + U(k), blended + U(2 * k))
     if low > begin - 1:
         put_i16(sums, u16_at(sums + U(2)))
     if high < begin + n:
         put_i16(sums + U(2 * n + 2), u16_at(sums + U(2 * n)))
-    # Where the height is whole, `near` and `far` are the same: four times the samples, and the constants.
+    # At full height `near` and `far` are the same: the sums are four times the samples, and the constants differ.
     even, odd = (8, 7) if part.down == 2 else (4, 8)
     blended = sums + U(2)
     for k in range(0, n, PIXELS):

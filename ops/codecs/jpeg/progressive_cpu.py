@@ -1,13 +1,13 @@
-"""Progressive JPEGs on the CPU, bit-identical to libjpeg-turbo's exact decode.
+"""Compiled decoder of progressive JPEGs on the CPU, bit-identical to libjpeg-turbo's exact decode.
 
-All scans are read into the coefficients of the whole picture, scan by scan as they come; blocks that hold wanted
-pixels are then transformed. `scans.walk_scans` has looked at how the scans build on each other: every coefficient is
-known to its last bit, so that nothing is to be guessed. Whatever looks unusual gets the status OTHER: libjpeg-turbo
-then has the last word. So this decoder may only be stricter, never more lenient.
+All scans are read into the coefficients of the whole image, in their order; blocks with needed pixels are then
+transformed. `scans.walk_scans` has checked how the scans build on each other: every coefficient is known to its last
+bit, so that nothing must be guessed. An image with anything unusual gets the status OTHER: libjpeg-turbo then decodes
+or rejects it. So this decoder may only be stricter, never more lenient.
 
 Names follow ITU-T T.81, annex G. Memory is read and written by address in the inner loops, with the bounds of
-`baseline_cpu`: a block takes at most MCU_BYTES of a scan, and what is left of it is looked at before each; places in a
-block come from a table, in which those after the last coefficient of the scan lead to the spare place of the block.
+`baseline_cpu`: a block takes at most MCU_BYTES of a scan, and the rest of the scan is checked before each; places in a
+block come from a table, in which those beyond the last coefficient of the scan lead to the spare place of the block.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ from .simd_cpu import (
 )
 
 _BLOCK = 72
-"""Coefficients from one block to the next: 64 in the order of the zig-zag, the spare place, and what aligns them."""
+"""Coefficients from one block to the next: 64 in zig-zag order, the spare place, and padding for alignment."""
 _BLOCK_BYTES = U(2 * _BLOCK)
 _SPARE = 64
 
 MOST_COEFFICIENTS = 1 << 26
-"""Bytes of the coefficients of one picture: those of 20 megapixels with halved chroma."""
+"""Maximum bytes of the coefficients of one image: those of 20 megapixels with halved chroma."""
 
 
 @njit(nogil=True, cache=True)
@@ -78,8 +78,8 @@ def decode_images(
     raw: Any, offsets: Any, sizes: Any, headers: Any, scans: Any, windows: Any, channels: Any, bgr: Any, dst: Any,
     origins: Any, pitches: Any, status: Any,
 ) -> None:  # fmt: skip
-    """Decode those of N images that have many scans and are not DONE. Arguments as of `baseline_cpu.decode_images`,
-    and the table of ``scans`` that the headers point to."""
+    """Decode those of N images that have many scans and are not DONE. Arguments as in `baseline_cpu.decode_images`, and
+    the table of ``scans`` to which the headers point."""
     most: Any = np.int64(0)
     for i in range(len(offsets)):
         if headers[i].status == MANY_SCANS and status[i] != DONE:
@@ -100,7 +100,7 @@ def decode_images(
         if not (inside and fits and known and is_common(row)):
             continue
         needed = _coefficients(row)
-        # A block takes a bit at least, of the first scan: a huge picture from a small file needs no memory.
+        # A block takes at least one bit of the first scan: a huge image in a small file needs no memory.
         if needed // _BLOCK > 8 * sizes[i] or 2 * needed > MOST_COEFFICIENTS:
             continue
         if len(coefficients) < needed:
@@ -116,7 +116,7 @@ def decode_images(
 
 @njit(nogil=True, cache=True)
 def _most(row: Any) -> Any:
-    """Sampling factors of the first component, which has the largest: 1, 1 where it is alone."""
+    """Return the sampling factors of the first component, which has the largest: 1, 1 if it is the only one."""
     if row.components == 1:
         return np.int64(1), np.int64(1)
     return np.int64(row.h[0]), np.int64(row.v[0])
@@ -124,7 +124,7 @@ def _most(row: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _coefficients(row: Any) -> Any:
-    """How many coefficients there are, the rest of each block's `_BLOCK` included."""
+    """Return the number of coefficients, including the padding of each block (`_BLOCK`)."""
     h, v = _most(row)
     mcus = -(-np.int64(row.width) // (8 * h)) * -(-np.int64(row.height) // (8 * v))
     return mcus * (h * v + (2 if row.components == 3 else 0)) * _BLOCK
@@ -139,7 +139,7 @@ def _decode(
     mcus_x, mcus_y = -(-np.int64(row.width) // (8 * h)), -(-np.int64(row.height) // (8 * v))
     parts = np.zeros(row.components, PART)
     held = lay_out(row, window, channels, h, v, parts)
-    begins, across = np.empty(4, np.int64), np.empty(4, np.int64)  # a component's first block, and blocks of a row
+    begins, across = np.empty(4, np.int64), np.empty(4, np.int64)  # a component's first block, and blocks per row
     blocks: Any = np.int64(0)
     for c in range(len(parts)):
         begins[c], across[c] = blocks, mcus_x * parts[c].h
@@ -206,7 +206,7 @@ def _dc_scan(
     scan: Any, parts: Any, begins: Any, across: Any, mcus_x: Any, units: Any, wide: Any, restart: Any, stream: Any,
     length: Any, ends: Any, codes: Any, limit: Any, delta: Any, symbols: Any, coefficients: Any,
 ) -> Any:  # fmt: skip
-    """The first scan of DC coefficients, or one bit more of each."""
+    """Read the first scan of DC coefficients, or a scan of one more bit of each."""
     start = U(stream.ctypes.data)
     interval, left = 0, (restart if restart > 0 else units)
     stop = start + U(ends[0] if len(ends) > 0 else length)
@@ -273,7 +273,7 @@ def _first_scan(
     scan: Any, first: Any, row_bytes: Any, units: Any, wide: Any, restart: Any, stream: Any, length: Any, ends: Any,
     codes: Any, entries: Any, order: Any, limit: Any, delta: Any, symbols: Any,
 ) -> Any:  # fmt: skip
-    """The first scan of AC coefficients of a component, whose blocks begin at address ``first``."""
+    """Read the first scan of AC coefficients of a component, whose blocks begin at address ``first``."""
     start, places = U(stream.ctypes.data), U(order.ctypes.data)
     table = U(entries.ctypes.data)
     interval, left = 0, (restart if restart > 0 else units)
@@ -281,7 +281,7 @@ def _first_scan(
     bits = big_endian_64(start)
     at, count = start + SEVEN, FULL
     low, begin, end = U(scan.low), U(scan.first), U(scan.last + 1)
-    run: Any = np.int64(0)  # blocks that are ended already
+    run: Any = np.int64(0)  # number of blocks that have ended already
     done: Any = np.int64(0)
     x: Any = np.int64(0)
     line = first
@@ -316,12 +316,12 @@ def _first_scan(
             bits |= big_endian_64(at) >> (count & LOW6)
             at += (~count >> THREE) & SEVEN
             count |= FULL
-            for _ in range(3):  # whose bits are there
+            for _ in range(3):  # their bits are available
                 entry = i32_at(table + ((bits >> SHIFT) << U(2)))
                 before = bits
                 value = last_value(bits, entry)
                 bits <<= U(entry) & LOW6
-                count -= U(entry)  # only its low bits are looked at
+                count -= U(entry)  # only its low bits are used
                 place = u8_at(places + index + ((U(entry) >> U(12)) & U(15)))
                 index += (U(entry) >> U(16)) & BYTE
                 put_i16(here + (u8_at(places + index - ONE) << ONE), U(value) << low)
@@ -359,16 +359,17 @@ def _first_scan(
     return rest >= 0 and rest < 8 and run == 0 and len(stream) + len(order) + len(entries) > 0
 
 
-# An entry of a refining scan's table: a symbol and its sign. Bits 0 ... 5: bits taken. 6: the block ends, and the bits
-# after the code, as many as 8 ... 11 say, tell how many blocks end with it. 12, 13: a new coefficient, positive or
-# negative. 16 ... 31: one bit, as high as the number of zeros before it; none where the block ends. An entry of 0 is no
-# symbol of such a scan, or too long for the table.
+# An entry of a refining scan's table describes a symbol and its sign. Bits 0 ... 5: bits consumed. 6: the block ends,
+# and the bits after the code, their number in 8 ... 11, tell how many blocks end with it. 12, 13: a new coefficient,
+# positive or negative. 16 ... 31: one bit, at the number of zeros before it; none if the block ends. An entry of 0 is
+# not a symbol of such a scan, or too long for the table.
 _ENDS, _PLUS, _MINUS, _NEW = U(1 << 6), U(12), U(13), U(3 << 12)
 
 
 @njit(nogil=True, cache=True)
 def _refining_entry(symbol: Any, length: Any, sign: Any) -> Any:
-    """The entry of a ``symbol`` of ``length`` bits, and of the ``sign`` that follows it if it is a coefficient's."""
+    """Return the entry of a ``symbol`` of ``length`` bits, and of the ``sign`` that follows it if it is a
+    coefficient's."""
     zeros, size = symbol >> 4, symbol & 15
     if size > 1:
         return np.int64(0)
@@ -379,7 +380,7 @@ def _refining_entry(symbol: Any, length: Any, sign: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _refining_entries(codes: Any, entries: Any) -> None:
-    """The table of the bits' first LOOKUP_BITS."""
+    """Compute the table of the next LOOKUP_BITS bits."""
     i: Any = np.int64(0)
     while i < ENTRIES:
         length, symbol = np.int64(codes[i]) & 255, np.int64(codes[i]) >> 8
@@ -395,7 +396,7 @@ def _refining_entries(codes: Any, entries: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def _refining_symbol(bits: Any, codes: Any, limit: Any, delta: Any, symbols: Any) -> Any:
-    """The entry of the symbol at the top of ``bits``, however long its code is; 0 for none."""
+    """Return the entry of the symbol at the top of ``bits``, however long its code is; 0 if there is none."""
     code = U(codes[bits >> SHIFT])
     if code == ZERO:
         code = long_code(bits, limit, delta, symbols)
@@ -407,8 +408,8 @@ def _refining_symbol(bits: Any, codes: Any, limit: Any, delta: Any, symbols: Any
 
 @njit(nogil=True, cache=True, forceinline=True)
 def _corrected(number: Any, corrections: Any, bits: Any, at: Any, count: Any) -> Any:
-    """``corrections`` and after them the next ``number`` bits; what is left: ``bits``, ``at``, ``count``."""
-    if number > U(32):  # more than there may be
+    """Append the next ``number`` bits to ``corrections``; return them and the new ``bits``, ``at``, ``count``."""
+    if number > U(32):  # more bits than are available
         corrections = corrections << U(32) | bits >> U(32)
         bits <<= U(32)
         count -= U(32)
@@ -425,7 +426,7 @@ def _refining_scan(
     scan: Any, first: Any, row_bytes: Any, units: Any, wide: Any, restart: Any, stream: Any, length: Any, ends: Any,
     codes: Any, entries: Any, limit: Any, delta: Any, symbols: Any,
 ) -> Any:  # fmt: skip
-    """One bit more of the AC coefficients of a component (G.1.2.3): new ones, and a bit for each that is not 0."""
+    """Read one more bit of the AC coefficients of a component (G.1.2.3): new ones, and a bit for each that is not 0."""
     start, table = U(stream.ctypes.data), U(entries.ctypes.data)
     interval, left = 0, (restart if restart > 0 else units)
     stop = start + U(ends[0] if len(ends) > 0 else length)
@@ -452,9 +453,9 @@ def _refining_scan(
             return False
         here = line + U(x) * _BLOCK_BYTES
         known = nonzero_mask(here) & band
-        ahead = band  # places that are still to come
+        ahead = band  # places that are still to be read
         plus, minus = ZERO, ZERO
-        corrections = ZERO  # a bit for each coefficient known, the first one highest
+        corrections = ZERO  # a bit per known coefficient, the first one highest
         while run == 0 and ahead != ZERO:
             bits |= big_endian_64(at) >> (count & LOW6)
             at += (~count >> THREE) & SEVEN
@@ -475,10 +476,10 @@ def _refining_scan(
                     count -= entry + more  # only its low bits are looked at
                     break
                 if place == ZERO and entry & _NEW != ZERO:
-                    return False  # a new coefficient after the last
+                    return False  # a new coefficient beyond the last
             bits <<= entry & LOW6
             count -= entry
-            before = place - ONE  # all, where there are not that many zeros
+            before = place - ONE  # all bits, if there are not that many zeros
             number = ones(known & ahead & before)
             corrections, bits, at, count = _corrected(number, corrections, bits, at, count)
             ahead &= ~(place | before)
@@ -491,7 +492,7 @@ def _refining_scan(
             corrections, bits, at, count = _corrected(ones(known & ahead), corrections, bits, at, count)
             run -= 1
         if corrections | plus | minus != ZERO:
-            # The shift by 64, where nothing is known, must give 0 as well.
+            # The shift by 64, if no coefficient is known, must also give 0.
             ordered = (mirrored(corrections) >> ONE) >> (LOW6 - ones(known))
             refine(here, deposit(ordered, known), plus, minus, step)
         x += 1
@@ -507,7 +508,7 @@ def _pixels(
     row: Any, window: Any, channels: Any, bgr: Any, block: Any, factors: Any, coefficients: Any, parts: Any,
     begins: Any, across: Any, mcus_y: Any, held: Any, dst: Any, origin: Any, pitch: Any,
 ) -> Any:  # fmt: skip
-    """From coefficients to the pixels of the window."""
+    """Compute the pixels of the window from the coefficients. Return the status."""
     planes = np.empty(held + PIXELS, np.uint8)
     room = window[3] - window[1] + 3 * PIXELS
     lines, sums = np.empty((3, room), np.uint8), np.empty(room // 2 + PIXELS, np.int16)
@@ -525,7 +526,7 @@ def _pixels(
                 here = first + U(begins[c] + y * across[c] + part.left) * _BLOCK_BYTES
                 target = planes_at + U(part.plane + (8 * y & part.ring) * part.pitch)
                 for _ in range(part.right - part.left):
-                    if nonzero_mask(here) <= ONE:  # nothing but DC: what the transform makes of it
+                    if nonzero_mask(here) <= ONE:  # only DC: the result of the transform is constant
                         dc = (np.int64(u16_at(here)) << np.int64(48)) >> np.int64(48)
                         value: Any = dc * np.int64(factors[c, 0])
                         if value < -LIMIT // 4 or value >= LIMIT // 4:

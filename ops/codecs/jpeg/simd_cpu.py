@@ -1,8 +1,9 @@
-"""Steps of a JPEG decoder on the CPU on many values at once: memory by address, the inverse DCT of a block, Y, Cb, Cr
-to R, G, B. LLVM's vector types compile for every processor, with registers of whatever width it has.
+"""Vectorised steps of a JPEG decoder on the CPU: memory by address, the inverse DCT of a block, Y, Cb, Cr to R, G, B.
+
+LLVM's vector types compile for every processor, with registers of whatever width it has.
 """
 
-# What Numba compiles carries no types.
+# Functions that Numba compiles have no type annotations.
 # mypy: allow-untyped-defs, allow-untyped-calls
 # ruff: noqa: ARG001
 
@@ -20,7 +21,8 @@ from ...compiled.target import compiles_with
 _I8, _I16, _I32, _I64 = (ir.IntType(n) for n in (8, 16, 32, 64))
 
 LIMIT = 8192
-"""Coefficients, and values between the passes, in [-LIMIT, LIMIT) neither wrap here nor in libjpeg-turbo's 16 bits."""
+"""Coefficients, and values between the passes, in [-LIMIT, LIMIT) overflow neither here nor in libjpeg-turbo's 16
+bits."""
 
 
 def _vector(kind: Any, n: int) -> Any:
@@ -62,7 +64,7 @@ def _loader(bits: int, big_endian: bool = False, signed: bool = False) -> Any:
 
 
 big_endian_64: Any = _loader(64, True)
-"""Eight bytes at an address as one number, the first byte highest."""
+"""Read eight bytes at an address as one number, the first byte highest."""
 u8_at: Any = _loader(8)
 u16_at: Any = _loader(16)
 u32_at: Any = _loader(32)
@@ -84,16 +86,16 @@ def _putter(bits: int) -> Any:
 
 
 put_u8: Any = _putter(8)
-"""The low 8 bits of a number to an address."""
+"""Write the low 8 bits of a number to an address."""
 put_i16: Any = _putter(16)
-"""The low 16 bits of a number to an address."""
+"""Write the low 16 bits of a number to an address."""
 put_u32: Any = _putter(32)
-"""The low 32 bits of a number to an address."""
+"""Write the low 32 bits of a number to an address."""
 put_u64: Any = _putter(64)
 
 
 def _zero_block(_typing, address):
-    """128 zeros at ``address``."""
+    """Write 128 zero bytes at ``address``."""
 
     def generate(context, builder, _signature, args):
         _store(builder, _splat(_I64, 16, 0), args[0])
@@ -106,7 +108,7 @@ zero_block: Any = intrinsic(_zero_block)
 
 
 def _copy_64(_typing, source, target):
-    """Copy 64 bytes; bit i of what is returned says that byte i is FF."""
+    """Copy 64 bytes; return a mask whose bit i says that byte i is FF."""
 
     def generate(_context, builder, _signature, args):
         values = _load(builder, args[0], _vector(_I8, 64))
@@ -120,7 +122,7 @@ copy_64: Any = intrinsic(_copy_64)
 
 
 def _lowest_bit(_typing, mask):
-    """Place of the lowest bit of ``mask``, which is not 0."""
+    """Return the index of the lowest set bit of ``mask``, which is not 0."""
 
     def generate(_context, builder, _signature, args):
         return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
@@ -132,7 +134,7 @@ lowest_bit: Any = intrinsic(_lowest_bit)
 
 
 def _nonzero_mask(_typing, address):
-    """Bit i: the int16 i of 64 from ``address`` on is not 0."""
+    """Return a mask whose bit i says that int16 i of the 64 from ``address`` on is not 0."""
 
     def generate(_context, builder, _signature, args):
         values = _load(builder, args[0], _vector(_I16, 64))
@@ -155,13 +157,13 @@ def _of_bits(name: str) -> Any:
 
 
 ones: Any = _of_bits("ctpop")
-"""How many bits of a number are 1."""
+"""Count the bits of a number that are 1."""
 mirrored: Any = _of_bits("bitreverse")
-"""A number with its highest bit lowest."""
+"""Reverse the bits of a number."""
 
 
 def _deposit(_typing, bits, places):
-    """The lowest ``bits`` to ``places``, a mask: its lowest bit says where the lowest one goes, and so on."""
+    """Move the lowest ``bits`` to the set bits of the mask ``places``, from the lowest on."""
 
     def generate(_context, builder, _signature, args):
         name = "llvm.x86.bmi.pdep.64"
@@ -173,7 +175,7 @@ def _deposit(_typing, bits, places):
 
 @njit(nogil=True, cache=True)
 def deposit_by_steps(bits: Any, places: Any) -> Any:
-    """`deposit` on processors that have no instruction for it."""
+    """Do the same as `deposit`, on processors that have no instruction for it."""
     found: Any = np.uint64(0)
     while places != np.uint64(0):
         lowest = places & (~places + np.uint64(1))
@@ -187,8 +189,8 @@ deposit: Any = intrinsic(_deposit) if compiles_with("bmi2") else deposit_by_step
 
 
 def _refine(_typing, address, more, plus, minus, step):
-    """Of the 64 int16 from ``address`` on, those of the mask ``more`` go ``step`` (int64) away from 0; others become
-    larger by it where ``plus`` says so, and smaller where ``minus`` does."""
+    """Refine 64 int16 from ``address`` on: those in the mask ``more`` move ``step`` (int64) away from 0; others grow by
+    it if ``plus`` says so, and shrink by it if ``minus`` does."""
 
     def generate(context, builder, _signature, args):
         kind = _vector(_I16, 16)
@@ -199,7 +201,7 @@ def _refine(_typing, address, more, plus, minus, step):
             return _shuffle(builder, one, one, [0] * 16)
 
         step = repeated(builder.trunc(args[4], _I16))
-        for part in range(4):  # a cast of a whole mask is compiled to instructions for each of its bits
+        for part in range(4):  # casting a whole mask compiles to instructions for each of its bits
             bits = (builder.trunc(builder.lshr(a, ir.Constant(_I64, 16 * part)), _I16) for a in args[1:4])
             more, plus, minus = (builder.icmp_signed("==", builder.and_(repeated(b), each), each) for b in bits)
             place = _plus(builder, args[0], 32 * part)
@@ -223,11 +225,10 @@ _ZIGZAG = (
     28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61,
     54, 47, 55, 62, 63,
 )  # fmt: skip
-"""Of a place in a zig-zag 8 * row + column (T.81, figure A.6)."""
+"""8 * row + column of each zig-zag index (T.81, figure A.6)."""
 
 _PAIRED = (0, 4, 2, 6, 1, 3, 5, 7)
-"""Rows, and columns, in the order in which `inverse_dct` takes them: those beside each other are multiplied and added
-at once."""
+"""Rows, and columns, in the order in which `inverse_dct` takes them: neighbours are multiplied and added together."""
 
 
 def _place(row: int, column: int) -> int:
@@ -236,12 +237,12 @@ def _place(row: int, column: int) -> int:
 
 
 PLACES = tuple(_place(*divmod(k, 8)) for k in _ZIGZAG)
-"""Of a place in a zig-zag that in a block for `inverse_dct`."""
+"""Place in a block for `inverse_dct` of each zig-zag index."""
 _AT = np.array(PLACES, np.int64)
 
 
 def _zigzag_to_block(_typing, source, target):
-    """Copy 64 int16 in the order of a zig-zag to ``target`` in that of `inverse_dct`."""
+    """Copy 64 int16 in zig-zag order to ``target`` in the order of `inverse_dct`."""
 
     def generate(context, builder, _signature, args):
         values = _load(builder, args[0], _vector(_I16, 64))
@@ -259,8 +260,8 @@ zigzag_to_block: Any = intrinsic(_zigzag_to_block)
 
 
 def _islow(x: list[int]) -> tuple[list[int], list[int]]:
-    """Libjpeg's accurate integer inverse DCT in one dimension ("islow": Loeffler, Ligtenberg and Moschytz 1989, 13-bit
-    constants), scaled by 2^13: of x[2] and x[6] what they add to the even part, and the odd part."""
+    """Compute libjpeg's accurate integer inverse DCT in one dimension ("islow": Loeffler, Ligtenberg and Moschytz 1989,
+    13-bit constants), scaled by 2^13: the contributions of x[2] and x[6] to the even part, and the odd part."""
     z1 = (x[2] + x[6]) * 4433  # 0.541196100
     even = [z1 + x[2] * 6270, z1 - x[6] * 15137]  # 0.765366865, 1.847759065
     z3, z4 = x[7] + x[3], x[5] + x[1]
@@ -279,11 +280,12 @@ def _islow(x: list[int]) -> tuple[list[int], list[int]]:
 
 
 _UNITS = [_islow([int(i == k) for i in range(8)]) for k in range(8)]
-"""Whole numbers are multiplied and added without a loss: each result is a sum of products with these 16-bit numbers."""
+"""Integers are multiplied and added exactly, so each result is a sum of products with these 16-bit numbers."""
 
 
 def _multiply_add(builder, pairs, first, second):
-    """Of int16[16] the sums of each two beside each other times ``first`` and ``second``: int32[8]."""
+    """Return int32[8]: for each pair of neighbours in int16[16], the sum of their products with ``first`` and
+    ``second``."""
     short, wide = _vector(_I16, 16), _vector(_I32, 8)
     if compiles_with("avx2"):
         name = "llvm.x86.avx2.pmadd.wd"
@@ -297,7 +299,8 @@ def _multiply_add(builder, pairs, first, second):
 
 
 def _pack(builder, a, b, signed):
-    """Two vectors, saturated to half as many bits a number, of each the lower half and then of each the upper half."""
+    """Saturate two vectors to half as many bits per number; return the lower half of each, then the upper half of
+    each."""
     kind, n = a.type.element, a.type.count
     half = ir.IntType(kind.width // 2)
     if compiles_with("avx2"):
@@ -317,8 +320,8 @@ def _pack(builder, a, b, signed):
 
 
 def _transform(builder, x, bias):
-    """`_islow` of eight vectors at once, which come in four ``x`` (int16[16]), rows beside each other as in `_PAIRED`.
-    Eight of int32[8], ``bias`` added."""
+    """Apply `_islow` to eight vectors at once, given as four ``x`` (int16[16]) with rows side by side as in `_PAIRED`.
+    Return eight int32[8] with ``bias`` added."""
     offset = _splat(_I32, 8, bias)
 
     def of_two(part, nth, which):
@@ -337,12 +340,12 @@ def _transform(builder, x, bias):
 
 
 def _inverse_dct(_typing, coefficients, factors, target, pitch, seen):
-    """A block of coefficients (int16[64], in the order of `PLACES`) times factors, transformed, to rows of uint8 at
-    ``target``, ``pitch`` apart. ``factors``: int16[2][64], the factors in the same order and eight times them. All but
-    ``pitch``, in bytes, are addresses.
+    """Multiply a block of coefficients (int16[64], in the order of `PLACES`) by factors and transform it, to rows of
+    uint8 at ``target``, ``pitch`` apart. ``factors``: int16[2][64], the factors in the same order, and eight times
+    them. All arguments but ``pitch``, in bytes, are addresses.
 
-    ``seen`` (uint16[2][16]) collects the bits of all values between, so that `in_range` can tell. Two extra bits are
-    kept between the passes, as in libjpeg.
+    ``seen`` (uint16[2][16]) collects the bits of all intermediate values for `in_range`. Two extra bits are kept
+    between the passes, as in libjpeg.
     """
 
     def generate(context, builder, _signature, args):
@@ -358,7 +361,7 @@ def _inverse_dct(_typing, coefficients, factors, target, pitch, seen):
             high = builder.trunc(builder.ashr(high, _splat(_I32, 16, 16)), short)
             products = builder.or_(products, builder.add(high, _splat(_I16, 16, 1)))
         x = [builder.ashr(v, _splat(_I32, 8, 11)) for v in _transform(builder, x, 1 << 10)]
-        # Two rows each: of the columns 0, 4, 2, 6 and then of the others. Columns that belong together stay so.
+        # Two rows each: of the columns 0, 4, 2, 6 and then of the odd ones. Columns of a pair stay together.
         x = [_pack(builder, x[k], x[k + 1], signed=True) for k in (0, 2, 4, 6)]
         for v in x:
             between = builder.or_(between, builder.add(v, _splat(_I16, 16, LIMIT)))
@@ -372,7 +375,7 @@ def _inverse_dct(_typing, coefficients, factors, target, pitch, seen):
         x = [builder.ashr(v, _splat(_I32, 8, 18)) for v in _transform(builder, x, (128 << 18) + (1 << 17))]
         x = [_pack(builder, x[k], x[k + 1], signed=True) for k in (0, 2, 4, 6)]
         parts = []
-        for k in (0, 2):  # columns 0 ... 3 and 4 ... 7, of each four rows
+        for k in (0, 2):  # columns 0 ... 3 and 4 ... 7, four rows of each
             both = _pack(builder, x[k], x[k + 1], signed=False)
             rows = [16 * half + 4 * column + row for half in (0, 1) for row in range(4) for column in range(4)]
             parts.append(builder.bitcast(_shuffle(builder, both, both, rows), _vector(_I32, 8)))
@@ -392,7 +395,7 @@ inverse_dct: Any = intrinsic(_inverse_dct)
 
 @njit(nogil=True, cache=True)
 def in_range(seen: Any) -> Any:
-    """No value of the blocks that `inverse_dct` has ``seen`` was out of [-LIMIT, LIMIT)."""
+    """Return whether all values of the blocks that `inverse_dct` has ``seen`` were in [-LIMIT, LIMIT)."""
     products: Any = np.uint16(0)
     between: Any = np.uint16(0)
     for k in range(16):
@@ -403,7 +406,8 @@ def in_range(seen: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def read_factors(data: Any, at: Any, factors: Any) -> Any:
-    """A quantisation table of 8 bits at data[at:] to ``factors`` (int16[128]) of `inverse_dct`. False where none is."""
+    """Read a quantisation table of 8 bits at data[at:] to ``factors`` (int16[128]) of `inverse_dct`. Return False if
+    there is none."""
     if at <= 0 or at + 64 > len(data):
         return False
     for k in range(64):
@@ -413,7 +417,7 @@ def read_factors(data: Any, at: Any, factors: Any) -> Any:
 
 
 def _to_bytes(builder, values):
-    """Integers saturated to uint8."""
+    """Return integers saturated to uint8."""
     kind = values.type
     for limit, smaller in ((0, True), (255, False)):
         bound = ir.Constant(kind, [limit] * kind.count)
@@ -425,11 +429,12 @@ def _to_bytes(builder, values):
 # -- colour -----------------------------------------------------------------------------------------------------------
 
 PIXELS = 32
-"""That `ycc_to_rgb` makes at once."""
+"""Pixels that `ycc_to_rgb` converts in one call."""
 
 
 def _blend_rows(_typing, near, far, target):
-    """PIXELS uint8 from ``near``, three times, and from ``far``, to int16 from ``target`` on: addresses."""
+    """Add three times PIXELS uint8 from ``near`` and those from ``far``; write int16 from ``target`` on. All arguments
+    are addresses."""
 
     def generate(context, builder, _signature, args):
         short = _vector(_I16, PIXELS)
@@ -444,8 +449,9 @@ blend_rows: Any = intrinsic(_blend_rows)
 
 
 def _blend_columns(_typing, sums, target, even, odd):
-    """Of PIXELS int16 from ``sums`` on (one lies before, and one after) twice as many uint8 from ``target`` on: each
-    three times, and the one before it and ``even``, or the one after it and ``odd`` (int64), divided by 16."""
+    """Blend PIXELS int16 from ``sums`` on (one more is before, and one after) to twice as many uint8 from ``target``
+    on: each three times, plus the one before it and ``even``, or the one after it and ``odd`` (int64), divided by
+    16."""
 
     def generate(context, builder, _signature, args):
         short, eight, four = _vector(_I16, PIXELS), _splat(_I16, PIXELS, 8), _splat(_I16, PIXELS, 4)
@@ -469,9 +475,9 @@ blend_columns: Any = intrinsic(_blend_columns)
 
 
 def _ycc_to_rgb(_typing, luma, blue, red, target, bgr):
-    """PIXELS pixels from addresses of their Y, Cb and Cr to interleaved R, G, B (or B, G, R) at ``target``.
+    """Convert PIXELS pixels from addresses of their Y, Cb and Cr to interleaved R, G, B (or B, G, R) at ``target``.
 
-    jdcolor's 16-bit constants, 1.40200, 0.34414, 0.71414 and 1.77200 times 2^16, less the whole numbers: what is left
+    jdcolor's 16-bit constants, 1.40200, 0.34414, 0.71414 and 1.77200 times 2^16, less their integer parts: the rest
     fits a multiplication of 16 bits. (2 c k >> 16) + 1 >> 1 is c k + 2^15 >> 16.
     """
 

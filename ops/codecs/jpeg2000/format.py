@@ -9,7 +9,7 @@ from ..format import Format, Header, Signature
 from ..pixels import Pixels, spread
 
 CODE = 6
-"""Number of JPEG 2000 in arrays of headers."""
+"""`Format.code` of JPEG 2000, which identifies the format in arrays of headers."""
 
 
 def probe(data: memoryview) -> Header:

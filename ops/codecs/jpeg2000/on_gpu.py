@@ -34,18 +34,18 @@ BLOCK = np.dtype(
     + [(n, np.int32) for n in ("pitch", "size", "width", "height", "kind", "planes", "passes")]
     + [("step", np.float32)]
 )
-"""One code block, as the kernels read it."""
+"""Structure that describes one code block to the kernels."""
 TILE = np.dtype(
     [("place", np.int64)]
     + [(n, np.int32) for n in ("pitch", "left", "top", "right", "bottom", "levels", "reversible", "unused")]
 )
-"""One component of a tile, as the kernels read it."""
+"""Structure that describes one component of a tile to the kernels."""
 PICTURE = np.dtype(
     [("place", np.int64), ("destination", np.int64)]
     + [(n, np.int32) for n in ("width", "height", "components", "y", "x", "shown_rows", "shown_columns")]
     + [(n, np.int32) for n in ("channels", "bgr", "mixed", "reversible", "unused")]
 )
-"""One image, as the kernels read it."""
+"""Structure that describes one image to the kernels."""
 SAMPLES = 1 << 28
 """Maximum samples of images that are decoded together, without those of the last one."""
 MOST = 1 << 25
@@ -54,7 +54,7 @@ _SOURCE = "jpeg2000.cu"
 _LANES = 8
 """Code blocks per warp, as in the kernel."""
 _BITS = 8
-"""Bits of a sample."""
+"""Bits per sample of the images that the GPU decodes."""
 _KINDS = np.array([0] + [1, 2, 3] * 12)
 """Kind of each band, as the kernels number them."""
 _LARGEST = (1 << 16) - 1
@@ -65,8 +65,8 @@ _THREADS, _EACH, _MANY = 256, 16, 1 << 14
 
 @dataclass(slots=True)
 class Coded:
-    """Code blocks of some images of a batch, which the GPU decodes. Coefficients and code blocks of the images are
-    consecutive. Created on the host by one task."""
+    """Code blocks of some images of a batch, for decoding on the GPU. Created on the host by one task. In each array,
+    the rows of one image follow those of the previous one."""
 
     owner: I64
     """[N] Index of each image in the batch."""
@@ -81,9 +81,9 @@ class Coded:
     of: I64
     """Index in the batch of each chunk's image."""
     samples: int
-    """Samples of all images."""
+    """Total number of samples of the images."""
     nbytes: int
-    """Bytes of all code blocks."""
+    """Total bytes of the code blocks."""
 
 
 def takes(rows: I64) -> npt.NDArray[np.bool_]:

@@ -13,7 +13,7 @@ from ..format import Format, Header, Signature
 from ..pixels import Pixels
 
 CODE = 1
-"""Number of PNG in arrays of headers."""
+"""`Format.code` of PNG, which identifies the format in arrays of headers."""
 _decoder: Any = Kernels(".decoder", __package__)
 
 

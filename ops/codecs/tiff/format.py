@@ -11,7 +11,7 @@ from ..format import Format, Header, Signature
 from ..pixels import Empty, Pixels, orient, spread
 
 CODE = 2
-"""Number of TIFF in arrays of headers."""
+"""`Format.code` of TIFF, which identifies the format in arrays of headers."""
 _decoder: Any = Kernels(".decoder", __package__)
 _packed: Any = Kernels(".packed", __package__)
 

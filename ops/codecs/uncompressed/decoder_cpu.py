@@ -170,7 +170,7 @@ def find(raw: Any, offsets: Any, sizes: Any, extents: Any, rows: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def _same(source: Any, target: Any, n: Any) -> None:
-    """Copy ``n`` bytes."""
+    """Copy ``n`` bytes from the address ``source`` to ``target``."""
     for k in range(0, n - 7, 8):
         put_u64(np.uint64(target + k), u64_at(np.uint64(source + k)))
     for k in range(n & ~7, n):

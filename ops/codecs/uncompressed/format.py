@@ -14,7 +14,7 @@ from ..format import Format, Header, Signature
 from ..pixels import Pixels, spread
 
 BMP, PNM = 3, 4
-"""Numbers of the formats in arrays of headers."""
+"""`Format.code` of BMP and PNM, which identify the formats in arrays of headers."""
 _decoder: Any = Kernels(".decoder", __package__)
 
 

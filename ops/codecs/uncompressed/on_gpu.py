@@ -17,7 +17,7 @@ from ..threaded_decode import ThreadedDecode
 from .decoder import BACKWARDS, FIRST, PITCH, STEP, places
 
 NAME = "cuda plain"
-"""Name of the row in reports."""
+"""Name of this row of the decoder table in reports."""
 _DEEP = (2, 6)
 """Bytes per pixel of images with 16 bits per channel."""
 

@@ -12,7 +12,7 @@ from ..format import Format, Header, Signature
 from ..pixels import Empty, Pixels, orient
 
 CODE = 5
-"""Number of WebP in arrays of headers."""
+"""`Format.code` of WebP, which identifies the format in arrays of headers."""
 _decoder: Any = Kernels(".decoder", __package__)
 
 

@@ -27,12 +27,12 @@ from . import decoder
 from .format import CODE
 
 NAME = "cuda webp"
-"""Name of the row in reports."""
+"""Name of this row of the decoder table in reports."""
 PICTURE = np.dtype(
     [(n, np.int64) for n in ("source", "size", "planes", "destination")]
     + [(n, np.int32) for n in ("width", "height", "y", "x", "shown_rows", "shown_columns", "bgr", "unused")]
 )
-"""One image, as the kernels read it."""
+"""Structure that describes one image to the kernels."""
 LONGEST = 4096
 """Maximum pixels of a side: the kernel keeps a row of macroblocks in shared memory."""
 LARGEST = 1 << 22
