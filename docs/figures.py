@@ -100,7 +100,7 @@ def chart(kind: str = "cpu-2cores") -> str:
     rows = results(kind)["rows"]
     parts = [f'<text class="head" x="12" y="22">{TITLE}</text>']
     largest = max(rows[row]["nvidia.dali"]["cpu_ms"] / rows[row]["dali_run"]["cpu_ms"] for row in CHART)
-    scale = (WIDTH - LEFT - 90) / largest
+    scale = (WIDTH - LEFT - 120) / largest
     y = 38
     for row, name in CHART.items():
         ours, dali = rows[row]["dali_run"], rows[row]["nvidia.dali"]
