@@ -1,6 +1,9 @@
 """Time that a new user waits: the first and the second job of 100 images, from a wheel and from a checkout.
 
-    python benchmarks/jobs/start_up.py [--wheel build/wheel/*.whl] [--checkout] [--repeats 3] [--json FILE]
+    python benchmarks/jobs/start_up.py [--wheel build/wheel/*.whl] [--checkout] [--install] [--limits] [--json FILE]
+
+`--install` is a clone installed by `pip install .` into an environment of its own. `--limits` runs the first job of a
+clone without network, without a home that can be written to, and without any other program (no C compiler).
 
 Each first job has a HOME of its own, no variable that names a cache, and (for the wheel) an environment of its own; the
 clock starts after pip's end. Prints wall time and processor time, including children's: on a busy machine processor
@@ -73,30 +76,58 @@ def of_checkout(folder: Path, repeats: int) -> list[dict[str, object]]:
     return jobs(command, folder, repeats, PYTHONPATH=path)
 
 
+def of_install(folder: Path, repeats: int) -> list[dict[str, object]]:
+    """A clone of what is committed, installed by pip into a new environment."""
+    subprocess.run(["git", "clone", "--quiet", ROOT, folder / "clone"], check=True)
+    return of_wheel(folder / "clone", folder, repeats)
+
+
+LIMITS: dict[str, tuple[list[str], dict[str, str]]] = {
+    "no network": (["unshare", "--map-root-user", "--net"], {}),
+    "no home": ([], {"HOME": "/proc/no-home"}),  # where nobody can make a folder
+    "no programs": ([], {"PATH": "/nonexistent"}),
+}
+"""What a machine may lack: the command that takes it away, and variables."""
+
+
+def of_limits(folder: Path, repeats: int) -> list[dict[str, object]]:
+    """The first job of a new clone on each machine that lacks something."""
+    found = []
+    for k, (limit, (before, variables)) in enumerate(LIMITS.items()):
+        clone = folder / str(k)
+        subprocess.run(["git", "clone", "--quiet", ROOT, clone / "clone"], check=True)
+        command = [*before, sys.executable, "-m", "dali_run.cli.main"]
+        more = {"PYTHONPATH": str(clone / "clone"), **variables}
+        timed([*command, "sample-data", "data", "--count", "100"], clone, clone / "home", **more)
+        found += [{**row, "job": f"{limit}, {row['job']}"} for row in jobs(command, clone, repeats, **more)]
+    return found
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--wheel", type=Path)
-    parser.add_argument("--checkout", action="store_true")
+    for name in ("--checkout", "--install", "--limits"):
+        parser.add_argument(name, action="store_true")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", type=Path)
-    told = parser.parse_args()
+    args = parser.parse_args()
+    measured = {"checkout": of_checkout, "install": of_install, "limits": of_limits}
+    names = [name for name in ("wheel", *measured) if getattr(args, name)] or ["wheel", "checkout"]
     found = {}
-    for name in ("wheel", "checkout"):
-        if getattr(told, name) or not (told.wheel or told.checkout):
-            with tempfile.TemporaryDirectory(prefix="start-up-") as scratch:
-                folder = Path(scratch)
-                if name == "wheel":
-                    (wheel,) = [told.wheel] if told.wheel else ROOT.glob("build/wheel/*.whl")
-                    found[name] = of_wheel(wheel.absolute(), folder, told.repeats)
-                else:
-                    found[name] = of_checkout(folder, told.repeats)
-    print(f"{'from':10}{'job':8}{'wall s':>8}{'processor s':>13}  said that it compiles")
+    for name in names:
+        with tempfile.TemporaryDirectory(prefix="start-up-") as scratch:
+            if name == "wheel":
+                (wheel,) = [args.wheel] if args.wheel else ROOT.glob("build/wheel/*.whl")
+                found[name] = of_wheel(wheel.absolute(), Path(scratch), args.repeats)
+            else:
+                found[name] = measured[name](Path(scratch), args.repeats)
+    print(f"{'from':10}{'job':20}{'wall s':>8}{'processor s':>13}  said that it compiles")
     for name, rows in found.items():
         for row in rows:
             said = "yes" if row["said"] else "no"
-            print(f"{name:10}{row['job']:8}{row['wall']:8.2f}{row['processor']:13.2f}  {said}")
-    if told.json:
-        told.json.write_text(json.dumps({"cores": len(os.sched_getaffinity(0)), "found": found}, indent=2) + "\n")
+            print(f"{name:10}{row['job']:20}{row['wall']:8.2f}{row['processor']:13.2f}  {said}")
+    if args.json:
+        args.json.write_text(json.dumps({"cores": len(os.sched_getaffinity(0)), "found": found}, indent=2) + "\n")
     return 0
 
 
