@@ -91,8 +91,8 @@ def command(
 ) -> None:
     """Measure how fast specs run on this machine.
 
-    Each graph runs over its data repeatedly, in new processes. The outputs are discarded; a spec's `write:` section is
-    not executed, except for its encoders.
+    Each graph runs over its data repeatedly, in new processes. The outputs stay on the device that computes them and
+    are discarded; a spec's `write:` section is not executed, except for its encoders.
 
     Exit status: 0 measured; 1 a setting failed, or is slower than the baseline allows; 2 wrong spec or usage.
 

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if sys.platform != "linux":
-    raise ImportError(  # before anything of Linux's own is missed: memfd, statx, SIGALRM
+    raise ImportError(  # checked first: later imports need memfd, statx, SIGALRM of Linux
         f"dali-run runs on Linux with glibc 2.28 or newer, on x86-64 and aarch64; this is {sys.platform}. "
         "On Windows run it in WSL 2, on macOS in a Linux container or virtual machine (docs/install.md)"
     )
@@ -108,7 +108,7 @@ _MEMBERS = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use: the command line must start without the engine."""
+    """Import modules and members on first use, because the command line must start without loading the engine."""
     if name in _MODULES:
         return import_module(f"{__name__}.{name}")
     if name in _MEMBERS:
@@ -121,7 +121,7 @@ def __dir__() -> list[str]:
 
 
 class _Folder(ModuleType):
-    """``ops.readers`` and its like as modules, so that they can be imported before the registry was asked."""
+    """Module for a folder of operators such as ``ops.readers``; it can be imported before the registry is loaded."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

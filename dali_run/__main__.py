@@ -1,4 +1,4 @@
-"""The command line as a module: ``python -m dali_run`` is ``dali-run``."""
+"""Run the command line as a module: ``python -m dali_run`` is the same as ``dali-run``."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The classes of results, under the name by which older programs import them, and DALI's functions of memory."""
+"""The classes of pipeline outputs, under the module name that older programs import, and DALI's memory functions."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ __all__ = [
 ]
 
 _factors = {"host": 1.1, "device": 1.1, "shrink": 0.5}
-"""As they were given; memory is sized by the data itself."""
+"""The factors that a program last set. They are only stored: the engine sizes memory by the data itself."""
 
 
 def GetCudaVersion() -> int:  # noqa: N802 - DALI's name
-    """The CUDA runtime's version as CUDA writes it (13000 is 13.0); -1 without CuPy or CUDA."""
+    """Return the version of the CUDA runtime as CUDA writes it (13000 is 13.0), or -1 without CuPy or CUDA."""
     try:
         import cupy
 
@@ -52,20 +52,20 @@ def __getattr__(name: str) -> Any:
 
 
 def GetCUDADeviceCount() -> int:  # noqa: N802 - DALI's name
-    """How many GPUs can be used."""
+    """Return the number of GPUs that can be used."""
     return gpu_count()
 
 
 def PreallocateDeviceMemory(bytes: int, device_id: int) -> None:  # noqa: N802 - DALI's name
-    """Without effect: the pool grows with the first batches and keeps what it has."""
+    """Do nothing: the memory pool grows with the first batches and keeps its memory."""
 
 
 def PreallocatePinnedMemory(bytes: int) -> None:  # noqa: N802 - DALI's name
-    """Without effect, as PreallocateDeviceMemory."""
+    """Do nothing, as PreallocateDeviceMemory."""
 
 
 def ReleaseUnusedMemory() -> None:  # noqa: N802 - DALI's name
-    """Give memory back to the system that CuPy's pools hold and nothing uses."""
+    """Return to the system the memory that CuPy's pools hold and nothing uses."""
     if gpu_count():
         import cupy
 
@@ -74,39 +74,39 @@ def ReleaseUnusedMemory() -> None:  # noqa: N802 - DALI's name
 
 
 def RestrictPinnedMemUsage() -> None:  # noqa: N802 - DALI's name
-    """Without effect: page-locked memory is on the account of `memory`."""
+    """Do nothing: the setting `memory` limits page-locked memory."""
 
 
 def SetHostBufferGrowthFactor(factor: float) -> None:  # noqa: N802 - DALI's name
-    """Without effect but on `GetHostBufferGrowthFactor`."""
+    """Store the factor for `GetHostBufferGrowthFactor`; it has no other effect."""
     _factors["host"] = factor
 
 
 def SetDeviceBufferGrowthFactor(factor: float) -> None:  # noqa: N802 - DALI's name
-    """Without effect but on `GetDeviceBufferGrowthFactor`."""
+    """Store the factor for `GetDeviceBufferGrowthFactor`; it has no other effect."""
     _factors["device"] = factor
 
 
 def SetBufferGrowthFactor(factor: float) -> None:  # noqa: N802 - DALI's name
-    """Both of them."""
+    """Store the factor for the host and for the GPU."""
     _factors["host"] = _factors["device"] = factor
 
 
 def SetHostBufferShrinkThreshold(fraction: float) -> None:  # noqa: N802 - DALI's name
-    """Without effect but on `GetHostBufferShrinkThreshold`."""
+    """Store the threshold for `GetHostBufferShrinkThreshold`; it has no other effect."""
     _factors["shrink"] = fraction
 
 
 def GetHostBufferGrowthFactor() -> float:  # noqa: N802 - DALI's name
-    """The factor that was set."""
+    """Return the factor that was last set for the host."""
     return _factors["host"]
 
 
 def GetDeviceBufferGrowthFactor() -> float:  # noqa: N802 - DALI's name
-    """The factor that was set."""
+    """Return the factor that was last set for the GPU."""
     return _factors["device"]
 
 
 def GetHostBufferShrinkThreshold() -> float:  # noqa: N802 - DALI's name
-    """The threshold that was set."""
+    """Return the threshold that was last set."""
     return _factors["shrink"]

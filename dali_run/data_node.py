@@ -1,4 +1,4 @@
-"""DataNode and newaxis, under the name of DALI's module."""
+"""The class DataNode and the constant newaxis; this module has the name of DALI's module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""external_source as a function and as a class, under the name of DALI's module."""
+"""external_source as a function and as a class; this module has the name of DALI's module."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """DALI's operators as functions, generated from the registry: fn.resize, fn.decoders.image, fn.readers.file, ...
 
-The stub beside this file, fn.pyi, spells them out for type checkers and editors.
+The stub file fn.pyi lists them for type checkers and editors.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .pipelines.python.functions import Namespace, operator_function
 _functions = Namespace(__name__, "", operator_function, str)
 sys.modules[f"{__name__}._conditional"] = _conditional
 for _path in ("auto_aug", "encoders", *FOLDERS):
-    # so that `import dali_run.fn.readers` works before the registry was asked
+    # so that `import dali_run.fn.readers` works before the registry is loaded
     _above, _, _last = _path.rpartition(".")
     _folder = Namespace(f"{__name__}.{_path}", f"{_path}.", operator_function, str)
     setattr(sys.modules[f"{__name__}.{_above}"] if _above else _functions, _last, _folder)

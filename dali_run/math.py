@@ -1,4 +1,4 @@
-"""DALI's functions of batches, element by element: math.sqrt(x), math.clamp(x, low, high), ..."""
+"""DALI's element-wise functions in a pipeline: math.sqrt(x), math.clamp(x, low, high), ..."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ min, max, atan2, pow, fpow = binary(calculate, __name__)
 
 
 def clamp(value: Any, lo: Any, hi: Any) -> DataNode:
-    """``value`` brought between ``lo`` and ``hi``."""
+    """Return ``value`` with every element limited to [``lo``, ``hi``]."""
     return calculate("clamp({}, {}, {})", value, lo, hi)

@@ -1,4 +1,4 @@
-"""pickle_by_value, for callbacks that worker processes cannot import."""
+"""pickle_by_value, which pickles callbacks that worker processes cannot import."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches and samples as data: what runs return, and what feed_input and sources take."""
+"""Classes for batches and samples: runs return them, and feed_input and sources accept them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Features of TFRecord files, by DALI's names: ``import dali_run.tfrecord as tfrec``.
+"""Features of TFRecord files, under DALI's names: ``import dali_run.tfrecord as tfrec``.
 
-What they return is what a spec says: ``{dtype: int64, shape: [1], default: -1}``.
+The functions return the mapping that a spec would hold: ``{dtype: int64, shape: [1], default: -1}``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ float32 = "float"
 
 
 def FixedLenFeature(shape: Any, dtype: str, default_value: Any = None) -> dict[str, Any]:  # noqa: N802 - DALI's name
-    """A feature with as many values in every record; ``default_value`` stands for a missing one, None rejects it."""
+    """Return a feature with the same number of values in every record.
+
+    A record without the feature gets ``default_value``; with None it is rejected.
+    """
     feature: dict[str, Any] = {"dtype": dtype, "shape": _plain(shape)}
     return feature if default_value is None else {**feature, "default": _plain(default_value)}
 
@@ -26,15 +29,16 @@ def VarLenFeature(  # noqa: N802 - DALI's name
     dtype: Any = None,
     default_value: Any = None,
 ) -> dict[str, Any]:
-    """A feature with any number of values, or rows of ``partial_shape``: ``VarLenFeature([shape,] dtype, default)``.
+    """Return a feature with any number of values, or of rows of ``partial_shape``: ``VarLenFeature([shape,] dtype,
+    default)``.
 
-    A missing feature has no values, whatever the default (as in DALI). Raises TypeError without a dtype.
+    A record without the feature has no values, whatever the default (as in DALI). Raises TypeError without a dtype.
     """
-    given = [a for a in args if a is not None]
-    if given and isinstance(given[0], (list, tuple)):
-        partial_shape = given.pop(0)
-    if given:
-        dtype = given.pop(0)
+    arguments = [a for a in args if a is not None]
+    if arguments and isinstance(arguments[0], (list, tuple)):
+        partial_shape = arguments.pop(0)
+    if arguments:
+        dtype = arguments.pop(0)
     del default_value
     if not isinstance(dtype, str):
         raise TypeError("VarLenFeature takes (dtype, default) or (partial shape, dtype, default)")

@@ -29,7 +29,7 @@ FLOAT64 = DALIDataType.FLOAT64
 BOOL = DALIDataType.BOOL
 STRING = DALIDataType.STRING
 DATA_TYPE = IMAGE_TYPE = INTERP_TYPE = DALIDataType.INT32
-"""Enumerations as data, which have types of their own in DALI."""
+"""The type of enumeration values as data; DALI has a separate type for each enumeration."""
 
 INTERP_NN = DALIInterpType.INTERP_NN
 INTERP_LINEAR = DALIInterpType.INTERP_LINEAR
@@ -45,7 +45,7 @@ YCbCr = DALIImageType.YCbCr
 ANY_DATA = DALIImageType.ANY_DATA
 
 CPU_ONLY_DEVICE_ID = -99999
-"""DALI's number for pipelines without a GPU; None says the same."""
+"""DALI's device number for pipelines without a GPU; None means the same."""
 
 NCHW = "CHW"
 NHWC = "HWC"
@@ -54,11 +54,11 @@ NFCHW = "FCHW"
 
 
 SAME = ""
-"""DALI's name for the layout of the input."""
+"""DALI's name for "the same layout as the input"."""
 
 
 class TensorLayout(str):
-    """The names of a tensor's dimensions, a letter each: a string, taken wherever one is."""
+    """The layout of a tensor as a string: one letter per dimension. It is accepted wherever a string is."""
 
     __slots__ = ()
 
@@ -67,14 +67,14 @@ class TensorLayout(str):
 
 
 class CUDAStream:
-    """A CUDA stream by its address, for `Tensor.copy_to_external` and the like."""
+    """A CUDA stream given by its address, for `Tensor.copy_to_external` and similar methods."""
 
     def __init__(self, ptr: int = 0) -> None:
         self._ptr = ptr
 
     @property
     def ptr(self) -> int:
-        """The address; 0 is the default stream."""
+        """The address of the stream; 0 is the default stream."""
         return self._ptr
 
 
@@ -82,8 +82,11 @@ def Constant(  # noqa: N802  # DALI's name
     value: Any, dtype: Any = None, shape: Sequence[int] | None = None, layout: str | None = None,
     device: str | None = None, name: str | None = None,
 ) -> Any:  # fmt: skip
-    """``value`` as a constant: a number for arithmetic, or with a shape, layout, device or name a batch of tensors. A
-    shape of a single element does not count, as in DALI."""
+    """Return ``value`` as a constant: a number for arithmetic or, with a shape, layout, device or name, a batch of
+    tensors.
+
+    As in DALI, a shape with a single element does not count.
+    """
     from .pipelines.python.data_node import ScalarConstant as Scalar
     from .pipelines.python.data_node import constant
 
@@ -94,7 +97,7 @@ def Constant(  # noqa: N802  # DALI's name
 
 
 def __getattr__(name: str) -> Any:
-    if name == "ScalarConstant":  # with the engine, which the command line must start without
+    if name == "ScalarConstant":  # it imports the engine, without which the command line must start
         from .pipelines.python.data_node import ScalarConstant
 
         return ScalarConstant
@@ -102,12 +105,12 @@ def __getattr__(name: str) -> Any:
 
 
 def to_dali_type(dtype: Any) -> DALIDataType:
-    """The type of a NumPy dtype."""
+    """Return the DALI type for a NumPy dtype."""
     return _from_numpy(dtype)
 
 
 def to_numpy_type(dtype: DALIDataType) -> type[Any]:
-    """NumPy's class of the numbers of a type, which makes such numbers when it is called."""
+    """Return NumPy's scalar class for a DALI type; calling it creates a number of that type."""
     return _to_numpy(dtype).type
 
 

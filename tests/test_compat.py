@@ -119,7 +119,8 @@ def test_what_is_missing_says_so_by_name(tmp_path: Path) -> None:
         "        continue\n"
         "    if module.__name__.startswith('nvidia.dali.'):\n"
         "        try: module.Thing\n"
-        "        except ImportError as e: assert str(e).startswith(f'nvidia.dali.{name}.Thing: DALI has it'), e\n"
+        "        except ImportError as e: assert str(e).startswith(f'nvidia.dali.{name}.Thing: DALI has this "
+        "name'), e\n"
         "        else: raise AssertionError(name)\n"
         "try: from nvidia.dali.sysconfig import get_lib_dir\n"
         "except ImportError as e: print(e)\n"
@@ -127,7 +128,7 @@ def test_what_is_missing_says_so_by_name(tmp_path: Path) -> None:
         "except ModuleNotFoundError as e: print(e)\n"
     )
     said = python("-c", program).stdout.splitlines()
-    assert said[0].startswith("nvidia.dali.sysconfig.get_lib_dir: DALI has it, dali_run has not")
+    assert said[0].startswith("nvidia.dali.sysconfig.get_lib_dir: DALI has this name, dali_run does not")
     assert said[1].startswith("there is no module 'nvidia.dali.nothing'")
 
 

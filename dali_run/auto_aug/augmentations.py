@@ -1,4 +1,5 @@
-"""The augmentations that the schemes choose from; ``shear_x.augmentation(mag_range=(0, 0.5))`` changes one."""
+"""The augmentations that the policies choose from. ``shear_x.augmentation(mag_range=(0, 0.5))`` returns a changed copy
+of one."""
 
 from ..ops.augment.suites import added as solarize_add_shift
 from ..ops.augment.suites import along_x as warp_x_param

@@ -1,4 +1,4 @@
-"""AutoAugment, see `auto_augment`."""
+"""AutoAugment; see the function `auto_augment`."""
 
 from ..pipelines.python.auto_aug.schemes import (
     apply_auto_augment,

@@ -1,4 +1,4 @@
-"""RandAugment, see `rand_augment`."""
+"""RandAugment; see the function `rand_augment`."""
 
 from ..pipelines.python.auto_aug.schemes import (
     apply_rand_augment,

@@ -1,4 +1,4 @@
-"""TrivialAugment, see `trivial_augment_wide`."""
+"""TrivialAugment; see the function `trivial_augment_wide`."""
 
 from ..pipelines.python.auto_aug.schemes import (
     apply_trivial_augment,

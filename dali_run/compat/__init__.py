@@ -1,7 +1,9 @@
-"""``import dali_run.compat`` as the first line of a program lets its ``import nvidia.dali`` import this package, DALI
-installed or not; ``python -m dali_run.compat train.py ARGUMENTS`` does so for a program as it is.
+"""Let programs that import ``nvidia.dali`` run on this package, whether DALI is installed or not.
 
-What DALI has and this package has not raises ImportError with its name when it is imported from there.
+Either ``import dali_run.compat`` in the first line of a program, or start the unchanged program with ``python -m
+dali_run.compat train.py ARGUMENTS``.
+
+If a program takes a name from ``nvidia.dali`` that this package does not have, it gets an ImportError with that name.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``python -m dali_run.compat [-m MODULE | PROGRAM] ARGUMENTS``: a program for DALI, run on this engine."""
+"""Run a program written for DALI on this engine: ``python -m dali_run.compat [-m MODULE | PROGRAM] ARGUMENTS``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _USAGE = "usage: python -m dali_run.compat (PROGRAM.py | -m MODULE) [ARGUMENT ..
 
 
 def main(arguments: list[str]) -> int:
-    """Run the program as Python would; its own exit code is raised as SystemExit."""
+    """Run the program as Python would. If it calls sys.exit, its SystemExit is passed on."""
     if not arguments or arguments[0] in ("-h", "--help"):
         (sys.stdout if arguments else sys.stderr).write(f"{_USAGE}\n")
         return 0 if arguments else 2

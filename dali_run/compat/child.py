@@ -1,5 +1,7 @@
-"""The main module of processes that a program for DALI spawns: the program's own, as `multiprocessing` runs it again
-there, with ``nvidia.dali`` being this package."""
+"""Main module of the processes that a program started by ``python -m dali_run.compat`` spawns.
+
+It makes ``nvidia.dali`` this package, then runs the program's main module as `multiprocessing` would.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,11 @@ from typing import Any
 from .importing import install
 
 _PROGRAM = "DALI_RUN_COMPAT_PROGRAM"
-"""The program's file, or a colon and its module."""
+"""Environment variable with the path of the program's file, or a colon and the name of its module."""
 
 
 def follow() -> None:
-    """Have processes that are spawned from now on begin with this module."""
+    """Let every process that is spawned from now on begin with this module."""
     prepare: Any = spawn.get_preparation_data
 
     def prepared(name: str) -> Any:

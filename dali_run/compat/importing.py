@@ -1,4 +1,4 @@
-"""The importer: ``nvidia.dali`` and what is below it are the modules of this package."""
+"""The import hook: ``nvidia.dali`` and its submodules become the modules of this package."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from ..ops.dali_names import dali_run_name
 
 DALI_VERSION = "2.4.0"
-"""The version of DALI whose names and results these are."""
+"""The version of DALI whose names and results this package reproduces."""
 _OURS = __name__.partition(".")[0]
 _THEIRS = "nvidia.dali"
 _NAMES = """
@@ -23,13 +23,13 @@ experimental.dynamic.capture experimental.dynamic.checkpoint experimental.dynami
 experimental.dynamic.pytorch.nodes experimental.dynamic.random internal python_function_plugin reducers sysconfig
 """
 _ABSENT = frozenset(_NAMES.split())
-"""Modules of DALI 2.4's that may be missing here. Importing them is no error; taking something from them is."""
+"""Modules of DALI 2.4 that this package may lack. Importing one succeeds; taking a name from it raises ImportError."""
 
 
 def install() -> None:
     """Let ``nvidia.dali`` be this package, from now on and in this process.
 
-    Raises RuntimeError where DALI itself was imported before.
+    Raises RuntimeError if the process imported DALI itself before.
     """
     loaded = sys.modules.get(_THEIRS)
     if loaded is not None and not isinstance(loaded, _Dali):
@@ -39,7 +39,7 @@ def install() -> None:
 
 
 class _Dali(ModuleType):
-    """``nvidia.dali`` itself: what this package has, with DALI's version."""
+    """The module ``nvidia.dali``: it has the names of this package and DALI's version."""
 
     __version__ = DALI_VERSION
 
@@ -49,30 +49,30 @@ class _Dali(ModuleType):
         try:
             return getattr(importlib.import_module(_OURS), name)
         except AttributeError:
-            raise AttributeError(f"module {_THEIRS!r} has no {name!r} in {_OURS}{_SEE}") from None
+            raise AttributeError(f"{_OURS} has no {name!r} for module {_THEIRS!r}{_SEE}") from None
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *dir(importlib.import_module(_OURS))})
 
 
 class _Absent(ModuleType):
-    """A module that DALI has and this package has not."""
+    """A module that DALI has and this package does not."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
         if f"{self.__name__}.{name}"[len(_THEIRS) + 1 :] in _ABSENT:  # `from nvidia.dali.experimental import dynamic`
             return importlib.import_module(f"{self.__name__}.{name}")
-        raise ImportError(f"{self.__name__}.{name}: DALI has it, {_OURS} has not{_SEE}", name=self.__name__)
+        raise ImportError(f"{self.__name__}.{name}: DALI has this name, {_OURS} does not{_SEE}", name=self.__name__)
 
 
-_SEE = "; docs/migrating-from-dali.md says what is there instead"
+_SEE = "; docs/migrating-from-dali.md says what to use instead"
 
 
 class _Finder(MetaPathFinder):
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> Any:
         if name == "nvidia":
-            found = PathFinder.find_spec(name)  # other packages of NVIDIA's may be there
+            found = PathFinder.find_spec(name)  # other packages of NVIDIA may be installed
             return ModuleSpec(name, _Empty(), is_package=True) if found is None else found
         if name != _THEIRS and not name.startswith(f"{_THEIRS}."):
             return None
@@ -80,7 +80,7 @@ class _Finder(MetaPathFinder):
 
 
 class _Empty(Loader):
-    """Of a package without anything."""
+    """Loader of an empty package."""
 
     def create_module(self, spec: ModuleSpec) -> None:
         return None
@@ -90,7 +90,7 @@ class _Empty(Loader):
 
 
 class _Loader(Loader):
-    """Gives the module of this package that goes by the rest of the name."""
+    """Loader that returns the module of this package with the same name after ``nvidia.dali``."""
 
     _own: tuple[Any, ...] = ()
 
@@ -103,15 +103,19 @@ class _Loader(Loader):
             module = importlib.import_module(ours)
         except ModuleNotFoundError as e:
             if e.name is None or not f"{ours}.".startswith(f"{e.name}."):
-                raise  # something that our module needs
+                raise  # our module imports a module that is missing
             if rest in _ABSENT:
                 return _Absent(spec.name, f"{spec.name} is not in {_OURS}{_SEE}.")
             private = any(part.startswith("_") for part in rest.split("."))
-            who = f"{_OURS} has none of DALI's private modules" if private else f"DALI {DALI_VERSION} has none either"
+            who = (
+                f"{_OURS} does not have DALI's private modules"
+                if private
+                else f"DALI {DALI_VERSION} does not have it either"
+            )
             raise ModuleNotFoundError(f"there is no module {spec.name!r} in {_OURS}; {who}", name=spec.name) from None
         self._own = module, module.__spec__, getattr(module, "__loader__", None)
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        if self._own:  # it was made before, and stays what it is
+        if self._own:  # it was imported before, and keeps its spec and loader
             module.__spec__, module.__loader__ = self._own[1:]

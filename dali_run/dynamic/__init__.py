@@ -1,7 +1,7 @@
-"""DALI's dynamic mode (``nvidia.dali.experimental.dynamic``, ``ndd`` for short) on this engine: operators as functions
-of tensors and batches, readers as iterators, no pipeline to define. docs/dynamic-mode.md tells of it.
+"""DALI's dynamic mode (``nvidia.dali.experimental.dynamic``, ``ndd`` for short) on this engine.
 
-The stub beside this file spells out the functions that are generated from the registry.
+Operators are functions of tensors and batches, readers are iterators, and no pipeline is defined
+(docs/dynamic-mode.md). The stub file __init__.pyi lists the functions, which are generated from the registry.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ _NAMESPACES = (
 )  # fmt: skip
 _RANDOM = {"RNG": RNG, "RNGState": RNGState, "get_default_rng": get_default_rng, "set_seed": set_seed}
 for _path in _NAMESPACES:
-    # so that `import dali_run.dynamic.readers` works before the registry was asked
+    # so that `import dali_run.dynamic.readers` works before the registry is loaded
     _above, _, _last = _path.rpartition(".")
     _folder = Namespace(f"{__name__}.{_path}", f"{_path}.", _RANDOM if _path == "random" else None)
     setattr(sys.modules[f"{__name__}.{_above}" if _above else __name__], _last, _folder)

@@ -1,4 +1,5 @@
-"""Hints that a program may give about loops that run as pipelines (``next_epoch(batch_size=N, capture=True)``)."""
+"""Hints that a program may give about loops that the dynamic mode runs as pipelines (``next_epoch(batch_size=N,
+capture=True)``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""States of readers and random generators, collected, stored and restored."""
+"""Checkpoints of the dynamic mode: they collect, store and restore the states of readers and random number
+generators."""
 
 from __future__ import annotations
 

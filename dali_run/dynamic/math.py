@@ -1,4 +1,4 @@
-"""DALI's functions of values, element by element: math.sqrt(x), math.clamp(x, low, high), ..."""
+"""DALI's element-wise functions of the dynamic mode: math.sqrt(x), math.clamp(x, low, high), ..."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ min, max, atan2, pow, fpow = binary(calculate, __name__)
 
 
 def clamp(value: Any, lo: Any, hi: Any) -> Any:
-    """``value`` within [``lo``, ``hi``]."""
+    """Return ``value`` with every element limited to [``lo``, ``hi``]."""
     return calculate("clamp({}, {}, {})", value, lo, hi)

@@ -1,4 +1,4 @@
-"""Pipeline, pipeline_def, DataNode, do_not_convert: the names of DALI's module of this name."""
+"""Pipeline, pipeline_def, DataNode, do_not_convert; this module has the name and the members of DALI's module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The part that DALI calls experimental: `pipeline_def` with debug mode."""
+"""DALI's experimental `pipeline_def`, which has a debug mode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LastBatchPolicy, and what the iterators of all frameworks share."""
+"""LastBatchPolicy, and the base class of the iterators of all frameworks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Iterators that give NumPy arrays, for programs without a framework."""
+"""Iterators that yield NumPy arrays, for programs without a framework."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ __all__ = ["DALIGenericIterator", "DALIRaggedIterator", "LastBatchPolicy"]
 
 
 class DALIGenericIterator(BaseIterator):
-    """Gives a list with a dict for each pipeline: output name -> array (N, ...). Arrays are views of the batch."""
+    """Iterator that yields for each batch a list with a dict per pipeline: output name -> array (N, ...), a view of the
+    batch."""
 
     def __init__(
         self,
@@ -22,7 +23,7 @@ class DALIGenericIterator(BaseIterator):
         *args: Any,
         **arguments: Any,
     ) -> None:
-        """More arguments are those of BaseIterator, from ``size`` on. Raises ValueError."""
+        """``args`` and ``arguments`` are the arguments of BaseIterator from ``size`` on. Raises ValueError."""
         super().__init__(pipelines, *args, **arguments)
         self.output_map = checked_output_map(output_map, self.pipelines)
 
@@ -31,14 +32,14 @@ class DALIGenericIterator(BaseIterator):
         return [{k: self.convert(t) for k, t in zip(self.output_map, one, strict=True)} for one in batches]
 
     def convert(self, outputs: TensorList) -> Any:
-        """One output of one pipeline. Raises ValueError where its samples differ in shape."""
+        """Return one output of one pipeline as an array. Raises ValueError if its samples differ in shape."""
         return outputs.as_cpu().as_array()
 
 
 class DALIRaggedIterator(DALIGenericIterator):
-    """As DALIGenericIterator, but outputs whose samples differ in shape are lists of arrays."""
+    """DALIGenericIterator that yields a list of arrays for an output whose samples differ in shape."""
 
     def convert(self, outputs: TensorList) -> Any:
-        """One output of one pipeline."""
+        """Return one output of one pipeline: an array, or a list of arrays if its samples differ in shape."""
         host = outputs.as_cpu()
         return host.as_array() if host.batch.is_uniform else [host.at(i) for i in range(len(host))]

@@ -1,4 +1,4 @@
-"""Iterators that give PaddlePaddle tensors, over DLPack: nothing is copied but what is ragged."""
+"""Iterators that yield PaddlePaddle tensors. They use DLPack and copy only outputs whose samples differ in shape."""
 
 from __future__ import annotations
 
@@ -40,53 +40,55 @@ dtype_map = {
     DALIDataType.FLOAT16: _types.FP16, DALIDataType.UINT8: _types.UINT8, DALIDataType.INT8: _types.INT8,
     DALIDataType.INT16: _types.INT16, DALIDataType.INT32: _types.INT32, DALIDataType.INT64: _types.INT64,
 }  # fmt: skip
-"""Paddle's name of every type that it has."""
+"""Paddle's type for each DALI type that Paddle has."""
 _KEPT_BATCHES = 3
-"""GPU batches that stay where they are after they were handed out: Paddle does not say when it has read them."""
+"""Number of the latest GPU batches that stay in memory, because Paddle does not say when it has read a batch."""
 
 
 def to_paddle_type(tensor: Any) -> Any:
-    """Paddle's type of a Tensor or TensorList. Raises TypeError for uint16, uint32 and uint64, which Paddle has not."""
+    """Return Paddle's type of a Tensor or TensorList. Raises TypeError for uint16, uint32 and uint64, which Paddle does
+    not have."""
     if tensor.dtype not in dtype_map:
         raise TypeError(f"Paddle has no {tensor.dtype.name}; cast it first")
     return dtype_map[tensor.dtype]
 
 
 def feed_ndarray(dali_tensor: Any, ptr: int, cuda_stream: Any = None) -> int:
-    """Copy a Tensor or TensorList to the address ``ptr``, which must have room for it, on ``cuda_stream``."""
+    """Copy a Tensor or TensorList to the address ``ptr``, where enough memory must be allocated, on ``cuda_stream``."""
     dali_tensor.copy_to_external(ptr, cuda_stream, non_blocking=cuda_stream is not None)
     return ptr
 
 
 def recursive_length(tensor: Any, lod_level: int) -> list[list[int]]:
-    """How many parts everything has down to ``lod_level``: samples of the batch, rows of each sample, and so on."""
+    """Return the number of parts of everything down to ``lod_level``: samples of the batch, rows of each sample, and so
+    on."""
     shapes = [list(s) for s in tensor.shape()]
     return [[len(shapes)], *_lengths(shapes, lod_level - 1)] if lod_level > 0 else []
 
 
 def _lengths(shapes: Sequence[Sequence[int]], levels: int) -> list[list[int]]:
-    """For each level: the extent of every part, where each part of the level above has as many parts as it is long."""
-    found, parts = [], [list(s) for s in shapes]
+    """Return for each level the extents of all its parts. A part of the level above has as many parts as its extent."""
+    lengths, parts = [], [list(s) for s in shapes]
     for _ in range(levels):
-        found.append([p[0] for p in parts])
+        lengths.append([p[0] for p in parts])
         parts = [p[1:] for p in parts for _ in range(p[0])]
-    return found
+    return lengths
 
 
 def lod_tensor_clip(lod_tensor: Any, size: int) -> Any:
-    """The first ``size`` samples of a batch of Paddle's, as a copy."""
-    made, array = _core.DenseTensor(), np.array(lod_tensor)
+    """Return a copy of the first ``size`` samples of a Paddle batch."""
+    clipped, array = _core.DenseTensor(), np.array(lod_tensor)
     lengths = _lengths_of(lod_tensor)
     if not lengths:
-        made.set(array[:size], paddle.CPUPlace())
-        return made
-    kept, left = [], size
+        clipped.set(array[:size], paddle.CPUPlace())
+        return clipped
+    lengths_kept, left = [], size
     for level in lengths:
-        kept.append(level[:left])
-        left = sum(kept[-1])
-    made.set(array[:left], paddle.CPUPlace())
-    made.set_recursive_sequence_lengths(kept)
-    return made
+        lengths_kept.append(level[:left])
+        left = sum(lengths_kept[-1])
+    clipped.set(array[:left], paddle.CPUPlace())
+    clipped.set_recursive_sequence_lengths(lengths_kept)
+    return clipped
 
 
 def _lengths_of(lod_tensor: Any) -> list[list[int]]:
@@ -97,11 +99,11 @@ def _lengths_of(lod_tensor: Any) -> list[list[int]]:
 
 
 class DALIGenericIterator(BaseIterator):
-    """Gives a list with a dict for each pipeline: output name -> tensor (N, ...), as Paddle's executors take it;
-    ``paddle.to_tensor`` makes an eager tensor of one.
+    """Iterator that yields for each batch a list with a dict per pipeline: output name -> tensor (N, ...).
 
-    An entry of ``output_map`` is a name, or (name, level) for an output whose samples differ in shape: they lie one
-    after the other along the first dimension, and sequence lengths of that many levels say where each begins.
+    The tensors are those that Paddle's executors take; ``paddle.to_tensor`` turns one into an eager tensor. An entry of
+    ``output_map`` is a name, or (name, level) for an output whose samples differ in shape: its samples lie one after
+    the other along the first dimension, and sequence lengths of that many levels say where each begins.
     """
 
     def __init__(
@@ -117,7 +119,7 @@ class DALIGenericIterator(BaseIterator):
         last_batch_policy: LastBatchPolicy = LastBatchPolicy.FILL,
         prepare_first_batch: bool = True,
     ) -> None:
-        """``dynamic_shape`` is taken for DALI's sake. Raises ValueError."""
+        """``dynamic_shape`` is accepted for compatibility with DALI and ignored. Raises ValueError."""
         del dynamic_shape
         pairs = [(v, 0) if isinstance(v, str) else (str(v[0]), int(v[1])) for v in output_map or ()]
         if len({name for name, _ in pairs}) < len(pairs):
@@ -134,26 +136,29 @@ class DALIGenericIterator(BaseIterator):
         return [{k: self.convert(k, t) for k, t in zip(self.output_map, one, strict=True)} for one in batches]
 
     def convert(self, name: str, outputs: TensorList) -> Any:
-        """One output of one pipeline. Raises ValueError where its samples differ in shape and it has no level,
-        TypeError for a type that Paddle has not."""
+        """Return one output of one pipeline as a tensor.
+
+        Raises ValueError if its samples differ in shape and ``output_map`` has no level for it, TypeError for a type
+        that Paddle does not have.
+        """
         to_paddle_type(outputs)
         level = self.normalized_map[name]
         if not level:
             return self._tensor(outputs.batch.dense())
         if level > outputs.ndim():
-            raise ValueError(f"output {name!r} has {outputs.ndim()} dimensions, and no level {level}")
+            raise ValueError(f"output {name!r} has {outputs.ndim()} dimensions, so it has no level {level}")
         packed, shapes = outputs.batch.packed(), outputs.shape()
         lengths = _lengths(shapes, level)
         if len({s[level:] for s in shapes}) > 1:
-            raise ValueError(f"output {name!r}: its samples differ below level {level}, too")
+            raise ValueError(f"output {name!r}: its samples differ in shape below level {level}, too")
         start = int(packed.offsets[0]) if len(packed) else 0
         flat = packed.data[start : start + int(packed.sizes.sum())]
-        made = self._tensor(flat.reshape(sum(lengths[-1]), *shapes[0][level:]))
-        made.set_recursive_sequence_lengths(lengths)
-        return made
+        tensor = self._tensor(flat.reshape(sum(lengths[-1]), *shapes[0][level:]))
+        tensor.set_recursive_sequence_lengths(lengths)
+        return tensor
 
     def _tensor(self, array: Any) -> Any:
-        """A view of ``array``; a copy of one that must not be written to."""
+        """Return a view of ``array`` as a tensor, or a copy if the array is read-only."""
         if isinstance(array, np.ndarray):
             return _core.from_dlpack((array if array.flags.writeable else array.copy()).__dlpack__())
         self._kept.append(array)
@@ -161,7 +166,7 @@ class DALIGenericIterator(BaseIterator):
 
 
 class DALIClassificationIterator(DALIGenericIterator):
-    """DALIGenericIterator for pipelines that give images and labels: ``data`` and ``label``."""
+    """DALIGenericIterator for pipelines with two outputs, images and labels, which it names ``data`` and ``label``."""
 
     def __init__(
         self, pipelines: Pipeline | Sequence[Pipeline], size: int = -1, reader_name: str | None = None,

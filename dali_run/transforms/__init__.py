@@ -1,6 +1,7 @@
-"""Transforms of torchvision v2, on this engine's operators: equal to its results to the bit on the CPU, for batches.
+"""Transforms of torchvision v2 on this engine's operators, also for batches. On the CPU the results equal torchvision's
+to the bit.
 
-DALI's ``nvidia.dali.experimental.torchvision`` is this module, too.
+``nvidia.dali.experimental.torchvision`` of DALI is also this module.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""AutoAugment, RandAugment, TrivialAugmentWide, as torchvision has them."""
+"""AutoAugment, RandAugment and TrivialAugmentWide of torchvision."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .steps import Done, Shape
 
 
 class AutoAugmentPolicy(enum.Enum):
-    """The data sets that policies were found for."""
+    """The data sets for which AutoAugment's policies were found."""
 
     IMAGENET = "imagenet"
     CIFAR10 = "cifar10"
@@ -36,20 +36,20 @@ _WIDE = {"ShearX": 0.99, "ShearY": 0.99, "Rotate": 135.0, "Brightness": 0.99, "C
 
 @cache
 def _between(first: float, last: float, bins: int) -> tuple[float, ...]:
-    """``torch.linspace(first, last, bins)``."""
+    """Return the values of ``torch.linspace(first, last, bins)``."""
     a, b = np.float32(first), np.float32(last)
     if bins == 1:
         return (float(a),)
     step = float((b - a) / np.float32(bins - 1))
-    found = [
+    values = [
         float(a) + step * k if k < bins // 2 else float(b) - step * (bins - 1 - k) for k in range(bins)
-    ]  # a product and a sum with one rounding
-    return tuple(float(np.float32(v)) for v in found)
+    ]  # the rounding of torch: product and sum are rounded once
+    return tuple(float(np.float32(v)) for v in values)
 
 
 @cache
 def _bits(bins: int, lost: int) -> tuple[int, ...]:
-    """How many bits Posterize keeps, halves rounded to even."""
+    """Return for each bin the number of bits that Posterize keeps; halves are rounded to even."""
     by = np.float32((bins - 1) / lost)
     return tuple(int(np.rint(np.float32(8) - np.float32(k) / by)) for k in range(bins))
 
@@ -75,7 +75,7 @@ class _Augmenting(Transform):
         return ("affine", 0.0, tuple(move), 1.0, tuple(shear), self.interpolation, self.fill, center)
 
     def _step(self, name: str, m: float) -> list[Done]:
-        """Operation ``name`` of magnitude ``m``."""
+        """Return the steps of operation ``name`` with magnitude ``m``."""
         if name == "Identity":
             return []
         if name in ("ShearX", "ShearY"):
@@ -96,31 +96,32 @@ class _Augmenting(Transform):
 
 
 class RandAugment(_Augmenting):
-    """``num_ops`` operations in a row, each drawn of 14, all of magnitude ``magnitude`` of ``num_magnitude_bins``."""
+    """Apply ``num_ops`` operations in a row, each chosen at random from 14, with magnitude ``magnitude`` of
+    ``num_magnitude_bins``."""
 
     def __init__(
         self, num_ops: int = 2, magnitude: int = 9, num_magnitude_bins: int = 31,
         interpolation: Any = InterpolationMode.NEAREST, fill: Any = None,
     ) -> None:  # fmt: skip
         if not isinstance(num_ops, int) or num_ops < 0:
-            raise ArgumentError(f"num_ops must be an integer, not negative, got {num_ops!r}")
+            raise ArgumentError(f"num_ops must be a non-negative integer, got {num_ops!r}")
         if not 0 <= magnitude < num_magnitude_bins:
             raise ArgumentError(f"magnitude must be below num_magnitude_bins, got {magnitude} of {num_magnitude_bins}")
         self.num_ops, self.magnitude, self.num_magnitude_bins = num_ops, magnitude, num_magnitude_bins
         self._set(interpolation, fill)
 
     def steps(self, draws: Draws, shape: Shape) -> list[Done]:
-        found: list[Done] = []
+        steps: list[Done] = []
         for _ in range(self.num_ops):
             name = _RAND[draws.integer(0, len(_RAND))]
             m = 0.0 if name in _PLAIN else _magnitudes(name, self.num_magnitude_bins, shape, False)[self.magnitude]
             m = -m if name in _SIGNED and draws.rand() <= 0.5 else m
-            found += self._step(name, m)
-        return found
+            steps += self._step(name, m)
+        return steps
 
 
 class TrivialAugmentWide(_Augmenting):
-    """One operation, drawn of 14, of a magnitude drawn of ``num_magnitude_bins``."""
+    """Apply one operation, chosen at random from 14, with a random magnitude of ``num_magnitude_bins``."""
 
     def __init__(
         self, num_magnitude_bins: int = 31, interpolation: Any = InterpolationMode.NEAREST, fill: Any = None
@@ -137,12 +138,13 @@ class TrivialAugmentWide(_Augmenting):
 
 
 _POLICIES = {"imagenet": "reduced_image_net", "cifar10": "reduced_cifar10", "svhn": "svhn"}
-"""torchvision's policies by their names in `ops.augment.policies`."""
+"""torchvision's names of policies, mapped to the names in `ops.augment.policies`."""
 
 
 @cache
 def policy_of(name: str) -> tuple[tuple[tuple[str, float, int], ...], ...]:
-    """The sub-policies, two operations each: name, probability, bin of the magnitude (-1: it takes none)."""
+    """Return the sub-policies of a policy. Each has two operations (name, probability, bin of the magnitude); bin -1
+    means that the operation has no magnitude."""
     return tuple(
         tuple((_camel(n), p, -1 if m is None else m) for n, p, m in steps) for steps in published(_POLICIES[name])
     )
@@ -153,7 +155,7 @@ def _camel(name: str) -> str:
 
 
 class AutoAugment(_Augmenting):
-    """One of a policy's sub-policies, whose two operations are each done with a probability of their own."""
+    """Apply a random sub-policy of a policy. Each of its two operations is applied with its own probability."""
 
     def __init__(
         self, policy: Any = AutoAugmentPolicy.IMAGENET, interpolation: Any = InterpolationMode.NEAREST, fill: Any = None
@@ -165,14 +167,14 @@ class AutoAugment(_Augmenting):
         self._set(interpolation, fill)
 
     def steps(self, draws: Draws, shape: Shape) -> list[Done]:
-        chosen = policy_of(self.policy.value)
-        found: list[Done] = []
-        for name, probability, magnitude in chosen[draws.integer(0, len(chosen))]:
+        sub_policies = policy_of(self.policy.value)
+        steps: list[Done] = []
+        for name, probability, magnitude in sub_policies[draws.integer(0, len(sub_policies))]:
             if draws.rand() > float(np.float32(probability)):
                 continue
             m = 0.0
             if name not in _PLAIN:
                 m = _magnitudes(name, 10, shape, False)[magnitude]
                 m = -m if name in _SIGNED and draws.rand() <= 0.5 else m
-            found += self._step(name, m)
-        return found
+            steps += self._step(name, m)
+        return steps

@@ -1,4 +1,4 @@
-"""Transform: what the classes of this package share."""
+"""Transform: the base class of the transforms of this package, and functions that check their arguments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from .draws import Draws
-from .images import is_image, taken
+from .images import as_images, is_image
 from .on_gpu import flipped, plain_batch
 from .run import run
 from .steps import Alike, Done, Shape, after
@@ -19,7 +19,7 @@ Device = Literal["cpu", "gpu"]
 
 
 class InterpolationMode(enum.Enum):
-    """Filters by torchvision's names."""
+    """Filters for resizing, under torchvision's names."""
 
     NEAREST = "nearest"
     NEAREST_EXACT = "nearest-exact"
@@ -31,12 +31,15 @@ class InterpolationMode(enum.Enum):
 
 
 _PILLOWS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
-"""By Pillow's numbers."""
+"""Names of the filters; the position is Pillow's number for the filter."""
 
 
 def mode_of(interpolation: Any) -> str:
-    """The name of a filter that is given by its name, number or enumeration member (also torchvision's). Raises
-    ValueError with the allowed names."""
+    """Return the name of a filter, which may be given by its name, its number or an enumeration member (also
+    torchvision's).
+
+    Raises ValueError with the allowed names.
+    """
     value = getattr(interpolation, "value", interpolation)
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(_PILLOWS):
         return _PILLOWS[value]
@@ -47,16 +50,16 @@ def mode_of(interpolation: Any) -> str:
 
 
 class ArgumentError(ValueError, TypeError):
-    """An argument that a transform does not take: torchvision and DALI raise ValueError in some cases, TypeError in
-    others."""
+    """An argument that a transform does not accept. It is a ValueError and a TypeError, because torchvision and DALI
+    raise one or the other."""
 
 
 class Transform:
-    """Base of all transforms: called with an image or many, it does to each what `steps` says.
+    """Base class of all transforms. A call takes one image or many and applies to each the steps that `steps` returns.
 
     Random numbers are drawn for each image of a batch, in the order in which torchvision draws them when it is called
-    with one image after the other. With ``per_sample = False``, set on a transform or given to Compose, a batch of
-    tensors shares one draw, as torchvision's batches do.
+    with one image after the other. With ``per_sample = False``, set on a transform or given to Compose, all images of a
+    batch of tensors share the same random numbers, as in torchvision.
     """
 
     device: Device = "cpu"
@@ -64,13 +67,16 @@ class Transform:
     num_threads: int | None = None
 
     def steps(self, draws: Draws, shape: Shape) -> list[Done]:
-        """The steps for an image of ``shape``. Raises ValueError where it cannot be done."""
+        """Return the steps for an image of ``shape``. Raises ValueError if the transform cannot be applied to it."""
         raise NotImplementedError(f"{type(self).__name__} must define steps")
 
     def __call__(self, *inputs: Any) -> Any:
-        """The transformed image or images. Of several inputs, or a tuple, the first image is transformed, and what is
-        no image goes through unchanged. Raises TypeError for inputs without an image, ValueError for images that the
-        transform cannot take."""
+        """Return the transformed image or images.
+
+        If the input is a tuple, or there are several inputs, the first image among them is transformed, and the other
+        inputs are returned unchanged. Raises TypeError for inputs without an image, ValueError for images that the
+        transform does not accept.
+        """
         if len(inputs) == 1 and not isinstance(inputs[0], tuple):
             return self._transformed(inputs[0])
         values = list(inputs if len(inputs) > 1 else inputs[0])
@@ -78,31 +84,31 @@ class Transform:
             if is_image(value) or (isinstance(value, list) and value and is_image(value[0])):
                 values[k] = self._transformed(value)
                 return tuple(values)
-        raise TypeError("there is no image among the inputs")
+        raise TypeError("none of the inputs is an image")
 
     def _transformed(self, value: Any) -> Any:
-        images = taken(value, device=self.device)
+        images = as_images(value, device=self.device)
         if not images.shapes:
             return value
         with Draws() as draws:
-            if self.per_sample or images.pictures is not None:
+            if self.per_sample or images.pillow_images is not None:
                 programs: Sequence[list[Done]] = self._programs(draws, images.shapes)
             else:
                 programs = [self.steps(draws, images.shapes[0])] * len(images.shapes)
         return run(images, programs, self.num_threads, drawn=draws.used)
 
     def _programs(self, draws: Draws, shapes: list[Shape]) -> Sequence[list[Done]]:
-        """The steps of each image: one list for images of one shape, as long as nothing is drawn."""
+        """Return the steps of each image. Images of one shape share a list as long as no random numbers are drawn."""
         known: dict[Shape, list[Done]] = {}
-        found: list[list[Done]] = []
+        programs: list[list[Done]] = []
         for shape in shapes:
             program = known.get(shape)
             if program is None:
                 program = self.steps(draws, shape)
                 if not draws.used:
                     known[shape] = program
-            found.append(program)
-        return found
+            programs.append(program)
+        return programs
 
     forward = __call__
 
@@ -112,12 +118,13 @@ class Transform:
 
 
 class RandomTransform(Transform):
-    """Base of transforms that are done with probability ``p``."""
+    """Base class of transforms that are applied with probability ``p``."""
 
     same: ClassVar[bool] = False
-    """`chosen` gives the same for all images of a shape, and draws nothing."""
+    """Whether `chosen` draws no random numbers and returns the same steps for all images of a shape."""
     turns: ClassVar[bool | None] = None
-    """It mirrors images (False) or turns them upside down (True), and does nothing else."""
+    """False if the transform only mirrors images, True if it only turns them upside down, None for any other
+    transform."""
 
     def __init__(self, p: float = 0.5) -> None:
         if not isinstance(p, (int, float, np.number)) or not 0 <= p <= 1:
@@ -141,22 +148,22 @@ class RandomTransform(Transform):
         return Alike([nothing, steps], (draws.rands(len(shapes)) < self.p).view(np.int8))
 
     def chosen(self, draws: Draws, shape: Shape) -> list[Done]:
-        """The steps that follow then."""
+        """Return the steps that are applied with probability ``p``."""
         raise NotImplementedError
 
 
 def follow(parts: Sequence[Any], draws: Draws, shape: Shape) -> list[Done]:
-    """The steps of transforms one after the other."""
-    found: list[Done] = []
+    """Return the steps of transforms that are applied one after the other."""
+    steps: list[Done] = []
     for part in parts:
         for step in part.steps(draws, shape):
-            found.append(step)
+            steps.append(step)
             shape = after(step, shape)
-    return found
+    return steps
 
 
 def two(value: Any, name: str) -> tuple[int, int]:
-    """(height, width) of an integer or of one or two integers. Raises ArgumentError."""
+    """Return (height, width) for one or two positive integers. Raises ArgumentError."""
     values = [value] if isinstance(value, int) else value
     if (
         not isinstance(values, (list, tuple))
@@ -168,22 +175,23 @@ def two(value: Any, name: str) -> tuple[int, int]:
 
 
 def numbers(value: Any, name: str) -> tuple[float, float]:
-    """(value, value) of a number, or (least, largest). Raises ArgumentError."""
+    """Return (value, value) for a number, or (minimum, maximum) for two. Raises ArgumentError."""
     values = [value, value] if isinstance(value, (int, float)) else value
     if (
         not isinstance(values, (list, tuple))
         or len(values) not in (1, 2)
         or not all(isinstance(v, (int, float)) for v in values)
     ):
-        raise ArgumentError(f"{name} takes a number, or (least, largest), got {value!r}")
+        raise ArgumentError(f"{name} takes a number, or (minimum, maximum), got {value!r}")
     return float(values[0]), float(values[-1])
 
 
 def fill_of(fill: Any) -> Any:
-    """A fill value as steps hold it: None, a number, or a tuple of them. Raises ArgumentError."""
+    """Return a fill value in the form that steps hold: None, a number, or a tuple of numbers. Raises ArgumentError."""
     values = fill if isinstance(fill, (list, tuple)) else [fill]
     if fill is not None and (len(values) == 0 or not all(isinstance(v, (int, float, np.number)) for v in values)):
         raise ArgumentError(
-            f"fill takes a number, or one per channel (there are only images here, no masks to fill), got {fill!r}"
+            "fill takes a number, or one per channel (a dict of fill values is not accepted: there are only images "
+            f"here), got {fill!r}"
         )
     return tuple(fill) if isinstance(fill, (list, tuple)) else fill

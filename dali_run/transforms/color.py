@@ -1,4 +1,4 @@
-"""Transforms that change colours: jitter, grayscale, equalisation and its kin, blur."""
+"""Transforms that change colours: jitter, grayscale, equalisation and similar ones, blur."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ def _range(value: Any, name: str, center: float, low: float, high: float) -> tup
         return None
     if isinstance(value, (int, float)):
         if value < 0:
-            raise ArgumentError(f"{name} of one number must not be negative, got {value}")
-        least = center - value
-        value = (max(least, 0.0) if center else least, center + value)
+            raise ArgumentError(f"{name} must not be negative if it is one number, got {value}")
+        minimum = center - value
+        value = (max(minimum, 0.0) if center else minimum, center + value)
     if not isinstance(value, (list, tuple)) or len(value) != 2 or not low <= value[0] <= value[1] <= high:
-        raise ArgumentError(f"{name} takes a number, or two that rise between {low:g} and {high:g}, got {value!r}")
+        raise ArgumentError(f"{name} takes a number, or (minimum, maximum) between {low:g} and {high:g}, got {value!r}")
     return None if value[0] == value[1] == center else (float(value[0]), float(value[1]))
 
 
 class ColorJitter(Transform):
-    """Change brightness, contrast, saturation and hue at random, in a random order."""
+    """Change brightness, contrast, saturation and hue by random amounts, in a random order."""
 
     _KINDS = ("adjust_brightness", "adjust_contrast", "adjust_saturation", "adjust_hue")
 
@@ -47,7 +47,7 @@ class ColorJitter(Transform):
 
 
 class Grayscale(Transform):
-    """Gray images of ``num_output_channels`` equal channels, 1 or 3."""
+    """Convert images to gray, with ``num_output_channels`` (1 or 3) equal channels."""
 
     def __init__(self, num_output_channels: int = 1, device: Device = "cpu") -> None:
         if num_output_channels not in (1, 3):
@@ -59,14 +59,14 @@ class Grayscale(Transform):
 
 
 class RGB(Transform):
-    """Gray images become three equal channels; others stay."""
+    """Give gray images three equal channels; leave other images unchanged."""
 
     def steps(self, draws: Draws, shape: Shape) -> list[Done]:
         return [("rgb_to_grayscale", 3)] if shape[0] == 1 else []
 
 
 class RandomGrayscale(RandomTransform):
-    """Gray with probability ``p``, of as many channels as before."""
+    """Convert images to gray with probability ``p``; the number of channels stays the same."""
 
     same = True
 
@@ -79,14 +79,14 @@ class RandomGrayscale(RandomTransform):
 
 
 class RandomChannelPermutation(Transform):
-    """The channels in a random order."""
+    """Put the channels in a random order."""
 
     def steps(self, draws: Draws, shape: Shape) -> list[Done]:
         return [("permute_channels", *draws.permutation(shape[0]))]
 
 
 class RandomInvert(RandomTransform):
-    """255 minus each value, with probability ``p``."""
+    """Replace each value by 255 minus the value, with probability ``p``."""
 
     same = True
 
@@ -95,7 +95,7 @@ class RandomInvert(RandomTransform):
 
 
 class RandomPosterize(RandomTransform):
-    """Keep the highest ``bits`` of each value, with probability ``p``."""
+    """Keep only the highest ``bits`` bits of each value, with probability ``p``."""
 
     same = True
 
@@ -110,7 +110,7 @@ class RandomPosterize(RandomTransform):
 
 
 class RandomSolarize(RandomTransform):
-    """Invert values from ``threshold`` on, with probability ``p``."""
+    """Invert all values that are at least ``threshold``, with probability ``p``."""
 
     same = True
 
@@ -123,7 +123,7 @@ class RandomSolarize(RandomTransform):
 
 
 class RandomAutocontrast(RandomTransform):
-    """Stretch each channel to 0 ... 255, with probability ``p``."""
+    """Stretch the values of each channel to the range 0 ... 255, with probability ``p``."""
 
     same = True
 
@@ -141,7 +141,8 @@ class RandomEqualize(RandomTransform):
 
 
 class RandomAdjustSharpness(RandomTransform):
-    """0 blurs, 1 leaves the image, 2 doubles its sharpness; with probability ``p``."""
+    """Change the sharpness with probability ``p``: factor 0 blurs, 1 leaves the image unchanged, 2 doubles its
+    sharpness."""
 
     same = True
 
@@ -156,14 +157,15 @@ class RandomAdjustSharpness(RandomTransform):
 
 
 class GaussianBlur(Transform):
-    """Blur with a window of ``kernel_size`` (one number, or columns and rows) and a sigma drawn of ``sigma``."""
+    """Blur with a window of ``kernel_size`` (one number, or columns and rows) and a random sigma from the range
+    ``sigma``."""
 
     def __init__(self, kernel_size: Any, sigma: float | Sequence[float] = (0.1, 2.0), device: Device = "cpu") -> None:
         self.kernel_size, self.sigma, self.device = two(kernel_size, "kernel_size"), numbers(sigma, "sigma"), device
         if any(k <= 0 or k % 2 == 0 for k in self.kernel_size):
             raise ArgumentError(f"kernel_size must be odd and positive, got {kernel_size}")
         if not 0 < self.sigma[0] <= self.sigma[1]:
-            raise ArgumentError(f"sigma must be positive, (least, largest), got {sigma}")
+            raise ArgumentError(f"sigma takes positive numbers (minimum, maximum), got {sigma}")
 
     def steps(self, draws: Draws, shape: Shape) -> list[Done]:
         sigma = draws.uniform(self.sigma[0], self.sigma[1])

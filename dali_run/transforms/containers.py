@@ -1,4 +1,4 @@
-"""Compose, RandomApply, RandomChoice, RandomOrder: transforms made of others."""
+"""Compose, RandomApply, RandomChoice, RandomOrder: transforms that contain other transforms."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class _Holding(Transform):
         for part in transforms:
             if not isinstance(part, Transform):
                 raise ArgumentError(
-                    f"{type(self).__name__} takes transforms of dali_run.transforms, got {part!r}; call others before "
-                    "or after it"
+                    f"{type(self).__name__} takes transforms of dali_run.transforms, got {part!r}; call other "
+                    "transforms before or after it"
                 )
         self.transforms = list(transforms)
         if any(part.device == "gpu" for part in self.transforms):
@@ -26,18 +26,18 @@ class _Holding(Transform):
 
 
 class Compose(_Holding):
-    """Transforms one after the other.
+    """Apply transforms one after the other.
 
-    ``per_sample=False`` lets a batch of tensors share its random numbers, as in torchvision; ``num_threads`` are the
-    threads of batches, by default all cores. ``batch_size`` is DALI's, and means nothing here: batches of any size are
-    taken.
+    With ``per_sample=False`` the images of a batch of tensors share the same random numbers, as in torchvision.
+    ``num_threads`` is the number of threads for batches, by default one per core. ``batch_size`` is an argument of DALI
+    and has no effect: batches may have any size.
     """
 
     def __init__(
         self, transforms: Sequence[Any], batch_size: int | None = None, num_threads: int | None = None,
         per_sample: bool = True, **pipeline_arguments: Any,
     ) -> None:  # fmt: skip
-        del batch_size, pipeline_arguments  # DALI's
+        del batch_size, pipeline_arguments  # arguments of DALI, without effect here
         self._hold(transforms)
         self.per_sample, self.num_threads = per_sample, num_threads
 
@@ -49,7 +49,7 @@ class Compose(_Holding):
 
 
 class RandomApply(_Holding):
-    """A list of transforms, done with probability ``p``."""
+    """Apply a list of transforms with probability ``p``."""
 
     def __init__(self, transforms: Any, p: float = 0.5) -> None:
         self._hold([transforms] if isinstance(transforms, Transform) else transforms)
@@ -60,15 +60,13 @@ class RandomApply(_Holding):
 
 
 class RandomChoice(_Holding):
-    """One transform of a list, chosen by the weights ``p``."""
+    """Apply one transform of a list, chosen at random with the weights ``p``."""
 
     def __init__(self, transforms: Sequence[Any], p: Sequence[float] | None = None) -> None:
         self._hold(transforms)
         weights = [1.0] * len(self.transforms) if p is None else [float(v) for v in p]
         if len(weights) != len(self.transforms):
-            raise ArgumentError(
-                f"p needs a number for each of the {len(self.transforms)} transforms, got {len(weights)}"
-            )
+            raise ArgumentError(f"p takes one number per transform, {len(self.transforms)} in all, got {len(weights)}")
         self.p = [v / sum(weights) for v in weights]
 
     def steps(self, draws: Draws, shape: Shape) -> list[Done]:
@@ -76,7 +74,7 @@ class RandomChoice(_Holding):
 
 
 class RandomOrder(_Holding):
-    """All transforms of a list, in a random order."""
+    """Apply all transforms of a list in a random order."""
 
     def __init__(self, transforms: Sequence[Any]) -> None:
         self._hold(transforms)

@@ -1,4 +1,4 @@
-"""Transforms between images and tensors and between types; normalisation and erasing."""
+"""Transforms that convert between images and tensors and between types; normalisation and erasing."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from .steps import Done, Shape
 
 
 def dtype_of(dtype: Any) -> np.dtype[Any]:
-    """NumPy's type of one of torch's or NumPy's. Raises TypeError."""
+    """Return the NumPy type for a type of torch or NumPy. Raises TypeError."""
     name = str(dtype)
     try:
         return np.dtype(name.removeprefix("torch.") if name.startswith("torch.") else dtype)
     except TypeError:
-        raise TypeError(f"{dtype!r} is no type of NumPy's or torch's that images may have") from None
+        raise TypeError(f"{dtype!r} is not a type of NumPy or torch that images can have") from None
 
 
 class ToImage(Transform):
-    """Pillow's images become tensors (C, H, W) of uint8; tensors stay."""
+    """Convert Pillow images to tensors (C, H, W) of uint8; leave tensors unchanged."""
 
     def steps(self, draws: Draws, shape: Shape) -> list[Done]:
         return [("to_image",)]
 
 
 class PILToTensor(ToImage):
-    """Pillow's images become tensors (C, H, W) of uint8; tensors stay."""
+    """Convert Pillow images to tensors (C, H, W) of uint8; leave tensors unchanged."""
 
     def __init__(self, device: Device = "cpu") -> None:
         self.device = device
 
 
 class ToPureTensor(PILToTensor):
-    """Pillow's images become tensors (C, H, W) of uint8; tensors stay."""
+    """Convert Pillow images to tensors (C, H, W) of uint8; leave tensors unchanged."""
 
 
 class ToTensor(Transform):
-    """Pillow's images become tensors (C, H, W) of float32, bytes divided by 255."""
+    """Convert Pillow images to tensors (C, H, W) of float32, with bytes divided by 255."""
 
     def steps(self, draws: Draws, shape: Shape) -> list[Done]:
         return [("to_image",), ("divide",)]
 
 
 class ToPILImage(Transform):
-    """Tensors become Pillow's images, of ``mode`` where it is given."""
+    """Convert tensors to Pillow images, of ``mode`` if it is given."""
 
     def __init__(self, mode: str | None = None, device: Device = "cpu") -> None:
         self.mode, self.device = mode, device
@@ -58,11 +58,12 @@ class ToPILImage(Transform):
 
 
 class ToDtype(Transform):
-    """Convert to ``dtype``; with ``scale``, integers' whole range becomes 0 ... 1 and the other way."""
+    """Convert to ``dtype``. With ``scale``, the whole range of an integer type is scaled to 0 ... 1 of a float type,
+    and the other way round."""
 
     def __init__(self, dtype: Any, scale: bool = False) -> None:
         if isinstance(dtype, dict):
-            raise ArgumentError("dtype takes one type: there are only images here")
+            raise ArgumentError("dtype takes one type, not a dict: there are only images here")
         self.dtype, self.scale = dtype_of(dtype), scale
 
     def steps(self, draws: Draws, shape: Shape) -> list[Done]:
@@ -70,14 +71,14 @@ class ToDtype(Transform):
 
 
 class ConvertImageDtype(ToDtype):
-    """`ToDtype` with ``scale``."""
+    """`ToDtype` with ``scale=True``."""
 
     def __init__(self, dtype: Any = "float32") -> None:
         super().__init__(dtype, scale=True)
 
 
 class Normalize(Transform):
-    """(value - mean) / std of each channel of floats."""
+    """Replace each value of a float image by (value - mean) / std of its channel."""
 
     def __init__(
         self, mean: Sequence[float], std: Sequence[float], inplace: bool = False, device: Device = "cpu"
@@ -93,7 +94,8 @@ class Normalize(Transform):
 
 
 class RandomErasing(RandomTransform):
-    """Fill a rectangle of random area and aspect ratio with ``value``: a number, one for each channel, or "random"."""
+    """Fill a rectangle of random area and aspect ratio with ``value``: a number, one number per channel, or
+    "random"."""
 
     def __init__(
         self, p: float = 0.5, scale: Sequence[float] = (0.02, 0.33), ratio: Sequence[float] = (0.3, 3.3),
@@ -102,9 +104,9 @@ class RandomErasing(RandomTransform):
         super().__init__(p)
         del inplace
         if not scale[0] >= 0 or not scale[1] <= 1:
-            raise ArgumentError(f"scale takes parts of the image between 0 and 1, got {scale}")
+            raise ArgumentError(f"scale takes fractions of the image between 0 and 1, got {scale}")
         if isinstance(value, str) and value != "random":
-            raise ArgumentError(f'value takes a number, one for each channel, or "random", got {value!r}')
+            raise ArgumentError(f'value takes a number, one number per channel, or "random", got {value!r}')
         self.scale, self.ratio, self.value = tuple(scale), tuple(ratio), value
         self._logarithms = logarithms(self.ratio)
 
@@ -112,7 +114,7 @@ class RandomErasing(RandomTransform):
         channels, rows, columns = shape
         fixed = None if self.value == "random" else tuple(float(v) for v in np.ravel(self.value))
         if fixed is not None and len(fixed) not in (1, channels):
-            raise ArgumentError(f"value needs one number, or one for each of the image's {channels} channels")
+            raise ArgumentError(f"value takes one number, or one per channel of the image, which has {channels}")
         for _ in range(10):
             area = rows * columns * draws.uniform(self.scale[0], self.scale[1])
             ratio = float(np.float32(math.exp(draws.uniform(self._logarithms[0], self._logarithms[1]))))

@@ -1,7 +1,8 @@
-"""Random numbers as PyTorch draws them: ``torch.manual_seed`` governs, or `manual_seed` where torch is not imported.
+"""Random numbers as PyTorch draws them: from ``torch.manual_seed``, or from `manual_seed` if the program does not
+import torch.
 
-PyTorch's generator of the CPU is a Mersenne twister. Its state is taken over when a call begins to draw and is handed
-back at the end, so that a call draws the numbers that torchvision would have drawn, at a fraction of the cost.
+PyTorch's generator on the CPU is a Mersenne twister. A call copies its state when it begins to draw and writes it back
+at the end. So a call draws the same numbers as torchvision, in a fraction of the time.
 """
 
 from __future__ import annotations
@@ -22,39 +23,42 @@ _loops: Any = Kernels("..ops.libraries.torchvision_window_cpu", __package__)
 
 _KEYS, _SHIFT = 624, 397
 _DEFAULT_SEED = 67280421310721
-"""PyTorch's."""
+"""The seed that PyTorch uses by default."""
 _LOCK = threading.RLock()
 
 U32 = npt.NDArray[np.uint32]
 
 
 def _seeded(seed: int) -> U32:
-    """The keys of PyTorch's generator after ``manual_seed(seed)``."""
+    """Return the keys of PyTorch's generator after ``manual_seed(seed)``."""
     key: Any = np.random.RandomState(seed & 0xFFFFFFFF).get_state()[1]  # type: ignore[index]
-    found: U32 = key.astype(np.uint32)
-    return found
+    keys: U32 = key.astype(np.uint32)
+    return keys
 
 
 def _mixed(y: U32) -> U32:
-    found: U32 = (y >> np.uint32(1)) ^ ((y & np.uint32(1)) * np.uint32(0x9908B0DF))
-    return found
+    mixed: U32 = (y >> np.uint32(1)) ^ ((y & np.uint32(1)) * np.uint32(0x9908B0DF))
+    return mixed
 
 
 def _next(key: U32) -> U32:
-    """The twister's keys after ``key``. NumPy's own generator would do, but to give it a state, and to get it back,
-    takes longer than most calls draw."""
+    """Return the keys of the twister that follow ``key``.
+
+    NumPy's generator is not used, because setting and reading its state takes longer than drawing the numbers of most
+    calls.
+    """
     upper, lower = np.uint32(0x80000000), np.uint32(0x7FFFFFFF)
-    made, left = np.empty_like(key), _KEYS - _SHIFT
+    keys, left = np.empty_like(key), _KEYS - _SHIFT
     mixed = _mixed((key[:-1] & upper) | (key[1:] & lower))
-    made[:left] = key[_SHIFT:] ^ mixed[:left]
-    made[left : 2 * left] = made[:left] ^ mixed[left : 2 * left]
-    made[2 * left : -1] = made[left : _SHIFT - 1] ^ mixed[2 * left :]
-    made[-1:] = made[_SHIFT - 1 : _SHIFT] ^ _mixed((key[-1:] & upper) | (made[:1] & lower))
-    return made
+    keys[:left] = key[_SHIFT:] ^ mixed[:left]
+    keys[left : 2 * left] = keys[:left] ^ mixed[left : 2 * left]
+    keys[2 * left : -1] = keys[left : _SHIFT - 1] ^ mixed[2 * left :]
+    keys[-1:] = keys[_SHIFT - 1 : _SHIFT] ^ _mixed((key[-1:] & upper) | (keys[:1] & lower))
+    return keys
 
 
 def _tempered(key: U32) -> U32:
-    """The words that ``key`` stands for."""
+    """Return the random words of the keys ``key``."""
     y = key ^ (key >> np.uint32(11))
     y ^= (y << np.uint32(7)) & np.uint32(0x9D2C5680)
     y ^= (y << np.uint32(15)) & np.uint32(0xEFC60000)
@@ -63,12 +67,11 @@ def _tempered(key: U32) -> U32:
 
 
 _own: tuple[U32, int] = _seeded(_DEFAULT_SEED), _KEYS
-"""Keys, and how many of their words are drawn."""
+"""The state of the generator without torch: its keys, and the number of their words that are drawn."""
 
 
 def manual_seed(seed: int) -> None:
-    """Seed the random numbers of all transforms, as ``torch.manual_seed`` does (which this calls where torch is
-    imported)."""
+    """Seed the random numbers of all transforms. If the program imports torch, this calls ``torch.manual_seed``."""
     global _own
     torch = sys.modules.get("torch")
     if torch is None:
@@ -79,23 +82,24 @@ def manual_seed(seed: int) -> None:
 
 @cache
 def span(low: float, high: float) -> tuple[float, float]:
-    """Width and begin of a range, as ``uniform_`` computes with it."""
+    """Return the width and the beginning of a range, rounded as ``uniform_`` rounds them."""
     first = np.float32(low)
     return float(np.float32(high) - first), float(first)
 
 
 class Draws:
-    """The random numbers of one call, as a context: while it lasts, no other thread draws."""
+    """The random numbers of one call of a transform. A context manager: until it exits, no other thread draws
+    numbers."""
 
     def __init__(self) -> None:
         self._key: U32 | None = None
         self._words: list[int] = []
         self._drawn = np.empty(0, np.uint32)
-        """The same as an array."""
+        """The same words as ``_words``, as an array."""
         self._taken = 0
         self._renewed = False
         self.used = False
-        """Something was drawn."""
+        """Whether a number was drawn."""
 
     def __enter__(self) -> Draws:
         _LOCK.acquire()
@@ -143,69 +147,74 @@ class Draws:
         self._key, self._words, self._drawn, self._taken = None, [], self._drawn[:0], 0
 
     def word(self) -> int:
-        """The next 32 bits."""
+        """Return the next 32 random bits."""
         try:
             word = self._words[self._taken]
         except IndexError:
-            self._more()
+            self._ensure_word()
             word = self._words[self._taken]
         self._taken += 1
         return word
 
-    def _more(self) -> None:
-        """See to it that there is a word."""
+    def _ensure_word(self) -> None:
+        """Make sure that an undrawn word is available."""
         self._key = self._begin() if self._key is None else self._key
         if self._taken >= _KEYS:
             self._key, self._taken, self._renewed = _next(self._key), 0, True
             self._temper(self._key)
 
     def rand(self) -> float:
-        """``torch.rand(1)``."""
+        """Return the value of ``torch.rand(1)``."""
         return (self.word() & 0xFFFFFF) * 2.0**-24
 
     def rands(self, n: int) -> npt.NDArray[np.float64]:
-        """`rand` of ``n`` calls."""
-        found = np.empty(n, np.uint32)
-        at = 0
-        while at < n:
-            self._more()
-            count = min(n - at, _KEYS - self._taken)
-            found[at : at + count] = self._drawn[self._taken : self._taken + count]
-            self._taken, at = self._taken + count, at + count
-        return (found & np.uint32(0xFFFFFF)).astype(np.float64) * 2.0**-24
+        """Return the results of ``n`` calls of `rand`."""
+        words = np.empty(n, np.uint32)
+        position = 0
+        while position < n:
+            self._ensure_word()
+            count = min(n - position, _KEYS - self._taken)
+            words[position : position + count] = self._drawn[self._taken : self._taken + count]
+            self._taken, position = self._taken + count, position + count
+        return (words & np.uint32(0xFFFFFF)).astype(np.float64) * 2.0**-24
 
     def uniform(self, low: float, high: float) -> float:
-        """``torch.empty(1).uniform_(low, high)``."""
+        """Return the value of ``torch.empty(1).uniform_(low, high)``."""
         width, first = span(low, high)
         return float(np.float32((self.word() & 0xFFFFFF) * 2.0**-24 * width + first))
 
     def integer(self, low: int, high: int) -> int:
-        """``torch.randint(low, high, (1,))``."""
+        """Return the value of ``torch.randint(low, high, (1,))``."""
         return self.word() % (high - low) + low
 
     def window(self, height: int, width: int, ranges: npt.NDArray[np.float64]) -> tuple[int, int, int, int] | None:
-        """A window (top, left, height, width) as torchvision's RandomResizedCrop draws it: its height is 0 where no try
-        gave one. None, and nothing is drawn, where the words at hand may not be enough."""
+        """Return a window (top, left, height, width) as RandomResizedCrop of torchvision draws it.
+
+        Its height is 0 if no try succeeded. If the available words may not be enough, return None and draw nothing.
+        """
         if self._key is None:
             self._key = self._begin()
-        found = np.empty(5, np.int64)
-        _loops.crop_window(self._drawn, self._taken, height, width, ranges, found)
-        top, left, high, wide, taken = found.tolist()
+        result = np.empty(5, np.int64)
+        _loops.crop_window(self._drawn, self._taken, height, width, ranges, result)
+        top, left, rows, columns, taken = result.tolist()
         if taken < 0:
             return None
         self._taken = taken
-        return top, left, high, wide
+        return top, left, rows, columns
 
-    def windows(self, height: int, width: int, ranges: npt.NDArray[np.float64], found: npt.NDArray[np.int64]) -> int:
-        """As `window` again and again, into the rows of ``found`` [N, 4]; how many. It ends before one that no try
-        gives, or for which the words at hand may not be enough: nothing is drawn for that."""
+    def windows(self, height: int, width: int, ranges: npt.NDArray[np.float64], windows: npt.NDArray[np.int64]) -> int:
+        """Draw windows as `window` does into the rows of ``windows`` [N, 4], and return how many were drawn.
+
+        It stops before a window for which no try succeeds, or for which the available words may not be enough; it draws
+        nothing for that one.
+        """
         if self._key is None:
             self._key = self._begin()
-        done, self._taken = _loops.crop_windows(self._drawn, self._taken, height, width, ranges, found)
-        return int(done)
+        count, self._taken = _loops.crop_windows(self._drawn, self._taken, height, width, ranges, windows)
+        return int(count)
 
     def permutation(self, n: int) -> list[int]:
-        """``torch.randperm(n)``."""
+        """Return the values of ``torch.randperm(n)``."""
         order = list(range(n))
         for i in range(n - 1):
             k = i + self.word() % (n - i)
@@ -213,7 +222,7 @@ class Draws:
         return order
 
     def normal(self, shape: Sequence[int]) -> npt.NDArray[np.float32]:
-        """``torch.empty(shape).normal_()``; without torch, numbers of the same distribution."""
+        """Return the values of ``torch.empty(shape).normal_()``; without torch, numbers of the same distribution."""
         torch = sys.modules.get("torch")
         self.used = True
         if torch is not None:
@@ -223,23 +232,23 @@ class Draws:
             return values
         n = math.prod(shape)
         words = np.array([self.word() & 0xFFFFFF for _ in range(2 * n)], np.float64) * 2.0**-24
-        turned: npt.NDArray[np.float64] = np.sqrt(-2 * np.log1p(-words[:n])) * np.cos(2 * np.pi * words[n:])
-        made: npt.NDArray[np.float32] = turned.astype(np.float32).reshape(tuple(shape))
-        return made
+        normals: npt.NDArray[np.float64] = np.sqrt(-2 * np.log1p(-words[:n])) * np.cos(2 * np.pi * words[n:])
+        numbers: npt.NDArray[np.float32] = normals.astype(np.float32).reshape(tuple(shape))
+        return numbers
 
     def choice(self, weights: Sequence[float]) -> int:
-        """``torch.multinomial(weights, 1)``; without torch, a draw of the same distribution."""
+        """Return the value of ``torch.multinomial(weights, 1)``; without torch, a number of the same distribution."""
         torch = sys.modules.get("torch")
         self.used = True
         if torch is not None:
             self._give_back()
             return int(torch.multinomial(torch.tensor(weights), 1))
-        at = self.rand() * sum(weights)
-        return min(int(np.searchsorted(np.cumsum(weights), at, side="right")), len(weights) - 1)
+        position = self.rand() * sum(weights)
+        return min(int(np.searchsorted(np.cumsum(weights), position, side="right")), len(weights) - 1)
 
 
 def logarithms(values: Sequence[float]) -> tuple[float, ...]:
-    """``torch.log`` of a tensor of float32."""
+    """Return the values of ``torch.log`` of a float32 tensor."""
     torch = sys.modules.get("torch")
     if torch is not None:
         return tuple(torch.log(torch.tensor(tuple(values), dtype=torch.float32)).tolist())

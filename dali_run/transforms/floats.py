@@ -1,4 +1,4 @@
-"""Steps of tensors of floats, and conversions between types: NumPy's loops, an image at a time."""
+"""Steps on float tensors, and conversions between types, computed by NumPy one image at a time."""
 
 from __future__ import annotations
 
@@ -14,35 +14,40 @@ from .steps import Done
 F32 = npt.NDArray[np.float32]
 
 
-def apart(step: Done, image: Any) -> Any:
-    """``image`` after to_dtype, divide, normalize or erase."""
-    return _APART[step[0]](image, *step[1:])
+def apply_separate(step: Done, image: Any) -> Any:
+    """Return ``image`` after the step to_dtype, divide, normalize or erase."""
+    return _SEPARATE[step[0]](image, *step[1:])
 
 
 def statistics(step: Done, shapes: I32) -> tuple[F32, F32]:
-    """Mean and standard deviation of each channel, or one for all. Raises ValueError where their number is another."""
+    """Return the mean and the standard deviation of each channel, or one for all. Raises ValueError if their number is
+    wrong."""
     mean, std = (np.asarray(v, np.float32).reshape(-1) for v in step[1:])
     for values in (mean, std):
         if len(values) != 1 and (shapes[:, 0] != len(values)).any():
-            raise ValueError(f"mean and std need one number, or one for each of {shapes[0, 0]} channels")
+            raise ValueError(f"mean and std take one number, or one per channel of the image, which has {shapes[0, 0]}")
     return mean, std
 
 
 def _to_dtype(image: Any, dtype: Any, scale: bool) -> Any:
-    given = image.dtype
-    if given == dtype or not scale:
+    source = image.dtype
+    if source == dtype or not scale:
         return image.astype(dtype)
-    top = _top(given)
-    if given.kind == "f":
+    top = _top(source)
+    if source.kind == "f":
         if dtype.kind == "f":
             return image.astype(dtype)
-        if given == np.float32 and dtype.itemsize >= 4:
-            raise ValueError(f"{given} does not hold all values of {dtype}: convert to int16 or less, or to float32")
-        return (image * given.type(_top(dtype) + 1 - 1e-3)).astype(dtype)
+        if source == np.float32 and dtype.itemsize >= 4:
+            raise ValueError(f"{source} cannot hold all values of {dtype}: convert to int16 or smaller, or to float32")
+        return (image * source.type(_top(dtype) + 1 - 1e-3)).astype(dtype)
     if dtype.kind == "f":
         return image.astype(dtype) * dtype.type(1.0 / top)
-    bits, wanted = (int(v).bit_length() for v in (top, _top(dtype)))
-    return (image >> (bits - wanted)).astype(dtype) if bits > wanted else image.astype(dtype) << (wanted - bits)
+    bits, target_bits = (int(v).bit_length() for v in (top, _top(dtype)))
+    return (
+        (image >> (bits - target_bits)).astype(dtype)
+        if bits > target_bits
+        else image.astype(dtype) << (target_bits - bits)
+    )
 
 
 def _top(dtype: Any) -> float:
@@ -58,31 +63,32 @@ def _normalize(image: Any, mean: Sequence[float], std: Sequence[float]) -> Any:
         raise TypeError(f"normalize takes floats, got {image.dtype}; put ToDtype(torch.float32, scale=True) before it")
     m, s = (np.asarray(v, image.dtype).reshape(-1, 1, 1) for v in (mean, std))
     if any(len(v) not in (1, len(image)) for v in (m, s)):
-        raise ValueError(f"mean and std need one number, or one for each of {len(image)} channels")
+        raise ValueError(f"mean and std take one number, or one per channel of the image, which has {len(image)}")
     return (image - m) / s
 
 
 def _erase(image: Any, top: int, left: int, height: int, width: int, value: Any) -> Any:
     if height == 0:
         return image
-    made = image.copy()
-    made[:, top : top + height, left : left + width] = filling(("erase", top, left, height, width, value))
-    return made
+    erased = image.copy()
+    erased[:, top : top + height, left : left + width] = filling(("erase", top, left, height, width, value))
+    return erased
 
 
 def filling(step: Done) -> F32:
-    """The values of an erased window, to be broadcast to it (channels, height, width)."""
+    """Return the values that fill an erased window, in a shape that broadcasts to (channels, height, width)."""
     filled: F32 = np.asarray(step[5], np.float32)
     return filled.reshape(-1, 1, 1) if filled.ndim == 1 else np.ascontiguousarray(filled)
 
 
-_APART: dict[str, Callable[..., Any]] = {
+_SEPARATE: dict[str, Callable[..., Any]] = {
     "to_dtype": _to_dtype, "divide": _divide, "normalize": _normalize, "erase": _erase
 }  # fmt: skip
 
 
 def steps(run: Sequence[Done], image: Any) -> Any:
-    """``image`` after steps, as far as floats can have them: flips, crops, pads, grayscale, brightness, inversion."""
+    """Return ``image`` after the steps. Float images support flips, crops, pads, grayscale, brightness and
+    inversion."""
     for step in run:
         if step[0] not in _STEPS:
             raise TypeError(

@@ -1,4 +1,4 @@
-"""The transforms as functions with given numbers."""
+"""The transforms as functions, with fixed instead of random numbers."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ __all__ = [
 
 
 class _Fixed(Transform):
-    """Steps that do not depend on the image."""
+    """Transform whose steps do not depend on the image."""
 
     def __init__(self, *steps: Done, device: Device = "cpu") -> None:
         self._steps, self.device = list(steps), device
@@ -76,57 +76,57 @@ class _Fixed(Transform):
 
 
 def adjust_brightness(inpt: Any, brightness_factor: float) -> Any:
-    """Multiply by ``brightness_factor``, which must not be negative."""
+    """Multiply the values by ``brightness_factor``, which must not be negative."""
     return _Fixed(("adjust_brightness", _factor(brightness_factor)))(inpt)
 
 
 def adjust_contrast(inpt: Any, contrast_factor: float) -> Any:
-    """0 gives the mean gray, 1 the image, 2 twice its contrast."""
+    """Change the contrast: factor 0 returns the mean gray, 1 the image itself, 2 twice the contrast."""
     return _Fixed(("adjust_contrast", _factor(contrast_factor)))(inpt)
 
 
 def adjust_saturation(inpt: Any, saturation_factor: float) -> Any:
-    """0 gives a gray image, 1 the image, 2 twice its saturation."""
+    """Change the saturation: factor 0 returns a gray image, 1 the image itself, 2 twice the saturation."""
     return _Fixed(("adjust_saturation", _factor(saturation_factor)))(inpt)
 
 
 def adjust_sharpness(inpt: Any, sharpness_factor: float) -> Any:
-    """0 gives a blurred image, 1 the image, 2 twice its sharpness."""
+    """Change the sharpness: factor 0 returns a blurred image, 1 the image itself, 2 twice the sharpness."""
     return _Fixed(("adjust_sharpness", _factor(sharpness_factor)))(inpt)
 
 
 def _factor(value: float) -> float:
     if value < 0:
-        raise ValueError(f"a factor must not be negative, got {value}")
+        raise ValueError(f"the factor must not be negative, got {value}")
     return float(value)
 
 
 def adjust_hue(inpt: Any, hue_factor: float) -> Any:
-    """Turn the hue by ``hue_factor`` turns, between -0.5 and 0.5."""
+    """Rotate the hue by ``hue_factor`` turns, between -0.5 and 0.5."""
     if not -0.5 <= hue_factor <= 0.5:
         raise ValueError(f"hue_factor must be between -0.5 and 0.5, got {hue_factor}")
     return _Fixed(("adjust_hue", float(hue_factor)))(inpt)
 
 
 def posterize(inpt: Any, bits: int) -> Any:
-    """Keep the highest ``bits`` of each value."""
+    """Keep only the highest ``bits`` bits of each value."""
     if not isinstance(bits, int) or not 0 <= bits <= 8:
         raise ValueError(f"bits must be an integer between 0 and 8, got {bits!r}")
     return _Fixed(("posterize", bits))(inpt)
 
 
 def solarize(inpt: Any, threshold: float) -> Any:
-    """Invert values from ``threshold`` on."""
+    """Invert all values that are at least ``threshold``."""
     return _Fixed(("solarize", threshold))(inpt)
 
 
 def invert(inpt: Any) -> Any:
-    """255 minus each value; 1 minus each of floats."""
+    """Replace each value by 255 minus the value; for floats, by 1 minus the value."""
     return _Fixed(("invert",))(inpt)
 
 
 def autocontrast(inpt: Any) -> Any:
-    """Stretch each channel to 0 ... 255."""
+    """Stretch the values of each channel to the range 0 ... 255."""
     return _Fixed(("autocontrast",))(inpt)
 
 
@@ -136,7 +136,7 @@ def equalize(inpt: Any) -> Any:
 
 
 def rgb_to_grayscale(inpt: Any, num_output_channels: int = 1, device: Device = "cpu") -> Any:
-    """Gray images of 1 or 3 equal channels."""
+    """Convert to gray, with 1 or 3 equal channels."""
     if num_output_channels not in (1, 3):
         raise ValueError(f"num_output_channels must be 1 or 3, got {num_output_channels}")
     return _Fixed(("rgb_to_grayscale", num_output_channels), device=device)(inpt)
@@ -146,15 +146,17 @@ to_grayscale = rgb_to_grayscale
 
 
 def permute_channels(inpt: Any, permutation: Sequence[int]) -> Any:
-    """Channel k of the result is channel permutation[k]."""
+    """Reorder the channels: channel k of the result is channel permutation[k] of the input."""
     if sorted(permutation) != list(range(len(permutation))) or len(permutation) != get_dimensions(inpt)[0]:
-        raise ValueError(f"permutation must hold each channel once, got {list(permutation)}")
+        raise ValueError(f"permutation must contain each channel once, got {list(permutation)}")
     return _Fixed(("permute_channels", *permutation))(inpt)
 
 
 def gaussian_blur(inpt: Any, kernel_size: Any, sigma: Any = None, device: Device = "cpu") -> Any:
-    """Blur with a window of ``kernel_size`` (one odd number, or columns and rows); ``sigma`` is one number, or across
-    and down, by default 0.15 kernel_size + 0.35."""
+    """Blur with a window of ``kernel_size`` (one odd number, or columns and rows).
+
+    ``sigma`` is one number, or two (horizontal, vertical), by default 0.15 * kernel_size + 0.35.
+    """
     size = two(kernel_size, "kernel_size")
     if any(k <= 0 or k % 2 == 0 for k in size):
         raise ValueError(f"kernel_size must be odd and positive, got {kernel_size}")
@@ -187,19 +189,19 @@ class _Window(Transform):
 
 
 def crop(inpt: Any, top: int, left: int, height: int, width: int, device: Device = "cpu") -> Any:
-    """A window, 0 where it lies outside of the image."""
+    """Return a window of the image; pixels outside the image are 0."""
     return _Window((top, left, height, width), device)(inpt)
 
 
 def center_crop(inpt: Any, output_size: Any, device: Device = "cpu") -> Any:
-    """The window of ``output_size`` in the middle."""
+    """Return the window of ``output_size`` in the centre of the image."""
     return CenterCrop(output_size, device)(inpt)
 
 
 def pad(
     inpt: Any, padding: Any, fill: Any = 0, padding_mode: str = "constant", device: Device = "cpu"
 ) -> Any:  # fmt: skip
-    """Pad all sides: by one number, by (across, down), or by (left, top, right, bottom)."""
+    """Pad all sides: by one number, by (horizontal, vertical), or by (left, top, right, bottom)."""
     return Pad(padding, fill, padding_mode, device)(inpt)
 
 
@@ -207,7 +209,7 @@ def resize(
     inpt: Any, size: Any, interpolation: Any = BILINEAR, max_size: int | None = None, antialias: bool | None = True,
     device: Device = "cpu",
 ) -> Any:  # fmt: skip
-    """Resize to (height, width), or the shorter side to ``size``."""
+    """Resize to ``size``: (height, width), or the length of the shorter side."""
     return Resize(size, interpolation, max_size, antialias, device)(inpt)
 
 
@@ -230,7 +232,7 @@ def resized_crop(
     inpt: Any, top: int, left: int, height: int, width: int, size: Any, interpolation: Any = BILINEAR,
     antialias: bool | None = True, device: Device = "cpu",
 ) -> Any:  # fmt: skip
-    """A window, resized to ``size``."""
+    """Return a window of the image, resized to ``size``."""
     return _ResizedCrop((top, left, height, width), Resize(size, interpolation, None, antialias, device))(inpt)
 
 
@@ -238,7 +240,7 @@ def affine(
     inpt: Any, angle: float, translate: Sequence[float], scale: float, shear: Any, interpolation: Any = NEAREST,
     fill: Any = None, center: Any = None,
 ) -> Any:  # fmt: skip
-    """Rotate by ``angle`` degrees clockwise, scale and shear about the centre, and move."""
+    """Rotate by ``angle`` degrees clockwise, scale and shear about the centre, and shift by ``translate``."""
     if scale <= 0:
         raise ValueError(f"scale must be positive, got {scale}")
     shears = [shear, 0.0] if isinstance(shear, (int, float)) else list(shear)
@@ -253,7 +255,7 @@ def affine(
 def rotate(
     inpt: Any, angle: float, interpolation: Any = NEAREST, expand: bool = False, center: Any = None, fill: Any = None
 ) -> Any:
-    """Rotate by ``angle`` degrees counter-clockwise; ``expand`` makes room for the corners."""
+    """Rotate by ``angle`` degrees counter-clockwise. With ``expand`` the result is large enough for the corners."""
     middle = None if center is None else tuple(map(float, center))
     return _Fixed(("rotate", float(angle), mode_of(interpolation), expand, middle, fill_of(fill)))(inpt)
 
@@ -262,9 +264,10 @@ def perspective(
     inpt: Any, startpoints: Any = None, endpoints: Any = None, interpolation: Any = BILINEAR, fill: Any = None,
     coefficients: Sequence[float] | None = None,
 ) -> Any:  # fmt: skip
-    """Move four points ``startpoints`` to ``endpoints``, (x, y) each; or by the eight ``coefficients``."""
+    """Apply the perspective map that moves the four points (x, y) ``startpoints`` to ``endpoints``, or that has eight
+    ``coefficients``."""
     if (coefficients is None) == (startpoints is None or endpoints is None):
-        raise ValueError("give startpoints and endpoints, or coefficients")
+        raise ValueError("give either startpoints and endpoints, or coefficients")
     if coefficients is None:
         coefficients = perspective_coefficients(startpoints, endpoints)
     if len(coefficients) != 8:
@@ -273,7 +276,8 @@ def perspective(
 
 
 def erase(inpt: Any, i: int, j: int, h: int, w: int, v: Any, inplace: bool = False) -> Any:
-    """Fill ``h`` x ``w`` pixels from (``i``, ``j``) on with ``v``: one value a channel, or (C, h, w)."""
+    """Fill ``h`` x ``w`` pixels, from row ``i`` and column ``j`` on, with ``v``: one value per channel, or an array (C,
+    h, w)."""
     del inplace
     values = np.asarray(v, np.float32)
     if values.ndim == 3 and values.shape[1:] == (1, 1):
@@ -284,26 +288,27 @@ def erase(inpt: Any, i: int, j: int, h: int, w: int, v: Any, inplace: bool = Fal
 def normalize(
     inpt: Any, mean: Sequence[float], std: Sequence[float], inplace: bool = False, device: Device = "cpu"
 ) -> Any:
-    """(value - mean) / std of each channel of floats."""
+    """Return (value - mean) / std for each channel of a float image."""
     return Normalize(mean, std, inplace, device)(inpt)
 
 
 def to_dtype(inpt: Any, dtype: Any = "float32", scale: bool = False) -> Any:
-    """Convert to ``dtype``; with ``scale``, integers' whole range becomes 0 ... 1 and the other way."""
+    """Convert to ``dtype``. With ``scale``, the whole range of an integer type is scaled to 0 ... 1 of a float type,
+    and the other way round."""
     return ToDtype(dtype, scale)(inpt)
 
 
 def to_image(inpt: Any) -> Any:
-    """A picture of Pillow's, or an array (H, W, C), as a tensor (C, H, W); tensors stay."""
+    """Return a Pillow image, or an array (H, W, C), as a tensor (C, H, W); tensors are returned unchanged."""
     return PILToTensor()(_planes(inpt))
 
 
 def _planes(inpt: Any) -> Any:
-    """Arrays (H, W, C) or (H, W), which NumPy's images are, as Pillow's and torch's (C, H, W); others stay."""
+    """Return a NumPy image (H, W, C) or (H, W) as a tensor (C, H, W) of torch; other inputs are returned unchanged."""
     if not isinstance(inpt, np.ndarray):
         return inpt
     if inpt.ndim not in (2, 3):
-        raise ValueError(f"an array is (H, W) or (H, W, C), got {inpt.ndim} dimensions")
+        raise ValueError(f"an array must be (H, W) or (H, W, C), got {inpt.ndim} dimensions")
     planes = np.ascontiguousarray(np.atleast_3d(inpt).transpose(2, 0, 1))
     try:
         import torch
@@ -313,34 +318,34 @@ def _planes(inpt: Any) -> Any:
 
 
 def pil_to_tensor(inpt: Any, device: Device = "cpu") -> Any:
-    """A picture of Pillow's as a tensor (C, H, W)."""
+    """Return a Pillow image as a tensor (C, H, W)."""
     return PILToTensor(device)(inpt)
 
 
 def to_tensor(inpt: Any) -> Any:
-    """A picture of Pillow's, or an array (H, W, C), as a tensor (C, H, W) of float32; bytes are divided by 255."""
+    """Return a Pillow image, or an array (H, W, C), as a tensor (C, H, W) of float32, with bytes divided by 255."""
     return ToTensor()(_planes(inpt))
 
 
 def to_pil_image(inpt: Any, mode: str | None = None) -> Any:
-    """A tensor (C, H, W), or an array (H, W, C), as a picture of Pillow's."""
+    """Return a tensor (C, H, W), or an array (H, W, C), as a Pillow image."""
     return ToPILImage(mode)(_planes(inpt))
 
 
 def get_dimensions(inpt: Any) -> list[int]:
-    """[channels, height, width]. Raises TypeError for what is no image."""
+    """Return [channels, height, width] of an image. Raises TypeError if ``inpt`` is not an image."""
     if isinstance(inpt, Image.Image):
         return [pillow.bands(inpt), inpt.height, inpt.width]
     if not is_image(inpt) or inpt.ndim < 2:
-        raise TypeError(f"takes an image, got {type(inpt).__name__}")
+        raise TypeError(f"an image is needed, got {type(inpt).__name__}")
     return [1, *inpt.shape] if inpt.ndim == 2 else list(inpt.shape[-3:])
 
 
 def get_size(inpt: Any) -> list[int]:
-    """[height, width]."""
+    """Return [height, width] of an image."""
     return get_dimensions(inpt)[1:]
 
 
 def get_image_size(inpt: Any) -> list[int]:
-    """[width, height]."""
+    """Return [width, height] of an image."""
     return get_dimensions(inpt)[:0:-1]

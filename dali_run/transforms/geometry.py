@@ -17,57 +17,60 @@ BILINEAR, NEAREST = InterpolationMode.BILINEAR, InterpolationMode.NEAREST
 
 
 def fitted(height: int, width: int, size: Any, max_size: int | None) -> tuple[int, int]:
-    """(height, width) of an image after a resize to ``size``: (height, width), or of the shorter side. Raises
-    ValueError."""
+    """Return (height, width) of an image after a resize to ``size``: (height, width), or the length of the shorter
+    side.
+
+    Raises ValueError.
+    """
     if size is not None and not isinstance(size, int):
         if len(size) == 2:
             if max_size is not None:
-                raise ArgumentError("max_size goes with one size, that of the shorter side")
+                raise ArgumentError("max_size is allowed only if size is one number, the shorter side")
             return int(size[0]), int(size[1])
         size = size[0]
     short, long = min(height, width), max(height, width)
     if size is None:
         if max_size is None:
-            raise ArgumentError("give size, or max_size")
-        wanted, other = int(max_size * short / long), max_size
+            raise ArgumentError("give size or max_size")
+        shorter, longer = int(max_size * short / long), max_size
     else:
-        wanted, other = size, int(size * long / short)
+        shorter, longer = size, int(size * long / short)
         if max_size is not None:
             if max_size <= size:
                 raise ArgumentError(f"max_size must be larger than size, {size}, got {max_size}")
-            if other > max_size:
-                wanted, other = int(max_size * wanted / other), max_size
-    return (other, wanted) if width <= height else (wanted, other)
+            if longer > max_size:
+                shorter, longer = int(max_size * shorter / longer), max_size
+    return (longer, shorter) if width <= height else (shorter, longer)
 
 
 def resize_step(region: Sequence[int], size: Sequence[int], interpolation: str, antialias: bool) -> Done:
-    """Resize ``region`` (top, left, height, width) to ``size``."""
+    """Return the step that resizes ``region`` (top, left, height, width) to ``size``."""
     soft = interpolation in ("bilinear", "bicubic")
     return ("resize", *region, *size, interpolation, bool(antialias) if soft else True)
 
 
 def crop_step(shape: Shape, top: int, left: int, height: int, width: int) -> list[Done]:
-    """A window, which may lie partly outside: there it is 0."""
+    """Return the step that crops a window. Pixels outside the image are 0."""
     whole = (top, left, height, width) == (0, 0, *shape[1:])
     return [] if whole else [("crop", top, left, height, width)]
 
 
 def center_crop_steps(shape: Shape, height: int, width: int) -> list[Done]:
-    """The window in the middle; smaller images are padded with 0 before."""
+    """Return the steps that crop the centred window. An image that is smaller is padded with 0 first."""
     _, rows, columns = shape
-    found: list[Done] = []
+    steps: list[Done] = []
     if height > rows or width > columns:
         across, down = max(width - columns, 0), max(height - rows, 0)
-        found.append(("pad", across // 2, down // 2, (across + 1) // 2, (down + 1) // 2, 0, "constant"))
+        steps.append(("pad", across // 2, down // 2, (across + 1) // 2, (down + 1) // 2, 0, "constant"))
         rows, columns = rows + down, columns + across
         if (rows, columns) == (height, width):
-            return found
+            return steps
     top, left = round((rows - height) / 2), round((columns - width) / 2)
-    return found + crop_step((shape[0], rows, columns), top, left, height, width)
+    return steps + crop_step((shape[0], rows, columns), top, left, height, width)
 
 
 def sides(padding: Any) -> tuple[int, int, int, int]:
-    """(left, top, right, bottom) of one, two or four numbers. Raises ValueError."""
+    """Return (left, top, right, bottom) for one, two or four numbers. Raises ValueError."""
     values = [padding] if isinstance(padding, int) else padding
     if (
         not isinstance(values, (list, tuple)) or len(values) not in (1, 2, 4)
@@ -88,7 +91,7 @@ def _checked_mode(padding_mode: str) -> str:
 def _angles(value: Any, name: str, counts: Sequence[int] = (2,)) -> tuple[float, ...]:
     if isinstance(value, (int, float)):
         if value < 0:
-            raise ArgumentError(f"{name} of one number must not be negative, got {value}")
+            raise ArgumentError(f"{name} must not be negative if it is one number, got {value}")
         return -float(value), float(value)
     if not isinstance(value, (list, tuple)) or len(value) not in counts:
         raise ArgumentError(f"{name} takes a number, or {' or '.join(map(str, counts))} numbers, got {value!r}")
@@ -104,19 +107,22 @@ def _centre(center: Any) -> tuple[float, float] | None:
 
 
 class Resize(Transform):
-    """Resize to ``size``: (height, width), or of the shorter side, with None ``max_size`` of the longer one."""
+    """Resize to ``size``: (height, width), or the length of the shorter side. If ``size`` is None, ``max_size`` is the
+    length of the longer side."""
 
     def __init__(
         self, size: Any, interpolation: Any = BILINEAR, max_size: int | None = None, antialias: bool | None = True,
         device: Device = "cpu",
     ) -> None:  # fmt: skip
         if size is None and not isinstance(max_size, int):
-            raise ArgumentError("max_size must be an integer where size is None")
+            raise ArgumentError("max_size must be an integer if size is None")
         self.size = None if size is None else tuple(size) if isinstance(size, (list, tuple)) else size
         if self.size is not None:
-            least = min(two(self.size, "size"))
-            if max_size is not None and (max_size < least or (isinstance(self.size, tuple) and len(self.size) == 2)):
-                raise ArgumentError(f"max_size goes with one size, and is not smaller, got {max_size} and {size!r}")
+            minimum = min(two(self.size, "size"))
+            if max_size is not None and (max_size < minimum or (isinstance(self.size, tuple) and len(self.size) == 2)):
+                raise ArgumentError(
+                    f"max_size needs a size of one number, and must not be smaller than it, got {max_size} and {size!r}"
+                )
         elif max_size is not None and max_size <= 0:
             raise ArgumentError(f"max_size must be positive, got {max_size}")
         self.interpolation = mode_of(interpolation)
@@ -130,7 +136,7 @@ class Resize(Transform):
 
 
 class CenterCrop(Transform):
-    """The window of ``size`` in the middle; smaller images are padded with 0."""
+    """Crop the window of ``size`` in the centre. Smaller images are padded with 0."""
 
     def __init__(self, size: Any, device: Device = "cpu") -> None:
         self.size, self.device = two(size, "size"), device
@@ -140,7 +146,7 @@ class CenterCrop(Transform):
 
 
 class RandomResizedCrop(Transform):
-    """A window of random area and aspect ratio, resized to ``size``."""
+    """Crop a window of random area and aspect ratio and resize it to ``size``."""
 
     def __init__(
         self, size: Any, scale: Sequence[float] = (0.08, 1.0), ratio: Sequence[float] = (3 / 4, 4 / 3),
@@ -149,14 +155,14 @@ class RandomResizedCrop(Transform):
         self.size, self.device = two(size, "size"), device
         for name, pair in (("scale", scale), ("ratio", ratio)):
             if not isinstance(pair, (list, tuple)) or len(pair) != 2 or not 0 <= numbers(pair, name)[0] <= pair[1]:
-                raise ArgumentError(f"{name} takes (least, largest), not negative, got {pair!r}")
+                raise ArgumentError(f"{name} takes non-negative numbers (minimum, maximum), got {pair!r}")
         self.scale, self.ratio = tuple(scale), tuple(ratio)
         self.interpolation, self.antialias = mode_of(interpolation), antialias
         self._logarithms = logarithms(self.ratio)
         self._ranges = np.array([*span(*self.scale), *span(*self._logarithms)])
 
     def window(self, draws: Draws, shape: Shape) -> tuple[int, int, int, int]:
-        """A random (top, left, height, width)."""
+        """Return a random window (top, left, height, width)."""
         _, height, width = shape
         drawn = draws.window(height, width, self._ranges)
         if drawn is not None and drawn[2]:
@@ -167,12 +173,12 @@ class RandomResizedCrop(Transform):
             w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
             if 0 < w <= width and 0 < h <= height:
                 return draws.integer(0, height - h + 1), draws.integer(0, width - w + 1), h, w
-        least, most = min(self.ratio), max(self.ratio)
+        minimum, maximum = min(self.ratio), max(self.ratio)
         w, h = width, height
-        if width / height < least:
-            h = round(w / least)
-        elif width / height > most:
-            w = round(h * most)
+        if width / height < minimum:
+            h = round(w / minimum)
+        elif width / height > maximum:
+            w = round(h * maximum)
         return (height - h) // 2, (width - w) // 2, h, w
 
     def steps(self, draws: Draws, shape: Shape) -> list[Done]:
@@ -187,21 +193,21 @@ class RandomResizedCrop(Transform):
         shape, n = shapes[0], len(shapes)
         if n == 1 or shapes.count(shape) < n:
             return super()._programs(draws, shapes)
-        found, done = np.empty((n, 6), np.int64), 0
-        found[:, 4:] = self.size
-        while done < n:
-            done += draws.windows(shape[1], shape[2], self._ranges, found[done:, :4])
-            if done < n:  # no try gave one, or the words at hand are not enough
-                found[done, :4] = self.window(draws, shape)
-                done += 1
-        if (found[:, 2:4] == found[:, 4:]).all(axis=1).any():
-            return [self._steps_of((y, x, h, w), shape) for y, x, h, w in found[:, :4].tolist()]
+        numbers_, count = np.empty((n, 6), np.int64), 0
+        numbers_[:, 4:] = self.size
+        while count < n:
+            count += draws.windows(shape[1], shape[2], self._ranges, numbers_[count:, :4])
+            if count < n:  # no try succeeded, or the available random words are not enough
+                numbers_[count, :4] = self.window(draws, shape)
+                count += 1
+        if (numbers_[:, 2:4] == numbers_[:, 4:]).all(axis=1).any():
+            return [self._steps_of((y, x, h, w), shape) for y, x, h, w in numbers_[:, :4].tolist()]
         soft = self.interpolation in ("bilinear", "bicubic")
-        return Resizes(found, self.interpolation, bool(self.antialias) if soft else True)
+        return Resizes(numbers_, self.interpolation, bool(self.antialias) if soft else True)
 
 
 class Pad(Transform):
-    """Pad all sides: by one number, by (across, down), or by (left, top, right, bottom)."""
+    """Pad all sides: by one number, by (horizontal, vertical), or by (left, top, right, bottom)."""
 
     def __init__(self, padding: Any, fill: Any = 0, padding_mode: str = "constant", device: Device = "cpu") -> None:
         self.padding, self.fill = sides(padding), fill_of(fill)
@@ -212,14 +218,14 @@ class Pad(Transform):
 
 
 class RandomCrop(Transform):
-    """A window of ``size`` at a random place, after padding."""
+    """Crop a window of ``size`` at a random position, after padding."""
 
     def __init__(
         self, size: Any, padding: Any = None, pad_if_needed: bool = False, fill: Any = 0,
         padding_mode: str = "constant", device: Device = "cpu",
     ) -> None:  # fmt: skip
         if not isinstance(pad_if_needed, bool):
-            raise ArgumentError(f"pad_if_needed is a bool, got {pad_if_needed!r}")
+            raise ArgumentError(f"pad_if_needed must be a bool, got {pad_if_needed!r}")
         self.size, self.pad_if_needed, self.device = two(size, "size"), pad_if_needed, device
         self.padding = None if padding is None else sides(padding)
         self.fill, self.padding_mode = fill_of(fill), _checked_mode(padding_mode)
@@ -234,15 +240,13 @@ class RandomCrop(Transform):
             top, bottom, rows = top + down, bottom + down, rows + 2 * down
             left, right, columns = left + across, right + across, columns + 2 * across
         if rows < height or columns < width:
-            raise ArgumentError(
-                f"the window of {height} x {width} is larger than the image, which is {rows} x {columns}"
-            )
-        found: list[Done] = []
+            raise ArgumentError(f"the window, {height} x {width}, is larger than the image, {rows} x {columns}")
+        steps: list[Done] = []
         if left or top or right or bottom:
-            found.append(("pad", left, top, right, bottom, self.fill, self.padding_mode))
+            steps.append(("pad", left, top, right, bottom, self.fill, self.padding_mode))
         y = draws.integer(0, rows - height + 1) if rows > height else 0
         x = draws.integer(0, columns - width + 1) if columns > width else 0
-        return found + crop_step((channels, rows, columns), y, x, height, width)
+        return steps + crop_step((channels, rows, columns), y, x, height, width)
 
 
 class RandomHorizontalFlip(RandomTransform):
@@ -259,7 +263,7 @@ class RandomHorizontalFlip(RandomTransform):
 
 
 class RandomVerticalFlip(RandomTransform):
-    """Turn upside down with probability ``p``, as a mirror does."""
+    """Mirror upside down with probability ``p``."""
 
     same, turns = True, True
 
@@ -272,7 +276,7 @@ class RandomVerticalFlip(RandomTransform):
 
 
 class RandomRotation(Transform):
-    """Rotate by a random angle of ``degrees``, counter-clockwise."""
+    """Rotate counter-clockwise by a random angle from the range ``degrees``."""
 
     def __init__(
         self, degrees: Any, interpolation: Any = NEAREST, expand: bool = False, center: Any = None, fill: Any = 0
@@ -287,7 +291,7 @@ class RandomRotation(Transform):
 
 
 class RandomAffine(Transform):
-    """Rotate, move, scale and shear at random about the centre."""
+    """Rotate, shift, scale and shear by random amounts about the centre."""
 
     def __init__(
         self, degrees: Any, translate: Sequence[float] | None = None, scale: Sequence[float] | None = None,
@@ -295,9 +299,9 @@ class RandomAffine(Transform):
     ) -> None:  # fmt: skip
         self.degrees = _angles(degrees, "degrees")
         if translate is not None and (len(translate) != 2 or not all(0 <= t <= 1 for t in translate)):
-            raise ArgumentError(f"translate takes two parts of the image, each between 0 and 1, got {translate}")
+            raise ArgumentError(f"translate takes two fractions of the image between 0 and 1, got {translate}")
         if scale is not None and (len(scale) != 2 or min(scale) <= 0):
-            raise ArgumentError(f"scale takes (least, largest), both above 0, got {scale}")
+            raise ArgumentError(f"scale takes positive numbers (minimum, maximum), got {scale}")
         self.translate, self.scale = translate, scale
         self.shear = None if shear is None else _angles(shear, "shear", (2, 4))
         self.interpolation, self.fill, self.center = mode_of(interpolation), fill_of(fill), _centre(center)
@@ -317,7 +321,7 @@ class RandomAffine(Transform):
 
 
 def perspective_coefficients(start: Sequence[Sequence[float]], end: Sequence[Sequence[float]]) -> tuple[float, ...]:
-    """The eight numbers of the map that takes the four points ``end`` to ``start``, to float32."""
+    """Return the eight coefficients, as float32, of the map that takes the four points ``end`` to ``start``."""
     rows = []
     for (x, y), (u, v) in zip(end, start, strict=True):
         rows.append([x, y, 1, 0, 0, 0, -u * x, -u * y])
@@ -327,7 +331,8 @@ def perspective_coefficients(start: Sequence[Sequence[float]], end: Sequence[Seq
 
 
 class RandomPerspective(RandomTransform):
-    """Move the corners inwards by up to half of ``distortion_scale`` of the image, with probability ``p``."""
+    """Move the corners inwards by random distances, at most half of ``distortion_scale`` of the image, with probability
+    ``p``."""
 
     def __init__(
         self, distortion_scale: float = 0.5, p: float = 0.5, interpolation: Any = BILINEAR, fill: Any = 0

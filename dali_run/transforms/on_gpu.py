@@ -1,4 +1,4 @@
-"""CUDA tensors: where the steps of a call run that was given some, on PyTorch's current stream and without waiting."""
+"""CUDA tensors: the steps of a call run on PyTorch's current stream, and the host does not wait for them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from ..ops.gpu.lane import Lane
 from ..ops.libraries import torchvision_on_gpu
 
 _IN_FLIGHT = 4
-"""Calls whose numbers may be on their way at a time: memory of the host that a copy reads is used again after that."""
+"""Number of calls per thread, GPU and stream whose numbers may be on their way to the GPU at a time. After that, the
+host memory of the oldest call is used again."""
 _DTYPES = ("uint8", "int16", "int32", "int64", "float16", "float32", "float64")
 """Types that both PyTorch and NumPy have."""
 
 
 def of(value: Any) -> Gpu | None:
-    """The GPU of a tensor; None for what lies on the host, or is of a type that NumPy does not know."""
+    """Return the GPU of a tensor, or None if it is on the host or has a type that NumPy does not have."""
     if not getattr(value, "is_cuda", False) or str(value.dtype).removeprefix("torch.") not in _DTYPES:
         return None
     return Gpu(value.device.index)
@@ -32,13 +33,14 @@ def _torch() -> Any:
 
 
 class Gpu:
-    """The GPU of one call's tensors. A context manager: inside, its stream is the current one."""
+    """The GPU that holds the tensors of one call. A context manager: inside it, PyTorch's stream is the current stream
+    of CuPy."""
 
     lane: Any
 
     def __init__(self, index: int) -> None:
         self._index = index
-        self._made: list[tuple[Any, Any]] = []
+        self._arrays: list[tuple[Any, Any]] = []
         self._slot: _Slot | None = None
 
     def __enter__(self) -> Gpu:
@@ -50,24 +52,25 @@ class Gpu:
 
     def __exit__(self, *exc: object) -> None:
         assert self._slot is not None
-        self._slot.begun()
+        self._slot.record_end()
         self.lane.__exit__(*exc)
 
     def flat(self, tensors: Sequence[Any]) -> Any:
-        """The elements of ``tensors``, one after the other: those of one tensor as they lie there."""
+        """Return the elements of ``tensors`` in one flat array, without a copy if there is a single contiguous
+        tensor."""
         torch = _torch()
         parts = [t.detach().contiguous().reshape(-1) for t in tensors]
         joined = parts[0] if len(parts) == 1 else torch.cat(parts)
-        return self._kept(self._array(joined), joined)
+        return self._remember(self._array(joined), joined)
 
     def empty(self, n: int, dtype: Any) -> Any:
-        """An uninitialised flat array that `tensor` makes a tensor of; PyTorch's memory."""
+        """Return an uninitialised flat array in PyTorch's memory, which `tensor` turns into a tensor."""
         torch = _torch()
-        made = torch.empty(n, dtype=getattr(torch, np.dtype(dtype).name), device=f"cuda:{self._index}")
-        return self._kept(self._array(made), made)
+        tensor = torch.empty(n, dtype=getattr(torch, np.dtype(dtype).name), device=f"cuda:{self._index}")
+        return self._remember(self._array(tensor), tensor)
 
     def _array(self, tensor: Any) -> Any:
-        """CuPy's array over a flat tensor. (`cupy.asarray` takes ten times as long.)"""
+        """Return a CuPy array that views a flat tensor. (`cupy.asarray` takes ten times as long.)"""
         import cupy
 
         count, dtype = tensor.numel(), np.dtype(str(tensor.dtype).removeprefix("torch."))
@@ -76,23 +79,24 @@ class Gpu:
         memory = cupy.cuda.UnownedMemory(tensor.data_ptr(), count * dtype.itemsize, tensor, self._index)
         return cupy.ndarray((count,), dtype, cupy.cuda.MemoryPointer(memory, 0))
 
-    def _kept(self, array: Any, tensor: Any) -> Any:
-        self._made.append((array, tensor))
+    def _remember(self, array: Any, tensor: Any) -> Any:
+        self._arrays.append((array, tensor))
         return array
 
     def tensor(self, array: Any) -> Any:
-        """The tensor over ``array``, where it is one of `flat` or `empty`."""
-        return next((tensor for known, tensor in self._made if known is array), None)
+        """Return the tensor that ``array`` views if `flat` or `empty` returned the array, otherwise None."""
+        return next((tensor for known, tensor in self._arrays if known is array), None)
 
     def host(self, batch: Batch) -> Batch:
-        """``batch`` on the host, once the GPU is done with it."""
-        found: Batch = self.lane.to_host(batch)
+        """Return a copy of ``batch`` on the host, after the GPU has computed it."""
+        copy: Batch = self.lane.to_host(batch)
         self.lane.synchronize()
-        return found
+        return copy
 
 
 def plain_batch(value: Any) -> bool:
-    """``value`` is PyTorch's own tensor (..., C, H, W) of bytes on a GPU, of some images, without gaps."""
+    """Return whether ``value`` is a contiguous, plain PyTorch tensor of bytes (..., C, H, W) on a GPU, with at least
+    one image."""
     if not getattr(value, "is_cuda", False) or type(value).__name__ != "Tensor" or value.ndim < 4:
         return False
     bytes_ = str(value.dtype) == "torch.uint8" and value.is_contiguous()
@@ -100,17 +104,20 @@ def plain_batch(value: Any) -> bool:
 
 
 def flipped(value: Any, which: Any, upside_down: bool) -> Any:
-    """The images of ``value``, a tensor (..., C, H, W) of bytes that lies there without gaps, those where ``which`` is
-    not 0 mirrored, or turned upside down. It is what `run` does for them, less what batches and arrays cost besides."""
+    """Return a copy of ``value``, a tensor for which `plain_batch` is true, with the images flipped for which ``which``
+    is not 0.
+
+    ``upside_down`` says in which direction. The result equals that of `run`, without the cost of batches and arrays.
+    """
     gpu = Gpu(value.device.index)
     with gpu:
-        made = _torch().empty_like(value)
-        torchvision_on_gpu.flip(gpu.lane, value.shape[-3:], value.data_ptr(), which, upside_down, made.data_ptr())
-    return made
+        result = _torch().empty_like(value)
+        torchvision_on_gpu.flip(gpu.lane, value.shape[-3:], value.data_ptr(), which, upside_down, result.data_ptr())
+    return result
 
 
 class _Slot:
-    """A lane on a stream of PyTorch's. Its memory of the host is used again once the GPU has read it."""
+    """A lane on a stream of PyTorch. It uses its host memory again after the GPU has read it."""
 
     def __init__(self, index: int, stream: int) -> None:
         import cupy
@@ -119,14 +126,14 @@ class _Slot:
         self._read: Any = None
 
     def free(self) -> None:
-        """Wait until the GPU has read what was given to it in this slot."""
+        """Wait until the GPU has read the host memory of the previous call in this slot."""
         if self._read is not None:
             self._read.synchronize()
             self._read = None
             self.lane.drop_references()
 
-    def begun(self) -> None:
-        """All of a call is on the stream."""
+    def record_end(self) -> None:
+        """Record an event after all work of a call on the stream."""
         import cupy
 
         self._read = cupy.cuda.Event(disable_timing=True)
@@ -134,19 +141,22 @@ class _Slot:
 
 
 def _borrowed(kind: Any, pointer: int, index: int) -> Any:
-    """PyTorch's stream as CuPy's, without the warning of CuPy 14 to take `Stream.from_external`: its streams destroy
-    what they were made of when they go."""
+    """Return PyTorch's stream as a CuPy stream.
+
+    `Stream.from_external`, which CuPy 14 recommends in a warning, is not used: its streams destroy the stream that they
+    were created from.
+    """
     stream = kind.__new__(kind)
     super(kind, stream).__init__(pointer, index)
     return stream
 
 
-_mine = threading.local()
+_thread_slots = threading.local()
 """The slots of each thread, by GPU and stream."""
 
 
 def _slot(index: int, stream: int) -> _Slot:
-    slots: list[_Slot] = _mine.__dict__.setdefault("slots", {}).setdefault((index, stream), [])
+    slots: list[_Slot] = _thread_slots.__dict__.setdefault("slots", {}).setdefault((index, stream), [])
     slot = _Slot(index, stream) if len(slots) < _IN_FLIGHT else slots.pop(0)
     slots.append(slot)
     slot.free()

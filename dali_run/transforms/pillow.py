@@ -1,4 +1,4 @@
-"""Steps of Pillow's images, by Pillow itself: what torchvision does with them is defined by it."""
+"""Steps on Pillow images, computed by Pillow itself, because torchvision's results are those of Pillow."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _GRAYS = ("1", "L", "I", "F")
 
 
 def apply(image: Image.Image, step: Done) -> Image.Image:
-    """``image`` after ``step``."""
-    done: Image.Image = globals()[f"_{step[0]}"](image, *step[1:])
-    return done
+    """Return ``image`` after ``step``."""
+    result: Image.Image = globals()[f"_{step[0]}"](image, *step[1:])
+    return result
 
 
 def bands(image: Image.Image) -> int:
-    """Channels of the tensor that the image becomes."""
+    """Return the number of channels of the tensor that the image becomes."""
     return len(image.getbands())
 
 
@@ -33,7 +33,7 @@ def _fill(image: Image.Image, fill: Any) -> Any:
     count = bands(image)
     values = list(fill) if isinstance(fill, (list, tuple)) else [fill or 0]
     if len(values) not in (1, count):
-        raise ValueError(f"fill takes one number, or one for each of the image's {count} channels, got {fill}")
+        raise ValueError(f"fill takes one number, or one per channel of the image, which has {count}, got {fill}")
     values = values * count if len(values) == 1 else values
     if image.mode != "F":
         values = [int(v) for v in values]
@@ -142,7 +142,8 @@ def _perspective(image: Image.Image, coefficients: Any, mode: str, fill: Any) ->
 
 
 def array(image: Image.Image) -> Any:
-    """The pixels as (channels, height, width): uint8, or the type of modes of 16 and 32 bits."""
+    """Return the pixels as an array (channels, height, width): uint8, or the type of Pillow modes with 16 and 32
+    bits."""
     pixels = np.asarray(image)
     if image.mode == "1":
         pixels = pixels.astype(np.uint8) * np.uint8(255)
@@ -152,17 +153,21 @@ def array(image: Image.Image) -> Any:
 
 
 def image(pixels: Any, mode: str | None) -> Image.Image:
-    """An image of ``pixels`` (channels, height, width), uint8 or floats of 0 ... 1. Raises ValueError where Pillow has
-    none of that kind."""
+    """Return a Pillow image of ``pixels`` (channels, height, width), uint8 or floats of 0 ... 1.
+
+    Raises ValueError if Pillow has no such image.
+    """
     if pixels.dtype.kind == "f" and mode != "F":
         pixels = (pixels * np.float32(255)).astype(np.uint8)
     count = len(pixels)
     if not 1 <= count <= 4 or (count > 1 and pixels.dtype != np.uint8):
-        raise ValueError(f"Pillow has no images of {count} channels of {pixels.dtype}")
-    made = Image.fromarray(pixels[0] if count == 1 else np.ascontiguousarray(pixels.transpose(1, 2, 0)))
-    if mode is None or made.mode == mode:
-        return made
+        raise ValueError(f"Pillow has no images with {count} channels of {pixels.dtype}")
+    result = Image.fromarray(pixels[0] if count == 1 else np.ascontiguousarray(pixels.transpose(1, 2, 0)))
+    if mode is None or result.mode == mode:
+        return result
     allowed = {1: (), 2: ("LA",), 3: ("RGB", "YCbCr", "HSV"), 4: ("RGBA", "CMYK", "RGBX")}[count]
     if mode not in allowed:
-        raise ValueError(f"images of {count} channels of {pixels.dtype} are {made.mode}, not {mode}")
-    return Image.frombytes(mode, made.size, made.tobytes())
+        raise ValueError(
+            f"an image with {count} channels of {pixels.dtype} has mode {result.mode} in Pillow, not {mode}"
+        )
+    return Image.frombytes(mode, result.size, result.tobytes())

@@ -1,4 +1,5 @@
-"""Runs the steps of a call: batches in chunks on all cores, a chunk through all its steps while it is cached."""
+"""Runs the steps of a call. Threads on all cores take chunks of the batch; a chunk goes through all its steps while it
+is in the cache."""
 
 from __future__ import annotations
 
@@ -28,26 +29,27 @@ from ..pipelines.cores import usable_cores
 from . import floats, pillow
 from .images import Images
 from .on_gpu import Gpu
-from .steps import APART, CONVERSIONS, Alike, Done, Resizes, Shape, after, encode, table
+from .steps import CONVERSIONS, SEPARATE_KINDS, Alike, Done, Resizes, Shape, after, encode, table
 
 _kernels: Any = Kernels("..ops.libraries.torchvision_cpu", __package__)
 
 _CHUNK = 8
-"""Most images of a chunk."""
+"""Largest number of images in a chunk."""
 _SPARE: list[npt.NDArray[np.uint8]] = []
-"""Memory of results that the program has let go: a fresh page costs more than what most transforms do to it."""
+"""Memory of results that the program no longer uses. It is used again, because fresh pages cost more time than most
+transforms."""
 _SPARES, _WORTH = 2, 1 << 20
 _FLIPS: list[list[Done]] = [[("horizontal_flip",)], [("vertical_flip",)]]
 
 
 class _Lease:
-    """Memory of one result. It comes back when the last array or tensor over it is gone."""
+    """Memory of one result. It is added to ``_SPARE`` when the last array or tensor that views it is deleted."""
 
     def __init__(self, size: int) -> None:
         fits = [k for k, spare in enumerate(list(_SPARE)) if size <= len(spare) <= 2 * size]
         try:
             self._memory = _SPARE.pop(fits[0]) if fits else host_empty(size, np.uint8)
-        except IndexError:  # another thread was quicker
+        except IndexError:  # another thread took it first
             self._memory = host_empty(size, np.uint8)
         if len(self._memory) < size:
             self._memory = host_empty(size, np.uint8)
@@ -60,7 +62,7 @@ class _Lease:
 
 
 def _memory(n: int, dtype: Any) -> npt.NDArray[Any]:
-    """``n`` elements for a result."""
+    """Return an array of ``n`` elements for a result."""
     size = n * np.dtype(dtype).itemsize
     if size < _WORTH:
         return host_empty(n, dtype)
@@ -69,18 +71,19 @@ def _memory(n: int, dtype: Any) -> npt.NDArray[Any]:
 
 
 class _Plan:
-    """The steps of one image between conversions: runs of `torchvision`'s steps, and those that are done apart."""
+    """The steps of one image between two conversions: runs of steps of the operator `torchvision`, and separate steps
+    between the runs."""
 
-    __slots__ = ("apart", "key", "runs", "shape")
+    __slots__ = ("key", "runs", "separate", "shape")
 
     def __init__(self, steps: Sequence[Done], shape: Shape, key: Any) -> None:
         self.key = key
-        """Shape and steps; None where a step holds an array."""
+        """The shape and the steps, which identify the plan; None if a step holds an array."""
         self.runs: list[list[tuple[Done, Shape]]] = [[]]
-        self.apart: list[Done] = []
+        self.separate: list[Done] = []
         for step in steps:
-            if step[0] in APART:
-                self.apart.append(step)
+            if step[0] in SEPARATE_KINDS:
+                self.separate.append(step)
                 self.runs.append([])
             else:
                 self.runs[-1].append((step, shape))
@@ -89,14 +92,14 @@ class _Plan:
 
 
 def _plans(programs: Sequence[Sequence[Done]], shapes: Sequence[Shape]) -> list[_Plan]:
-    """The plan of each image. Images whose steps and shapes are the same share one."""
+    """Return the plan of each image. Images with the same steps and shape share one."""
     known: dict[Any, _Plan] = {}
-    seen: dict[tuple[int, int], _Plan] = {}  # by the lists and tuples themselves, which are there all the while
-    found: list[_Plan] = []
+    seen: dict[tuple[int, int], _Plan] = {}  # keys are ids: the lists and tuples exist during the whole call
+    plans: list[_Plan] = []
     for program, shape in zip(programs, shapes, strict=True):
         plan = seen.get((id(program), id(shape)))
         if plan is not None:
-            found.append(plan)
+            plans.append(plan)
             continue
         key: Any = (shape, *program)
         try:
@@ -104,8 +107,8 @@ def _plans(programs: Sequence[Sequence[Done]], shapes: Sequence[Shape]) -> list[
         except TypeError:  # a step that holds an array
             plan = _Plan(program, shape, None)
         seen[id(program), id(shape)] = plan
-        found.append(plan)
-    return found
+        plans.append(plan)
+    return plans
 
 
 @lru_cache(16)
@@ -119,61 +122,63 @@ def _cores(_process: int) -> int:
 
 
 def run(images: Images, programs: Sequence[list[Done]], threads: int | None = None, *, drawn: bool = True) -> Any:
-    """The results of ``programs``, the steps of each image, which hold numbers that were ``drawn``."""
+    """Return the results of ``programs``, the steps of each image. ``drawn`` says whether the steps hold random
+    numbers."""
     count = _cores(os.getpid()) if threads is None else threads
     if not isinstance(programs, Resizes) and all(len(p) == 1 and p[0][0] == "crop" for p in programs):
         views = images.windows([p[0][1:] for p in programs])
         if views is not None:
             return views
     with images.gpu or nullcontext():
-        return images.finish(_done(images, programs, count, drawn))
+        return images.finish(_apply(images, programs, count, drawn))
 
 
-def _done(images: Images, programs: Sequence[list[Done]], count: int, drawn: bool) -> list[Image.Image] | Batch:
-    pictures, batch, shapes, gpu = images.pictures, images.batch, images.shapes, images.gpu
+def _apply(images: Images, programs: Sequence[list[Done]], count: int, drawn: bool) -> list[Image.Image] | Batch:
+    pillow_images, batch, shapes, gpu = images.pillow_images, images.batch, images.shapes, images.gpu
     while True:
         now, rest = _at_conversions(programs)
-        if pictures is not None:
-            pictures = _in_parts(lambda some: [_picture(p, s) for p, s in some],
-                                 list(zip(pictures, now, strict=True)), count)  # fmt: skip
+        if pillow_images is not None:
+            pillow_images = _in_parts(lambda some: [_apply_to_pillow(p, s) for p, s in some],
+                                 list(zip(pillow_images, now, strict=True)), count)  # fmt: skip
         else:
             assert batch is not None
             batch, shapes = _tensors(batch, shapes, now, count, gpu, drawn)
         if not any(rest):
-            done: Any = pictures if batch is None else batch
+            done: Any = pillow_images if batch is None else batch
             return done  # type: ignore[no-any-return]
         if not all(rest):
-            raise ValueError("conversions between images and tensors must be done to all images of a call, or to none")
+            raise ValueError("all images of a call must be converted between images and tensors, or none")
         kinds = {p[0] for p in rest}
         if len(kinds) > 1:
             raise ValueError("all images of a call must be converted in the same way")
         kind, *how = kinds.pop()
-        if kind == "to_image" and pictures is not None:
-            arrays = [pillow.array(p) for p in pictures]
-            batch, pictures = Batch.from_list(arrays, "CHW", Samples.numbered(len(arrays))), None
+        if kind == "to_image" and pillow_images is not None:
+            arrays = [pillow.array(p) for p in pillow_images]
+            batch, pillow_images = Batch.from_list(arrays, "CHW", Samples.numbered(len(arrays))), None
             shapes = [a.shape for a in arrays]
         elif kind == "to_pil" and batch is not None:
             batch, gpu = batch if gpu is None else gpu.host(batch), None
-            pictures, batch = [pillow.image(a, *how) for a in batch], None
+            pillow_images, batch = [pillow.image(a, *how) for a in batch], None
         programs = [p[1:] for p in rest]
 
 
 def _at_conversions(programs: Sequence[list[Done]]) -> tuple[Sequence[list[Done]], list[list[Done]]]:
-    """The steps before the first conversion, and the others. One list that stands for several images does so after."""
+    """Return the steps before the first conversion and the remaining steps. Images that share a list of steps also
+    share the parts."""
     if isinstance(programs, Resizes):
         return programs, []
     each = programs.each if isinstance(programs, Alike) else {id(p): p for p in programs}.values()
     if not any(step[0] in CONVERSIONS for p in each for step in p):
         return programs, []
     known: dict[int, tuple[list[Done], list[Done]]] = {}
-    found = []
+    split = []
     for program in programs:
         parts = known.get(id(program))
         if parts is None:
             cut = next((k for k, s in enumerate(program) if s[0] in CONVERSIONS), len(program))
             parts = known[id(program)] = program[:cut], program[cut:]
-        found.append(parts)
-    return [now for now, _ in found], [rest for _, rest in found]
+        split.append(parts)
+    return [now for now, _ in split], [rest for _, rest in split]
 
 
 def _in_parts(work: Callable[[list[Any]], list[Any]], items: list[Any], threads: int) -> list[Any]:
@@ -181,17 +186,17 @@ def _in_parts(work: Callable[[list[Any]], list[Any]], items: list[Any], threads:
         return work(items)
     size = max(1, -(-len(items) // (4 * threads)))
     parts = [items[k : k + size] for k in range(0, len(items), size)]
-    return [found for part in _pool(os.getpid(), threads).map(work, parts) for found in part]
+    return [result for part in _pool(os.getpid(), threads).map(work, parts) for result in part]
 
 
-def _picture(image: Image.Image, steps: Sequence[Done]) -> Image.Image:
+def _apply_to_pillow(image: Image.Image, steps: Sequence[Done]) -> Image.Image:
     for step in steps:
-        if step[0] in ("gaussian_blur", "permute_channels", "erase"):  # torchvision does these to tensors
+        if step[0] in ("gaussian_blur", "permute_channels", "erase"):  # torchvision applies these to tensors
             array = pillow.array(image)
             batch, _ = _tensors(Batch.from_dense(array[None], "CHW", Samples.numbered(1)), [array.shape], [[step]], 1)
             image = pillow.image(batch.sample(0), image.mode)
-        elif step[0] in APART[1:]:
-            raise TypeError(f"{step[0]} takes tensors, got a picture of Pillow's; put ToImage() before it")
+        elif step[0] in SEPARATE_KINDS[1:]:
+            raise TypeError(f"{step[0]} takes tensors, got a Pillow image; put ToImage() before it")
         else:
             image = pillow.apply(image, step)
     return image
@@ -208,7 +213,7 @@ def _tensors(
     if isinstance(programs, Resizes):
         stage = _Resized(programs.numbers, *programs.how, None, batch.shapes, batch.dtype, batch.samples)
         after_ = shapes[0][0], *programs.numbers[0, 4:].tolist()
-        return _ran([stage], batch, threads, gpu), [after_] * len(shapes)
+        return _run_stages([stage], batch, threads, gpu), [after_] * len(shapes)
     if not any(programs):
         return batch, shapes
     if isinstance(programs, Alike):
@@ -218,34 +223,34 @@ def _tensors(
             torchvision_on_gpu.flips(gpu.lane, batch, programs.which, programs.each[1] == _FLIPS[1], out)
             return out, shapes
         pair = [_Plan(p, shapes[0], None) for p in programs.each]
-        if pair[0].shape == pair[1].shape and not pair[1].apart:
-            return _together(batch, pair, programs.which.astype(np.int64), threads, gpu), [pair[0].shape] * len(shapes)
+        if pair[0].shape == pair[1].shape and not pair[1].separate:
+            return _run_plans(batch, pair, programs.which.astype(np.int64), threads, gpu), [pair[0].shape] * len(shapes)
     plans = _plans(programs, shapes)
     shapes = [p.shape for p in plans]
     number = {id(p): k for k, p in enumerate({id(p): p for p in plans}.values())}
     which = np.array([number[id(p)] for p in plans])
     each = list({id(p): p for p in plans}.values())
-    if len(each) > 1 and len({tuple(map(_way, p.apart)) for p in each}) > 1:
-        found = [
-            _together(batch.take(slice(i, i + 1)), [p], np.zeros(1, np.int64), 1, gpu) for i, p in enumerate(plans)
+    if len(each) > 1 and len({tuple(map(_shared_traits, p.separate)) for p in each}) > 1:
+        results = [
+            _run_plans(batch.take(slice(i, i + 1)), [p], np.zeros(1, np.int64), 1, gpu) for i, p in enumerate(plans)
         ]
-        if len({b.dtype for b in found}) > 1:
-            raise ValueError("the images of a call must have one type in the end")
-        return concat(found, batch.samples, None if gpu is None else gpu.empty), shapes
+        if len({b.dtype for b in results}) > 1:
+            raise ValueError("the results of all images of a call must have one type")
+        return concat(results, batch.samples, None if gpu is None else gpu.empty), shapes
     if gpu is not None and not drawn and len(each) == 1 and each[0].key is not None:
-        return _again(gpu, batch, each[0]), shapes
-    return _together(batch, each, which, threads, gpu), shapes
+        return _replay(gpu, batch, each[0]), shapes
+    return _run_plans(batch, each, which, threads, gpu), shapes
 
 
-def _again(gpu: Gpu, batch: Batch, plan: _Plan) -> Batch:
-    """The results of the same steps for all images: the launches of an earlier call, where there was one for images of
-    these shapes."""
+def _replay(gpu: Gpu, batch: Batch, plan: _Plan) -> Batch:
+    """Return the results of the same steps for all images. If an earlier call had images of these shapes, replay its
+    recorded launches."""
     everything, lane = np.zeros(len(batch), np.int64), gpu.lane
 
     def launch(where: Any) -> tuple[list[Batch], bool]:
         gpu.lane = where
         try:
-            return [_on_gpu(gpu, batch, _stages(batch, [plan], everything), where.empty)], True
+            return [_run_on_gpu(gpu, batch, _stages(batch, [plan], everything), where.empty)], True
         finally:
             gpu.lane = lane
 
@@ -253,7 +258,7 @@ def _again(gpu: Gpu, batch: Batch, plan: _Plan) -> Batch:
 
 
 class _Memory:
-    """The lane of ``gpu``, with memory that can be a tensor's."""
+    """The lane of ``gpu``, which allocates memory that can become a PyTorch tensor."""
 
     def __init__(self, gpu: Gpu) -> None:
         self._lane, self.empty = gpu.lane, gpu.empty
@@ -262,8 +267,8 @@ class _Memory:
         return getattr(self._lane, name)
 
 
-def _on_gpu(gpu: Gpu, batch: Batch, stages: list[_Stage], last: Callable[[int, Any], Any]) -> Batch:
-    """The results of ``stages``; ``last`` allocates memory for them."""
+def _run_on_gpu(gpu: Gpu, batch: Batch, stages: list[_Stage], last: Callable[[int, Any], Any]) -> Batch:
+    """Run ``stages`` on the GPU and return the results, for which ``last`` allocates memory."""
     for stage in stages:
         empty = last if stage is stages[-1] else gpu.lane.empty
         out = Batch.allocate(empty, stage.shapes, stage.dtype, "CHW", batch.samples)
@@ -272,22 +277,22 @@ def _on_gpu(gpu: Gpu, batch: Batch, stages: list[_Stage], last: Callable[[int, A
     return batch
 
 
-def _together(batch: Batch, each: list[_Plan], which: I64, threads: int, gpu: Gpu | None) -> Batch:
-    """The results of images whose steps apart are of the same kinds: image i has plan ``each[which[i]]``."""
-    return _ran(_stages(batch, each, which), batch, threads, gpu)
+def _run_plans(batch: Batch, each: list[_Plan], which: I64, threads: int, gpu: Gpu | None) -> Batch:
+    """Return the results of images whose separate steps are of the same kinds. Image i has plan ``each[which[i]]``."""
+    return _run_stages(_stages(batch, each, which), batch, threads, gpu)
 
 
-def _ran(stages: list[_Stage], batch: Batch, threads: int, gpu: Gpu | None) -> Batch:
-    """The results of ``stages``, all images of a chunk through all of them."""
+def _run_stages(stages: list[_Stage], batch: Batch, threads: int, gpu: Gpu | None) -> Batch:
+    """Run ``stages`` and return the results. Each chunk of images goes through all stages."""
     if not stages:
         return batch
     if gpu is not None:
-        return _on_gpu(gpu, batch, stages, gpu.empty)
+        return _run_on_gpu(gpu, batch, stages, gpu.empty)
     last = stages[-1]
     out = Batch.allocate(_memory, last.shapes, last.dtype, "CHW", batch.samples)
     n, starts = len(batch), np.ascontiguousarray(batch.offsets)
     size = n if n == 1 else max(1, min(_CHUNK, n // (2 * threads)))
-    parts = iter(range(0, n, size))  # threads take the next one from it
+    parts = iter(range(0, n, size))  # each thread takes the next chunk from it
 
     def work() -> None:
         for start in parts:
@@ -296,9 +301,9 @@ def _ran(stages: list[_Stage], batch: Batch, threads: int, gpu: Gpu | None) -> B
             for stage in stages[:-1]:
                 sizes = elements(stage.shapes[cut])
                 places = sizes.cumsum() - sizes
-                made = host_empty(int(sizes.sum()), stage.dtype)
-                stage.run(cut, data, offsets, made, places)
-                data, offsets = made, places
+                chunk = host_empty(int(sizes.sum()), stage.dtype)
+                stage.run(cut, data, offsets, chunk, places)
+                data, offsets = chunk, places
             last.run(cut, data, offsets, out.data, out.offsets[cut])
 
     helpers = min(threads, -(-n // size)) - 1
@@ -309,71 +314,74 @@ def _ran(stages: list[_Stage], batch: Batch, threads: int, gpu: Gpu | None) -> B
     return out
 
 
-def _way(step: Done) -> Done:
-    """The traits that images must share for their steps to be done together."""
+def _shared_traits(step: Done) -> Done:
+    """Return the part of a step that must be equal for images whose steps run together."""
     return (step[0], *step[7:]) if step[0] == "resize" else step[:1] if step[0] == "erase" else step
 
 
 class _Stage:
-    """Something that is done to all images of a call, planned at once and run in parts."""
+    """One step, or a run of steps, that is planned once for all images of a call and then run chunk by chunk."""
 
     shapes: I32
-    """After it, [N, 3]."""
+    """Shapes of the images after the stage, int32[N, 3]."""
     dtype: np.dtype[Any]
 
     def run(self, cut: slice, data: Any, offsets: I64, out: Any, places: I64) -> None:
-        """The images ``cut``: from data[offsets[i]:] to out[places[i]:]."""
+        """Run the stage for the images ``cut``: read image i of them from data[offsets[i]:], write it to
+        out[places[i]:]."""
         raise NotImplementedError
 
     def on_gpu(self, gpu: Gpu, images: Batch, out: Batch) -> None:
-        """All images, on their GPU. Where there is no kernel, they go to the host and come back."""
-        host, made = gpu.host(images), host_empty(int(out.sizes.sum()), self.dtype)
-        self.run(slice(0, len(host)), host.data, np.ascontiguousarray(host.offsets), made, out.offsets)
-        out.data[: len(made)] = gpu.lane.to_device(out.replace(data=made)).data
+        """Run the stage for all images on their GPU. This default copies them to the host and back, for stages without
+        a kernel."""
+        host, result = gpu.host(images), host_empty(int(out.sizes.sum()), self.dtype)
+        self.run(slice(0, len(host)), host.data, np.ascontiguousarray(host.offsets), result, out.offsets)
+        out.data[: len(result)] = gpu.lane.to_device(out.replace(data=result)).data
 
 
 def _stages(batch: Batch, each: list[_Plan], which: I64) -> list[_Stage]:
-    """The stages of images of which image i has plan ``each[which[i]]``."""
-    found: list[_Stage] = []
+    """Return the stages for images; image i has plan ``each[which[i]]``."""
+    stages: list[_Stage] = []
     shapes, dtype = batch.shapes, batch.dtype
-    apart = each[0].apart
+    separate = each[0].separate
     k = taken = 0
-    while k <= len(apart):
+    while k <= len(separate):
         runs = [p.runs[k][taken:] for p in each]
         taken = 0
         if any(runs):
             if dtype == np.uint8:
-                found.append(_Steps(runs, which, shapes))
+                stages.append(_Steps(runs, which, shapes))
             else:
-                found.append(_Floats(None, [runs[i] for i in which.tolist()], shapes, dtype))
-            shapes = found[-1].shapes
-        if k == len(apart):
+                stages.append(_Floats(None, [runs[i] for i in which.tolist()], shapes, dtype))
+            shapes = stages[-1].shapes
+        if k == len(separate):
             break
-        kind = apart[k][0]
-        follows = k + 1 < len(apart) and apart[k + 1][0] == "normalize" and not any(p.runs[k + 1] for p in each)
+        kind = separate[k][0]
+        follows = k + 1 < len(separate) and separate[k + 1][0] == "normalize" and not any(p.runs[k + 1] for p in each)
         if dtype == np.uint8 and (
-            kind == "divide" or (kind == "to_dtype" and apart[k][1] == np.float32 and apart[k][2])
+            kind == "divide" or (kind == "to_dtype" and separate[k][1] == np.float32 and separate[k][2])
         ):
-            found.append(_FloatsOfBytes(kind == "divide", apart[k + 1] if follows else None, shapes))
+            stages.append(_FloatsOfBytes(kind == "divide", separate[k + 1] if follows else None, shapes))
             k += 1 if follows else 0
         elif kind == "resize":
             windows = _windows([p.runs[k + 1] for p in each])
             own = None if windows is None else windows[which]
-            mine = [p.apart[k] for p in each]
+            mine = [p.separate[k] for p in each]
             numbers = np.array([s[1:7] for s in mine])[which]
             interpolation, antialias = mine[0][7:9]
-            found.append(_Resized(numbers, interpolation, antialias, own, shapes, dtype, batch.samples))
+            stages.append(_Resized(numbers, interpolation, antialias, own, shapes, dtype, batch.samples))
             taken = int(windows is not None)
         else:
-            found.append(_Floats([each[i].apart[k] for i in which.tolist()], None, shapes, dtype))
-        shapes, dtype = found[-1].shapes, found[-1].dtype
+            stages.append(_Floats([each[i].separate[k] for i in which.tolist()], None, shapes, dtype))
+        shapes, dtype = stages[-1].shapes, stages[-1].dtype
         k += 1
-    return found
+    return stages
 
 
 def _windows(runs: list[list[tuple[Done, Shape]]]) -> I64 | None:
-    """The windows (top, left, height, width) of crops that all runs begin with, where they lie inside: [N, 4]."""
-    found = []
+    """Return the windows [N, 4] (top, left, height, width) of crops if every run begins with a crop that lies inside
+    the image, otherwise None."""
+    windows = []
     for run in runs:
         step, shape = run[0] if run else ((None,), (0, 0, 0))
         if step[0] != "crop":
@@ -381,15 +389,15 @@ def _windows(runs: list[list[tuple[Done, Shape]]]) -> I64 | None:
         top, left, height, width = step[1:]
         if min(top, left) < 0 or top + height > shape[1] or left + width > shape[2]:
             return None
-        found.append(step[1:])
-    return np.array(found, np.int64)
+        windows.append(step[1:])
+    return np.array(windows, np.int64)
 
 
 class _Steps(_Stage):
-    """A run of `torchvision`'s steps."""
+    """Stage that runs steps of the operator `torchvision`."""
 
     def __init__(self, runs: list[list[tuple[Done, Shape]]], which: I64, shapes: I32) -> None:
-        """Image i is taken through ``runs[which[i]]``."""
+        """``runs[which[i]]`` are the steps of image i."""
         known: dict[Any, Any] = {}
         encoded = []
         for steps in runs:
@@ -412,14 +420,14 @@ class _Steps(_Stage):
 
 
 class _Resized(_Stage):
-    """Resized images, or ``windows`` of them: nothing else of them is made then."""
+    """Stage that resizes images, or computes only ``windows`` of the resized images."""
 
     def __init__(
         self, numbers: npt.NDArray[Any], interpolation: str, antialias: bool, windows: I64 | None, shapes: I32,
         dtype: Any, samples: Samples,
     ) -> None:  # fmt: skip
-        """``numbers`` [N, 6]: where the region of each image begins (top, left), its height and width, and those of the
-        result."""
+        """``numbers`` [N, 6] holds for each image the region (top, left, height, width), and the height and width of
+        the result."""
         op = _resize(interpolation, antialias)
         begin, extent, size = numbers[:, :2], numbers[:, 2:4], numbers[:, 4:]
         ctx = Context(op, "cpu", samples)
@@ -453,7 +461,7 @@ class _Resized(_Stage):
 
 
 class _FloatsOfBytes(_Stage):
-    """Bytes to floats of 0 ... 1, and normalized, where that follows."""
+    """Stage that converts bytes to floats of 0 ... 1 and, if ``normalize`` follows, normalizes them."""
 
     def __init__(self, divide: bool, normalize: Done | None, shapes: I32) -> None:
         none = np.empty(0, np.float32)
@@ -472,34 +480,34 @@ class _FloatsOfBytes(_Stage):
 
 
 class _Floats(_Stage):
-    """All else, by NumPy."""
+    """Stage for all other steps, computed by NumPy."""
 
     def __init__(
-        self, apart: list[Done] | None, runs: list[list[tuple[Done, Shape]]] | None, shapes: I32, dtype: Any
+        self, separate: list[Done] | None, runs: list[list[tuple[Done, Shape]]] | None, shapes: I32, dtype: Any
     ) -> None:
-        self._apart, self._runs, self._before = apart, runs, shapes
+        self._separate, self._runs, self._before = separate, runs, shapes
         self.shapes, self.dtype = shapes, dtype
         if runs is not None:
             ends = [after(run[-1][0], run[-1][1]) if run else tuple(s) for run, s in zip(runs, shapes, strict=True)]
             self.shapes = np.array(ends, np.int32).reshape(len(runs), 3)
-        elif apart is not None and apart[0][0] == "to_dtype":
-            self.dtype = np.dtype(apart[0][1])
+        elif separate is not None and separate[0][0] == "to_dtype":
+            self.dtype = np.dtype(separate[0][1])
 
     def run(self, cut: slice, data: Any, offsets: I64, out: Any, places: I64) -> None:
         for k in range(cut.start, cut.stop):
             i, shape = k - cut.start, self._before[k]
             image = data[offsets[i] : offsets[i] + math.prod(shape.tolist())].reshape(shape)
             if self._runs is None:
-                assert self._apart is not None
-                image = floats.apart(self._apart[k], image)
+                assert self._separate is not None
+                image = floats.apply_separate(self._separate[k], image)
             else:
                 image = floats.steps([step for step, _ in self._runs[k]], image)
             out[places[i] : places[i] + image.size].reshape(image.shape)[...] = image
 
     def on_gpu(self, gpu: Gpu, images: Batch, out: Batch) -> None:
-        if self._apart is not None and self._apart[0][0] == "erase" and self.dtype in torchvision_on_gpu.ERASABLE:
-            windows = np.array([step[1:5] for step in self._apart], np.int64)
-            torchvision_on_gpu.erase(gpu.lane, images, windows, [floats.filling(step) for step in self._apart], out)
+        if self._separate is not None and self._separate[0][0] == "erase" and self.dtype in torchvision_on_gpu.ERASABLE:
+            windows = np.array([step[1:5] for step in self._separate], np.int64)
+            torchvision_on_gpu.erase(gpu.lane, images, windows, [floats.filling(step) for step in self._separate], out)
         else:
             super().on_gpu(gpu, images, out)
 

@@ -1,6 +1,8 @@
-"""Steps: what is done to one image, its random numbers drawn. A step is a tuple: its kind, then its arguments.
+"""Steps: the operations on one image, with their random numbers already drawn. A step is a tuple: its kind, then its
+arguments.
 
-``after`` says an image's shape after a step, ``encode`` a step as the operator `torchvision` takes it.
+``after`` returns the shape of an image after a step; ``encode`` returns a step in the form that the operator
+`torchvision` takes.
 """
 
 from __future__ import annotations
@@ -14,18 +16,18 @@ import numpy as np
 from ..ops.libraries.torchvision import CHANNELS, MODES, WIDTH, Step, affine_matrix, expanded_size
 
 Shape = tuple[int, int, int]
-"""Channels, height, width."""
+"""Channels, height and width of an image."""
 Done = tuple[Any, ...]
 
 CONVERSIONS = ("to_image", "to_pil")
-"""Kinds that turn Pillow's images into tensors and back."""
-APART = ("resize", "to_dtype", "divide", "normalize", "erase")
-"""Kinds that are done to a batch by an operator or a loop of their own; all others are `torchvision`'s."""
+"""Kinds of steps that convert between Pillow images and tensors."""
+SEPARATE_KINDS = ("resize", "to_dtype", "divide", "normalize", "erase")
+"""Kinds of steps that a separate operator or loop runs on a batch; the operator `torchvision` runs all others."""
 _SHORT = {"horizontal_flip": (Step.flip, (1.0,)), "vertical_flip": (Step.flip, (2.0,))}
 
 
 class Alike(list[list[Done]]):
-    """The steps of images of one shape: those of image i are ``each[which[i]]``."""
+    """The steps of images of one shape, chosen from a few lists: image i has the steps ``each[which[i]]``."""
 
     def __init__(self, each: list[list[Done]], which: Any) -> None:
         super().__init__([each[k] for k in which.tolist()])
@@ -33,10 +35,11 @@ class Alike(list[list[Done]]):
 
 
 class Resizes(Sequence[list[Done]]):
-    """The steps of images of one shape, each of which is resized, from a region of its own."""
+    """The steps of images of one shape that are all resized, each from its own region."""
 
     def __init__(self, numbers: Any, interpolation: str, antialias: bool) -> None:
-        """``numbers`` int64[N, 6]: top, left, height and width of the region, height and width of the result."""
+        """``numbers`` int64[N, 6] holds top, left, height and width of the region, then height and width of the
+        result."""
         self.numbers, self.how = numbers, (interpolation, antialias)
 
     def __len__(self) -> int:
@@ -49,7 +52,7 @@ class Resizes(Sequence[list[Done]]):
 
 
 def after(step: Done, shape: Shape) -> Shape:
-    """The shape of an image of ``shape`` after ``step``."""
+    """Return the shape of an image of ``shape`` after ``step``."""
     kind = step[0]
     channels, height, width = shape
     if kind == "resize":
@@ -72,7 +75,8 @@ def after(step: Done, shape: Shape) -> Shape:
 
 
 def encode(step: Done, shape: Shape) -> tuple[int, tuple[float, ...]]:
-    """The code and the numbers of ``step`` for an image of ``shape``. Raises ValueError where it cannot be done."""
+    """Return the code and the numbers of ``step`` for an image of ``shape``. Raises ValueError if the step cannot be
+    applied to it."""
     kind = step[0]
     channels, height, width = shape
     if kind in _SHORT:
@@ -85,9 +89,9 @@ def encode(step: Done, shape: Shape) -> tuple[int, tuple[float, ...]]:
         if (mode == "reflect" and (across >= width or down >= height)) or (
             mode == "symmetric" and (across > width or down > height)
         ):
-            raise ValueError(f"padding of mode {mode} must be smaller than the image, which is {height} x {width}")
+            raise ValueError(f"padding with mode {mode} must be smaller than the image, which is {height} x {width}")
         size = height + top + bottom, width + left + right
-        # fill values are cut off, as torch.tensor(fill).to(uint8) does
+        # fill values are truncated, as torch.tensor(fill).to(uint8) does
         values = tuple(float(int(v)) for v in fills(fill, channels)[1])
         return Step.window, (-top, -left, *size, MODES.index(mode), *values)
     if kind == "affine":
@@ -107,14 +111,16 @@ def encode(step: Done, shape: Shape) -> tuple[int, tuple[float, ...]]:
 
 
 def fills(fill: Any, channels: int) -> tuple[float, tuple[float, ...]]:
-    """Whether there are fill values, and one for each of the first channels. Raises ValueError for a wrong number of
-    them."""
+    """Return 1 if there are fill values, otherwise 0, and a fill value for each of the first channels.
+
+    Raises ValueError for a wrong number of values.
+    """
     if fill is None:
         return 0.0, (0.0,) * CHANNELS
-    given = [float(v) for v in fill] if isinstance(fill, Sequence) else [float(fill)]
-    if len(given) not in (1, channels) or (len(given) > 1 and channels > CHANNELS):
-        raise ValueError(f"fill takes one number, or one for each of the image's {channels} channels, got {fill}")
-    return 1.0, tuple((given * CHANNELS if len(given) == 1 else [*given, 0.0, 0.0, 0.0])[:CHANNELS])
+    values = [float(v) for v in fill] if isinstance(fill, Sequence) else [float(fill)]
+    if len(values) not in (1, channels) or (len(values) > 1 and channels > CHANNELS):
+        raise ValueError(f"fill takes one number, or one per channel of the image, which has {channels}, got {fill}")
+    return 1.0, tuple((values * CHANNELS if len(values) == 1 else [*values, 0.0, 0.0, 0.0])[:CHANNELS])
 
 
 def _centred(center: Sequence[float] | None, height: int, width: int) -> tuple[float, float]:
@@ -122,7 +128,7 @@ def _centred(center: Sequence[float] | None, height: int, width: int) -> tuple[f
 
 
 def _quarters(step: Done, shape: Shape) -> int | None:
-    """Quarters of a turn that a rotation is, where it is done by copying."""
+    """Return the number of quarter turns of a rotation that copies pixels, or None for any other rotation."""
     _, angle, _, expand, center, _ = step
     angle %= 360
     if center is not None or angle % 90:
@@ -154,7 +160,8 @@ def _rotation(step: Done, shape: Shape) -> tuple[int, tuple[float, ...]]:
 
 
 def table(programs: Sequence[Sequence[tuple[int, tuple[float, ...]]]]) -> tuple[Any, Any]:
-    """Encoded steps of N images as arrays: codes int32[N, K], numbers float64[N, K, WIDTH]; 0 is no step."""
+    """Return the encoded steps of N images as arrays: codes int32[N, K] and numbers float64[N, K, WIDTH]. Code 0 is no
+    step."""
     longest = max(map(len, programs), default=0)
     codes = np.zeros((len(programs), longest), np.int32)
     numbers = np.zeros((len(programs), longest, WIDTH))

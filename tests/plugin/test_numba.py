@@ -102,5 +102,5 @@ def test_contradictions_are_said(case: str) -> None:
 
 
 def test_other_data_than_promised() -> None:
-    with pytest.raises(RuntimeError, match="promise UINT8 of 3"):
+    with pytest.raises(RuntimeError, match="declare UINT8 of 3"):
         results(lambda x: numba_function(fn.cast(x, dtype=types.FLOAT), run_fn=double, **ONE))

@@ -114,7 +114,7 @@ def test_what_is_wrong_is_said() -> None:
         proxy.DALIServer(without)
     server = proxy.DALIServer(doubled())
     made = torch.utils.data.default_collate([server.proxy(np.zeros((1, 1), np.float32))])
-    with pytest.raises(RuntimeError, match="does not run"):
+    with pytest.raises(RuntimeError, match="is not running"):
         server.produce_data(made)
     refs = [server.proxy(np.zeros((1, 1), np.float32)) for _ in range(2)]
     with pytest.raises(RuntimeError, match="in the order"):

@@ -53,11 +53,11 @@ class Emulated(on_gpu.Gpu):
         start = -room.ctypes.data % 256
         there = room[start : start + joined.nbytes].view(joined.dtype)
         there[:] = joined
-        return self._kept(there, there.copy())
+        return self._remember(there, there.copy())
 
     def empty(self, n: int, dtype: Any) -> Any:
         made = EmulatedLane().empty(n, dtype)  # PyTorch's memory, not the lane's
-        return self._kept(made, made)
+        return self._remember(made, made)
 
 
 @pytest.fixture
@@ -118,8 +118,8 @@ def test_later_calls_repeat_what_the_first_ones_launched(
     """On one lane, as PyTorch's stream has one: taps of known windows, and whole calls that draw nothing."""
     lane, made = EmulatedLane(), []
     monkeypatch.setattr(Emulated, "__enter__", lambda self: (setattr(self, "lane", lane), self)[1])
-    on_gpu_ = run._on_gpu
-    monkeypatch.setattr(run, "_on_gpu", lambda *given: (made.append(1), on_gpu_(*given))[1])
+    on_gpu_ = run._run_on_gpu
+    monkeypatch.setattr(run, "_run_on_gpu", lambda *given: (made.append(1), on_gpu_(*given))[1])
     random = np.random.default_rng(4)
     chains = {
         "resize": ours.Compose([ours.Resize(20), ours.CenterCrop(16), ours.Normalize([0.5], [0.2])]),
@@ -143,7 +143,7 @@ def test_problems_are_told_as_on_the_host(lanes: list[EmulatedLane]) -> None:
         ours.GaussianBlur(9)(np.zeros((2, 3, 4, 4), np.uint8))
     with pytest.raises(TypeError, match="takes uint8 images, got float32"):
         ours.RandomEqualize(1.0)(np.zeros((2, 3, 4, 4), np.float32))
-    with pytest.raises(ValueError, match="a list holds images"):
+    with pytest.raises(ValueError, match="images of a list must be"):
         ours.RandomInvert(1.0)([np.zeros((3, 4, 4), np.uint8), np.zeros((4, 4), np.uint8)])
     assert not any(lane.launched for lane in lanes)
 
@@ -194,7 +194,7 @@ def test_calls_follow_each_other_without_waiting(monkeypatch: pytest.MonkeyPatch
             cat=lambda tensors: Tensor(np.concatenate([t.array for t in tensors])),
         )  # fmt: skip
         monkeypatch.setattr(on_gpu, "_torch", lambda: torch)
-        monkeypatch.setattr(on_gpu, "_mine", threading.local())
+        monkeypatch.setattr(on_gpu, "_thread_slots", threading.local())
         monkeypatch.setattr(images, "_is_tensor", lambda value: isinstance(value, Tensor))
         ours.manual_seed(5)
         got = [part(Tensor(batch)) for batch in given[:-1]]
@@ -224,7 +224,7 @@ def test_flips_of_one_tensor(shape: tuple[int, ...], part: Any, monkeypatch: pyt
             empty_like=lambda t: Tensor(np.full_like(t.array, 77)),
         )
         monkeypatch.setattr(on_gpu, "_torch", lambda: torch)
-        monkeypatch.setattr(on_gpu, "_mine", threading.local())
+        monkeypatch.setattr(on_gpu, "_thread_slots", threading.local())
         monkeypatch.setattr(base, "plain_batch", lambda value: isinstance(value, Tensor))
         ours.manual_seed(4)
         got = [part(Tensor(given)) for _ in range(3)]

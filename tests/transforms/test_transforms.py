@@ -173,7 +173,7 @@ def test_inputs_that_are_no_images_go_through() -> None:
     assert same is label
     out, same = ours.CenterCrop(20)(image, 7)
     assert (out.shape, same) == ((3, 20, 20), 7)
-    with pytest.raises(TypeError, match="no image among"):
+    with pytest.raises(TypeError, match="none of the inputs is an image"):
         ours.CenterCrop(20)((1, 2))
     with pytest.raises(TypeError, match="got int"):
         ours.CenterCrop(20)(3)
@@ -201,16 +201,19 @@ def test_shapes_of_all_kinds() -> None:
         (lambda x: F.normalize(x, [0.5], [0.5]), "put ToDtype"),
         (lambda x: F.pad(x[:, :4, :4], 5, padding_mode="reflect"), "smaller than the image"),
         (lambda x: F.gaussian_blur(x[:, :2, :2], 9), "half is smaller than the image"),
-        (lambda x: F.rotate(x, 30, fill=(1, 2)), "one for each of the image's 3 channels"),
+        (lambda x: F.rotate(x, 30, fill=(1, 2)), "one per channel of the image, which has 3"),
         (lambda x: F.adjust_contrast(x[:2], 1.5), "1 or 3 channels, got 2"),
         (lambda x: ours.RandomCrop(500)(x), "larger than the image"),
-        (lambda x: F.normalize(x.astype(np.float32), [0.5] * 2, [0.5] * 2), "one for each of 3 channels"),
+        (
+            lambda x: F.normalize(x.astype(np.float32), [0.5] * 2, [0.5] * 2),
+            "one per channel of the image, which has 3",
+        ),
         (lambda x: F.resize(x, 20, interpolation="box"), "no interpolation 'box'"),
         (lambda x: ours.Resize(20, interpolation="cubical"), "is not one of nearest"),
         (lambda x: ours.Compose([ours.Resize(20), len]), "takes transforms of dali_run.transforms"),
         (lambda x: ours.CenterCrop(5)(x[0]), r"\(C, H, W\)"),
         (lambda x: ours.RandomPosterize(9), "between 0 and 8"),
-        (lambda x: F.to_pil_image(np.zeros((5, 5, 7), np.uint8)), "no images of 7 channels"),
+        (lambda x: F.to_pil_image(np.zeros((5, 5, 7), np.uint8)), "no images with 7 channels"),
     ],
 )
 def test_errors_say_what_is_wrong(make: Any, message: str) -> None:

@@ -1,4 +1,4 @@
-"""For augmentations and policies of your own."""
+"""Building blocks with which a program defines its own augmentations and policies."""
 
 from ...pipelines.python.auto_aug.augmentation import Augmentation as _Augmentation
 from ...pipelines.python.auto_aug.augmentation import augmentation, select, signed_bin

@@ -1,4 +1,4 @@
-"""The decorator for augmentations, under the name of DALI's module."""
+"""The decorator that defines an augmentation; this module has the name of DALI's module."""
 
 from __future__ import annotations
 

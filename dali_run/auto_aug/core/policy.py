@@ -1,4 +1,4 @@
-"""Policy, under the name of DALI's module."""
+"""The class Policy; this module has the name of DALI's module."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The dynamic mode with PyTorch: `nodes` are nodes of torchdata's graphs."""
+"""The dynamic mode with PyTorch: the module `nodes` has nodes for the graphs of torchdata."""

@@ -1,4 +1,4 @@
-"""Iterators that give JAX arrays, and pipelines spread over the devices of a sharding."""
+"""Iterators that yield JAX arrays, also from one pipeline per device of a sharding."""
 
 from __future__ import annotations
 
@@ -36,15 +36,19 @@ __all__ = [
 ]
 
 _returned: deque[Any] = deque()
-"""GPU arrays that no JAX array views any more."""
+"""GPU arrays that no JAX array views any more, not yet moved to ``_waiting``."""
 _waiting: list[tuple[Any, list[Any]]] = []
-"""Those that kernels in JAX's queue may still read, with a result that comes after them."""
+"""Pairs (marker, GPU arrays): kernels in JAX's queue may read the arrays until the marker, which JAX computes after
+those kernels, is ready."""
 _sorting = threading.Lock()
 
 
 class _Guard:
-    """Owner of a GPU array that a JAX array views. JAX lets go of it when the program does, although kernels that read
-    it may still be queued, and must not be called from here: `_give_back` sees to the rest."""
+    """Owner of a GPU array that a JAX array views.
+
+    JAX deletes it when the program drops the JAX array. Kernels that read the array may still be queued then, and JAX
+    must not be called from ``__del__``; so the array goes to ``_returned``, and `_give_back` frees it later.
+    """
 
     def __init__(self, array: Any) -> None:
         self._array = array
@@ -55,8 +59,11 @@ class _Guard:
 
 
 def _give_back() -> None:
-    """Let the pool have the memory that JAX is done with: a device computes in order, so that what is queued now ends
-    after every kernel that read the arrays that were returned before."""
+    """Free the arrays that JAX no longer reads; the pool gets their memory back.
+
+    A device computes in order. So a marker that is queued now becomes ready after every kernel that read the arrays in
+    ``_returned``.
+    """
     if not _returned and not _waiting:
         return
     with _sorting:
@@ -71,7 +78,7 @@ def _give_back() -> None:
 
 @functools.cache
 def _nothing(index: int) -> Any:
-    """A number on GPU ``index`` of this process."""
+    """Return a JAX number on GPU ``index`` of this process."""
     device = next(d for d in jax.local_devices(backend="gpu") if d.local_hardware_id == index)
     return jax.device_put(np.zeros((), np.int32), device)
 
@@ -82,10 +89,10 @@ def _mark(x: Any) -> Any:
 
 
 class DALIGenericIterator(BaseIterator):
-    """Gives a dict: output name -> array (N, ...).
+    """Iterator that yields a dict for each batch: output name -> JAX array (N, ...).
 
-    With a sharding there is one pipeline for each of its devices, and an array is the pipelines' batches one after the
-    other along the first axis, each on its device.
+    With a sharding it has one pipeline per device of the sharding. The array of an output then consists of the batches
+    of all pipelines, one after the other along the first axis, each on its device.
     """
 
     def __init__(
@@ -102,15 +109,16 @@ class DALIGenericIterator(BaseIterator):
         pmap_compatible: bool | None = None,
         devices: Sequence[Any] | None = None,
     ) -> None:
-        """``devices`` are those that hold each pipeline's batch; with ``sharding``, its own.
+        """``devices`` are the devices for the batches of the pipelines, one per pipeline; with ``sharding`` its devices
+        are used.
 
-        Without a sharding, batches of several pipelines get a new first axis, which is spread over the devices
-        (``jax.pmap``'s). ``pmap_compatible`` is what gives the batch of a single pipeline that axis, too; by default
-        ``devices`` do. Raises ValueError.
+        Without a sharding, the batches of several pipelines get a new first axis, which is spread over the devices (for
+        ``jax.pmap``). With ``pmap_compatible`` True the batch of a single pipeline gets that axis, too; the default is
+        True if ``devices`` are given. Raises ValueError.
         """
         if last_batch_policy is LastBatchPolicy.PARTIAL:
-            raise IteratorArgumentError("LastBatchPolicy.PARTIAL would give arrays of other shapes, for which JAX "
-                                        "compiles anew; use FILL with pad_last_batch, or DROP")  # fmt: skip
+            raise IteratorArgumentError("LastBatchPolicy.PARTIAL would yield arrays of other shapes, for which JAX "
+                                        "compiles again; use FILL with pad_last_batch, or DROP")  # fmt: skip
         super().__init__(pipelines, size, reader_name, auto_reset, None, last_batch_padded, last_batch_policy,
                          prepare_first_batch)  # fmt: skip
         self.output_map = checked_output_map(output_map, self.pipelines)
@@ -139,7 +147,7 @@ class DALIGenericIterator(BaseIterator):
 
 
 class DALIPeekableIterator(DALIGenericIterator):
-    """DALIGenericIterator that shows its next batch without moving on."""
+    """DALIGenericIterator that can also return its next batch without advancing."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -162,40 +170,46 @@ class DALIPeekableIterator(DALIGenericIterator):
         return self if self._ahead is not None else super().__iter__()
 
     def checkpoints(self) -> list[bytes]:
-        """As of DALIGenericIterator. Raises RuntimeError while a batch is peeked at that was not taken."""
+        """Return the checkpoints, as DALIGenericIterator does. Raises RuntimeError after `peek`, until the program
+        takes that batch."""
         if self._ahead is not None:
-            raise RuntimeError("a batch was peeked at: take it with next() before saving a checkpoint")
+            raise RuntimeError(
+                "peek() returned a batch that next() has not returned yet: call next() before saving a checkpoint"
+            )
         return super().checkpoints()
 
     def peek(self) -> Any:
-        """The next batch, which stays the next."""
+        """Return the next batch without advancing; the next call of next() returns it again."""
         with self._lock:
             if self._ahead is None:
                 self._ahead = super().__next__()
             return self._ahead
 
     def peek_async(self) -> Future[Any]:
-        """`peek` in another thread, as a Future."""
+        """Call `peek` in another thread and return its Future."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="peek")
         return self._pool.submit(self.peek)
 
     @property
     def element_spec(self) -> Mapping[str, Any]:
-        """Shape and type of every output of a batch."""
+        """Return the shape and type of every output of a batch."""
         if self._spec is None:
             self._spec = {k: jax.ShapeDtypeStruct(v.shape, v.dtype) for k, v in self.peek().items()}
         return self._spec
 
 
 def _to_jax(outputs: TensorList) -> Any:
-    """A view of the batch, on the device and on the host; see `as_jax`."""
+    """Return a view of the batch as a JAX array, on the batch's device; see `as_jax`."""
     return as_jax(outputs.batch.dense())
 
 
 def as_jax(dense: Any) -> Any:
-    """Return a packed array as JAX's, on its device: a view, or a copy of memory that cannot be lent (mapped from a
-    file, or not aligned as JAX needs it)."""
+    """Return a packed array as a JAX array on the same device.
+
+    The result is a view, or a copy if JAX cannot use the memory: memory that is mapped from a file, or not aligned as
+    JAX needs it.
+    """
     if isinstance(dense, np.ndarray) and not dense.flags.writeable:
         return jax.numpy.array(dense)
     if isinstance(dense, np.ndarray) or dense.size == 0:
@@ -205,13 +219,15 @@ def as_jax(dense: Any) -> Any:
 
 
 def _stacked(arrays: list[Any]) -> Any:
-    """One array (pipelines, N, ...), a row on the device of each: what jax.pmap takes. Raises ValueError where some
-    arrays share a device and others do not."""
+    """Return one array (pipelines, N, ...), as jax.pmap takes it, with each row on the device of its pipeline.
+
+    Raises ValueError if some arrays share a device and others do not.
+    """
     devices = [next(iter(a.devices())) for a in arrays]
     if len(set(devices)) < len(devices):
         if len(set(devices)) > 1:
-            raise ValueError(f"batches of {len(arrays)} pipelines are on {len(set(devices))} devices: put them on one, "
-                             "or each on its own")  # fmt: skip
+            raise ValueError(f"the batches of {len(arrays)} pipelines are on {len(set(devices))} devices: use one "
+                             "device, or one device per pipeline")  # fmt: skip
         return jax.numpy.stack(arrays)
     mesh = jax.sharding.Mesh(np.array(devices), ("device",))
     sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("device"))
@@ -220,7 +236,7 @@ def _stacked(arrays: list[Any]) -> Any:
 
 
 def _devices_of(sharding: Any) -> list[Any]:
-    """The devices of this process in the order of the pieces of the first axis."""
+    """Return the devices of this process, in the order of the pieces along the first axis."""
     if hasattr(sharding, "mesh"):
         devices = sharding.mesh.devices.reshape(-1).tolist()
     else:
@@ -242,12 +258,13 @@ def data_iterator(
     devices: Sequence[Any] | None = None,
     pmap_compatible: bool | None = None,
 ) -> Any:
-    """Turn a pipeline function into a function that makes iterators; used as decorator with arguments, or called.
+    """Turn a pipeline function into a function that creates iterators. Use it as a decorator with arguments, or call
+    it.
 
-    The function that comes out takes the arguments of ``pipeline_fn`` and of Pipeline. Unless given, ``num_threads``
-    is 4 and ``device_id`` the GPU that JAX uses first, if it uses any. With ``sharding`` or ``devices`` it makes a
-    pipeline for each device, and gives ``pipeline_fn`` the arguments ``num_shards`` and ``shard_id``; the batch size is
-    then that of all devices together. ``pmap_compatible`` is DALIGenericIterator's.
+    The resulting function takes the arguments of ``pipeline_fn`` and of Pipeline. By default, ``num_threads`` is 4 and
+    ``device_id`` is the first GPU that JAX uses, if it uses any. With ``sharding`` or ``devices`` the function creates
+    a pipeline for each device and passes ``num_shards`` and ``shard_id`` to ``pipeline_fn``; ``batch_size`` is then the
+    total of all devices. ``pmap_compatible`` is an argument of DALIGenericIterator.
     """
     return _decorated(DALIGenericIterator, **locals())
 
@@ -265,7 +282,7 @@ def peekable_data_iterator(
     devices: Sequence[Any] | None = None,
     pmap_compatible: bool | None = None,
 ) -> Any:
-    """As `data_iterator`; the iterators have `peek`, `peek_async` and `element_spec`."""
+    """The same as `data_iterator`, but the iterators also have `peek`, `peek_async` and `element_spec`."""
     return _decorated(DALIPeekableIterator, **locals())
 
 
@@ -277,7 +294,7 @@ def _decorated(
     **arguments: Any,
 ) -> Any:
     if sharding is not None and devices is not None:
-        raise ValueError("give either sharding or devices")
+        raise ValueError("give sharding or devices, not both")
 
     def decorate(function: Callable[..., Any]) -> Callable[..., DALIGenericIterator]:
         factory = function if getattr(function, "_is_pipeline_def", False) else pipeline_def(function)
@@ -292,8 +309,8 @@ def _decorated(
                 return cls(factory(*args, **{"device_id": _first_gpu(), **kwargs}), **arguments)
             if checkpoints is not None and len(checkpoints) != len(own):
                 raise ValueError(f"there are {len(checkpoints)} checkpoints for the {len(own)} devices")
-            made = _pipelines(factory, function, own, sharding, args, kwargs, checkpoints)
-            return cls(made, sharding=sharding, devices=devices, **arguments)
+            pipelines = _pipelines(factory, function, own, sharding, args, kwargs, checkpoints)
+            return cls(pipelines, sharding=sharding, devices=devices, **arguments)
 
         return create
 
@@ -301,7 +318,7 @@ def _decorated(
 
 
 def _first_gpu() -> int | None:
-    """The GPU on which JAX puts what it is not told to put elsewhere; None where it has none."""
+    """Return the GPU on which JAX puts arrays by default, or None if JAX has no GPU."""
     first = jax.local_devices()[0]
     return int(first.local_hardware_id) if first.platform == "gpu" else None
 
@@ -310,24 +327,24 @@ def _pipelines(
     factory: Callable[..., Pipeline], function: Callable[..., Any], devices: Sequence[Any], sharding: Any,
     args: Sequence[Any], kwargs: dict[str, Any], checkpoints: Sequence[bytes] | None,
 ) -> list[Pipeline]:  # fmt: skip
-    """One pipeline for each device of this process."""
+    """Return one new pipeline for each device of this process."""
     parameters = inspect.signature(function).parameters
     missing = {"num_shards", "shard_id"} - set(parameters)
     if missing:
-        raise ValueError(f"{getattr(function, '__name__', 'the pipeline function')} needs arguments num_shards and "
-                         "shard_id, to be handed on to its reader")  # fmt: skip
+        raise ValueError(f"{getattr(function, '__name__', 'the pipeline function')} needs the arguments num_shards and "
+                         "shard_id, and must pass them to its reader")  # fmt: skip
     total = kwargs.pop("batch_size", None)
-    everybody = sharding.num_devices if sharding is not None else len(devices) * jax.process_count()
-    if total is None or total % everybody:
-        raise ValueError(f"batch_size must be a multiple of the {everybody} devices, got {total}")
+    all_devices = sharding.num_devices if sharding is not None else len(devices) * jax.process_count()
+    if total is None or total % all_devices:
+        raise ValueError(f"batch_size must be a multiple of the number of devices, {all_devices}, got {total}")
     first = jax.process_index() * len(devices)
-    made = []
+    pipelines = []
     for k, device in enumerate(devices):
         own: dict[str, Any] = (
             {"device_id": device.local_hardware_id} if device.platform == "gpu" else {"device_id": None}
         )
         if checkpoints is not None:
             own["checkpoint"] = checkpoints[k]
-        shard = {"num_shards": everybody, "shard_id": first + k}
-        made.append(factory(*args, batch_size=total // everybody, **{**kwargs, **shard, **own}))
-    return made
+        shard = {"num_shards": all_devices, "shard_id": first + k}
+        pipelines.append(factory(*args, batch_size=total // all_devices, **{**kwargs, **shard, **own}))
+    return pipelines

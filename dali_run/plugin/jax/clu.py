@@ -1,4 +1,4 @@
-"""Iterators that can be peeked at, under the names of DALI's module for CLU."""
+"""The iterators with `peek`; this module has the names of DALI's module for CLU."""
 
 from __future__ import annotations
 

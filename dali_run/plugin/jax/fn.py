@@ -1,4 +1,4 @@
-"""Functions of JAX's as operators."""
+"""Operators that call JAX functions."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def jax_function(
     device: str | None = None,
     preserve: bool = True,
 ) -> Any:
-    """Turn ``function``, which takes and returns jax.Arrays (N, ...), into one that takes and returns DataNodes; used
-    as decorator, with arguments or without, or called.
+    """Turn ``function``, which takes and returns jax.Arrays (N, ...), into a function of DataNodes. Use it as a
+    decorator, with or without arguments, or call it.
 
-    It is given whole batches, whose samples must share one shape, and returns ``num_outputs`` arrays (one by itself,
-    several as a tuple). Outputs without one of ``output_layouts`` have that of the input at their place, if they have
-    as many dimensions. ``sharding`` is refused: a pipeline is on one device, and so are its batches; shard what an
-    iterator gives instead.
+    ``function`` gets whole batches, whose samples must share one shape, and returns ``num_outputs`` arrays: one array,
+    or a tuple of several. An output without an entry in ``output_layouts`` gets the layout of the input at the same
+    position if it has as many dimensions. ``sharding`` is rejected, because a pipeline and its batches are on one
+    device; shard the batches of an iterator instead.
     """
     if sharding is not None:
         raise SpecError("jax_function: sharding is not supported; give it to the iterator (plugin.jax.data_iterator)")
@@ -52,18 +52,18 @@ def jax_function(
 
 
 def _stacked(samples: Sequence[Any]) -> Any:
-    """The samples of a batch as one array of JAX's. Raises ValueError where they differ in shape."""
+    """Return the samples of a batch as one JAX array. Raises ValueError if they differ in shape."""
     if isinstance(samples[0], np.ndarray):
         return jax.numpy.asarray(np.stack(samples))
     import cupy
 
     whole = cupy.stack(samples)
-    cupy.cuda.get_current_stream().synchronize()  # JAX reads on a stream of its own
+    cupy.cuda.get_current_stream().synchronize()  # JAX reads on another stream
     return jax.dlpack.from_dlpack(whole)
 
 
 def _sample(result: Any, i: int) -> Any:
-    """Sample ``i`` of a result: on the host for NumPy, else where it is."""
+    """Return sample ``i`` of a result: as a NumPy array if the result is on the host, otherwise as a CuPy array."""
     if all(d.platform == "cpu" for d in result.devices()):
         return np.asarray(result[i])
     import cupy

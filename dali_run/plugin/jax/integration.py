@@ -1,4 +1,4 @@
-"""Tensors as JAX arrays, under the name of DALI's module."""
+"""Tensors as JAX arrays; this module has the name of DALI's module."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from . import as_jax
 
 
 def _to_jax_array(dali_tensor: TensorCPU | TensorGPU, copy: bool) -> Any:
-    """Return the tensor as a JAX array on its device; a view unless ``copy`` asks for one or JAX cannot take a view."""
-    made = as_jax(dali_tensor.array)
-    return made.copy() if copy else made
+    """Return the tensor as a JAX array on its device: a view, or a copy if ``copy`` is true or JAX cannot use the
+    memory."""
+    array = as_jax(dali_tensor.array)
+    return array.copy() if copy else array

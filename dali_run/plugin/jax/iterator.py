@@ -1,4 +1,4 @@
-"""The iterators for JAX, under the name of DALI's module."""
+"""The iterators for JAX; this module has the name of DALI's module."""
 
 from __future__ import annotations
 

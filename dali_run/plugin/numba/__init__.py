@@ -1,4 +1,4 @@
-"""Functions that Numba compiles, as operators."""
+"""Operators that run functions compiled by Numba."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Iterators that give PyTorch tensors. Nothing is copied: a tensor is a view of the batch, on the host and on a GPU."""
+"""Iterators that yield PyTorch tensors. They copy nothing: a tensor is a view of the batch, on the host and on a
+GPU."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ __all__ = [
 
 
 class DALIGenericIterator(BaseIterator):
-    """Gives a list with a dict for each pipeline: output name -> tensor (N, ...)."""
+    """Iterator that yields for each batch a list with a dict per pipeline: output name -> tensor (N, ...)."""
 
     def __init__(
         self,
@@ -50,7 +51,8 @@ class DALIGenericIterator(BaseIterator):
         last_batch_policy: LastBatchPolicy = LastBatchPolicy.FILL,
         prepare_first_batch: bool = True,
     ) -> None:
-        """``dynamic_shape`` is taken for DALI's sake: shapes may always differ between batches. Raises ValueError."""
+        """``dynamic_shape`` is accepted for compatibility with DALI and ignored: shapes may always differ between
+        batches. Raises ValueError."""
         del dynamic_shape
         super().__init__(pipelines, size, reader_name, auto_reset, fill_last_batch, last_batch_padded,
                          last_batch_policy, prepare_first_batch)  # fmt: skip
@@ -61,12 +63,12 @@ class DALIGenericIterator(BaseIterator):
         return [{k: self.convert(k, t) for k, t in zip(self.output_map, one, strict=True)} for one in batches]
 
     def convert(self, name: str, outputs: TensorList) -> Any:
-        """One output of one pipeline. Raises ValueError where its samples differ in shape."""
+        """Return one output of one pipeline as a tensor. Raises ValueError if its samples differ in shape."""
         return from_batch(outputs.batch)
 
 
 class DALIClassificationIterator(DALIGenericIterator):
-    """DALIGenericIterator for pipelines that give images and labels: ``data`` and ``label``."""
+    """DALIGenericIterator for pipelines with two outputs, images and labels, which it names ``data`` and ``label``."""
 
     def __init__(
         self, pipelines: Pipeline | Sequence[Pipeline], size: int = -1, reader_name: str | None = None,
@@ -79,10 +81,10 @@ class DALIClassificationIterator(DALIGenericIterator):
 
 
 class DALIRaggedIterator(DALIGenericIterator):
-    """As DALIGenericIterator, for outputs whose samples differ in shape.
+    """DALIGenericIterator for outputs whose samples differ in shape.
 
-    ``output_types`` names for each output what is given: a dense tensor, a list of tensors, or one flat list of
-    coordinates and values (a sparse COO tensor).
+    ``output_types`` says for each output what the iterator yields: DENSE_TAG a dense tensor, SPARSE_LIST_TAG a list of
+    tensors, SPARSE_COO_TAG one sparse tensor with coordinates and values.
     """
 
     DENSE_TAG = "dense"
@@ -100,7 +102,7 @@ class DALIRaggedIterator(DALIGenericIterator):
                          last_batch_padded, last_batch_policy, prepare_first_batch)  # fmt: skip
         types = list(output_types) if output_types is not None else [self.DENSE_TAG] * len(self.output_map)
         if len(types) != len(self.output_map):
-            raise ValueError(f"output_types names {len(types)} outputs, output_map {len(self.output_map)}")
+            raise ValueError(f"output_types has {len(types)} entries, but output_map has {len(self.output_map)}")
         unknown = set(types) - {self.DENSE_TAG, self.SPARSE_LIST_TAG, self.SPARSE_COO_TAG}
         if unknown:
             raise ValueError(
@@ -109,7 +111,8 @@ class DALIRaggedIterator(DALIGenericIterator):
         self._types = dict(zip(self.output_map, types, strict=True))
 
     def convert(self, name: str, outputs: TensorList) -> Any:
-        """One output of one pipeline. Raises ValueError where a dense one has samples of different shapes."""
+        """Return one output of one pipeline in its output type. Raises ValueError if the type is DENSE_TAG and the
+        samples differ in shape."""
         kind = self._types[name]
         if kind == self.DENSE_TAG:
             return super().convert(name, outputs)
@@ -118,13 +121,13 @@ class DALIRaggedIterator(DALIGenericIterator):
 
 
 def _coordinates(samples: list[torch.Tensor]) -> torch.Tensor:
-    """All samples as one sparse tensor, the sample's number first among the coordinates."""
-    where, values = [], []
+    """Return all samples as one sparse tensor; the first coordinate of a value is the number of its sample."""
+    coordinates, values = [], []
     for i, sample in enumerate(samples):
         at = torch.ones_like(sample, dtype=torch.bool).nonzero()
-        where.append(torch.cat([torch.full((len(at), 1), i, device=at.device), at], dim=1))
+        coordinates.append(torch.cat([torch.full((len(at), 1), i, device=at.device), at], dim=1))
         values.append(sample.reshape(-1))
     extents = [max(s.shape[d] for s in samples) for d in range(samples[0].dim())]
     return torch.sparse_coo_tensor(
-        torch.cat(where).t(), torch.cat(values), (len(samples), *extents), check_invariants=False
+        torch.cat(coordinates).t(), torch.cat(values), (len(samples), *extents), check_invariants=False
     )

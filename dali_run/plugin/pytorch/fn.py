@@ -1,4 +1,4 @@
-"""Functions of PyTorch's as operators, under the name of DALI's module."""
+"""Operators that call PyTorch functions; this module has the name of DALI's module."""
 
 from __future__ import annotations
 

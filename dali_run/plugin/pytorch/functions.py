@@ -1,4 +1,4 @@
-"""Functions of PyTorch's as operators."""
+"""Operators that call PyTorch functions."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from ...pipelines.python.torch_views import from_array
 
 
 def torch_python_function(*inputs: Any, function: Callable[..., Any], **arguments: Any) -> Any:
-    """fn.python_function for a function that takes and returns tensors (lists of them with ``batch_processing``).
-    Inputs are views of the batch."""
+    """Call fn.python_function with a function that takes and returns PyTorch tensors (lists of them with
+    ``batch_processing``).
+
+    The inputs of the function are views of the batch.
+    """
 
     def call(*arrays: Any) -> Any:
         def view(array: Any) -> torch.Tensor:
@@ -25,7 +28,7 @@ def torch_python_function(*inputs: Any, function: Callable[..., Any], **argument
 
 
 class TorchPythonFunction:
-    """`torch_python_function` as a class: made with arguments, called with inputs."""
+    """`torch_python_function` as a class: the constructor takes its arguments, the call takes the inputs."""
 
     def __init__(self, function: Callable[..., Any], num_outputs: int = 1, **arguments: Any) -> None:
         self._arguments = {"function": function, "num_outputs": num_outputs, **arguments}

@@ -1,4 +1,4 @@
-"""Pipelines as tf.data.Dataset. Every iteration over a dataset runs a pipeline of its own, from the beginning."""
+"""Pipelines as tf.data.Dataset. Every iteration over a dataset creates a pipeline and runs it from the beginning."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from ...readers.external_source import ExternalSource
 
 
 def dataset_options() -> tf.data.Options:
-    """Options without TensorFlow's own rewriting and tuning: a pipeline sees to its threads and queues itself."""
+    """Return dataset options that turn off TensorFlow's optimizations and tuning, because a pipeline manages its own
+    threads and queues."""
     options = tf.data.Options()
     options.experimental_optimization.apply_default_optimizations = False
     options.autotune.enabled = False
@@ -25,26 +26,26 @@ def dataset_options() -> tf.data.Options:
 
 
 class _Dataset(tf.data.Dataset):  # type: ignore[misc]
-    """The common base of both kinds of datasets."""
+    """Base class of both kinds of datasets."""
 
-    def __init__(self, made: tf.data.Dataset) -> None:
-        self._made = made
-        super().__init__(made._variant_tensor)
+    def __init__(self, dataset: tf.data.Dataset) -> None:
+        self._made = dataset
+        super().__init__(dataset._variant_tensor)
 
     def _inputs(self) -> list[Any]:
         return [self._made]
 
     @property
     def element_spec(self) -> Any:
-        """Types and shapes of an element: a tuple with a tensor for each output."""
+        """The types and shapes of an element: a tuple with a tensor for each output."""
         return self._made.element_spec
 
 
 class DALIDataset(_Dataset):
     """The batches of a pipeline as a tf.data.Dataset: tuples with a tensor (N, ...) for each output.
 
-    As long as the pipeline goes on, which with readers is without an end: ``take``, or ``steps_per_epoch`` of Keras,
-    say where an epoch ends. Batches of a GPU come through the host.
+    The dataset ends when the pipeline ends; a pipeline with readers never ends, so that ``take``, or
+    ``steps_per_epoch`` of Keras, must end an epoch. Batches on a GPU are copied to the host.
     """
 
     def __init__(
@@ -65,16 +66,17 @@ class DALIDataset(_Dataset):
         dtypes: Any = None,
         shapes: Any = None,
     ) -> None:
-        """``output_dtypes`` and ``output_shapes`` are one tf.DType and one shape, batch first, or a tuple for the
-        outputs. ``batch_size``, ``num_threads`` and ``device_id`` are the pipeline's unless given (None of the last is
-        the CPU). ``fail_on_device_mismatch`` and ``exec_dynamic`` are taken without effect.
+        """``output_dtypes`` and ``output_shapes`` are one tf.DType and one shape, batch dimension first, or tuples with
+        one per output.
 
-        Raises TypeError for types that are none, ValueError for a pipeline with external_source.
+        ``batch_size``, ``num_threads`` and ``device_id`` replace those of the pipeline; ``device_id`` None is the CPU.
+        ``fail_on_device_mismatch`` and ``exec_dynamic`` have no effect. Raises TypeError if ``output_dtypes`` are not
+        types, ValueError for a pipeline with external_source.
         """
         del fail_on_device_mismatch, exec_dynamic
-        fed = _external_sources(pipeline)
-        if fed:
-            raise ValueError(f"the pipeline has external_source ({', '.join(fed)}): use "
+        sources = _external_sources(pipeline)
+        if sources:
+            raise ValueError(f"the pipeline has an external_source ({', '.join(sources)}): use "
                              "experimental.DALIDatasetWithInputs")  # fmt: skip
         depth = queue_depth(exec_separated, prefetch_queue_depth, cpu_prefetch_queue_depth, gpu_prefetch_queue_depth)
         arguments = {"prefetch_queue_depth": depth, **own_arguments(batch_size, num_threads, device_id)}
@@ -83,26 +85,26 @@ class DALIDataset(_Dataset):
 
 
 def queue_depth(separated: bool, depth: int, cpu: int, gpu: int) -> Any:
-    """``prefetch_queue_depth`` of a Pipeline."""
+    """Return the argument ``prefetch_queue_depth`` of a Pipeline."""
     return {"cpu_size": cpu, "gpu_size": gpu} if separated else depth
 
 
 def own_arguments(batch_size: int | None, num_threads: int | None, device_id: int | None) -> dict[str, Any]:
-    """Those of the three that were given."""
-    made: dict[str, Any] = {} if batch_size is None else {"batch_size": batch_size}
+    """Return the arguments of a Pipeline for those of the three values that a program gave."""
+    arguments: dict[str, Any] = {} if batch_size is None else {"batch_size": batch_size}
     if num_threads is not None:
-        made["num_threads"] = num_threads
+        arguments["num_threads"] = num_threads
     if device_id != -1:
-        made["device_id"] = device_id
-    return made
+        arguments["device_id"] = device_id
+    return arguments
 
 
 def _newer(name: str, given: Any, older: Any) -> Any:
-    """``output_<name>``, or what was given by its older name. Raises ValueError for both."""
+    """Return the value of ``output_<name>``, which may also be given by its older name. Raises ValueError for both."""
     if older is None:
         return given
     if given is not None:
-        raise ValueError(f"{name} is the older name of output_{name}: give one of them")
+        raise ValueError(f"{name} is the older name of output_{name}: give only one of the two")
     warn(f"{name} is the older name of output_{name}", DeprecationWarning)
     return tuple(older) if isinstance(older, list) else older
 
@@ -118,10 +120,10 @@ def _tuple(value: Any) -> tuple[Any, ...]:
 
 
 def _signature(output_dtypes: Any, output_shapes: Any, outputs: int) -> tuple[tf.TensorSpec, ...]:
-    """Types and shapes of an element. Raises TypeError and ValueError."""
+    """Return the types and shapes of an element. Raises TypeError and ValueError."""
     dtypes = _tuple(output_dtypes)
     if not all(isinstance(d, tf.DType) for d in dtypes):
-        raise TypeError(f"output_dtypes is a tf.DType or a tuple of them, got {output_dtypes!r}")
+        raise TypeError(f"output_dtypes takes a tf.DType or a tuple of them, got {output_dtypes!r}")
     single = not isinstance(output_dtypes, tuple)
     shapes = (None,) * len(dtypes) if output_shapes is None else (output_shapes,) if single else tuple(output_shapes)
     if len(shapes) != len(dtypes):
@@ -138,7 +140,10 @@ def generated(
     output_shapes: Any,
     feeds: Mapping[str, Callable[[int], Iterator[Any]]],
 ) -> tf.data.Dataset:
-    """The dataset of ``pipeline`` with ``arguments``; ``feeds`` give batches of a given size for external_sources."""
+    """Return a dataset that runs ``pipeline`` with ``arguments``.
+
+    ``feeds`` has a function for each external_source: it takes the batch size and yields batches.
+    """
     signature = _signature(output_dtypes, output_shapes, pipeline.num_outputs)
 
     def batches() -> Iterator[tuple[Any, ...]]:
@@ -148,7 +153,7 @@ def generated(
             inputs = {name: feed(pipe.max_batch_size) for name, feed in feeds.items()}
             while True:
                 try:
-                    outputs = pipe.run(**{name: next(given) for name, given in inputs.items()})
+                    outputs = pipe.run(**{name: next(source) for name, source in inputs.items()})
                 except StopIteration:
                     return
                 yield tuple(dense(k, t.batch, s) for k, (t, s) in enumerate(zip(outputs, signature, strict=True)))
@@ -158,17 +163,17 @@ def generated(
     return tf.data.Dataset.from_generator(batches, output_signature=signature)
 
 
-def dense(number: int, batch: Batch, wanted: tf.TensorSpec) -> Any:
-    """Output ``number`` as a NumPy array of the promised type and shape. Raises TypeError and ValueError."""
+def dense(number: int, batch: Batch, expected: tf.TensorSpec) -> Any:
+    """Return output ``number`` as a NumPy array of the promised type and shape. Raises TypeError and ValueError."""
     try:
         array = batch.dense()
     except RaggedError:
-        raise ValueError(f"output {number}: its samples differ in shape: resize or pad them") from None
+        raise ValueError(f"output {number} has samples of different shapes: resize or pad them") from None
     host = array if isinstance(array, np.ndarray) else array.get()
-    if host.dtype != wanted.dtype.as_numpy_dtype:
-        raise TypeError(f"output {number} is {host.dtype}; output_dtypes promises {wanted.dtype.name}")
-    if not wanted.shape.is_compatible_with(host.shape):
-        raise ValueError(f"output {number} has the shape {host.shape}; output_shapes promises {wanted.shape}")
+    if host.dtype != expected.dtype.as_numpy_dtype:
+        raise TypeError(f"output {number} is {host.dtype}, but output_dtypes promises {expected.dtype.name}")
+    if not expected.shape.is_compatible_with(host.shape):
+        raise ValueError(f"output {number} has the shape {host.shape}, but output_shapes promises {expected.shape}")
     return host
 
 
@@ -176,21 +181,23 @@ def dense(number: int, batch: Batch, wanted: tf.TensorSpec) -> Any:
 
 
 class Input:
-    """A dataset as an input of DALIDatasetWithInputs, with its layout; ``batch``: its elements are batches."""
+    """A dataset as an input of DALIDatasetWithInputs, with its layout. With ``batch`` the elements of the dataset are
+    batches."""
 
     def __init__(self, dataset: tf.data.Dataset, *, layout: str | None = None, batch: bool | None = False) -> None:
-        """Raises TypeError for what is no dataset."""
+        """Raises TypeError if ``dataset`` is not a tf.data.Dataset."""
         if not isinstance(dataset, tf.data.Dataset):
-            raise TypeError(f"an input is a tf.data.Dataset, got {dataset!r} ({type(dataset).__name__})")
+            raise TypeError(f"an input must be a tf.data.Dataset, got {dataset!r} ({type(dataset).__name__})")
         self.dataset = dataset
         self.layout = layout
         self.batch = batch
 
 
 class DALIDatasetWithInputs(_Dataset):
-    """DALIDataset of a pipeline with external_sources: fed by other datasets, or by sources of their own.
+    """A DALIDataset for a pipeline with external_sources, which get their data from other datasets or from their own
+    sources.
 
-    The dataset ends where one of its inputs ends; samples that are left then make a smaller batch.
+    The dataset ends when one of its inputs ends; the samples that remain form a smaller batch.
     """
 
     def __init__(
@@ -212,40 +219,45 @@ class DALIDatasetWithInputs(_Dataset):
         dtypes: Any = None,
         shapes: Any = None,
     ) -> None:
-        """``input_datasets`` maps names of external_sources to datasets, whose elements are samples, or to `Input`.
-        Other arguments as of DALIDataset. Raises TypeError, and ValueError where inputs and external_sources do not
-        fit together."""
+        """``input_datasets`` maps the name of an external_source to a dataset whose elements are samples, or to an
+        `Input`.
+
+        The other arguments are those of DALIDataset. Raises TypeError, and ValueError if the inputs do not match the
+        external_sources.
+        """
         del fail_on_device_mismatch, exec_dynamic
         sources = _external_sources(pipeline)
-        given = {n: d if isinstance(d, Input) else Input(d) for n, d in (input_datasets or {}).items()}
-        _check_inputs(given, sources)
-        feeds = {name: _feed(one, sources[name]) for name, one in given.items()}
+        inputs = {n: d if isinstance(d, Input) else Input(d) for n, d in (input_datasets or {}).items()}
+        _check_inputs(inputs, sources)
+        feeds = {name: _feed(dataset, sources[name]) for name, dataset in inputs.items()}
         depth = queue_depth(exec_separated, prefetch_queue_depth, cpu_prefetch_queue_depth, gpu_prefetch_queue_depth)
         arguments = {"prefetch_queue_depth": depth, **own_arguments(batch_size, num_threads, device_id)}
         types = _newer("dtypes", output_dtypes, dtypes)
         super().__init__(generated(pipeline, arguments, types, _newer("shapes", output_shapes, shapes), feeds))
 
 
-def _check_inputs(given: Mapping[str, Input], sources: Mapping[str, ExternalSource]) -> None:
-    unknown = [n for n in given if n not in sources]
+def _check_inputs(inputs: Mapping[str, Input], sources: Mapping[str, ExternalSource]) -> None:
+    unknown = [n for n in inputs if n not in sources]
     if unknown:
-        raise ValueError(f"there is no external_source {unknown[0]!r}; there are: {', '.join(sources) or 'none'}")
+        raise ValueError(f"the pipeline has no external_source {unknown[0]!r}; it has: {', '.join(sources) or 'none'}")
     for name, op in sources.items():
-        if op.source is None and name not in given:
-            raise ValueError(f"external_source {name!r} has no source, and no input in input_datasets")
-        if op.source is not None and name in given:
-            raise ValueError(f"external_source {name!r} has a source of its own, and an input in input_datasets")
-        if name in given and given[name].layout and op.layout and given[name].layout != op.layout:
-            raise ValueError(f"input {name!r} has the layout {given[name].layout!r}, its external_source {op.layout!r}")
+        if op.source is None and name not in inputs:
+            raise ValueError(f"external_source {name!r} has neither a source nor an input in input_datasets")
+        if op.source is not None and name in inputs:
+            raise ValueError(f"external_source {name!r} has both a source and an input in input_datasets")
+        if name in inputs and inputs[name].layout and op.layout and inputs[name].layout != op.layout:
+            raise ValueError(
+                f"input {name!r} has layout {inputs[name].layout!r}, but its external_source has {op.layout!r}"
+            )
 
 
-def _feed(given: Input, op: ExternalSource) -> Callable[[int], Iterator[Any]]:
-    """Batches for one external_source, by the batch size."""
-    batched = op.batch if given.batch is None else given.batch
-    layout = given.layout or op.layout or None
+def _feed(source: Input, op: ExternalSource) -> Callable[[int], Iterator[Any]]:
+    """Return a function that takes the batch size and yields batches for one external_source."""
+    batched = op.batch if source.batch is None else source.batch
+    layout = source.layout or op.layout or None
 
     def feed(batch_size: int) -> Iterator[Any]:
-        elements = iter(given.dataset.as_numpy_iterator())
+        elements = iter(source.dataset.as_numpy_iterator())
         while True:
             rows: Sequence[Any]
             if batched:
@@ -263,16 +275,17 @@ def _feed(given: Input, op: ExternalSource) -> Callable[[int], Iterator[Any]]:
 
 
 def next_or_none(elements: Iterator[Any]) -> Any:
-    """The next element as an array; None at the end. Raises TypeError for an element that is no single tensor."""
+    """Return the next element as an array, or None at the end. Raises TypeError if an element is not a single
+    tensor."""
     for element in elements:
         if isinstance(element, (tuple, dict)):
-            raise TypeError("an input's elements are single tensors; take the dataset apart with map first")
+            raise TypeError("the elements of an input must be single tensors; select one tensor with dataset.map first")
         return np.frombuffer(element, np.uint8) if isinstance(element, bytes) else np.asarray(element)
     return None
 
 
 def _named(data: Any, layout: str | None) -> Any:
-    """The data of a batch; with its layout, where there is one."""
+    """Return the data of a batch, with its layout if there is one."""
     if layout is None:
         return data
     from ...pipelines.python.tensors import TensorListCPU

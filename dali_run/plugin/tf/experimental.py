@@ -1,4 +1,4 @@
-"""DALIDatasetWithInputs and Input, under DALI's name for them."""
+"""DALIDatasetWithInputs and Input; this module has the name of DALI's module."""
 
 from __future__ import annotations
 

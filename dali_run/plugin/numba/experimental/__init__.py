@@ -1,4 +1,4 @@
-"""NumbaFunction, under DALI's older name."""
+"""NumbaFunction, under the name of DALI's older module."""
 
 from __future__ import annotations
 

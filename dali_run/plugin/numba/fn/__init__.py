@@ -1,4 +1,4 @@
-"""numba_function."""
+"""numba_function, which runs a function compiled by Numba as an operator."""
 
 from __future__ import annotations
 

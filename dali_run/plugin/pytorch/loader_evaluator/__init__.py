@@ -1,4 +1,4 @@
-"""LoaderEvaluator: how long a training waits for its data."""
+"""LoaderEvaluator, which measures how long a training waits for its data."""
 
 from __future__ import annotations
 

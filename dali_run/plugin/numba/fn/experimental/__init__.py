@@ -1,4 +1,4 @@
-"""numba_function, under DALI's older name."""
+"""numba_function, under the name of DALI's older module."""
 
 from __future__ import annotations
 

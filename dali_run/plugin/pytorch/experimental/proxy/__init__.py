@@ -1,4 +1,5 @@
-"""One pipeline in the main process for a torch DataLoader with many workers: they send samples, it gives batches."""
+"""One pipeline in the main process serves a torch DataLoader with many workers: the workers send samples, the pipeline
+computes the batches."""
 
 from __future__ import annotations
 

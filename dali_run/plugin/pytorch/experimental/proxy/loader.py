@@ -1,4 +1,4 @@
-"""DataLoader: torch's, whose batches come through a server."""
+"""DataLoader: torch's DataLoader, whose batches a DALIServer computes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from .server import DALIServer
 
 
 class DataLoader(torch.utils.data.DataLoader[Any]):  # type: ignore[misc]
-    """torch.utils.data.DataLoader with a server as its first argument: what its workers got from the server's proxy is
-    computed by the server's pipeline."""
+    """torch.utils.data.DataLoader with a DALIServer as its first argument.
+
+    The workers call the server's proxy and send references; the server's pipeline computes the data, which replaces the
+    references in each batch.
+    """
 
     def __init__(self, dali_server: DALIServer, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -17,43 +17,51 @@ from .references import DALIOutputBatchRef, DALIPipelineRunRef, Proxy
 
 _STOP = None
 _PATIENCE = 0.5
-"""Seconds after which a waiting reader looks whether the server still runs."""
+"""Seconds after which a thread that waits for a batch checks whether the server still runs."""
 
 
 class DALIServer:
-    """Runs ``pipeline`` for batches that a DataLoader's workers collect by its `proxy`, which a data set calls as a
-    transform; `produce_data` puts the results where their references are. A context manager."""
+    """Runs ``pipeline`` on batches that the workers of a DataLoader collect. A context manager: on exit it stops its
+    thread.
+
+    A data set calls `proxy` as a transform in each worker. `produce_data` replaces the references in a batch by the
+    results.
+    """
 
     def __init__(self, pipeline: Pipeline, deterministic: bool = False) -> None:
-        """``deterministic``: batches are run in the order in which they are asked for, whichever worker is ahead.
+        """With ``deterministic`` the batches are run in the order in which the program asks for them, whichever worker
+        is faster.
 
-        Raises TypeError for what is no pipeline, RuntimeError for one without external_source.
+        Raises TypeError if ``pipeline`` is not a Pipeline, RuntimeError if it has no external_source.
         """
         if not isinstance(pipeline, Pipeline):
-            raise TypeError(f"a Pipeline is needed, got {pipeline!r}")
+            raise TypeError(f"DALIServer takes a Pipeline, got {pipeline!r}")
         pipeline._named_outputs()
         nodes = pipeline._definition.builder.nodes
         names = [n.name for n in nodes if isinstance(n.op, ExternalSource) and n.op.source is None]
         if not names:
             raise RuntimeError("the pipeline has no inputs: it needs an external_source without a source")
         self._pipe = pipeline
-        self._requests: Any = torch.multiprocessing.get_context("spawn").Queue()  # forked workers take it, too
+        self._requests: Any = torch.multiprocessing.get_context("spawn").Queue()  # forked workers accept it, too
         self._proxy = Proxy(names, pipeline.num_outputs, self._requests, deterministic)
         self._results: dict[Any, Any] = {}
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
         self._loaders = 0
-        """That iterate now."""
+        """Number of loaders that iterate now."""
 
     @property
     def proxy(self) -> Proxy:
-        """The object that a data set calls; it goes to the workers."""
+        """The object that a data set calls as a transform; each worker gets a copy."""
         return self._proxy
 
     def produce_data(self, obj: Any) -> Any:
-        """``obj`` with tensors in the places of its references; lists, tuples, dicts and attributes of objects are
-        looked through. A batch can be taken once. Raises what its run raised; RuntimeError where no server runs."""
+        """Return ``obj`` with tensors in the places of the references.
+
+        References are searched in lists, tuples, dicts and attributes of objects. A batch can be taken once. Raises the
+        error of the batch's run, or RuntimeError if no server runs.
+        """
         taken: dict[Any, Any] = {}
         seen: dict[int, Any] = {}
         return self._filled(obj, taken, seen)
@@ -90,21 +98,24 @@ class DALIServer:
         with self._changed:
             while batch.batch_id not in self._results:
                 if not self.is_running:
-                    raise RuntimeError("the server does not run: use it as `with DALIServer(pipeline) as server:`")
+                    raise RuntimeError("the server is not running: use it as `with DALIServer(pipeline) as server:`")
                 self._changed.wait(_PATIENCE)
-            found = self._results.pop(batch.batch_id)
-        if isinstance(found, Exception):
-            raise found
-        outputs: tuple[torch.Tensor, ...] = found
+            result = self._results.pop(batch.batch_id)
+        if isinstance(result, Exception):
+            raise result
+        outputs: tuple[torch.Tensor, ...] = result
         return outputs
 
     def iterate(self) -> None:
-        """A loader begins an epoch: the server runs."""
+        """Start the server's thread because a loader begins an epoch. DataLoader calls it."""
         self.start_thread()
         self._loaders += 1
 
     def iterated(self, stop: bool) -> None:
-        """It has ended, perhaps early: after the last one, let go of what nobody took, and stop if asked to."""
+        """Count down the iterating loaders at the end of an epoch, which may be early. DataLoader calls it.
+
+        After the last loader, drop the results that nobody took, and stop the thread if ``stop`` is true.
+        """
         self._loaders -= 1
         if self._loaders:
             return
@@ -117,18 +128,18 @@ class DALIServer:
 
     @property
     def is_running(self) -> bool:
-        """The thread is at work."""
+        """Whether the thread runs."""
         return self._thread is not None and self._thread.is_alive()
 
     def start_thread(self) -> None:
-        """Start it; `with` does so."""
+        """Start the thread unless it runs. `__enter__` calls it."""
         if not self.is_running:
             self._stopping.clear()
             self._thread = threading.Thread(target=self._serve, name="dali-server", daemon=True)
             self._thread.start()
 
     def stop_thread(self) -> None:
-        """Stop it; batches that wait are not run any more."""
+        """Stop the thread. Batches that wait are not run."""
         if self._thread is not None:
             self._stopping.set()
             self._requests.put(_STOP)
@@ -144,7 +155,7 @@ class DALIServer:
 
     def _serve(self) -> None:
         waiting: deque[Any] = deque()
-        """Requests that are not in the pipeline yet."""
+        """Requests that were not given to the pipeline yet."""
         running: deque[Any] = deque()
         depth = self._pipe._settings.deepest_queue
         while not self._stopping.is_set():
@@ -170,7 +181,7 @@ class DALIServer:
                 self._finish(running, waiting)
 
     def _finish(self, running: deque[Any], waiting: deque[Any]) -> None:
-        """Hand out the oldest batch that runs."""
+        """Wait for the oldest running batch and store its result."""
         request = running.popleft()
         try:
             outputs = self._pipe.outputs()
@@ -183,7 +194,8 @@ class DALIServer:
             self._tell(request[0], e)
 
     def _failed(self, request: Any, error: Exception, running: deque[Any], waiting: deque[Any]) -> None:
-        """A batch failed, and the pipeline may have with it: those that were on their way go through a new one."""
+        """Store the error of a failed batch, and run the other batches again in a new pipeline, because the old one may
+        have failed with it."""
         self._tell(request[0], error)
         waiting.extendleft(reversed(running))
         running.clear()
