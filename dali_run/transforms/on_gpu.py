@@ -117,7 +117,7 @@ def flipped(value: Any, which: Any, upside_down: bool) -> Any:
 
 
 class _Slot:
-    """A lane on a stream of PyTorch. It uses its host memory again after the GPU has read it."""
+    """A lane that queues work on a stream of PyTorch. Its host memory is used again after the GPU has read it."""
 
     def __init__(self, index: int, stream: int) -> None:
         import cupy
@@ -133,7 +133,7 @@ class _Slot:
             self.lane.drop_references()
 
     def record_end(self) -> None:
-        """Record an event after all work of a call on the stream."""
+        """Record an event on the stream behind all work of a call, so that `free` can wait for it."""
         import cupy
 
         self._read = cupy.cuda.Event(disable_timing=True)
@@ -152,7 +152,7 @@ def _borrowed(kind: Any, pointer: int, index: int) -> Any:
 
 
 _thread_slots = threading.local()
-"""The slots of each thread, by GPU and stream."""
+"""Per thread: the `_Slot` objects by (GPU index, stream address)."""
 
 
 def _slot(index: int, stream: int) -> _Slot:
