@@ -1,4 +1,4 @@
-// The normalising step: factor is (mean, mul, add). Without a fused multiply-add, so that CPU and GPU give equal bits.
+// Normalisation: factor is (mean, mul, add). Without a fused multiply-add, so that CPU and GPU results are equal.
 #pragma once
 
 __device__ __forceinline__ float affine(float v, const float* factor) {

@@ -1,4 +1,5 @@
-// Steps of AutoAugment and its kin (ops/augment/on_gpu.py), all images of a batch at once: an operation code for each.
+// Steps of AutoAugment and related operators (ops/augment/on_gpu.py) for all images of a batch at once: one operation
+// code per image.
 #include "convert.cuh"
 
 enum Kind {
@@ -8,10 +9,10 @@ enum Kind {
 typedef unsigned char byte;
 
 struct Job {
-    long long source, target;  // where the picture begins in the memory before and after,
-    long long from, to;        // 0: the input, 1 and 2: between steps, 3: the output
+    long long source, target;  // offsets of the image in the memory before and after the step
+    long long from, to;        // 0: the input, 1 and 2: buffers between steps, 3: the output
     long long rows, columns, channels;
-    long long step;  // kind x 2^32 + the row of its parameters
+    long long step;  // kind x 2^32 + row of its parameters
     __device__ int kind() const { return static_cast<int>(step >> 32); }
     __device__ const float* parameters(const float* all) const { return all + (step & 0xFFFFFFFFll) * 9; }
 };
@@ -22,7 +23,7 @@ __device__ __forceinline__ const byte* before(const Job& job, const byte* input,
     return (job.from == 0 ? input : between + (job.from - 1) * size) + job.source;
 }
 
-// What a value becomes, for operations that need to know no other value.
+// Return the new value for operations that depend on no other value.
 __device__ __forceinline__ byte changed(int kind, float p, int v) {
     if (kind == BRIGHTNESS) return level(p * static_cast<float>(v));
     if (kind == POSTERIZE) return v & static_cast<int>(p);
@@ -31,11 +32,11 @@ __device__ __forceinline__ byte changed(int kind, float p, int v) {
     return 255 - v;
 }
 
-// grid (pictures whose operation needs a histogram): `tables` [4][256] of each.
+// grid (images whose operation needs a histogram): compute their `tables` [4][256].
 extern "C" __global__ void __launch_bounds__(512)
     augment_tables(const byte* input, byte* between, long long size, byte* output, const Job* jobs, const float* parameters,
            byte* tables) {
-    const int COPIES = 4;  // of the histogram, so that threads seldom meet
+    const int COPIES = 4;  // copies of the histogram, so that threads rarely collide
     __shared__ unsigned counts[COPIES][4][256];
     __shared__ float center;
     const Job job = jobs[blockIdx.x];
@@ -47,11 +48,12 @@ extern "C" __global__ void __launch_bounds__(512)
     __syncthreads();
     const long long lead = (4 - reinterpret_cast<unsigned long long>(image) % 4) % 4;
     const long long words = values > lead ? (values - lead) / 4 : 0;
-    int start = (static_cast<int>(lead) + 4 * static_cast<int>(threadIdx.x)) % channels;  // its channel, see below
+    // channel of the first value, see below
+    int start = (static_cast<int>(lead) + 4 * static_cast<int>(threadIdx.x)) % channels;
     for (long long i = threadIdx.x; i < words; i += blockDim.x) {
         const unsigned four = *reinterpret_cast<const unsigned*>(image + lead + 4 * i);
         int c = start;
-        start = (start + 4 * static_cast<int>(blockDim.x)) % channels;  // divisions of 64 bits would take longer
+        start = (start + 4 * static_cast<int>(blockDim.x)) % channels;  // 64-bit divisions would take longer
         for (int k = 0; k < 4; ++k) {
             atomicAdd(&counts[copy][c][four >> 8 * k & 255], 1u);
             c = c + 1 == channels ? 0 : c + 1;
@@ -84,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(512)
         return;
     }
     if (threadIdx.x % 32 != 0 || threadIdx.x / 32 >= channels) return;
-    const int c = threadIdx.x / 32;  // a channel a warp
+    const int c = threadIdx.x / 32;  // one channel per warp
     const unsigned* count = counts[0][c];
     byte* own = table + 256 * c;
     int low = 0, high = 255;
@@ -114,7 +116,7 @@ __device__ __forceinline__ int cell(float value, int limit) {
 
 __device__ __forceinline__ int clamp(int i, int limit) { return i < 0 ? 0 : i >= limit ? limit - 1 : i; }
 
-// One pixel from where the map `m` takes its middle.
+// Take one pixel from the position to which the map `m` maps its centre.
 __device__ void moved(const byte* image, int rows, int columns, int channels, const float* m, int x, int y, int linear,
                       int fill, byte* out) {
     const float u = x + 0.5f, v = y + 0.5f;
@@ -143,10 +145,10 @@ __device__ void moved(const byte* image, int rows, int columns, int channels, co
     }
 }
 
-// Place i, -1 ... n, of a line whose ends mirror it without repeating the end.
+// Return the index of position i, -1 ... n, in a line that is mirrored at its ends without repeating them.
 __device__ __forceinline__ int mirrored(int i, int n) { return n == 1 ? 0 : i < 0 ? -i : i >= n ? 2 * n - 2 - i : i; }
 
-// One pixel of the correlation with the 3x3 filter k.
+// Compute one pixel of the correlation with the 3x3 filter k.
 __device__ void filtered(const byte* image, int rows, int columns, int channels, const float* k, int x, int y,
                          byte* out) {
     const int xs[3] = {mirrored(x - 1, columns) * channels, x * channels, mirrored(x + 1, columns) * channels};
@@ -159,7 +161,7 @@ __device__ void filtered(const byte* image, int rows, int columns, int channels,
     for (int c = 0; c < channels; ++c) out[c] = level(sums[c]);
 }
 
-// grid (tiles * pictures): a block makes `tile` values, whole pixels, of one picture.
+// grid (tiles * images): a block computes `tile` values, whole pixels, of one image.
 extern "C" __global__ void __launch_bounds__(256)
     augment_step(const byte* input, byte* between, long long size, byte* output, const Job* jobs, int tiles, int tile,
          const float* parameters, const byte* tables, int linear, int fill) {
@@ -187,7 +189,7 @@ extern "C" __global__ void __launch_bounds__(256)
                 out[i] = table[static_cast<int>(i % channels) * 256 + image[i]];
             return;
         }
-        int start = 4 * static_cast<int>(threadIdx.x) % channels;  // tiles begin with a pixel
+        int start = 4 * static_cast<int>(threadIdx.x) % channels;  // tiles begin at a pixel
         for (long long i = first + 4ll * threadIdx.x; i < last; i += 4ll * blockDim.x) {
             int c = start;
             start = (start + 4 * static_cast<int>(blockDim.x)) % channels;

@@ -1,14 +1,14 @@
-// Pixels between four others.
+// Interpolation between four pixels.
 #pragma once
 #include "convert.cuh"
 
-// Between `a` and `b`, and `d` and `e` below them.
+// Interpolate between `a` and `b`, and `d` and `e` below them.
 __device__ __forceinline__ float between(float a, float b, float d, float e, float fx, float fy) {
     const float upper = a + (b - a) * fx, lower = d + (e - d) * fx;
     return upper + (lower - upper) * fy;
 }
 
-// Two pixels of three channels that lie side by side.
+// Load two adjacent pixels of three channels.
 template <typename In> __device__ __forceinline__ void pair(const In* at, float* left, float* right) {
     #pragma unroll
     for (int c = 0; c < 3; ++c) {
@@ -17,7 +17,7 @@ template <typename In> __device__ __forceinline__ void pair(const In* at, float*
     }
 }
 
-// Of bytes, from aligned words; only those that hold one of the six are read.
+// For bytes, load aligned words; only words that contain one of the six bytes are read.
 __device__ __forceinline__ void pair(const unsigned char* at, float* left, float* right) {
     const unsigned shift = static_cast<unsigned>(reinterpret_cast<unsigned long long>(at) & 3);
     const unsigned* words = reinterpret_cast<const unsigned*>(at - shift);
@@ -28,7 +28,7 @@ __device__ __forceinline__ void pair(const unsigned char* at, float* left, float
     right[1] = static_cast<float>(high & 255), right[2] = static_cast<float>(high >> 8 & 255);
 }
 
-// A pixel of three channels between four that are all there, two and two side by side.
+// Interpolate a pixel of three channels between four existing pixels, two and two of which are adjacent.
 template <typename In, typename Out>
 __device__ __forceinline__ void pixel_between(const In* upper, const In* lower, float fx, float fy, Out* out) {
     float a[3], b[3], d[3], e[3];

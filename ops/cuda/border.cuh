@@ -1,9 +1,9 @@
-// Places outside of a line (ops/filters/axes.py: BORDERS).
+// Positions outside of a line (ops/filters/axes.py: BORDERS).
 #pragma once
 
 enum Border { REFLECT_101, REFLECT_1001, WRAP, CLAMP, CONSTANT };
 
-// Place i of a line of n whose ends are continued as `border` says; -1 for the constant.
+// Return the position in a line of n that replaces position i, as `border` says; -1 for the constant.
 __device__ __forceinline__ int place(int i, int n, int border) {
     if (i >= 0 && i < n) return i;
     if (border == CONSTANT) return -1;

@@ -1,10 +1,10 @@
-// What kernels that take pixels from elsewhere read of a picture, and what stands outside of it.
+// Access to an image for kernels that take pixels from other positions, and the values outside of it.
 #pragma once
 
 enum Geometry { PLANES, ROWS, COLUMNS, CHANNELS, HEIGHT, WIDTH, FIELDS };
 enum Border { FILL, EDGE, REFLECT_1001, REFLECT_101, WRAP };
 
-// Index `i` as one inside [0, n), or -1 for what stands outside.
+// Return the index inside [0, n) that replaces `i`, or -1 for a value outside.
 __device__ __forceinline__ int inside(int i, int n, int border) {
     if (i >= 0 && i < n) return i;
     if (border == FILL) return -1;

@@ -1,4 +1,4 @@
-// Boxes (ops/boxes): bb_flip and box_encoder. float32 without fused multiply-add, so that results are the CPU's.
+// Boxes (ops/boxes): bb_flip and box_encoder. float32 without fused multiply-add, so that results equal the CPU's.
 
 // grid (tiles, samples): a thread mirrors one box. `flips` [2, N]: left to right, top to bottom.
 extern "C" __global__ void flip_boxes(const float* boxes, const long long* starts, const long long* counts, const int* flips,
@@ -27,7 +27,7 @@ __device__ float overlap(const float* box, const float* anchor) {
     return __fdiv_rn(both, __fsub_rn(__fadd_rn(own, area), both));
 }
 
-// A block finds the anchor that its box overlaps most; the last of equals. `at`: where each box of the batch stands.
+// A block finds the anchor that its box overlaps most; the last one of equals. `at`: position of each box of the batch.
 extern "C" __global__ void best_anchors(const float* boxes, const long long* at, const float* anchors, int count, int* best) {
     __shared__ float values[128];
     __shared__ int places[128];

@@ -1,17 +1,17 @@
-// cast (ops/arrays/cast.py) of values that follow each other.
+// cast (ops/arrays/cast.py) of adjacent values.
 #include "convert.cuh"
 
-enum { PER_THREAD = 16 };  // values
+enum { PER_THREAD = 16 };  // values per thread
 
-// Values that are read and written at once, where they are aligned for that.
+// Values that are read and written at once, if their address is aligned for that.
 template <typename T, int N> struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) Some { T v[N]; };
 
 template <typename T, int N> __device__ __forceinline__ bool aligned_for(const T* at) {
     return reinterpret_cast<unsigned long long>(at) % alignof(Some<T, N>) == 0;
 }
 
-// grid (tiles) for `count` values from `start` on. A thread has 16 bytes of the larger type at a time and no more: of 32,
-// a warp would write every other 16 first.
+// grid (tiles) for `count` values from `start` on. A thread processes only 16 bytes of the larger type at a time: with
+// 32, a warp would first write every other 16 bytes.
 template <typename In, typename Out>
 __global__ void cast(const In* source, long long start, long long count, Out* target) {
     constexpr int EACH = sizeof(In) == 8 || sizeof(Out) == 8 ? 2 : 4, GROUPS = PER_THREAD / EACH;

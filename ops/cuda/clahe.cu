@@ -1,4 +1,4 @@
-// clahe (ops/color/clahe.py): the loops of clahe_cpu.py, a block for each tile, then a thread for each pixel.
+// clahe (ops/color/clahe.py): the algorithm of clahe_cpu.py, one block per tile, then one thread per pixel.
 #include "division.cuh"
 
 typedef unsigned char byte;
@@ -7,7 +7,7 @@ __device__ __forceinline__ int clipped(int v) { return v < 0 ? 0 : v > 255 ? 255
 
 struct Lab { int l, a, b; };
 
-// Lab of a pixel as three bytes, as OpenCV has it.
+// Return Lab of a pixel as three bytes, as in OpenCV.
 __device__ Lab lab(const byte* p, const int* gamma, const int* root) {
     const int r = gamma[p[0]], g = gamma[p[1]], b = gamma[p[2]];
     const int fx = root[(r * 1777 + g * 1541 + b * 778 + 2048) >> 12];
@@ -35,14 +35,14 @@ __device__ void rgb(int lightness, int a, int b, byte* out) {
     out[2] = level(0.055648f * x - 0.204043f * y + 1.057311f * z);
 }
 
-// The value of a pixel that is equalised.
+// Return the value of a pixel that is equalised.
 __device__ __forceinline__ int value(const byte* image, long long pixel, int channels, int channel, bool luma,
                                      const int* gamma, const int* root) {
     return luma ? lab(image + 3 * pixel, gamma, root).l : image[pixel * channels + channel];
 }
 
 struct Grid {
-    int height, width;  // of a tile
+    int height, width;  // size of a tile
     __device__ Grid(int rows, int columns, int down, int across) {
         const bool fits = rows % down == 0 && columns % across == 0;
         height = fits ? rows / down : (rows + down - rows % down) / down;
@@ -50,7 +50,7 @@ struct Grid {
     }
 };
 
-// grid (samples * tiles * 3 channels), 256 threads: what the values of a tile become.
+// grid (samples * tiles * 3 channels), 256 threads: compute the new values of a tile's values.
 extern "C" __global__ void __launch_bounds__(256)
     tile_tables(const byte* source, const long long* base, const long long* sizes, int down, int across, double clip,
                 int luma_only, const int* gamma, const int* root, byte* tables) {
@@ -102,7 +102,7 @@ extern "C" __global__ void __launch_bounds__(256)
     tables[256ll * blockIdx.x + threadIdx.x] = found[threadIdx.x];
 }
 
-// grid (blocks * samples): every pixel mixed of what the four nearest tiles make of it.
+// grid (blocks * samples): interpolate every pixel between the tables of the four nearest tiles.
 extern "C" __global__ void blend(const byte* source, const long long* base, const long long* sizes, int blocks,
                                  int down, int across, int luma_only, const int* gamma, const int* root,
                                  const byte* tables, byte* target, const long long* out_base) {

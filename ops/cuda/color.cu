@@ -1,4 +1,4 @@
-// color_space_conversion (ops/color/conversion.py): a thread makes one pixel.
+// color_space_conversion (ops/color/conversion.py): a thread computes one pixel.
 #include "convert.cuh"
 
 // grid (tiles, samples): `matrix` [outputs][3] times the pixel's channels (1 or 3) plus `offset` [outputs].

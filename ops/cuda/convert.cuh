@@ -1,5 +1,5 @@
-// Conversion between element types by DALI's rules: saturating, halves away from zero, NaN to 0 (ops/conversion.py says
-// the same for the CPU). Compiles without host headers, so float16 is a struct of its own here.
+// Conversion between element types by DALI's rules: saturating, halves away from zero, NaN to 0 (ops/conversion.py
+// implements the same for the CPU). Compiles without host headers, so that float16 is a separate struct here.
 #pragma once
 
 struct half {
@@ -29,8 +29,9 @@ __device__ __forceinline__ half double_to_half(double f) {
     return h;
 }
 
-// The whole number next to one between 0 and 65535, halves up. Sums are cut off, so that what is less than a half is none
-// after; of 2^23 and more, only whole numbers are left, in the last bits. Units that convert to integers are slow.
+// Round a number between 0 and 65535 to the nearest integer, halves up. The sum is truncated, so that a number just
+// below a half is not rounded up; above 2^23 only the integer remains, in the last bits. Conversion instructions are
+// slow.
 __device__ __forceinline__ unsigned nearest(float v) {
     return __float_as_uint(__fadd_rz(__fadd_rz(v, 0.5f), 8388608.0f)) & 0xFFFFu;
 }
@@ -67,7 +68,7 @@ template <> struct limits<short> { static constexpr unsigned long long high = 32
 template <> struct limits<int> { static constexpr unsigned long long high = 2147483647; static constexpr long long low = -2147483648LL; };
 template <> struct limits<long long> { static constexpr unsigned long long high = 9223372036854775807ULL; static constexpr long long low = -9223372036854775807LL - 1; };
 
-// What a value is for arithmetic: float16 and bool have none of their own.
+// Return a value in a type with arithmetic: float16 and bool have none.
 __device__ __forceinline__ float plain(half v) { return half_to_float(v); }
 __device__ __forceinline__ unsigned char plain(boolean v) { return v.value; }
 template <typename T> __device__ __forceinline__ T plain(T v) { return v; }
@@ -78,7 +79,7 @@ template <typename Out> struct Saturate {  // integers
         return static_cast<unsigned long long>(v) > limits<Out>::high ? static_cast<Out>(limits<Out>::high) : static_cast<Out>(v);
     }
     static __device__ __forceinline__ Out from(float v) {
-        if constexpr (limits<Out>::low == 0 && sizeof(Out) < 4)  // of NaN and 0, 0 is the larger
+        if constexpr (limits<Out>::low == 0 && sizeof(Out) < 4)  // of NaN and 0, fmaxf returns 0
             return static_cast<Out>(nearest(fminf(fmaxf(v, 0.0f), static_cast<float>(limits<Out>::high))));
         if (!(v == v)) return 0;
         if (v <= static_cast<float>(limits<Out>::low)) return static_cast<Out>(limits<Out>::low);
@@ -114,5 +115,5 @@ template <> struct Saturate<boolean> {
     static __device__ __forceinline__ boolean from(double v) { return {static_cast<unsigned char>(!(fabs(v) < 0.5))}; }
 };
 
-// `v` as `Out`.
+// Convert `v` to `Out`.
 template <typename Out, typename In> __device__ __forceinline__ Out saturate(In v) { return Saturate<Out>::from(plain(v)); }

@@ -1,8 +1,8 @@
-// debayer (ops/color/debayer.py): a thread makes one pixel; the loop of debayer_cpu.py says how.
+// debayer (ops/color/debayer.py): a thread computes one pixel; the algorithm is that of debayer_cpu.py.
 #include "convert.cuh"
 #include "division.cuh"
 
-// grid (tiles * pictures); `sizes` [2] is rows, columns, `blue` [2] the place of blue.
+// grid (tiles * images); `sizes` [2] is rows, columns, `blue` [2] the position of blue.
 template <typename T>
 __global__ void bilinear(const T* source, const long long* base, const long long* sizes, int tiles,
                          const long long* blue, T* target, const long long* out_base) {

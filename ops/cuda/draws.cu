@@ -1,9 +1,10 @@
-// random.* of many numbers (ops/draws/numbers.py): a thread draws one element. `numbers` is [N][width], see `Drawn`.
+// random.* for many numbers (ops/draws/numbers.py): a thread draws one element. `numbers` is [N][width], see `Drawn`.
 #include "convert.cuh"
 #include "normal.cuh"
 #include "philox.cuh"
 
-enum Drawn { FLIP, UNIFORM, NORMAL, CHOSEN };  // numbers: limit; first, factor, below; mean, stddev; those to choose from
+// contents of `numbers`: limit; first, factor, below; mean, stddev; numbers to draw from
+enum Drawn { FLIP, UNIFORM, NORMAL, CHOSEN };
 
 // grid (tiles * samples)
 template <typename Out, int KIND>

@@ -1,5 +1,5 @@
-// What the generated kernels of `expr` are made of: DALI's arithmetic on one value. Integers wrap, division truncates
-// toward zero, and what C++ leaves undefined (x / 0, shifts by too much) gives 0, as in NumPy.
+// Functions of the generated kernels of `expr`: DALI's arithmetic on one value. Integers wrap around, division
+// truncates toward zero, and operations that C++ leaves undefined (x / 0, too large shifts) yield 0, as in NumPy.
 #pragma once
 #include "convert.cuh"
 
@@ -10,13 +10,13 @@ template <> struct is_real<float> { static constexpr bool value = true; };
 template <> struct is_real<double> { static constexpr bool value = true; };
 template <typename T> constexpr bool real = is_real<T>::value;
 
-// COUNT values, of 16 bytes together or less, that are read and written at once; whether they may be at a place.
+// COUNT values, of 16 bytes together or less, that are read and written at once; and whether an address allows that.
 template <typename T, int COUNT> struct alignas(COUNT * sizeof(T)) Several { T v[COUNT]; };
 template <int COUNT, typename T> __device__ __forceinline__ bool together(const T* at) {
     return reinterpret_cast<wide>(at) % (COUNT * sizeof(T)) == 0;
 }
 
-// bool is calculated with as bool, and kept as `boolean`.
+// bool is computed as bool, and stored as `boolean`.
 template <typename T> __device__ __forceinline__ T load(T v) { return v; }
 __device__ __forceinline__ bool load(boolean v) { return v.value != 0; }
 template <typename Out, typename In> __device__ __forceinline__ Out store(In v) { return v; }
@@ -88,6 +88,7 @@ template <typename T> __device__ __forceinline__ T op_clamp(T v, T low, T high) 
 template <typename A, typename B> __device__ __forceinline__ int order(A a, B b) {
     bool negative = a < 0;
     if (negative != (b < 0)) return negative ? -1 : 1;
-    wide x = static_cast<wide>(a), y = static_cast<wide>(b);  // of one sign: two's complement keeps their order
+    // both have the same sign: two's complement keeps their order
+    wide x = static_cast<wide>(a), y = static_cast<wide>(b);
     return x < y ? -1 : x > y;
 }

@@ -1,10 +1,10 @@
-// filter (ops/filters/filter.py): correlation with a window for each picture.
+// filter (ops/filters/filter.py): correlation with a separate window for each image.
 #include "convert.cuh"
 #include "strips.cuh"
 #include "window.cuh"
 
-// grid (tiles * pictures): `before` and `after` [5] are pictures, depth, height, width, channels; the filter begins at
-// `places` and has `extents` [3]; `pads` [4] is its element that lies on the value.
+// grid (tiles * images): `before` and `after` [5] are images, depth, height, width, channels; the filter begins at
+// `places` and has the lengths `extents` [3]; `pads` [4] is its element that lies on the value.
 template <typename In, typename Out>
 __global__ void correlate(const In* source, const long long* base, const long long* before, const long long* after,
                           int tiles, const float* weights, const long long* places, const long long* extents,
@@ -45,11 +45,11 @@ __global__ void correlate(const In* source, const long long* base, const long lo
         if (q < spot.count) out[q * spot.pitch] = saturate<Out>(sums[q]);
 }
 
-enum { DOWN = 16 };  // rows that a thread of `correlate_strips` makes
+enum { DOWN = 16 };  // rows per thread of `correlate_strips`
 
-// The same with filters of H x W for all pictures, in one slice: grid (tiles * pictures). A thread makes four bytes of a
-// row where its input is bytes of a known number of CHANNELS, or one value (0 CHANNELS: of any number). The sums of the H
-// results that a row is part of are all on their way.
+// Correlation with filters of H x W for all images, in one slice: grid (tiles * images). A thread computes four bytes
+// of a row if its input is bytes with a known number of CHANNELS, or one value (CHANNELS 0: any number). The sums of
+// all H results that contain a row are in progress at the same time.
 template <typename In, int CHANNELS> constexpr int strip_width = CHANNELS > 0 && sizeof(In) == 1 ? 4 : 1;
 template <typename In, typename Out, int H, int W, int CHANNELS>
 __global__ void __launch_bounds__(256, H * W <= 25 ? 3 : H * W <= 49 ? 2 : 1)
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(256, H * W <= 25 ? 3 : H * W <= 49 ? 2 : 1)
         if (static_cast<unsigned>(row) >= static_cast<unsigned>(strip.rows)) row = place(row, strip.rows, border);
         return image + static_cast<long long>(row < 0 ? 0 : row) * strip.length;
     };
-    const auto add = [&](int j, const float* v) {  // row j of the windows
+    const auto add = [&](int j, const float* v) {  // add row j of the windows
         #pragma unroll
         for (int b = H - 1; b >= 0; --b) {
             #pragma unroll
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(256, H * W <= 25 ? 3 : H * W <= 49 ? 2 : 1)
     };
     const int count = strip.count + H - 1;
     int row;
-    if (left >= 0 && left + (WIDTH - 1) + (W - 1) * channels < strip.length) {  // columns are in the picture
+    if (left >= 0 && left + (WIDTH - 1) + (W - 1) * channels < strip.length) {  // the columns are in the image
         if constexpr (WIDTH == 4) {
             unsigned words[(SPAN + 3) / 4];
             bytes_at<SPAN>(line(0, row) + left, words);
@@ -110,11 +110,11 @@ __global__ void __launch_bounds__(256, H * W <= 25 ? 3 : H * W <= 49 ? 2 : 1)
                 float v[SPAN];
                 #pragma unroll
                 for (int k = 0; k < SPAN; ++k) v[k] = row < 0 ? fill : byte_of(words[k / 4], k % 4);
-                if (j + 1 < count) bytes_at<SPAN>(line(j + 1, row) + left, words);  // while the row before is added
+                if (j + 1 < count) bytes_at<SPAN>(line(j + 1, row) + left, words);  // while the previous row is added
                 add(j, v);
             }
         } else {
-            // The neighbours of a thread's values are read by the threads beside it: there is little on its way at once,
+            // The neighbours of a thread's values are read by adjacent threads: few loads are in progress at a time,
             // and rows are read long before they are added.
             constexpr int AHEAD = W <= 7 ? 3 : 1;
             In values[AHEAD][W];

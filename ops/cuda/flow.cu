@@ -1,12 +1,12 @@
-// Pictures for the GPU's optical flow engine, and its vectors (ops/sequences/nvofa.py). Rows of the engine's surfaces
-// begin every `pitch` bytes; all else is packed. Each block works on one of many copies.
+// Images for the GPU's optical flow engine, and its vectors (ops/sequences/nvofa.py). Rows of the engine's surfaces are
+// `pitch` bytes apart; all other data is packed. Each block works on one of many copies.
 
 struct Copy {
     const void* from;
     void* to;
 };
 
-// Which copy this block works on, and which pixel of `size` this thread; false where there is none.
+// Find the copy on which this block works, and the pixel (of `size`) of this thread; false if there is none.
 __device__ __forceinline__ bool mine(const Copy* copies, long long size, Copy& copy, long long& pixel) {
     const long long tiles = (size + blockDim.x - 1) / blockDim.x;
     copy = copies[blockIdx.x / tiles];
@@ -14,7 +14,8 @@ __device__ __forceinline__ bool mine(const Copy* copies, long long size, Copy& c
     return pixel < size;
 }
 
-// Pictures of three channels, of which number `red` is red (0 or 2), to four bytes a pixel: red, green, blue, 255.
+// Convert images of three channels, channel `red` of which is red (0 or 2), to four bytes per pixel: red, green, blue,
+// 255.
 extern "C" __global__ void flow_colors(const Copy* copies, int height, int width, int pitch, int red) {
     Copy copy;
     long long pixel;
@@ -25,7 +26,7 @@ extern "C" __global__ void flow_colors(const Copy* copies, int height, int width
     reinterpret_cast<unsigned*>(row)[pixel % width] = value;
 }
 
-// Pictures of one channel.
+// Copy images of one channel.
 extern "C" __global__ void flow_gray(const Copy* copies, int height, int width, int pitch) {
     Copy copy;
     long long pixel;
@@ -34,7 +35,7 @@ extern "C" __global__ void flow_gray(const Copy* copies, int height, int width, 
     row[pixel % width] = static_cast<const unsigned char*>(copy.from)[pixel];
 }
 
-// Vectors (x, y) of the engine, in 32nds of a pixel, to pixels.
+// Convert vectors (x, y) of the engine, in 32nds of a pixel, to pixels.
 extern "C" __global__ void flow_vectors(const Copy* copies, int height, int width, int pitch) {
     Copy copy;
     long long cell;
@@ -45,7 +46,7 @@ extern "C" __global__ void flow_vectors(const Copy* copies, int height, int widt
     to[0] = vector[0] * (1.0f / 32), to[1] = vector[1] * (1.0f / 32);
 }
 
-// The reverse, to the nearest that the engine knows.
+// Convert vectors in pixels to the nearest ones that the engine can represent.
 extern "C" __global__ void flow_hints(const Copy* copies, int height, int width, int pitch) {
     Copy copy;
     long long cell;

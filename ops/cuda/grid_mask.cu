@@ -3,8 +3,8 @@
 
 enum Geometry { PLANES, ROWS, COLUMNS, PIXEL, FIELDS };
 
-// grid (tiles, samples); `grids` [N][5]: cos, sin and the shifts in tiles, and the ratio. Products are rounded before
-// they are added, as on the CPU.
+// grid (tiles, samples); `grids` [N][5]: cos, sin and shifts in units of tiles, and the ratio. Products are rounded
+// before they are added, as on the CPU.
 template <typename T>
 __global__ void grid_mask(const T* source, const long long* base, const long long* geometry, const float* grids,
                           T* target, const long long* out_base) {
@@ -55,7 +55,7 @@ __global__ void grid_mask(const T* source, const long long* base, const long lon
     }
 }
 
-// The same for pixels of three bytes: a thread makes sixteen of them, three words of memory that begin where a word does.
+// The kernel for pixels of three bytes: a thread computes sixteen pixels, three words of memory that begin at a word.
 extern "C" __global__ void __launch_bounds__(256)
     grid_mask_colours(const unsigned char* source, const long long* base, const long long* geometry, const float* grids,
                       unsigned char* target, const long long* out_base) {
@@ -68,7 +68,8 @@ extern "C" __global__ void __launch_bounds__(256)
     if (total == 0) return;
     source += base[sample];
     target += out_base[sample];
-    // So many pixels before the sample that three times as many bytes lead back to a multiple of 16: 3 * 11 is 1 more.
+    // Number of pixels before the sample, such that three times as many bytes lead back to a multiple of 16: 3 * 11 is
+    // 1 more.
     const unsigned lead = static_cast<unsigned>(reinterpret_cast<unsigned long long>(target) & 15) * 11 % 16;
     const unsigned place = (blockIdx.x * blockDim.x + threadIdx.x) * PIXELS;
     if (place >= total + lead) return;
@@ -93,7 +94,7 @@ extern "C" __global__ void __launch_bounds__(256)
     const unsigned char* from = source + 3LL * first;
     unsigned char* to = target + 3LL * first;
     const auto next = [&] {
-        u += 1.0f;  // exact: columns are fewer than 2^24, or a float has no room for their numbers
+        u += 1.0f;  // exact: there are fewer than 2^24 columns, otherwise float could not represent them
         if (++x == columns) {
             x = 0, u = 0;
             if (++y == rows) y = 0;

@@ -1,12 +1,13 @@
-// Elements of a sample that make a result together: those that agree in the dimensions that are kept. `rows` is
-// [D][COLUMNS] as in strided.cu, kept dimensions first; column RESULT is the step between results, 0 along others.
+// Elements of a sample that form one result: elements that agree in the dimensions that are kept. `rows` is
+// [D][COLUMNS] as in strided.cu, kept dimensions first; column RESULT is the step between results, 0 along other
+// dimensions.
 #pragma once
 #include "convert.cuh"
 
 enum Column { SHAPE, STRIDE, ANCHOR, EXTENT, RESULT, COLUMNS };
 
-// Where the row-major index `i` over dimensions [first, last) lies, in steps of `column`. A sample has fewer than 2^31
-// elements, and one dimension takes no division.
+// Return the offset of row-major index `i` over dimensions [first, last), in steps of `column`. A sample has fewer than
+// 2^31 elements, and a single dimension needs no division.
 __device__ __forceinline__ long long offset(unsigned i, const long long* rows, int first, int last, Column column) {
     long long at = 0;
     for (int d = last - 1; d > first; --d) {
@@ -17,11 +18,11 @@ __device__ __forceinline__ long long offset(unsigned i, const long long* rows, i
     return first < last ? at + i * rows[first * COLUMNS + column] : at;
 }
 
-// Calls `use` for every GROUPth of the `n` elements of a result that begins at `at`, from `lane` on and in their order.
+// Call `use` for every GROUPth of the `n` elements of a result that begins at `at`, from `lane` on, in order.
 template <int GROUP, typename In, typename Use>
 __device__ __forceinline__ void each_of_group(const In* at, const long long* rows, int kept, int ndim, unsigned n,
                                               unsigned lane, Use use) {
-    constexpr unsigned MANY = GROUP == 32 && sizeof(In) <= 4 ? 16 : 8;  // loads on their way at a time
+    constexpr unsigned MANY = GROUP == 32 && sizeof(In) <= 4 ? 16 : 8;  // loads in progress at a time
     if (ndim - kept != 1) {
         for (unsigned i = lane; i < n; i += GROUP) use(at[offset(i, rows, kept, ndim, STRIDE)]);
         return;
@@ -45,8 +46,8 @@ __device__ __forceinline__ void each_of_group(const In* at, const long long* row
         if (i + j * GROUP < n) use(v[j]);
 }
 
-// What GROUP threads next to each other have found, put together by `join` for the first of them; `shared` has room for
-// a block. Where threads of more than one warp are a group, all of the block must come here.
+// Combine the results of GROUP adjacent threads with `join`, for the first of them; `shared` has space for a block. If
+// a group spans several warps, all threads of the block must call this.
 template <int GROUP, typename T, typename Join>
 __device__ __forceinline__ T together(T own, T* shared, Join join) {
     if (GROUP == 1) return own;

@@ -1,18 +1,18 @@
-// jitter (ops/distortions/jitter.py): a thread moves VALUES values TURNS times; the draws of these lie side by side. Of
-// pixels of three bytes, it moves PIXELS at a time: where a pixel lies is found out once for its three values.
+// jitter (ops/distortions/jitter.py): a thread moves VALUES values TURNS times, with adjacent draws. For pixels of
+// three bytes, it moves PIXELS at a time: a pixel's position is computed once for its three values.
 #include "convert.cuh"
 #include "division.cuh"
 #include "philox.cuh"
 
 typedef unsigned long long Key;
-constexpr int VALUES = 4, PIXELS = 4, TURNS = 8;  // with all turns' code in a row, threads wait for instructions
+constexpr int VALUES = 4, PIXELS = 4, TURNS = 8;  // if all turns were unrolled, threads would wait for instructions
 
-// A number of 0 ... count - 1 from a draw: low bits of powers of two, else by multiplication.
+// Convert a draw to a number of 0 ... count - 1: low bits for powers of two, else by multiplication.
 __device__ __forceinline__ int among(unsigned draw, unsigned count) {
     return (count & (count - 1)) == 0 ? draw & (count - 1) : __umulhi(draw, count);
 }
 
-// grid (tiles * samples); `sizes` [3] is rows, columns, channels. Samples have less than 2^31 values.
+// grid (tiles * samples); `sizes` [3] is rows, columns, channels. Samples have fewer than 2^31 values.
 template <typename T>
 __global__ void __launch_bounds__(256)
     jitter(Key key, Key low, int phase, const Key* sequences, int skip, const T* __restrict__ source, const long long* base,
@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(256)
     unsigned first = blockIdx.x % tiles * (step * TURNS) + VALUES * threadIdx.x;
     long long rest = first;
     int c = static_cast<int>(split(rest, channels)), x = static_cast<int>(split(rest, columns)), y = static_cast<int>(rest);
-    rest = step;  // from turn to turn
+    rest = step;  // step from turn to turn
     const int step_c = static_cast<int>(split(rest, channels)), step_x = static_cast<int>(split(rest, columns)), step_y = static_cast<int>(rest);
     #pragma unroll 1
     for (int turn = 0; turn < TURNS && first < count; ++turn, first += step) {
@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(256)
             if (skip == 2 && phase == 0) {
                 #pragma unroll
                 for (int b = 0; b < VALUES / 2; ++b) {
-                    const Key number = low + first / 2 + b;  // what overflows is carried to the high half
+                    const Key number = low + first / 2 + b;  // an overflow is carried to the high half
                     const Four four = philox(key, sequence + (number < low), number);
                     #pragma unroll
                     for (int i = 0; i < 4; ++i) draws[4 * b + i] = four.word[i];
@@ -81,8 +81,8 @@ __global__ void __launch_bounds__(256)
     }
 }
 
-// grid (tiles * samples): pictures [rows, columns, 3] of bytes, whose draws begin with the first of their sequence. POWER:
-// all numbers of places are powers of two. They are the values that `jitter` gives.
+// grid (tiles * samples): images [rows, columns, 3] of bytes, whose draws begin with the first of their sequence.
+// POWER: the number of shifts is a power of two for all images. Results equal those of `jitter`.
 template <bool POWER>
 __global__ void __launch_bounds__(256)
     jitter_pixels(Key key, const Key* sequences, const unsigned char* __restrict__ source, const long long* base,
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(256)
     const bool words = reinterpret_cast<unsigned long long>(out) % 4 == 0;
     int row = static_cast<int>(first / columns), x = static_cast<int>(first) - row * columns - half, y = row - half;
     const int step_y = static_cast<int>(step / columns), step_x = static_cast<int>(step) - step_y * columns;
-    const int end = columns - half;  // `x` and `y` are `half` less than column and row
+    const int end = columns - half;  // `x` and `y` are smaller than column and row by `half`
     #pragma unroll 1
     for (int turn = 0; turn < TURNS && first < count; ++turn, first += step) {
         unsigned made[3 * PIXELS / 4] = {};

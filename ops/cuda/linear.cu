@@ -1,16 +1,16 @@
 // brightness, contrast, hsv, color_twist ... (ops/color/linear.py): a factor or a matrix, and an offset, for each
-// picture. A block makes a part of one picture: `tiles` blocks a picture. Bytes are read and written in words of 16
-// where both ends lie on such.
+// image. A block computes a part of one image: `tiles` blocks per image. Bytes are read and written in words of 16 if
+// both ends are aligned.
 #include "convert.cuh"
 #include "fours.cuh"
 
-constexpr int VALUES = 16;  // of a thread; a quarter as many pixels in `mix`
+constexpr int VALUES = 16;  // values per thread; a quarter as many pixels in `mix`
 
 __device__ __forceinline__ bool aligned(const void* p, int bytes) {
     return reinterpret_cast<unsigned long long>(p) % bytes == 0;
 }
 
-// Value `k` of those that lie in words.
+// Return value `k` of values that are stored in words.
 template <typename In> __device__ __forceinline__ float number(const In* in, int k) {
     return static_cast<float>(plain(in[k]));
 }
@@ -18,7 +18,7 @@ template <> __device__ __forceinline__ float number(const unsigned char* in, int
     return byte_of(reinterpret_cast<const unsigned*>(in)[k / 4], k % 4);
 }
 
-// grid (tiles * pictures): `factor` times every value plus `offset`.
+// grid (tiles * images): `factor` times every value plus `offset`.
 template <typename In, typename Out>
 __global__ void scale(const In* source, const long long* base, const long long* sizes, int tiles, const float* factor,
                       const float* offset, Out* target, const long long* out_base) {
@@ -63,7 +63,7 @@ __device__ __forceinline__ void mixed(const In* s, const float* m, const float* 
     for (int k = 0; k < 3; ++k) o[k] = saturate<Out>(m[3 * k] * u + m[3 * k + 1] * v + m[3 * k + 2] * w + d[k]);
 }
 
-// grid (tiles * pictures): `matrices` [3][3] times every pixel of three values plus `offsets` [3].
+// grid (tiles * images): `matrices` [3][3] times every pixel of three values plus `offsets` [3].
 template <typename In, typename Out>
 __global__ void mix(const In* source, const long long* base, const long long* pixels, int tiles, const float* matrices,
                     const float* offsets, Out* target, const long long* out_base) {
@@ -97,7 +97,7 @@ __global__ void mix(const In* source, const long long* base, const long long* pi
     }
 }
 
-// grid (tiles * pictures): as `mix` of bytes, `steps` times, rounded after each.
+// grid (tiles * images): like `mix` for bytes, `steps` times, rounded after each step.
 extern "C" __global__ void chain(const unsigned char* source, const long long* base, const long long* pixels, int tiles,
                                  int steps, const float* matrices, const float* offsets, unsigned char* target,
                                  const long long* out_base) {

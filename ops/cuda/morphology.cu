@@ -1,10 +1,10 @@
-// dilate, erode and median_blur (ops/filters/morphology.py): values from those around them.
+// dilate, erode and median_blur (ops/filters/morphology.py): each value is computed from its neighbourhood.
 #include "convert.cuh"
 #include "strips.cuh"
 #include "window.cuh"
 
-// grid (tiles * pictures): the largest or smallest value of the rectangle `masks` [4]: height, width, and the element
-// of it that lies on the value (row, column).
+// grid (tiles * images): compute the maximum or minimum of a rectangle; `masks` [4]: height, width, and the rectangle's
+// element that lies on the value (row, column).
 template <typename T>
 __global__ void extreme(const T* source, const long long* base, const long long* sizes, int tiles,
                         const long long* masks, int border, int largest, T* target, const long long* out_base) {
@@ -40,15 +40,15 @@ __global__ void extreme(const T* source, const long long* base, const long long*
         if (q < spot.count) out[q * spot.pitch] = best[q];
 }
 
-enum { DOWN = 8 };  // rows that a thread makes of bytes
+enum { DOWN = 8 };  // rows per thread for bytes
 
-// Turns bytes around so that the wanted extreme is the largest of unsigned numbers, and back.
+// Transform bytes so that the requested extreme is the largest unsigned number, and back.
 template <typename T> __device__ __forceinline__ unsigned turned(int largest) {
     return (largest ? 0u : ~0u) ^ (static_cast<T>(-1) < 0 ? 0x80808080u : 0u);
 }
 
-// `extreme` of bytes, as any type of 8 bits: grid (tiles * pictures). A thread makes four bytes of DOWN rows; of each row
-// it finds the extreme of the windows' width, which counts for all windows that the row is in.
+// `extreme` for bytes, as any type of 8 bits: grid (tiles * images). A thread computes four bytes of DOWN rows; for
+// each row it computes the extreme over the windows' width, which is used by all windows that contain the row.
 template <typename T>
 __global__ void __launch_bounds__(256)
     extreme_bytes(const T* source, const long long* base, const long long* sizes, int tiles, const long long* masks,
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(256)
         if (q < strip.count) put_bytes(out + static_cast<long long>(q) * strip.pitch, joined(best[q]) ^ turn, strip.wide);
 }
 
-// Numbers in the order of their values.
+// Map numbers to unsigned integers of the same order.
 __device__ __forceinline__ unsigned key(float v) {
     unsigned bits;
     memcpy(&bits, &v, 4);
@@ -108,8 +108,8 @@ __device__ __forceinline__ unsigned key(signed char v) { return static_cast<unsi
 __device__ __forceinline__ unsigned key(short v) { return static_cast<unsigned short>(v) ^ 0x8000u; }
 __device__ __forceinline__ unsigned key(int v) { return static_cast<unsigned>(v) ^ 0x80000000u; }
 
-// grid (tiles * pictures): the middle value of the window of height and width `masks` [4]. It is the largest number
-// that no more than half of the values are below; its bits are found one after the other, from the highest.
+// grid (tiles * images): compute the median of a window with height and width `masks` [4]. It is the largest number
+// such that at most half of the values are below; its bits are determined one after the other, from the highest.
 template <typename T>
 __global__ void median(const T* source, const long long* base, const long long* sizes, int tiles,
                        const long long* masks, T* target, const long long* out_base) {
@@ -122,7 +122,7 @@ __global__ void median(const T* source, const long long* base, const long long* 
     const T* s = source + base[picture] + spot.start;
     const int top = spot.y - h / 2, left = spot.x - w / 2;
     const auto nothing = [](int, int) {};
-    const bool wide = key(T()) == 0x80000000u || sizeof(T) == 4;  // floats of 16 bits are compared as those of 32
+    const bool wide = key(T()) == 0x80000000u || sizeof(T) == 4;  // 16-bit floats are compared as 32-bit floats
     unsigned found[ROWS] = {};
     for (int bit = wide ? 31 : 8 * static_cast<int>(sizeof(T)) - 1; bit >= 0; --bit) {
         int below[ROWS] = {};
@@ -151,15 +151,15 @@ __global__ void median(const T* source, const long long* base, const long long* 
         if (q < spot.count) out[q * spot.pitch] = middle[q];
 }
 
-// What three values are in order.
+// Three values, sorted.
 struct Three { Pairs low, middle, high; };
 __device__ __forceinline__ Three sorted(Pairs a, Pairs b, Pairs c) {
     const Pairs low = lesser(a, b), high = larger(a, b), rest = lesser(high, c);
     return {lesser(low, rest), larger(low, rest), larger(high, c)};
 }
 
-// `median` of bytes in windows of 3 x 3: grid (tiles * pictures). The columns are sorted: the middle of nine is that of
-// the largest low, the middle middle and the smallest high value.
+// `median` for bytes in windows of 3 x 3: grid (tiles * images). Columns are sorted: the median of nine values is the
+// median of the largest low, the median middle and the smallest high value.
 template <typename T>
 __global__ void __launch_bounds__(256)
     median_of_nine(const T* source, const long long* base, const long long* sizes, int tiles, const long long*,
@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(256)
     }
 }
 
-// Four bytes of a line that is continued by its ends.
+// Load four bytes of a line that is extended by its end values.
 __device__ __noinline__ unsigned word_around(const unsigned char* line, int first, int columns, int channels) {
     unsigned word;
     bytes_around<4>(line, first, columns, channels, CLAMP, 0, &word);
@@ -207,8 +207,9 @@ __device__ __forceinline__ void order(Pairs& low, Pairs& high) {
     low = lesser(a, b), high = larger(a, b);
 }
 
-// The middle of COUNT values and those from number `next` on that `value` gives, to v[0]: the smallest of `v` goes to its
-// beginning, the largest to its end, and both are left out. Recursive, as loops of this length are not unrolled.
+// Write the median of COUNT values and of the values from number `next` on, which `value` returns, to v[0]: the
+// smallest of `v` is moved to its beginning, the largest to its end, and both are dropped. Recursive, because loops of
+// this length are not unrolled.
 template <int COUNT, typename Value> __device__ __forceinline__ void left_out(Pairs* v, Value value, int next) {
     #pragma unroll
     for (int i = 0; i < COUNT / 2; ++i) order(v[i], v[COUNT - 1 - i]);
@@ -225,9 +226,9 @@ template <int COUNT, typename Value> __device__ __forceinline__ void left_out(Pa
     }
 }
 
-// `median` of bytes in windows of H x W, both odd: grid (tiles * pictures). A thread makes four bytes of a row. Of one more
-// than half of the values the smallest and the largest cannot be the middle: they give way to the next value, until all
-// have been seen, and one is left.
+// `median` for bytes in windows of H x W, both odd: grid (tiles * images). A thread computes four bytes of a row. Among
+// one more than half of the values, neither the smallest nor the largest can be the median: they are replaced by the
+// next value, until all values were processed, and one remains.
 template <typename T, int H, int W>
 __global__ void __launch_bounds__(256)
     median_of(const T* source, const long long* base, const long long* sizes, int tiles, const long long*, T* target,

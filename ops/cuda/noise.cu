@@ -1,4 +1,4 @@
-// noise.* (ops/distortions/noise.py): the loops of noise_cpu.py say what is done.
+// noise.* (ops/distortions/noise.py). The loops of noise_cpu.py implement the same algorithms for the CPU.
 #include "convert.cuh"
 #include "fours.cuh"
 #include "normal.cuh"
@@ -7,18 +7,18 @@
 typedef unsigned long long Key;
 
 template <typename T> __device__ __forceinline__ T stored(double value) { return saturate<T>(value); }
-template <> __device__ __forceinline__ unsigned char stored(double value) {  // as noise_cpu.py has it
+template <> __device__ __forceinline__ unsigned char stored(double value) {  // rounds as noise_cpu.py does
     return saturate<unsigned char>(static_cast<float>(value));
 }
 
-// A normal number of two draws, times `stddev` plus `mean`, added to `v`.
+// Add a normal number, made from two draws, times `stddev` plus `mean`, to `v`.
 template <typename T> __device__ __forceinline__ T disturbed(T v, unsigned first, unsigned second, float mean, float stddev) {
     const double normal = static_cast<double>(standard_normal(first, second));
     const float noise = static_cast<float>(__dadd_rn(__dmul_rn(normal, stddev), mean));
     return stored<T>(static_cast<double>(plain(v)) + noise);
 }
 
-// grid (tiles * samples); a thread makes four elements, where they lie close by those of two blocks of draws.
+// grid (tiles * samples); a thread computes four elements, from two blocks of draws if the elements are adjacent.
 template <typename T>
 __global__ void gaussian(Key key, Key low, int phase, const Key* sequences, int skip, const T* source,
                          const long long* base, int tiles, const long long* counts, const float* mean,
@@ -55,7 +55,7 @@ __global__ void gaussian(Key key, Key low, int phase, const Key* sequences, int 
         if (j + e >= 0 && e < left) to[e] = disturbed(from[e], draws[2 * e], draws[2 * e + 1], m, s);
 }
 
-// Four elements of EACH values that follow each other: one draw decides on an element.
+// Compute four elements of EACH adjacent values: one draw decides on an element.
 template <int EACH, typename T>
 __device__ __forceinline__ void four_elements(const T* from, const float* draws, float prob, float salted, T salt,
                                               T pepper, T* to) {
@@ -74,7 +74,7 @@ __device__ __forceinline__ void four_elements(const T* from, const float* draws,
     for (int i = 0; i < EACH; ++i) put_four(to + 4 * i, values[i]);
 }
 
-// grid (tiles * samples); a thread makes four elements, where they lie close by those of one block of draws.
+// grid (tiles * samples); a thread computes four elements, from one block of draws if the elements are adjacent.
 template <typename T>
 __global__ void salt_and_pepper(Key key, Key low, int phase, const Key* sequences, int skip, const T* source,
                                 const long long* base, int tiles, const long long* counts, const long long* steps, const long long* strides,
@@ -114,21 +114,22 @@ __global__ void salt_and_pepper(Key key, Key low, int phase, const Key* sequence
     }
 }
 
-// libstdc++'s generate_canonical<double> of two draws. What an integer becomes as a number is put together from its
-// bits: units that convert integers are slow. (2^84 + second * 2^32) - (2^84 + 2^52) + (2^52 + first) is rounded once.
+// Compute libstdc++'s generate_canonical<double> from two draws. Integers are converted to numbers by assembling their
+// bits: conversion instructions are slow. (2^84 + second * 2^32) - (2^84 + 2^52) + (2^52 + first) is rounded once.
 __device__ __forceinline__ double canonical(unsigned first, unsigned second) {
     const double sum = (__hiloint2double(0x45300000, second) - 19342813118337666422669312.0) + __hiloint2double(0x43300000, first);
     const double value = sum * 5.42101086242752217e-20;
     return value < 1.0 ? value : 0.9999999999999999;
 }
 
-enum { FACTORIALS = 512 };  // logarithms of factorials that are known beforehand
+enum { FACTORIALS = 512 };  // number of tabulated logarithms of factorials
 
 __device__ __forceinline__ double log_factorial(double n, const double* factorials) {
     return n < FACTORIALS ? factorials[static_cast<int>(n)] : lgamma(n + 1);
 }
 
-// What follows from the mean of a Poisson number: for means below 12 (`few`) the limit `c`, for others all.
+// Constants that depend on the mean of a Poisson number: only the limit `c` for means below 12 (`few`), all of them
+// otherwise.
 struct Mean {
     double m, log_mean, log_m, root, d, cx, spread, one, c1, c2, c5, c;
     __device__ void of(double mean, const double* factorials) {
@@ -148,19 +149,19 @@ struct Mean {
     __device__ bool few() const { return m < 0; }
 };
 
-// A try of the rejection by which Poisson numbers of 12 or more are drawn (Devroye), see noise_cpu.py.
+// One attempt of the rejection method for Poisson numbers with a mean of 12 or more (Devroye), see noise_cpu.py.
 struct Try {
-    double u, v;     // the first draws: where, times `c`, and how high
-    double side, r;  // where a normal number is needed: a point of the unit disk, and the square of its distance
-    double tail;     // where an exponential number is needed: its draw
+    double u, v;     // first draws: position (times `c`), and height
+    double side, r;  // if a normal number is needed: a point of the unit disk, and its squared distance
+    double tail;     // if an exponential number is needed: its draw
 };
 
 enum { NO, YES, UNSURE };
 
-// Whether a try succeeds, with `number`. EXACT calculates as the CPU does. Otherwise logarithms and roots are those of
-// float32; where what these may be off could decide, the answer is UNSURE. Normal numbers are off by less than 3e-5 then:
-// the logarithm's error of 1e-6 is divided by twice the root, which is 0.04 or more for `r` up to 0.999; exponential ones
-// by less than 1e-5.
+// Decide whether an attempt succeeds; `number` is its result. EXACT computes as the CPU does. Otherwise logarithms and
+// roots are computed in float32, and the result is UNSURE if their errors could change the decision. Errors of normal
+// numbers are then below 3e-5: the logarithm's error of 1e-6 is divided by twice the root, which is at least 0.04 for
+// `r` up to 0.999; those of exponential numbers are below 1e-5.
 template <bool EXACT>
 __device__ __forceinline__ int tried(const Try& t, const Mean& mean, const double* factorials, double& number) {
     const double m = mean.m, c2 = mean.c2;
@@ -215,16 +216,16 @@ __device__ __noinline__ int tried_exactly(const Try& t, const Mean& mean, const 
     return tried<true>(t, mean, factorials, number);
 }
 
-enum { EACH = 16 };  // elements that a thread of `shot` makes
+enum { EACH = 16 };  // elements per thread of `shot`
 
-// Byte `byte` of type T in the order of values.
+// Return byte `byte` of type T as an integer in the order of values.
 template <typename T> __device__ __forceinline__ int ordered(unsigned char byte) {
     return static_cast<T>(-1) < static_cast<T>(0) ? byte ^ 0x80 : byte;
 }
 
-// grid (tiles * samples), 256 threads. Bytes have few means: what follows from each is worked out once a block, and equal
-// values are made one after the other, so that threads of a warp do the same. Each turn of the loop takes a block of four
-// draws; a thread whose element is done takes its next one, without waiting for others.
+// grid (tiles * samples), 256 threads. Bytes have few different means: their constants are computed once per block, and
+// equal values are processed consecutively, so that the threads of a warp do the same. Each iteration of the loop takes
+// a block of four draws; a thread whose element is complete starts its next one, without waiting for others.
 template <typename T>
 __global__ void __launch_bounds__(256)
     shot(Key key, Key low, int phase, const Key* sequences, int skip, const T* source, const long long* base, int tiles,
@@ -278,7 +279,7 @@ __global__ void __launch_bounds__(256)
     Mean own;
     const Mean* about = &own;
     Four four = {};             // the last block of draws
-    Key number = 0;             // of the next
+    Key number = 0;             // number of the next block
     int j = 0, offset = 0, count = 0;
     bool busy = false, fresh = false, few = false, polar = false, has_saved = false;
     double product = 1, saved = 0, saved_r = 0;
@@ -347,7 +348,7 @@ __global__ void __launch_bounds__(256)
                         continue;
                     }
                     has_saved = false, t.side = saved, t.r = saved_r;
-                } else if (t.u > about->c5) {  // two draws more
+                } else if (t.u > about->c5) {  // two more draws
                     if (offset == 1) t.tail = canonical(four.word[1], four.word[2]), offset = 3;
                     else if (offset == 2) t.tail = canonical(four.word[2], four.word[3]), offset = 0;
                     else {
@@ -359,7 +360,7 @@ __global__ void __launch_bounds__(256)
                 }
             }
             int found = tried<false>(t, *about, factorials, events);
-            if (found == UNSURE) {  // copies: what is given by its place lies in memory
+            if (found == UNSURE) {  // copies: arrays that are indexed at run time are in memory
                 const Try same = t;
                 double exact;
                 found = tried_exactly(same, *about, factorials, exact), events = exact;

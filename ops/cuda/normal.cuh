@@ -1,12 +1,12 @@
-// Normal numbers, by the same operations as draws/normal_cpu.py: to the bit what the CPU draws.
+// Normal numbers, by the same operations as in draws/normal_cpu.py: equal to the CPU's to the bit.
 #pragma once
 
 __device__ __forceinline__ float unit(unsigned draw) { return __fmul_rn(static_cast<float>(draw), 2.3283064365386963e-10f); }
 
-// a b + c, rounded twice.
+// Return a b + c, rounded twice.
 __device__ __forceinline__ float twice_rounded(float a, float b, float c) { return __fadd_rn(__fmul_rn(a, b), c); }
 
-// A standard normal number of two draws (Box and Muller), of which the logarithm takes the one that is not 0.
+// Return a standard normal number from two draws (Box-Muller); the logarithm is that of the draw that is not 0.
 __device__ __forceinline__ float standard_normal(unsigned first, unsigned second) {
     const float a = unit(first), b = unit(second), u = fmaxf(a == 0 ? b : a, 1.17549435e-38f), v = a == 0 ? a : b;
     const int exponent = (__float_as_int(u) - 0x3F3504F3) >> 23;

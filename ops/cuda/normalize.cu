@@ -1,9 +1,9 @@
-// Statistics of parts of samples and their use (ops/statistics/normalize.py): `dims` is [N][D][COLUMNS], as groups.cuh
-// has it.
+// Statistics of parts of samples and their application (ops/statistics/normalize.py): `dims` is [N][D][COLUMNS], as in
+// groups.cuh.
 #include "fours.cuh"
 #include "groups.cuh"
 
-// grid (tiles, samples), of 256 threads or GROUP where that is more: GROUP threads add up x, or (x - center)^2, for one
+// grid (tiles, samples), of 256 threads or GROUP if that is more: GROUP threads sum x, or (x - center)^2, for one
 // statistic of one sample.
 template <typename In, int GROUP>
 __global__ void sums(const In* source, const long long* dims, int ndim, int kept, const long long* base,
@@ -28,8 +28,8 @@ __global__ void sums(const In* source, const long long* dims, int ndim, int kept
     if (lane == 0 && k < stats[sample]) partial[partial_start[sample] + k] = total;
 }
 
-// grid (tiles, groups): the mean of each statistic, or scale / sqrt(variance + epsilon); a group is the samples
-// [first[g], first[g + 1]), added in their order.
+// grid (tiles, groups): compute the mean of each statistic, or scale / sqrt(variance + epsilon); a group is the samples
+// [first[g], first[g + 1]), summed in order.
 extern "C" __global__ void statistics(const double* partial, const long long* partial_start, const long long* stats,
                                       const long long* first, const long long* start, const double* count, int square,
                                       double ddof, double epsilon, double scale, double* out) {
@@ -53,7 +53,7 @@ extern "C" __global__ void statistics(const double* partial, const long long* pa
     out[start[begin] + k] = result;
 }
 
-// grid (tiles, samples): (x - mean) * factor + shift of 16 elements, in the order of memory.
+// grid (tiles, samples): compute (x - mean) * factor + shift for 16 elements, in memory order.
 template <typename In, typename Out>
 __global__ void apply(const In* source, const long long* dims, int ndim, const long long* base, const long long* start,
                       const double* mean, const double* factor, float shift, Out* target, const long long* out_base) {
@@ -84,7 +84,7 @@ __global__ void apply(const In* source, const long long* dims, int ndim, const l
     for (int j = 0; j < 4; ++j) {
         const long long i = 4 * ((blockIdx.x * 4ll + j) * blockDim.x + threadIdx.x);
         if (i >= size) return;
-        if (i + 4 <= size && static_cast<unsigned>(i) % width + 3 < width) {  // of one result
+        if (i + 4 <= size && static_cast<unsigned>(i) % width + 3 < width) {  // all belong to one result
             const long long stat = offset(static_cast<unsigned>(i), dims, 0, ndim, RESULT);
             const float m = static_cast<float>(mean[stat]), f = static_cast<float>(factor[stat]);
             const Fours<In> x = four(from + i, whole);

@@ -1,8 +1,8 @@
 // one_hot (ops/arrays/one_hot.py): a thread writes one element of the output.
 #include "convert.cuh"
 
-// grid (tiles, samples). Output element (outer, class, inner) is values[1] where the input's element (outer, inner) is
-// that class, else values[0]; `inner` [N] are the elements after the new axis, `sizes` [N] those of the output.
+// grid (tiles, samples). Output element (outer, class, inner) is values[1] if the input's element (outer, inner) equals
+// the class, else values[0]; `inner` [N]: number of elements after the new axis, `sizes` [N]: elements of the output.
 template <typename In, typename Out>
 __global__ void one_hot(const In* source, Out* target, const long long* offsets, const long long* out_offsets,
                         const long long* inner, const long long* sizes, long long classes, const Out* values) {

@@ -3,7 +3,7 @@
 
 struct Four { unsigned word[4]; };
 
-// a b, in one instruction: of a constant above 2^31 the compiler makes two.
+// Multiply a and b in one instruction: for a constant above 2^31 the compiler would use two.
 __device__ __forceinline__ unsigned long long wide_product(unsigned a, unsigned b) {
 #ifdef EMULATED
     return static_cast<unsigned long long>(a) * b;
@@ -14,7 +14,7 @@ __device__ __forceinline__ unsigned long long wide_product(unsigned a, unsigned 
 #endif
 }
 
-// Draws 4 `number` ... 4 `number` + 3.
+// Return draws 4 `number` ... 4 `number` + 3.
 __device__ __forceinline__ Four philox(unsigned long long key, unsigned long long sequence, unsigned long long number) {
     unsigned c0 = static_cast<unsigned>(number), c1 = static_cast<unsigned>(number >> 32);
     unsigned c2 = static_cast<unsigned>(sequence), c3 = static_cast<unsigned>(sequence >> 32);
@@ -31,7 +31,8 @@ __device__ __forceinline__ Four philox(unsigned long long key, unsigned long lon
     return {{c0, c1, c2, c3}};
 }
 
-struct Draws {  // of one element, one after the other; draw `first` of a stream that begins at word `phase` of `start`
+// the draws of one element, in order, from draw `first` on of a stream that begins at word `phase` of `start`
+struct Draws {
     unsigned long long key, sequence, low, at, known;
     Four four;
     __device__ Draws(unsigned long long k, unsigned long long s, unsigned long long start, int phase,
@@ -39,7 +40,7 @@ struct Draws {  // of one element, one after the other; draw `first` of a stream
         : key(k), sequence(s), low(start), at(first + phase), known((first + phase) >> 2) {
         four = block();
     }
-    __device__ Four block() const {  // what overflows is carried to the high half
+    __device__ Four block() const {  // an overflow is carried to the high half
         const unsigned long long number = low + known;
         return philox(key, sequence + (number < low), number);
     }
@@ -48,7 +49,7 @@ struct Draws {  // of one element, one after the other; draw `first` of a stream
             known = at >> 2;
             four = block();
         }
-        const unsigned i = static_cast<unsigned>(at++) & 3;  // an array that is indexed at run time lives in memory
+        const unsigned i = static_cast<unsigned>(at++) & 3;  // an array that is indexed at run time would be in memory
         return i & 2 ? (i & 1 ? four.word[3] : four.word[2]) : (i & 1 ? four.word[1] : four.word[0]);
     }
     __device__ void pass(int draws) { at += draws; }

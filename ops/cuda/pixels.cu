@@ -1,16 +1,17 @@
-// Copies of pictures of three bytes a pixel (ops/copies/pixels.py): cut out, mirrored, normalised, of any type, and with
-// the channels last or first. A thread makes eight pixels of a line, from aligned words to aligned words.
+// Copies of images with three bytes per pixel (ops/copies/pixels.py): cropped, mirrored, normalised, converted to any
+// type, with the channels last or first. A thread processes eight pixels of a line, from aligned words to aligned
+// words.
 #include "affine.cuh"
 #include "convert.cuh"
 
-// FROM is the element of the first pixel, LINE and ACROSS how far apart lines and pixels are; TO is where the packed
-// picture of HEIGHT x WIDTH begins. CHANNEL is how far apart a pixel's channels are: 1, or -1 where they come in the
-// opposite order (FROM is the last of them then), both with pixels 3 or -3 apart; or any, with pixels 1 or -1 apart:
-// planes, and one plane for all three where it is 0. UNEVEN is 1 where lines of the output may begin within a word.
+// FROM is the element of the first pixel, LINE and ACROSS the distances of lines and pixels; TO is the offset of the
+// packed output of HEIGHT x WIDTH pixels. CHANNEL is the distance between a pixel's channels: 1, or -1 for reverse
+// order (FROM is then the last of them), both with pixels 3 or -3 apart; or any distance, with pixels 1 or -1 apart:
+// planes, or one plane for all three if it is 0. UNEVEN is 1 if lines of the output may begin within a word.
 enum Column { FROM, LINE, ACROSS, HEIGHT, WIDTH, TO, CHANNEL, UNEVEN, COLUMNS };
 constexpr int PIXELS = 8;
 
-// Eight bytes, of which the first is at `from`, out of aligned words that hold one of them.
+// Load eight bytes from `from` on, out of aligned words that each contain at least one of them.
 __device__ __forceinline__ uint2 eight_at(const unsigned char* from) {
     const unsigned int shift = static_cast<unsigned int>(reinterpret_cast<unsigned long long>(from) & 3);
     const unsigned int* aligned = reinterpret_cast<const unsigned int*>(from - shift);
@@ -18,7 +19,8 @@ __device__ __forceinline__ uint2 eight_at(const unsigned char* from) {
     return make_uint2(__byte_perm(a, b, selector), __byte_perm(b, c, selector));
 }
 
-__device__ __forceinline__ float byte_of(unsigned int pixel, int channel) {  // without a conversion: those are slow
+// without conversion instructions, which are slow
+__device__ __forceinline__ float byte_of(unsigned int pixel, int channel) {
     return __fsub_rn(__uint_as_float(__byte_perm(pixel, 0x4b000000u, 0x7650 + channel)), 8388608.0f);
 }
 
@@ -36,7 +38,7 @@ template <> struct Made<unsigned char, false> {
     }
 };
 
-// N values from registers to memory, in pieces as large as they are aligned.
+// Store N values from registers, in pieces as large as their alignment allows.
 template <typename Out, int N> __device__ __forceinline__ void put(const Out* from, Out* to, int n) {
     constexpr int words = N * sizeof(Out) / 4, pairs = words / 2, quads = words / 4;
     const unsigned long long at = reinterpret_cast<unsigned long long>(to);
@@ -56,7 +58,7 @@ template <typename Out, int N> __device__ __forceinline__ void put(const Out* fr
     }
 }
 
-// grid (tiles, pictures); `factors` [1 or N][1 or 3][3] as in strided.cu, of samples of so many `frames`.
+// grid (tiles, images); `factors` [1 or N][1 or 3][3] as in strided.cu, for samples of `frames` frames.
 template <typename Out, bool PLANAR, bool AFFINE>
 __global__ void __launch_bounds__(256) pixels(const unsigned char* source, Out* target, const long long* table, int frames,
                                               const float* factors, int factor_width, int factor_rows) {
@@ -68,11 +70,11 @@ __global__ void __launch_bounds__(256) pixels(const unsigned char* source, Out* 
     const unsigned int y = u / groups, group = u - y * groups;
     target += table[TO];
     const long long line = static_cast<long long>(y) * width, plane = static_cast<long long>(height) * width;
-    unsigned int before = PIXELS;  // pixels of a line up to the end of the first group: those after it begin with a word
+    unsigned int before = PIXELS;  // pixels of a line up to the end of the first group: later groups begin at a word
     if (sizeof(Out) < 4 && table[UNEVEN]) {
         const unsigned int place = static_cast<unsigned int>(reinterpret_cast<unsigned long long>(target + (PLANAR ? line : 3 * line)) & 3);
         const unsigned int odd = place / sizeof(Out), whole = 4 / sizeof(Out);
-        before = (PLANAR ? whole - odd : odd) % whole;  // 3 is -1 modulo 4: as many pixels as bytes too many
+        before = (PLANAR ? whole - odd : odd) % whole;  // 3 is -1 modulo 4: as many pixels as excess bytes
         if (before == 0) before = PIXELS;
     }
     const unsigned int end = min(group * PIXELS + before, width), x = group ? (group - 1) * PIXELS + before : 0;
@@ -152,10 +154,10 @@ __global__ void __launch_bounds__(256) pixels(const unsigned char* source, Out* 
     }
 }
 
-constexpr int SPREAD = 4;  // words of 16 bytes that a thread of `spread` makes, `blockDim.x` of them apart
+constexpr int SPREAD = 4;  // 16-byte words per thread of `spread`, `blockDim.x` words apart
 
-// Of channels last, of which a fourth one may lie outside of the source: threads write words side by side, where values
-// are larger than those that they come from. `fill[last]` is the fourth channel.
+// For channels last, a fourth of which may lie outside of the source: threads write adjacent words, if output values
+// are larger than source values. `fill[last]` is the fourth channel.
 template <typename Out, int CHANNELS, bool AFFINE>
 __global__ void __launch_bounds__(256)
     spread(const unsigned char* __restrict__ source, Out* __restrict__ target, const long long* __restrict__ table, int frames,

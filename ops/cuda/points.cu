@@ -11,8 +11,8 @@ extern "C" __global__ void coord_flip(const float* source, const long long* base
     target[out_base[sample] + i] = __fadd_rn(__fmul_rn(source[base[sample] + i], factors[at]), shifts[at]);
 }
 
-// grid (tiles, samples); a thread makes one point; `matrices` [N][m][n], `shifts` [N][m]. Products are rounded before
-// they are added, as on the CPU.
+// grid (tiles, samples); a thread computes one point; `matrices` [N][m][n], `shifts` [N][m]. Products are rounded
+// before they are added, as on the CPU.
 template <typename In, typename Out>
 __global__ void transform(const In* source, const long long* base, const long long* counts, int n, int m,
                           const float* matrices, const float* shifts, Out* target, const long long* out_base) {

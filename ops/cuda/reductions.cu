@@ -1,12 +1,12 @@
-// reductions.* (ops/statistics/reductions.py): GROUP threads make one result of one sample. `rows` is [N][D][COLUMNS] as
-// in strided.cu; column RESULT is the step between results, 0 along reduced dimensions; the first `kept` dimensions are
-// not reduced.
+// reductions.* (ops/statistics/reductions.py): GROUP threads compute one result of one sample. `rows` is
+// [N][D][COLUMNS] as in strided.cu; column RESULT is the step between results, 0 along reduced dimensions; the first
+// `kept` dimensions are not reduced.
 #include "fours.cuh"
 #include "groups.cuh"
 
 enum Kind { SUM, SQUARES, DEVIATIONS, MIN, MAX };
 
-// The type that values are combined in: float16 and bool have no arithmetic of their own, nor need they any.
+// The type in which values are combined: float16 and bool have no arithmetic, and need none.
 template <typename T> struct Combined { typedef T type; };
 template <> struct Combined<half> { typedef float type; };
 template <> struct Combined<boolean> { typedef unsigned char type; };
@@ -25,31 +25,31 @@ template <typename In, typename T> __device__ __forceinline__ T with(T total, In
     return combine(total, static_cast<T>(plain(v)), kind);
 }
 
-// The root of `v` as Out. For float32 that of half the digits, once corrected, is off by 2^-44 of itself at most: enough,
-// but where the last bits lie next to a tie.
+// Return the square root of `v` as Out. For float32, a root of half the digits with one correction step has a relative
+// error of at most 2^-44, which suffices unless its last bits are next to a tie.
 template <typename Out> __device__ __forceinline__ Out root_of(double v) { return saturate<Out>(sqrt(v)); }
 template <> __device__ __forceinline__ float root_of<float>(double v) {
     if (v > 1e-30 && v < 1e30) {
         const double inverse = rsqrtf(static_cast<float>(v)), near = v * inverse;
         const double root = fma(fma(-near, near, v), 0.5 * inverse, near);
-        const unsigned rest = static_cast<unsigned>(__double2loint(root)) & 0x1FFFFFFFu;  // float32 has 29 bits less
+        const unsigned rest = static_cast<unsigned>(__double2loint(root)) & 0x1FFFFFFFu;  // float32 has 29 bits fewer
         if (rest - 0x0FFFF000u > 0x2000u) return static_cast<float>(root);
     }
     return static_cast<float>(sqrt(v));
 }
 
-// What becomes of a sum: with `divide` 1 it is multiplied by `part`, with 2 divided, of which the halves of integers are
-// exact; 0 makes the result 0.
+// Convert a sum to the result: with `divide` 1 it is multiplied by `part`, with 2 divided, which is exact for halves of
+// integers; with 0 the result is 0.
 template <typename Out, typename T> __device__ __forceinline__ Out ended(T total, int divide, double part, int root) {
     if (!divide) return saturate<Out>(total);
     const double sum = static_cast<double>(total), value = !(part > 0) ? 0 : divide == 1 ? sum * part : sum / part;
     return root ? root_of<Out>(value) : saturate<Out>(value);
 }
 
-enum { ALONE = 4 };  // results that a thread makes where it makes them alone
+enum { ALONE = 4 };  // results per thread if a thread computes its results alone
 
-// grid (tiles, samples) of 256 threads, or GROUP where that is more. Deviations are from `means`, one for each result of
-// a sample, or one (`single`).
+// grid (tiles, samples) of 256 threads, or GROUP if that is more. Deviations are taken from `means`, one per result of
+// a sample, or one per sample (`single`).
 template <typename In, typename Acc, typename Out, int GROUP>
 __global__ void reduce(const In* source, const long long* rows, int ndim, int kept, const long long* base,
                        const long long* start, const long long* results, int kind, const float* means,
@@ -83,7 +83,7 @@ __global__ void reduce(const In* source, const long long* rows, int ndim, int ke
     }
 }
 
-// The type that a few values are added up in: bytes, and the squares of bytes, in 32 bits.
+// The type in which a few values are summed: 32 bits for bytes and their squares.
 template <typename In, typename T, int KIND> struct Few { typedef T type; };
 template <typename T, int KIND> struct FewBytes { typedef int type; };
 template <typename T> struct FewBytes<T, MIN> { typedef T type; };
@@ -100,7 +100,9 @@ template <int KIND, typename In, typename F> __device__ __forceinline__ F next(F
     return combine(total, static_cast<F>(plain(v)), KIND);
 }
 
-// ENDING is `divide`, and 4 more for roots.
+// ENDING is `divide`, plus 4 for roots.
+// Adjacent results of COUNT adjacent elements each, for example the channels of images. grid (tiles, samples); a thread
+// computes four.
 
 // Results of COUNT elements that follow each other, as do the results: the channels of pictures. grid (tiles, samples); a
 // thread makes four.
@@ -142,8 +144,8 @@ __global__ void reduce_few(const In* source, const long long* base, const long l
     put_four(to, made);
 }
 
-// Results that follow each other, of elements `step` [N] apart of which there are `counts` [N]: the frames of videos.
-// grid (tiles, samples); a thread makes four.
+// Adjacent results of elements that are `step` [N] apart, `counts` [N] per result, for example the frames of videos.
+// grid (tiles, samples); a thread computes four.
 template <typename In, typename Acc, typename Out, int KIND, int ENDING>
 __global__ void reduce_layers(const In* source, const long long* base, const long long* start, const long long* results,
                               const long long* counts, const long long* steps, const double* parts, Out* target) {
@@ -175,7 +177,7 @@ __global__ void reduce_layers(const In* source, const long long* base, const lon
             for (int e = 0; e < 4; ++e) totals[e] = next<KIND>(totals[e], read.v[e]);
         }
     };
-    constexpr int HELD = 1024;  // squares of bytes whose sum 32 bits hold
+    constexpr int HELD = 1024;  // number of squares of bytes whose sum fits into 32 bits
     Fours<Out> made;
     F few[4];
     #pragma unroll

@@ -1,9 +1,10 @@
-// Copies whose lines are runs of bytes on both sides (ops/copies/strided.py): windows, canvases, parts of joined samples.
-// A group of lanes writes one line, or a piece of a long one, in aligned words of 16 bytes; what a line takes to be
-// found is worked out once for all of it.
+// Copies whose lines are runs of bytes in source and output (ops/copies/strided.py): windows, canvases, parts of joined
+// samples. A group of lanes writes one line, or a piece of a long one, in aligned words of 16 bytes; the position of a
+// line is computed once for the whole line.
 
 enum Column { SHAPE, STRIDE, ANCHOR, EXTENT, OUT_STRIDE, COLUMNS };
-constexpr int WORDS = 4, UNEVEN = 2;  // of 16 bytes that a lane has under way, and where they begin within words
+// 16-byte words per lane that are in progress, and their number if lines begin within words
+constexpr int WORDS = 4, UNEVEN = 2;
 
 typedef unsigned char byte;
 
@@ -11,7 +12,7 @@ __device__ __forceinline__ int place(const void* at, int of) {
     return static_cast<int>(reinterpret_cast<unsigned long long>(at) & (of - 1));
 }
 
-// The 16 bytes that begin at `from`, out of aligned words. Those that hold none of them are not read.
+// Load the 16 bytes from `from` on, out of aligned words. Words that contain none of them are not read.
 __device__ __forceinline__ uint4 bytes_at(const byte* from) {
     const unsigned shift = place(from, 4);
     const unsigned* words = reinterpret_cast<const unsigned*>(from - shift);
@@ -20,7 +21,7 @@ __device__ __forceinline__ uint4 bytes_at(const byte* from) {
                       __funnelshift_r(c, d, 8 * shift), __funnelshift_r(d, e, 8 * shift));
 }
 
-// The ends of a run, outside of the aligned words of the output: at most 15 bytes each, one a lane.
+// The ends of a run outside of the output's aligned words: at most 15 bytes each, one per lane.
 struct Ends {
     int head, tail, words;
     __device__ __forceinline__ Ends(const byte* to, int n) {
@@ -63,8 +64,8 @@ __device__ __forceinline__ void copied(const byte* __restrict__ from, byte* __re
     if (lane < ends.tail) to[n - ends.tail + lane] = last;
 }
 
-// Bytes as floats.
-__device__ __forceinline__ float value_of(unsigned word, int k) {  // without a conversion: those are slow
+// Convert bytes to floats.
+__device__ __forceinline__ float value_of(unsigned word, int k) {  // without conversion instructions, which are slow
     return __uint_as_float(__byte_perm(word, 0x4b000000u, 0x7650 + k)) - 8388608.0f;
 }
 
@@ -91,7 +92,7 @@ __device__ __forceinline__ void floated(const byte* __restrict__ from, float* __
     }
 }
 
-// `fill` holds `period` bytes, and again from the first on, 16 bytes more at least. `at`: the first byte's place in it.
+// Write fill bytes. `fill` holds `period` bytes, and repeats them for at least 16 more. `at`: index of the first byte.
 __device__ __forceinline__ void filled(const byte* fill, unsigned period, unsigned at, byte* to, int n, int lane, int lanes) {
     const Ends ends(to, n);
     if (lane < ends.head) to[lane] = fill[(at + lane) % period];
@@ -109,9 +110,9 @@ __device__ __forceinline__ void filled(const byte* fill, unsigned period, unsign
     }
 }
 
-// grid (groups, samples) of `lanes` (16 or 32) threads a line, or one of its `pieces` of `piece` bytes. `dims` is [N][ndim][COLUMNS], in
-// elements of `size` bytes. `fills` [1 or N][variants][fill_width] holds what stands outside, `period` bytes of it; a
-// variant for each place along dimension `channel`, or one.
+// grid (groups, samples) with `lanes` (16 or 32) threads per line, or per piece of `piece` bytes of a line. `dims` is
+// [N][ndim][COLUMNS], in elements of `size` bytes. `fills` [1 or N][variants][fill_width] holds the bytes outside of
+// the source, `period` of them; one variant per index along dimension `channel`, or a single one.
 template <bool FLOATS>
 __device__ __forceinline__ void
     line_of(const byte* __restrict__ source, byte* __restrict__ target, const long long* __restrict__ dims, int ndim,
@@ -146,7 +147,7 @@ __device__ __forceinline__ void
 
     byte* out = target + to * size;
     long long begin = 0, end = width;
-    if (pieces > 1) {  // they begin where words of the output do
+    if (pieces > 1) {  // pieces begin where words of the output begin
         const long long shift = place(out, 16);
         begin = number == 0 ? 0 : static_cast<long long>(number) * piece - shift;
         end = min(static_cast<long long>(number + 1) * piece - shift, width);
@@ -157,7 +158,7 @@ __device__ __forceinline__ void
     low = min(max(low, begin), end), high = min(max(high, begin), end);
     if (low > begin || high < end) {
         const byte* fill = fills + (static_cast<long long>(fill_rows) * sample * variants + variant) * fill_width;
-        const auto phase = [&](long long at) {  // in 32 bits where that is enough, as it is a fifth of the work
+        const auto phase = [&](long long at) {  // in 32 bits if possible, which is a fifth of the work
             return at >> 32 == 0 ? static_cast<unsigned>(at) % period : static_cast<unsigned>(at % period);
         };
         if (low > begin) filled(fill, period, phase(begin), out + begin, static_cast<int>(low - begin), lane, lanes);
@@ -177,5 +178,5 @@ __device__ __forceinline__ void
 
 extern "C" __global__ void __launch_bounds__(256) rows(GIVEN) { line_of<false>(PASSED); }
 
-// The same of bytes that become floats: `size` is that of the output.
+// The kernel `rows` for bytes that become floats: `size` is that of the output.
 extern "C" __global__ void __launch_bounds__(256) rows_of_floats(GIVEN) { line_of<true>(PASSED); }

@@ -1,5 +1,5 @@
-// Pixels taken from elsewhere (ops/geometry/sampling.py): a thread makes PIXELS output pixels, `blockDim.x`
-// apart. Coordinates are those of pixel centres.
+// Pixels taken from other positions (ops/geometry/sampling.py): a thread computes PIXELS output pixels, `blockDim.x`
+// apart. Coordinates refer to pixel centres.
 #include "bilinear.cuh"
 #include "borders.cuh"
 
@@ -8,7 +8,7 @@ enum Filter { NEAREST, NEAREST_EVEN, LINEAR, CUBIC };
 
 constexpr int PIXELS = 4;
 
-// Where the output pixel (x, y) comes from.
+// Compute the source of the output pixel (x, y).
 __device__ __forceinline__ void place(int kind, const double* p, int x, int y, int rows, int columns, const float* map_x,
                                       const float* map_y, const long long* begins, int at, double& sx, double& sy) {
     if (kind == PERSPECTIVE) {
@@ -37,11 +37,11 @@ __device__ __forceinline__ void place(int kind, const double* p, int x, int y, i
         sy = static_cast<double>(map_y[begins[1] + at]) - p[0];
     }
     const double far_away = 1e8;
-    sx = sx > far_away ? far_away : sx > -far_away ? sx : -far_away;  // what is no number, too
+    sx = sx > far_away ? far_away : sx > -far_away ? sx : -far_away;  // also if sx is NaN
     sy = sy > far_away ? far_away : sy > -far_away ? sy : -far_away;
 }
 
-// Keys' cubic with a = -3/4, as OpenCV has it.
+// Compute the weights of Keys' cubic filter with a = -3/4, as in OpenCV.
 __device__ __forceinline__ void keys(float t, float* weights) {
     const float a = -0.75f, u = t + 1, s = 1 - t;
     weights[0] = ((a * u - 5 * a) * u + 8 * a) * u - 4 * a;
@@ -50,8 +50,8 @@ __device__ __forceinline__ void keys(float t, float* weights) {
     weights[3] = 1 - weights[0] - weights[1] - weights[2];
 }
 
-// grid (tiles, samples); `params` [N][9]; `map_base` [N][2]; the maps are of one element for each pixel of an output plane; `fills`
-// [1 or N][fill_width].
+// grid (tiles, samples); `params` [N][9]; `map_base` [N][2]; the maps have one element per pixel of an output plane;
+// `fills` [1 or N][fill_width].
 template <typename In, typename Out>
 __global__ void __launch_bounds__(256, 4)
     sample(const In* source, const long long* base, const long long* geometry, int kind, const double* __restrict__ params,
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(256, 4)
     const int rows = static_cast<int>(geometry[ROWS]), columns = static_cast<int>(geometry[COLUMNS]);
     const int channels = static_cast<int>(geometry[CHANNELS]);
     const int width = static_cast<int>(geometry[WIDTH]), height = static_cast<int>(geometry[HEIGHT]);
-    // samples have less than 2^31 values (ops/copies/strided.py: LARGEST)
+    // samples have fewer than 2^31 values (ops/copies/strided.py: MAX_ELEMENTS)
     const unsigned int plane = static_cast<unsigned int>(height) * static_cast<unsigned int>(width);
     const unsigned int count = static_cast<unsigned int>(geometry[PLANES]) * plane;
     const In* const picture = source + base[sample];

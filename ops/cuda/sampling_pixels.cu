@@ -1,7 +1,7 @@
-// Pixels of three bytes taken from elsewhere, as sampling.cu takes them (ops/geometry/sampling.py). A block makes a tile
-// of TILE x TALL pixels of the output. A warp makes GROUP columns of it at a time: of turned pictures, pixels that lie in a
-// square share more lines of the cache than those in a row. Lines of the output begin with up to three pixels that are
-// none, so that every tile's begin at a word.
+// Pixels of three bytes taken from other positions, as in sampling.cu (ops/geometry/sampling.py). A block computes a
+// tile of TILE x TALL pixels of the output. A warp computes GROUP columns of it at a time: for rotated images, the
+// sources of pixels in a square share more cache lines than those of pixels in a row. Lines of the output begin with up
+// to three unused pixels, so that every tile begins at a word.
 #include "bytes.cuh"
 #include "borders.cuh"
 
@@ -12,7 +12,7 @@ enum Filter { NEAREST, NEAREST_EVEN, LINEAR };
 #define GROUP 8
 #endif
 #ifndef TALL
-#define TALL 128  // what a block finds out before its first pixel takes as long as four of a thread's
+#define TALL 128  // the setup of a block takes as long as four pixels of a thread
 #endif
 constexpr int BLOCK = 256, TILE = 32, MARGIN = 3;
 constexpr int ACROSS = TILE / GROUP, DOWN = 32 / GROUP, STEP = BLOCK / TILE, TURNS = TALL / STEP;
@@ -22,7 +22,7 @@ typedef unsigned int u32;
 typedef long long i64;
 typedef unsigned long long u64;
 
-// A coordinate: a whole number, and 2^-32ths.
+// A coordinate: an integer, and a fraction in units of 2^-32.
 struct Place {
     int x, y;
     u32 part_x, part_y;
@@ -30,14 +30,14 @@ struct Place {
 
 __device__ __forceinline__ float fraction(u32 bits) { return __uint_as_float(0x3f800000u | bits >> 9) - 1.0f; }
 
-// A coordinate of which the magnitude is limited to half a million: the sum's low word counts 2^-32ths.
+// Split a coordinate whose magnitude is below half a million: the sum's low word counts units of 2^-32.
 __device__ __forceinline__ void split_double(double s, int& whole, u32& rest) {
     s = s < 500000.0 ? s > -500000.0 ? s : -500000.0 : 500000.0;
     const i64 bits = __double_as_longlong(s + 1572864.0);
     whole = static_cast<int>(static_cast<u32>(bits >> 32) & 0xFFFFFu) - 0x80000, rest = static_cast<u32>(bits);
 }
 
-// A coordinate in float32; what is no number lies outside.
+// Split a coordinate in float32; NaN becomes a position outside.
 __device__ __forceinline__ void split_float(float s, int& whole, u32& rest) {
     s = s < 500000.0f ? s > -500000.0f ? s : -500000.0f : 500000.0f;
     whole = static_cast<int>(floorf(s));
@@ -45,23 +45,23 @@ __device__ __forceinline__ void split_float(float s, int& whole, u32& rest) {
 }
 
 struct Picture {
-    const u8* aligned;  // to 4 bytes
-    u32 shift;          // where the picture begins after that
+    const u8* aligned;  // address, rounded down to 4 bytes
+    u32 shift;          // bytes from there to the beginning of the image
     int rows, columns, border;
     u32 fill;
 
     __device__ __forceinline__ u32 offset(int x, int y) const { return static_cast<u32>(y * columns + x) * 3u + shift; }
     __device__ __forceinline__ const u32* words(u32 offset) const { return reinterpret_cast<const u32*>(aligned + (offset & ~3u)); }
 
-    // A pixel; nothing is at negative places.
+    // Return a pixel; coordinates must not be negative.
     __device__ __forceinline__ u32 bytes(int x, int y) const {
         if ((x | y) < 0) return fill;
         const u8* at = aligned + offset(x, y);
         return at[0] | at[1] << 8 | at[2] << 16;
     }
-    // A pixel anywhere.
+    // Return a pixel at any position, inside or outside.
     __device__ __noinline__ u32 any(int x, int y) const { return bytes(inside(x, columns, border), inside(y, rows, border)); }
-    // Pixel (x, y) and the next one, and those below them.
+    // Return pixel (x, y), the next one, and the two below them.
     __device__ __noinline__ uint4 four(int x, int y) const {
         const int left = inside(x, columns, border), right = inside(x + 1, columns, border);
         const int top = inside(y, rows, border), bottom = inside(y + 1, rows, border);
@@ -69,7 +69,7 @@ struct Picture {
     }
 };
 
-// The pixels that an output is made of, on their way.
+// The loads of the source pixels of an output, in progress.
 template <int FILTER> struct Taken {
     u32 offset, words[FILTER == LINEAR ? 6 : 2];
     bool within;
@@ -94,7 +94,8 @@ template <int FILTER> struct Taken {
 
     __device__ __forceinline__ u32 pixel(const Picture& picture, const Place& at, bool there) const {
         if constexpr (FILTER != LINEAR) {
-            if (within) return __funnelshift_r(words[0], words[1], 8 * offset) & 0xFFFFFFu;  // shifts count modulo 32
+            // shifts are taken modulo 32
+            if (within) return __funnelshift_r(words[0], words[1], 8 * offset) & 0xFFFFFFu;
             return !there || picture.border == FILL ? picture.fill : picture.any(at.x, at.y);
         } else {
             const u32 next = offset + 3 * picture.columns;
@@ -121,17 +122,19 @@ template <int FILTER> struct Taken {
     }
 };
 
-// Where outputs of a tile come from.
+// Sources of the outputs of a tile.
 template <int KIND, int FILTER> struct Places {
     const double* p;
-    u64 x, y, across_x, across_y, down_x, down_y;  // AFFINE: of the next turn's nominal place, and steps, in 2^-32ths
+    // AFFINE: source of the nominal pixel of the next iteration, and steps, in units of 2^-32
+    u64 x, y, across_x, across_y, down_x, down_y;
     bool limited;
-    const float *sines, *cosines;  // WATER: of the tile's rows and columns, times the amplitude
-    float half_x, half_y, whole, part;  // SPHERE: the last is 1 / whole
+    const float *sines, *cosines;  // WATER: waves of the tile's rows and columns, times the amplitude
+    float half_x, half_y, whole, part;  // SPHERE: `part` is 1 / `whole`
 
-    // Of the next output, (column, line), which is `back` pixels left of the nominal column.
+    // Return the source of the next output, (column, line), which is `back` pixels left of the nominal column.
     __device__ __forceinline__ Place next(int column, int line, u32 back, int in_tile_x, int in_tile_y) {
-        constexpr double half = FILTER == LINEAR ? 0.0 : 0.5;  // the nearest pixel is the one below, half a pixel on
+        // the nearest pixel is the one below, half a pixel further
+        constexpr double half = FILTER == LINEAR ? 0.0 : 0.5;
         Place place;
         if (KIND == AFFINE && !limited) {
             const u64 sx = x - back * across_x, sy = y - back * across_y;
@@ -152,7 +155,7 @@ template <int KIND, int FILTER> struct Places {
             if constexpr (KIND == WATER) sx = __fadd_rn(fx, sines[in_tile_y]), sy = __fadd_rn(fy, cosines[in_tile_x]);
             else {
                 const float dx = (fx + 0.5f) - half_x, dy = (fy + 0.5f) - half_y;
-                // divided by a number of which the inverse is known, rounded as by a division
+                // division by a number whose inverse is known, rounded as a division
                 const float root = sqrtf(__fadd_rn(__fmul_rn(dx, dx), __fmul_rn(dy, dy))), about = __fmul_rn(root, part);
                 const float far = fmaf(fmaf(-about, whole, root), part, about);
                 sx = __fadd_rn(half_x, __fmul_rn(far, dx)), sy = __fadd_rn(half_y, __fmul_rn(far, dy));
@@ -169,7 +172,8 @@ template <int KIND, int FILTER> struct Places {
     }
 };
 
-// grid (tiles, samples); as sampling.cu's `sample` besides. Whole numbers of coordinates stay below 400,000.
+// grid (tiles, samples); other parameters as for `sample` in sampling.cu. Integer parts of coordinates must stay below
+// 400,000.
 template <int KIND, int FILTER>
 __global__ void __launch_bounds__(BLOCK, FILTER == LINEAR ? 6 : 8)
     sample_pixels(const u8* __restrict__ source, const i64* __restrict__ base, const i64* __restrict__ geometry,
@@ -229,11 +233,11 @@ __global__ void __launch_bounds__(BLOCK, FILTER == LINEAR ? 6 : 8)
 
     u8* const out = target + out_base[sample] + static_cast<i64>(frame) * height * width * 3;
     const u32 out_low = static_cast<u32>(reinterpret_cast<unsigned long long>(out));
-    // A word of the output holds the end of a lane's pixel and the beginning of the next lane's.
+    // A word of the output contains the end of one lane's pixel and the beginning of the next lane's.
     const int within = lane & (GROUP - 1), shown = within * 4 / 3, giver = lane - within + shown;
     const int selector = within * 4 - 3 * shown == 0 ? 0x4210 : within * 4 - 3 * shown == 1 ? 0x5421 : 0x6542;
     const bool writes = 4 * within < 3 * GROUP;
-    const int end = height - (top - lane / GROUP);  // of the warp's lines
+    const int end = height - (top - lane / GROUP);  // end of the warp's lines
     u32 line = static_cast<u32>(top * width) * 3u;
     int y = top;
     #pragma unroll 1

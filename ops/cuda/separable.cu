@@ -1,13 +1,13 @@
-// gaussian_blur and laplacian (ops/filters/separable.py): a window along one axis of all pictures. The neighbours that
-// threads of a block share come from the L1 cache, which reads of bytes and of whole lines do not exhaust.
-//
-// `plane` does both axes of 8-bit pictures at once, by windows that are symmetric.
+// gaussian_blur and laplacian (ops/filters/separable.py): a window along one axis of all images. Neighbouring values
+// that threads of a block share come from the L1 cache; reads of bytes and of whole lines do not exhaust it.
+// The kernel `plane` applies both axes to 8-bit images at once, for symmetric windows.
 #include "border.cuh"
 #include "convert.cuh"
 
-// grid (tiles * pictures): `sizes` [5] is pictures, depth, height, width, channels. Windows are [terms][3][longest], of
-// `counts` [terms][3]. In the last pass of a term, sums are scaled, and `total` is added where `more`. A thread makes
-// FOLD values, a block's width apart. Index counts the values of a picture: divisions of 64 bits took most of the time.
+// grid (tiles * images): `sizes` [5] is images, depth, height, width, channels. Windows are [terms][3][longest], with
+// lengths `counts` [terms][3]. In the last pass of a term, sums are scaled, and added to `total` if `more`. A thread
+// computes FOLD values, a block's width apart. Index is the type that counts the values of an image: 64-bit divisions
+// took most of the time.
 constexpr int FOLD = 4;
 
 template <typename In, typename Out, typename Index>
@@ -16,7 +16,7 @@ __global__ void along(const In* source, const long long* base, const long long* 
                       const float* total, int more, Out* target, const long long* out_base) {
     const int picture = blockIdx.x / tiles;
     const long long* size = sizes + 5ll * picture;
-    Index step = static_cast<Index>(size[4]);  // from a value to the next along the axis
+    Index step = static_cast<Index>(size[4]);  // distance between neighbours along the axis
     for (int a = 2; a > axis; --a) step *= static_cast<Index>(size[a + 1]);
     const Index length = static_cast<Index>(size[axis + 1]);
     const Index values = static_cast<Index>(size[0] * size[1] * size[2] * size[3] * size[4]);
@@ -49,19 +49,20 @@ __global__ void along(const In* source, const long long* base, const long long* 
     }
 }
 
-constexpr int ACROSS = 4;         // pixels next to each other that a thread makes
-constexpr int READ = ACROSS + 1;  // values of a line that a thread reads: its own and, of some threads, the margins'
+constexpr int ACROSS = 4;         // adjacent pixels per thread
+// values of a line that a thread reads: its own and, for some threads, those of the margins
+constexpr int READ = ACROSS + 1;
 constexpr int LINES = 4;          // lines between two barriers
-constexpr int MOST = 192;         // threads of a block
-constexpr int STRIP = 64;         // lines of the result that a block makes
+constexpr int MOST = 192;         // maximum threads per block
+constexpr int STRIP = 64;         // lines of the result per block
 
-// What is no more than 255.5, and not negative, to the nearest whole number, without a conversion: those are slow.
+// Round a number from 0 to 255.5 to the nearest integer without conversion instructions, which are slow.
 __device__ __forceinline__ void put(float value, unsigned char* to) {
     *to = static_cast<unsigned char>(__float_as_uint(__fadd_rn(fminf(value, 255.0f), 8388608.0f)));
 }
 __device__ __forceinline__ void put(float value, float* to) { *to = value; }
 
-// A line of values, from shared to global memory; bytes by fours where the lines of the picture are `aligned`.
+// Copy a line of values from shared to global memory; bytes in fours if the lines of the image are `aligned`.
 __device__ __forceinline__ void write(const unsigned char* from, unsigned char* to, int n, bool aligned) {
     const int whole = aligned ? n & ~3 : 0, k = threadIdx.x;
     if (4 * k < whole) reinterpret_cast<unsigned int*>(to)[k] = reinterpret_cast<const unsigned int*>(from)[k];
@@ -71,10 +72,10 @@ __device__ __forceinline__ void write(const float* from, float* to, int n, bool)
     for (int i = threadIdx.x; i < n; i += blockDim.x) to[i] = from[i];
 }
 
-// Pictures of C channels; windows of one term, symmetric, of at most 2 R + 1. `pieces` blocks for each picture: `across`
-// beside each other, strips below, then frames; at least 2 R C threads. Lines come one by one: each thread sums ACROSS of
-// its pixels along the line, and adds those sums to the 2 R + 1 results above and below that they are part of, which stay
-// in registers.
+// Images of C channels; one term of symmetric windows of length 2 R + 1 at most. `pieces` blocks per image: `across`
+// side by side, then strips downwards, then frames; at least 2 R C threads. Lines are read one after the other: each
+// thread sums ACROSS of its pixels along the line, and adds these sums to the 2 R + 1 results above and below to which
+// they belong, which stay in registers.
 template <typename Out, int R, int C>
 __global__ void __launch_bounds__(MOST, R <= 3 ? 4 : R <= 6 ? 3 : 2)
     plane(const unsigned char* source, const long long* base, const long long* sizes, int pieces, int across, int strips,
@@ -92,7 +93,7 @@ __global__ void __launch_bounds__(MOST, R <= 3 ? 4 : R <= 6 ? 3 : 2)
     target += out_base[picture] + frame * static_cast<long long>(height) * pitch + left * C;
     const bool aligned = ((reinterpret_cast<unsigned long long>(target) | static_cast<unsigned int>(pitch)) & 3) == 0;
 
-    float along[R + 1], down[R + 1];  // by the distance
+    float along[R + 1], down[R + 1];  // weights by distance
     const int* count = counts + 3ll * picture;
     const float* window = windows + 3ll * picture * longest;
     const int radius_along = count[2] / 2, radius_down = count[1] / 2;
@@ -102,13 +103,13 @@ __global__ void __launch_bounds__(MOST, R <= 3 ? 4 : R <= 6 ? 3 : 2)
         along[k] = k <= radius_along ? window[2 * longest + radius_along + k] : 0.0f;
         down[k] = k <= radius_down ? factor * window[longest + radius_down + k] : 0.0f;
     }
-    int from[READ];  // where this thread's values of a line are
+    int from[READ];  // positions of this thread's values in a line
     #pragma unroll
     for (int k = 0; k < READ; ++k) {
         const int at = thread + k * threads, x = left - R + at / C;
         from[k] = at < n + 2 * R * C ? place(x, width, REFLECT_101) * C + at % C : -1;
     }
-    const int begin = thread / C * ACROSS * C + thread % C;  // of its pixels, and of the margin before them
+    const int begin = thread / C * ACROSS * C + thread % C;  // position of its pixels, and of the margin before them
     const bool busy = thread < tile / ACROSS * C && begin < n;
 
     float sums[ACROSS][2 * R];

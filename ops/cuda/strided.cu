@@ -1,12 +1,11 @@
-// Strided copies of a whole batch (ops/copies/strided.py): one block writes one tile of one sample, in the order
-// of memory.
+// Strided copies of a whole batch (ops/copies/strided.py): one block writes one tile of one sample, in memory order.
 #include "affine.cuh"
 #include "convert.cuh"
 
 enum Column { SHAPE, STRIDE, ANCHOR, EXTENT, OUT_STRIDE, COLUMNS };
 enum Border { FILL, EDGE, REFLECT_1001, REFLECT_101, WRAP };
 
-// Index `i` outside [0, n) as one inside. A call, as it is rare and its divisions are long.
+// Map index `i` outside [0, n) to an index inside. Not inlined, because it is rare and its divisions are long.
 __device__ __noinline__ long long reflect(long long i, long long n, int border) {
     if (border == EDGE || n == 1) return i < 0 ? 0 : i >= n ? n - 1 : i;
     long long period = border == WRAP ? n : border == REFLECT_1001 ? 2 * n : 2 * n - 2;
@@ -24,7 +23,7 @@ template <typename In, typename Out, bool AFFINE> __device__ __forceinline__ Out
     }
 }
 
-// BYTES bytes, in the widest pieces that both addresses allow.
+// BYTES bytes, copied in the widest pieces that both addresses allow.
 template <int BYTES>
 __device__ __forceinline__ void moved(const void* from, void* to) {
     const unsigned long long places = reinterpret_cast<unsigned long long>(from) | reinterpret_cast<unsigned long long>(to);
@@ -40,7 +39,7 @@ __device__ __forceinline__ void moved(const void* from, void* to) {
     }
 }
 
-// N elements that follow each other; bytes come from aligned words, of which only those that hold one of them are read.
+// Load N adjacent elements; bytes are taken from aligned words, and only words that contain one of them are read.
 template <int N, typename In> __device__ __forceinline__ void run_of(const In* from, In* given) {
     if constexpr (sizeof(In) == 1 && N % 4 == 0) {
         const unsigned shift = static_cast<unsigned>(reinterpret_cast<unsigned long long>(from) & 3);
@@ -59,7 +58,7 @@ template <int N, typename In> __device__ __forceinline__ void run_of(const In* f
     }
 }
 
-// 16 bytes from registers to memory, in pieces as large as they are aligned.
+// Store 16 bytes from registers, in pieces as large as their alignment allows.
 template <typename Out> __device__ __forceinline__ void put_run(const Out* values, Out* to) {
     const unsigned long long place = reinterpret_cast<unsigned long long>(to);
     if (place % 16 == 0) {
@@ -73,8 +72,8 @@ template <typename Out> __device__ __forceinline__ void put_run(const Out* value
     }
 }
 
-// `what` for the numbers from 0 to N - 1, constants where it is inlined. Loops that call are not unrolled, and then
-// arrays are no registers. (NVRTC 13.0 takes no lambdas with `auto` arguments.)
+// Call `what` for the numbers from 0 to N - 1, which are constants if it is inlined. Loops that contain calls are not
+// unrolled, and arrays are then not kept in registers. (NVRTC 13.0 does not support lambdas with `auto` arguments.)
 template <int N, typename What> __device__ __forceinline__ void each(const What& what) {
     if constexpr (N > 0) {
         each<N - 1>(what);
@@ -82,11 +81,11 @@ template <int N, typename What> __device__ __forceinline__ void each(const What&
     }
 }
 
-constexpr int RUNS = 4;  // words of 16 bytes that a thread writes, `blockDim.x` of them apart
+constexpr int RUNS = 4;  // 16-byte words per thread, `blockDim.x` words apart
 
 // grid (tiles, samples). `dims` is [N][D][COLUMNS]; `packed`: samples are written without gaps; `fill` [1 or
-// N][fill_width] and `factors` [1 or N][factor_width][3] (mean, mul, add) run along `channel` where they are wider than
-// 1, one row a sample where `*_rows` is 1.
+// N][fill_width] and `factors` [1 or N][factor_width][3] (mean, mul, add) vary along `channel` if they are wider than
+// 1, with one row per sample if `*_rows` is 1.
 template <typename In, typename Out, int D, bool AFFINE>
 __global__ void __launch_bounds__(256)
     strided(const In* __restrict__ source, Out* __restrict__ target, const long long* __restrict__ dims,
@@ -94,7 +93,8 @@ __global__ void __launch_bounds__(256)
             const Out* __restrict__ fill, int fill_width, int fill_rows, const float* __restrict__ factors,
             int factor_width, int factor_rows) {
     constexpr int V = 16 / sizeof(Out);
-    constexpr int E = sizeof(Out) < 4 ? 4 / sizeof(Out) : V;  // that are written at once where a word has several lines
+    // elements that are written at once if a word spans several lines
+    constexpr int E = sizeof(Out) < 4 ? 4 / sizeof(Out) : V;
     const long long sample = blockIdx.y;
     dims += sample * D * COLUMNS;
     fill += fill_rows * sample * fill_width;
@@ -102,14 +102,14 @@ __global__ void __launch_bounds__(256)
     source += base[sample];
     target += out_base[sample];
 
-    unsigned int total = 1;  // samples have less than 2^31 values (ops/copies/strided.py: LARGEST)
+    unsigned int total = 1;  // samples have fewer than 2^31 values (ops/copies/strided.py: MAX_ELEMENTS)
     #pragma unroll
     for (int d = 0; d < D; ++d) total *= static_cast<unsigned int>(dims[d * COLUMNS + SHAPE]);
     const long long* last = dims + (D - 1) * COLUMNS;
     const unsigned int width = static_cast<unsigned int>(last[SHAPE]);
     const long long anchor = last[ANCHOR], extent = last[EXTENT], stride = last[STRIDE], out_stride = last[OUT_STRIDE];
     if (total == 0) return;
-    // Words are those of memory: the first one may hold bytes before the sample.
+    // Words are aligned in memory: the first one may contain bytes before the sample.
     const unsigned int lead = packed ? static_cast<unsigned int>(reinterpret_cast<unsigned long long>(target) % 16 / sizeof(Out)) : 0;
     // Columns [low, low + span) of a line within the source lie in the source.
     const unsigned int low = static_cast<unsigned int>(min(max(-anchor, 0ll), static_cast<long long>(width)));
@@ -120,7 +120,8 @@ __global__ void __launch_bounds__(256)
     for (int run = 0; run < RUNS; ++run) {
         const unsigned int word = ((blockIdx.x * RUNS + run) * blockDim.x + threadIdx.x) * V;
         if (word >= total + lead) return;
-        const int skip = word < lead ? static_cast<int>(lead - word) : 0;  // elements of the word before the sample
+        // elements of the word that lie before the sample
+        const int skip = word < lead ? static_cast<int>(lead - word) : 0;
         const unsigned int first = word + skip - lead;
         const int count = total - first < V - skip ? static_cast<int>(total - first) + skip : V;
         unsigned int index[D], rest = first;
@@ -133,9 +134,9 @@ __global__ void __launch_bounds__(256)
         index[0] = rest;
 
         const bool vector = packed && skip == 0 && count == V;
-        const In* line = source;  // the place of the line's first element, whether it lies in the source or not
-        long long out_row = 0;    // where that of the output begins
-        int other = 0;            // the place along `channel`, if that is not the last dimension
+        const In* line = source;  // position of the line's first element, which may lie outside of the source
+        long long out_row = 0;    // position of the line in the output
+        int other = 0;            // index along `channel`, if that is not the last dimension
         bool inside = true;
         const auto find_line = [&] {
             long long row = anchor * stride;
@@ -156,7 +157,7 @@ __global__ void __launch_bounds__(256)
         };
         find_line();
         unsigned int column = index[D - 1];
-        if constexpr (!AFFINE) {  // most threads copy from one line, or write nothing but one value
+        if constexpr (!AFFINE) {  // most threads copy from one line, or write a single value
             if (count - skip == V && column + V <= width && (packed || out_stride == 1)) {
                 const bool all = inside && column - low < span && column + V - 1 - low < span;
                 const bool nothing = !inside || (border == FILL && (column >= low + span || column + V <= low));

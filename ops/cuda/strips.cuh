@@ -1,17 +1,17 @@
-// Strips: a thread goes down rows of a picture and makes values that lie next to one another of each. What it has read
-// of a row serves all the windows that the row is in. Pieces are [pictures, slices, rows, columns, channels].
+// Strips: a thread moves down the rows of an image and computes several adjacent values of each. Values that it has
+// read from a row serve all windows that contain the row. Items are [images, slices, rows, columns, channels].
 #pragma once
 #include "border.cuh"
 #include "division.cuh"
 #include "fours.cuh"
 
-// The strip `i` of a piece of size `in` [5] that becomes `out` [5]: `HEIGHT` rows, of each `WIDTH` values.
+// Strip `i` of an item of size `in` [5] with output `out` [5]: `HEIGHT` rows of `WIDTH` values.
 template <int WIDTH, int HEIGHT> struct Strip {
     int rows, columns, channels;  // of the input
-    int x, y;                     // of the first value; x counts the values of a row
-    int wide, count;              // values of a row and rows that are there
-    int length, pitch;            // values of a row of the input and of the output
-    long long start, first;       // where the slice begins in the input, and the first value is in the output
+    int x, y;                     // position of the first value; x counts the values of a row
+    int wide, count;              // number of existing values per row, and of existing rows
+    int length, pitch;            // values per row of the input and of the output
+    long long start, first;       // offset of the slice in the input, and of the first value in the output
     bool present;
 
     __device__ Strip(const long long* in, const long long* out, long long i)
@@ -29,7 +29,7 @@ template <int WIDTH, int HEIGHT> struct Strip {
     }
 };
 
-// COUNT bytes from `from` on as words of four, out of aligned words that each hold one of them at least.
+// Load COUNT bytes from `from` on as words of four, out of aligned words that each contain at least one of them.
 template <int COUNT> __device__ __forceinline__ void bytes_at(const void* from, unsigned* words) {
     const unsigned shift = static_cast<unsigned>(reinterpret_cast<unsigned long long>(from) & 3);
     const unsigned* aligned = reinterpret_cast<const unsigned*>(reinterpret_cast<unsigned long long>(from) - shift);
@@ -42,7 +42,7 @@ template <int COUNT> __device__ __forceinline__ void bytes_at(const void* from, 
     }
 }
 
-// Where value `at` of a line of `columns` x `channels` that is continued as `border` says lies in it; -1 for the
+// Return the position of value `at` in a line of `columns` x `channels` that is extended as `border` says; -1 for the
 // constant.
 __device__ __noinline__ int continued(int at, int columns, int channels, int border) {
     if (at >= 0 && at < columns * channels) return at;
@@ -51,7 +51,7 @@ __device__ __noinline__ int continued(int at, int columns, int channels, int bor
     return column < 0 ? -1 : column * channels + at - whole * channels;
 }
 
-// COUNT bytes of such a line from place `first` on as words of four; `fill` is the constant.
+// Load COUNT bytes of such a line from position `first` on as words of four; `fill` is the constant.
 template <int COUNT>
 __device__ __forceinline__ void bytes_around(const unsigned char* line, int first, int columns, int channels,
                                              int border, unsigned fill, unsigned* words) {
@@ -63,7 +63,7 @@ __device__ __forceinline__ void bytes_around(const unsigned char* line, int firs
     }
 }
 
-// Writes the first `count` bytes of `word`.
+// Write the first `count` bytes of `word`.
 __device__ __forceinline__ void put_bytes(unsigned char* to, unsigned word, int count) {
     if (count == 4 && reinterpret_cast<unsigned long long>(to) % 4 == 0) {
         *reinterpret_cast<unsigned*>(to) = word;
@@ -74,7 +74,7 @@ __device__ __forceinline__ void put_bytes(unsigned char* to, unsigned word, int 
         if (i < count) to[i] = static_cast<unsigned char>(word >> 8 * i);
 }
 
-// Bytes are compared in pairs, each as a number of 16 bits: 0 and 2 of a word, and 1 and 3.
+// Bytes are compared in pairs, each as a 16-bit number: 0 and 2 of a word, and 1 and 3.
 struct Pairs { unsigned even, odd; };
 __device__ __forceinline__ Pairs pairs(unsigned word) {
     return {__byte_perm(word, 0, 0x4240), __byte_perm(word, 0, 0x4341)};

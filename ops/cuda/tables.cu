@@ -4,13 +4,13 @@
 
 typedef unsigned char byte;
 
-// What `table` has for `v`; its last entry, number `last`, for what it does not hold.
+// Return the entry of `table` for `v`; its last entry, number `last`, for values that it does not contain.
 template <typename In, typename Out> __device__ __forceinline__ Out entry(In v, const Out* table, int last) {
     const bool inside = !(v < 0) && static_cast<unsigned long long>(v) < static_cast<unsigned long long>(last);
     return table[inside ? static_cast<int>(v) : last];
 }
 
-// grid (tiles * samples), 256 threads that look up 16 values each. What becomes of each byte lies in shared memory.
+// grid (tiles * samples), 256 threads that look up 16 values each. The table for all bytes is in shared memory.
 template <typename In, typename Out>
 __global__ void look_up(const In* source, const long long* base, const long long* sizes, int tiles, const Out* table,
                         int last, Out* target, const long long* out_base) {
@@ -45,9 +45,9 @@ __global__ void look_up(const In* source, const long long* base, const long long
     }
 }
 
-// Bytes that lie one after the other, all samples of a batch as one: `table` has a byte for each of their 256 values. Each
-// lane has the table for itself, in a bank of its own, so that no two wait for each other.
-constexpr int LANES = 32, WORDS_OF_TABLE = 64, LOOKED_UP = 4;  // words of 16 bytes a thread
+// Adjacent bytes, all samples of a batch as one: `table` has a byte for each of their 256 values. Each lane has a copy
+// of the table in a bank of its own, so that lanes do not wait for each other.
+constexpr int LANES = 32, WORDS_OF_TABLE = 64, LOOKED_UP = 4;  // 16-byte words per thread
 
 extern "C" __global__ void __launch_bounds__(256)
     look_up_bytes(const byte* __restrict__ source, long long total, const unsigned* __restrict__ table, byte* __restrict__ target) {
@@ -81,12 +81,12 @@ extern "C" __global__ void __launch_bounds__(256)
     }
 }
 
-// grid (planes * samples): a block counts, and replaces, the values of one channel of one picture. `geometry` [3] is
-// pictures, pixels, channels.
+// grid (planes * samples): a block counts, and replaces, the values of one channel of one image. `geometry` [3] is
+// images, pixels, channels.
 extern "C" __global__ void __launch_bounds__(512)
     equalize(const byte* source, const long long* base, const long long* geometry, int planes, byte* target,
              const long long* out_base) {
-    const int COPIES = 4;  // of the histogram, so that threads seldom meet
+    const int COPIES = 4;  // copies of the histogram, so that threads rarely collide
     __shared__ unsigned counts[COPIES][256];
     __shared__ byte table[256];
     const int sample = blockIdx.x / planes, plane = blockIdx.x % planes;

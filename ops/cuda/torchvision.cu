@@ -1,6 +1,6 @@
-// The steps of `torchvision` (ops/libraries/torchvision_on_gpu.py): one launch a step for all images of a batch, each with
-// a kind and numbers of its own. Formulas and the order of float operations are those of ops/libraries/torchvision_cpu.py,
-// products and sums rounded where they are there: results are equal to the bit.
+// Steps of the operator torchvision (ops/libraries/torchvision_on_gpu.py): one launch per step for all images of a
+// batch, each with its own kind and numbers. Formulas and the order of float operations are those of
+// ops/libraries/torchvision_cpu.py, with products and sums rounded at the same points: results are equal to the bit.
 
 enum Kind {
     NOTHING, BRIGHTNESS, CONTRAST, SATURATION, HUE, POSTERIZE, SOLARIZE, INVERT, AUTOCONTRAST, EQUALIZE, SHARPNESS, GRAY,
@@ -10,12 +10,12 @@ typedef unsigned char byte;
 const int NUMBERS = 16;
 
 struct Job {
-    long long source, target;  // where the image begins in the memory before and after,
-    long long from, to;        // 0: the input, 1 and 2: between steps, 3: the output
-    long long kind, numbers;   // and the row of its numbers
+    long long source, target;  // offsets of the image in the memory before and after the step
+    long long from, to;        // 0: the input, 1 and 2: buffers between steps, 3: the output
+    long long kind, numbers;   // kind of step, and row of its numbers
     long long channels, rows, columns;
     long long channels_after, rows_after, columns_after;
-    long long table;           // where its table begins: of bytes, or a blur's weights among `windows`
+    long long table;           // offset of its table: of bytes, or a blur's weights among `windows`
 };
 
 __device__ __forceinline__ byte level(float v) { return static_cast<byte>(static_cast<int>(fminf(fmaxf(v, 0.0f), 255.0f))); }
@@ -30,7 +30,7 @@ __device__ __forceinline__ const byte* before(const Job& job, const byte* input,
     return (job.from == 0 ? input : between + (job.from - 1) * size) + job.source;
 }
 
-// An image: planar, or its channels together.
+// An image, planar or with interleaved channels.
 template <typename T> struct View {
     T* data;
     long long pixel, plane;
@@ -41,8 +41,8 @@ template <typename T> struct View {
 typedef View<const byte> Source;
 typedef View<byte> Target;
 
-// grid (entries): for each [job, channel] what its step has to know of all pixels. The mean of an image for CONTRAST
-// (channel -1), else a table of 256 bytes.
+// grid (entries): compute for each [job, channel] the facts that its step needs about all pixels: the mean of an image
+// for CONTRAST (channel -1), else a table of 256 bytes.
 extern "C" __global__ void __launch_bounds__(512)
     torchvision_tables(const byte* input, const byte* between, long long size, const Job* jobs, const long long* entries,
                        int interleaved, byte* tables) {
@@ -132,7 +132,7 @@ __device__ __forceinline__ long long mirrored(long long i, long long n) {
     return i < n ? i : 2 * n - 2 - i;
 }
 
-// The sum of a window in PyTorch's order; `fused` says whether product and sum are rounded once.
+// Sum a window in PyTorch's order; `fused`: product and sum are rounded once.
 __device__ byte blurred(const Source& s, long long rows, long long columns, long long c, long long y, long long x, int kx,
                         int ky, const float* across, bool fused) {
     const float* down = across + kx;
@@ -147,7 +147,8 @@ __device__ byte blurred(const Source& s, long long rows, long long columns, long
     return static_cast<byte>(static_cast<int>(rintf(total)));
 }
 
-// Index `i` as one inside [0, n), or -1 for the fill value. `mode`: 0 constant, 1 edge, 2 reflect, 3 symmetric.
+// Return the index inside [0, n) that replaces `i`, or -1 for the fill value. `mode`: 0 constant, 1 edge, 2 reflect, 3
+// symmetric.
 __device__ __forceinline__ long long inside(long long i, long long n, int mode) {
     if (0 <= i && i < n) return i;
     if (mode == 0) return -1;
@@ -157,7 +158,7 @@ __device__ __forceinline__ long long inside(long long i, long long n, int mode) 
     return i < n ? i : period - i - (mode == 2 ? 0 : 1);
 }
 
-// A pixel from where an affine or perspective map takes it.
+// Take a pixel from its position under an affine or perspective map.
 __device__ void moved(const Source& s, const Job& job, const double* p, long long y, long long x, const Target& o, long long to) {
     const long long rows = job.rows, columns = job.columns;
     const float half_x = static_cast<float>(columns * 0.5), half_y = static_cast<float>(rows * 0.5);
@@ -212,7 +213,7 @@ __device__ void moved(const Source& s, const Job& job, const double* p, long lon
     }
 }
 
-// A pixel whose channels depend on each other, or on nothing but themselves.
+// Compute a pixel whose channels depend on each other, or only on themselves.
 __device__ void changed(const Source& s, const Job& job, const double* p, long long i, const byte* table, const Target& o) {
     const int kind = static_cast<int>(job.kind);
     const float factor = p[0], rest = static_cast<float>(1.0 - p[0]);
@@ -245,7 +246,7 @@ __device__ void changed(const Source& s, const Job& job, const double* p, long l
     }
 }
 
-// grid (tiles, jobs): one step of each job's image.
+// grid (tiles, jobs): apply one step to each job's image.
 extern "C" __global__ void __launch_bounds__(256)
     torchvision_step(const byte* input, byte* between, long long size, byte* output, const Job* jobs, const double* numbers,
                      const byte* tables, const float* windows, int interleaved) {
@@ -259,7 +260,7 @@ extern "C" __global__ void __launch_bounds__(256)
     const bool thin = rows <= 2 || columns <= 2;
     const float rest = static_cast<float>(1.0 - p[0]);
     const int kx = static_cast<int>(p[0]), ky = static_cast<int>(p[1]), mode = static_cast<int>(p[4]);
-    // PyTorch leaves small gray images and narrow windows to another loop than oneDNN's.
+    // For small gray images and narrow windows, PyTorch uses another loop than oneDNN's.
     const bool fused = job.channels > 1 || (kx > 3 && ky > 3) || (columns + kx - 1) * (rows + ky - 1) > 20480;
     const int quarters = static_cast<int>(p[0]) % 4, axes = kind == TURN ? (quarters == 2 ? 3 : 0) : static_cast<int>(p[0]);
     for (long long to = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x; to < pixels;
@@ -293,8 +294,9 @@ extern "C" __global__ void __launch_bounds__(256)
     }
 }
 
-// grid (tiles, images): bytes to floats of 0 ... 1, divided by 255 or times 1 / 255, and (v - mean) / std, where there
-// are `statistics` numbers of each; every operation rounded. `geometry` [N][4]: from, to, channels, pixels.
+// grid (tiles, images): convert bytes to floats of 0 ... 1, divided by 255 or multiplied by 1 / 255; then (v - mean) /
+// std, if there are `statistics` numbers of each; every operation is rounded. `geometry` [N][4]: from, to, channels,
+// pixels.
 extern "C" __global__ void __launch_bounds__(256)
     torchvision_floats(const byte* input, float* output, const long long* geometry, const float* mean, const float* std,
                        int means, int stds, int divide) {
@@ -315,8 +317,8 @@ __device__ unsigned reversed(unsigned four) {
     return (four >> 24) | ((four >> 8) & 0xff00u) | ((four << 8) & 0xff0000u) | (four << 24);
 }
 
-// grid (tiles, images): images one after the other, of `rows` rows of all channels, `height` a channel, `width` words
-// each; those with a flag are mirrored, or turned upside down.
+// grid (tiles, images): images one after the other, with `rows` rows in all channels, `height` per channel, `width`
+// words per row; images with a flag are mirrored, or flipped upside down.
 template <typename Word>
 __global__ void torchvision_flips(const Word* input, Word* output, const signed char* flags, int rows, int height,
                                   int width, int upside_down) {
@@ -339,8 +341,8 @@ __global__ void torchvision_flips(const Word* input, Word* output, const signed 
     }
 }
 
-// grid (tiles, images): images whose window [top, left, height, width] has values of its own. `windows` [N][13]: from, to,
-// elements, rows, columns, the window, where its values begin, and how far apart they lie along channels, rows, columns.
+// grid (tiles, images): fill the window [top, left, height, width] of images with values. `windows` [N][13]: from, to,
+// elements, rows, columns, the window, offset of its values, and their strides along channels, rows, columns.
 template <typename T>
 __global__ void torchvision_erased(const T* input, T* output, const long long* windows, const float* values) {
     const long long* w = windows + 13LL * blockIdx.y;

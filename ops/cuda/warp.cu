@@ -4,14 +4,14 @@
 
 enum Geometry { FRAMES, ROWS, COLUMNS, CHANNELS, HEIGHT, WIDTH, FIELDS };
 
-// The integer below `value`, kept within one step outside of 0 ... limit - 1.
+// Return the integer below `value`, clipped to at most one step outside of 0 ... limit - 1.
 __device__ __forceinline__ int cell(double value, int limit) {
     return static_cast<int>(floor(fmin(fmax(value, -2.0), limit + 1.0)));
 }
 
 __device__ __forceinline__ int clamp(int i, int limit) { return i < 0 ? 0 : i >= limit ? limit - 1 : i; }
 
-constexpr int PIXELS = 4;  // that a thread makes, `blockDim.x` apart
+constexpr int PIXELS = 4;  // pixels per thread, `blockDim.x` apart
 
 // grid (tiles, samples); `matrices` [N][2][3] map the output's pixel centres (x, y, 1) to the input.
 template <typename In, typename Out>
@@ -24,7 +24,8 @@ __global__ void warp(const In* source, const long long* base, const long long* g
     for (int k = 0; k < 6; ++k) m[k] = matrices[6ll * sample + k];
     const int rows = static_cast<int>(geometry[ROWS]), columns = static_cast<int>(geometry[COLUMNS]);
     const int channels = static_cast<int>(geometry[CHANNELS]);
-    // samples have less than 2^31 values (ops/copies/strided.py: LARGEST), and divisions of 64 bits took most of the time
+    // samples have fewer than 2^31 values (ops/copies/strided.py: MAX_ELEMENTS), and 64-bit divisions took most of the
+    // time
     const unsigned int height = static_cast<unsigned int>(geometry[HEIGHT]), width = static_cast<unsigned int>(geometry[WIDTH]);
     const unsigned int count = static_cast<unsigned int>(geometry[FRAMES]) * height * width;
     const In* const picture = source + base[sample];
@@ -48,7 +49,7 @@ __global__ void warp(const In* source, const long long* base, const long long* g
         }
         const double px = sx - 0.5, py = sy - 0.5;
         const int x = cell(px, columns), y = cell(py, rows);
-        // Far outside every corner is the same; the weights then count for nothing.
+        // Far outside, all four neighbours are equal, and the weights have no effect.
         const float fx = static_cast<float>(fmin(fmax(px - x, 0.0), 1.0));
         const float fy = static_cast<float>(fmin(fmax(py - y, 0.0), 1.0));
         if (channels == 3 && x >= 0 && y >= 0 && x + 1 < columns && y + 1 < rows) {
@@ -97,7 +98,7 @@ __global__ void warp_volumes(const In* source, const long long* base, const long
     const double sy = m[4] * u + m[5] * v + m[6] * w + m[7] - half;
     const double sz = m[8] * u + m[9] * v + m[10] * w + m[11] - half;
     const int x = cell(sx, columns), y = cell(sy, rows), z = cell(sz, slices);
-    // Far outside every corner is the same; the weights then count for nothing.
+    // Far outside, all neighbours are equal, and the weights have no effect.
     const float fx = linear ? static_cast<float>(fmin(fmax(sx - x, 0.0), 1.0)) : 0.0f;
     const float fy = linear ? static_cast<float>(fmin(fmax(sy - y, 0.0), 1.0)) : 0.0f;
     const float fz = linear ? static_cast<float>(fmin(fmax(sz - z, 0.0), 1.0)) : 0.0f;

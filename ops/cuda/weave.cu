@@ -1,13 +1,13 @@
-// Samples of several inputs joined along an axis whose runs are short (ops/arrays/join.py): pixels of pixels. A thread
-// makes an aligned word of 16 bytes, and goes from input to input for its elements.
+// Join samples of several inputs along an axis with short runs (ops/arrays/join.py), such as channels of pixels. A
+// thread computes an aligned word of 16 bytes, and takes its elements from input after input.
 
-// BASE and RUN are those of the inputs: where a sample begins, and how many elements of it follow each other. TO is where
-// the joined sample begins, OUTER how many runs each input has. All in elements.
+// BASE and RUN belong to the inputs: start of a sample, and number of adjacent elements. TO is the start of the joined
+// sample, OUTER the number of runs per input. All in elements.
 template <int PARTS> struct Columns {
     static constexpr int BASE = 0, RUN = PARTS, TO = 2 * PARTS, OUTER = 2 * PARTS + 1, COUNT = 2 * PARTS + 2;
 };
 
-// The input whose turn it is, and those after it.
+// The current input, and the ones after it.
 template <typename T, int PARTS> struct Turn {
     const T* at[PARTS];
     unsigned run[PARTS];

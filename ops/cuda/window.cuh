@@ -1,18 +1,18 @@
-// Windows around values of pieces, which are [pictures, slices, rows, columns, channels]. A thread makes ROWS values below
-// one another: their windows share most of what they read.
+// Windows around values of items, which are [images, slices, rows, columns, channels]. A thread computes ROWS
+// vertically adjacent values: their windows share most of the values that they read.
 #pragma once
 #include "border.cuh"
 #include "division.cuh"
 
 constexpr int ROWS = 4;
 
-// Values `i` of an output of size `out` [5], made from an input of size `in`.
+// Values `i` of an output of size `out` [5], computed from an input of size `in`.
 struct Spot {
     int slices, rows, columns, channels;  // of the input
-    int z, y, x, c;                       // of the first value
-    int count;                            // of values
-    long long start;                      // of the picture in the input
-    long long first, pitch;               // where the first value is in the output, and how far the next
+    int z, y, x, c;                       // position of the first value
+    int count;                            // number of values
+    long long start;                      // offset of the image in the input
+    long long first, pitch;               // offset of the first value in the output, and distance to the next
 
     __device__ Spot(const long long* in, const long long* out, long long i)
         : slices(static_cast<int>(in[1])), rows(static_cast<int>(in[2])), columns(static_cast<int>(in[3])),
@@ -27,14 +27,14 @@ struct Spot {
     }
 };
 
-// How many threads a piece of size `out` takes.
+// Return the number of threads for an item of size `out`.
 __device__ __forceinline__ long long spots(const long long* out) {
     return out[0] * out[1] * ((out[2] + ROWS - 1) / ROWS) * out[3] * out[4];
 }
 
-// Calls `use(j, k, value)` for what lies in a slice in row j and column k, line by line, of the windows of `height` x
-// `width` of which the first begins at (top, left); `outside(j, k)` for what is not in the picture where `border` is
-// constant. Row j is row j - q of the window of value q.
+// Call `use(j, k, value)` for the values in a slice at row j and column k, line by line, of the windows of `height` x
+// `width`, the first of which begins at (top, left); call `outside(j, k)` for positions outside of the image if
+// `border` is constant. Row j is row j - q of the window of value q.
 template <typename T, typename Use, typename Outside>
 __device__ __forceinline__ void each(const T* slice, const Spot& spot, int top, int left, int height, int width,
                                      int border, Use use, Outside outside) {

@@ -1,9 +1,10 @@
-// Features of audio (ops/audio/mel.py, levels.py; their CPU kernels are features_cpu.py).
+// Audio features (ops/audio/mel.py, levels.py; the CPU loops are in features_cpu.py).
 #include "convert.cuh"
 
 enum Row { OUTER, EXTENT, INNER, FIELDS };
 
-// grid (tiles, samples): weighted sums of runs along an axis; `filters` [M][3]: first element, how many, first weight.
+// grid (tiles, samples): weighted sums of runs along an axis; `filters` [M][3]: first element, number of elements,
+// index of the first weight.
 extern "C" __global__ void filter_bank(const float* data, const long long* base, const long long* rows,
                                        const int* filters, const float* weights, int many, float* out,
                                        const long long* out_base) {
@@ -19,7 +20,7 @@ extern "C" __global__ void filter_bank(const float* data, const long long* base,
     out[out_base[blockIdx.y] + i] = total;
 }
 
-// A block for each sample: its largest value, 1 where there is none above 0.
+// One block per sample: its largest value, 1 if none is above 0.
 extern "C" __global__ void largest(const float* data, const long long* base, const long long* sizes, float* out) {
     __shared__ float best[256];
     const float* values = data + base[blockIdx.x];
@@ -33,7 +34,8 @@ extern "C" __global__ void largest(const float* data, const long long* base, con
     if (threadIdx.x == 0) out[blockIdx.x] = best[0] > 0 ? best[0] : 1.0f;
 }
 
-// grid (tiles, samples). `factor` counts binary logarithms; `below`: the distance from the largest result, or negative.
+// grid (tiles, samples). `factor` is for binary logarithms; `below`: maximum distance from the largest result, or
+// negative for none.
 extern "C" __global__ void decibels(const float* data, const long long* base, const long long* sizes,
                                     const float* references, const float* most, float factor, float least, float below,
                                     float* out, const long long* out_base) {
@@ -48,8 +50,8 @@ extern "C" __global__ void decibels(const float* data, const long long* base, co
     out[out_base[blockIdx.y] + i] = value;
 }
 
-// grid (tiles, samples). border: 0 the first sample, 1 zero, 2 the second sample. A thread makes FOUR values, which it
-// reads and writes at once where both signals begin at multiples of four.
+// grid (tiles, samples). border: 0 the first sample, 1 zero, 2 the second sample. A thread computes FOUR values, which
+// it reads and writes at once if both signals begin at multiples of four.
 enum { FOUR = 4 };
 template <typename T> struct __align__(FOUR * sizeof(T)) Four { T values[FOUR]; };
 template <typename In, typename Out>
@@ -82,7 +84,7 @@ __global__ void preemphasis(const In* data, const long long* base, const long lo
     }
 }
 
-// The value of the thread `d` before this one in its warp.
+// Return the value of the thread that is `d` before this one in its warp.
 __device__ __forceinline__ double earlier(double v, int d) {
     unsigned words[2];
     memcpy(words, &v, 8);
@@ -94,8 +96,8 @@ __device__ __forceinline__ double earlier(double v, int d) {
 
 enum { BLOCK = 1024, TOGETHER = 4 };
 
-// A block of BLOCK threads for each sample. `sums` has room for n + 1 numbers of each: the squares before a place, added
-// up, TOGETHER by a thread at a time.
+// One block of BLOCK threads per sample. `sums` has space for n + 1 numbers per sample: the sums of squares before each
+// position; a thread adds TOGETHER at a time.
 template <typename In>
 __global__ void nonsilent(const In* data, const long long* base, const long long* sizes, const long long* starts,
                           double* sums, int length, double cutoff, double reference, int* begin, int* count) {
@@ -114,7 +116,7 @@ __global__ void nonsilent(const In* data, const long long* base, const long long
             const double x = own + k < n ? static_cast<double>(plain(signal[own + k])) : 0;
             inside[k] = total += x * x;
         }
-        double up_to = total;  // and with those of the warp before it
+        double up_to = total;  // including those of the previous warp
         for (int d = 1; d < 32; d *= 2) {
             const double other = earlier(up_to, d);
             if (me % 32 >= d) up_to += other;

@@ -1,7 +1,7 @@
-// FLAC (RFC 9639), ops/audio/flac_gpu.py: `find` looks for the beginnings of frames, `decode` gives each frame to a
-// thread, `join` puts channels together. Frames say which number they have, so they can be found without decoding what
-// is before them. Whether they were found right turns out in the end: each must begin where the one before ends, and
-// both checksums must hold. A file of which anything is odd gets a mark in `bad`, and the CPU decodes it.
+// FLAC (RFC 9639), ops/audio/flac_gpu.py: `find` searches the beginnings of frames, `decode` assigns a thread to each
+// frame, `join` interleaves channels. Frames contain their number, so that they can be found without decoding the
+// earlier ones. Whether a beginning is right is verified at the end: each frame must begin where the previous one ends,
+// and both checksums must match. A file with anything unusual is marked in `bad`, and the CPU decodes it.
 
 enum Field { BASE, SIZE, FIRST, TOTAL, CHANNELS, BITS, BLOCK, SLOT, WORK, OUT, WIDE, FIELDS };
 enum { THREADS = 32, NOWHERE = 0x7FFFFFFF, TILE = 16 };
@@ -12,13 +12,13 @@ struct Head {
 
 __device__ inline long long frames_of(const long long* file) { return (file[TOTAL] + file[BLOCK] - 1) / file[BLOCK]; }
 
-// Samples of frame `number`.
+// Return the number of samples of frame `number`.
 __device__ inline int block_of(const long long* file, long long number) {
     const long long left = file[TOTAL] - number * file[BLOCK];
     return static_cast<int>(left < file[BLOCK] ? left : file[BLOCK]);
 }
 
-// The header at `at`, `left` bytes before the end of the file; false where it is none of this file's.
+// Parse the frame header at `at`, `left` bytes before the end of the file; false if it is not a header of this file.
 __device__ inline bool parse(const unsigned char* at, long long left, const long long* file, Head& head) {
     if (left < 8 || at[0] != 0xFF || at[1] != 0xF8) return false;
     const int sizes = at[2] >> 4, rates = at[2] & 15, layout = at[3] >> 4, depth = at[3] >> 1 & 7;
@@ -52,7 +52,8 @@ __device__ inline bool parse(const unsigned char* at, long long left, const long
     return crc == at[bytes];
 }
 
-// grid (tiles, files): the first place where each frame may begin, into `starts`, which hold NOWHERE.
+// grid (tiles, files): write the first position at which each frame may begin to `starts`, which initially hold
+// NOWHERE.
 extern "C" __global__ void find(const unsigned char* data, const long long* files, int* starts) {
     const long long* file = files + static_cast<long long>(blockIdx.y) * FIELDS;
     const unsigned char* bytes = data + file[BASE];
@@ -66,11 +67,11 @@ extern "C" __global__ void find(const unsigned char* data, const long long* file
     }
 }
 
-// The bits of a file, from some byte on; zeros after its end. At least 33 of them lie in `buffer` between calls. Every
-// lane of a warp reads elsewhere, so that at any time one of them would wait for memory: words are asked for 16 bytes
-// ahead.
+// Bit reader of a file, from some byte on; zeros after its end. At least 33 bits are in `buffer` between calls. Every
+// lane of a warp reads elsewhere, so that at any time one of them would wait for memory: words are therefore loaded 16
+// bytes in advance.
 struct Bits {
-    const unsigned* words;  // from a multiple of 16 bytes on
+    const unsigned* words;  // address, a multiple of 16 bytes
     int taken, stop, left;
     unsigned long long buffer;
     uint4 now, ahead;
@@ -106,7 +107,7 @@ struct Bits {
         left += 32;
     }
     __device__ unsigned top() const { return static_cast<unsigned>(buffer >> 32); }
-    // At most 32.
+    // Skip at most 32 bits.
     __device__ void skip(int count) {
         buffer <<= count;
         left -= count;
@@ -122,12 +123,12 @@ struct Bits {
         skip(count);
         return value;
     }
-    // Bits since the first word.
+    // Number of bits since the first word.
     __device__ long long place() const { return 32LL * taken - left; }
     __device__ bool past() const { return taken > stop + 2; }
 };
 
-// A number of Rice's code with parameter k, at most 30; false where it has more than 32 bits, or the file ends.
+// Read a Rice-coded number with parameter k, at most 30; false if it has more than 32 bits, or the file ends.
 __device__ inline bool rice(Bits& in, int k, int& residual) {
     unsigned top = in.top(), value;
     int zeros = __clz(static_cast<int>(top));
@@ -151,7 +152,7 @@ __device__ inline bool rice(Bits& in, int k, int& residual) {
     return true;
 }
 
-// Write sample n, the newest of `history`: four at a time where `wide`.
+// Write sample n, the newest of `history`: four at a time if `wide`.
 __device__ inline void put(int* out, int n, const int* history, int wasted, bool wide) {
     if (!wide) out[n] = history[0] << wasted;
     else if ((n & 3) == 3)
@@ -159,8 +160,8 @@ __device__ inline void put(int* out, int n, const int* history, int wasted, bool
             int4{history[3] << wasted, history[2] << wasted, history[1] << wasted, history[0] << wasted};
 }
 
-// Residuals and what is predicted from the MOST samples before each, at most; `kind` is the subframe's. Samples are held
-// to `width` bits, so that no sum differs from the CPU's, whose integers are longer.
+// Decode residuals and add the prediction from at most MOST earlier samples; `kind` is the subframe's. Samples are
+// limited to `width` bits, so that no sum differs from the CPU's, whose integers are longer.
 template <int MOST>
 __device__ bool predicted(Bits& in, int kind, int size, int width, int wasted, int* out) {
     const int order = kind < 32 ? kind - 8 : kind - 31;
@@ -241,7 +242,7 @@ __device__ inline bool subframe(Bits& in, int size, int bits, int* out) {
     return predicted<32>(in, kind, size, width, wasted, out);
 }
 
-// CRC-16 (polynomial 0x8005) of `count` bytes; tables[k] are for a byte that k others follow.
+// Return the CRC-16 (polynomial 0x8005) of `count` bytes; tables[k] are for a byte that is followed by k others.
 __device__ inline unsigned checksum(const unsigned char* at, long long count, const unsigned short (*tables)[256]) {
     unsigned crc = 0;
     long long k = 0;
@@ -256,7 +257,7 @@ __device__ inline unsigned checksum(const unsigned char* at, long long count, co
     return crc;
 }
 
-// A thread for each frame; `owners`: the file of each. Channels follow each other in `work`, frame by frame.
+// One thread per frame; `owners`: the file of each frame. Channels follow each other in `work`, frame by frame.
 extern "C" __global__ void __launch_bounds__(THREADS)
     decode(const unsigned char* data, const long long* files, const int* owners, int frames, const int* starts,
            int* work, int* bad) {
@@ -292,7 +293,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     if (!good) bad[owners[i]] = 1;
 }
 
-// A block for each frame: its channels side by side, as integers of 16 or 32 bits (WIDE) whose highest bits they are.
+// One block per frame: interleave its channels as integers of 16 or 32 bits (WIDE), with the samples in the highest
+// bits.
 extern "C" __global__ void join(const unsigned char* data, const long long* files, const int* owners, const int* starts,
                                 const int* work, unsigned char* out) {
     const long long i = blockIdx.x;

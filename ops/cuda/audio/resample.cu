@@ -1,20 +1,20 @@
-// Signals at other rates (ops/audio/resample.py, whose CPU kernels are resample_cpu.py). grid (tiles of frames, samples):
-// a block makes frames of the output, channel by channel.
+// Signals at other sampling rates (ops/audio/resample.py; the CPU loops are in resample_cpu.py). grid (tiles of frames,
+// samples): a block computes frames of the output, channel by channel.
 #include "convert.cuh"
 
 enum Row { INPUTS, OUTPUTS, CHANNELS, UP, DOWN, TAPS, TABLE, FIRST, FIELDS };
 enum { DALI_BLOCK = 256 };
 
-// An input times size_in and plus shift; of places outside of the signal 0.
+// Return an input times size_in and plus shift; 0 for positions outside of the signal.
 template <typename In>
 __device__ __forceinline__ float frame(const In* signal, long long j, long long inputs, long long channels, float size_in, float shift) {
     return j < 0 || j >= inputs ? 0.0f : __fadd_rn(__fmul_rn(static_cast<float>(plain(signal[j * channels])), size_in), shift);
 }
 
-// grid (tiles of TURNS turns through all phases, each in parts of up to WARPS groups of phases; samples). A warp makes a
-// group of GROUP phases: `taps` [groups][inputs][GROUP], from the inputs on that `first` says (filters.grouped). Its threads
-// make two turns each: all read the same weights, and inputs that are PITCH apart, which is odd, so that each comes from a
-// bank of its own. Eight phases of two turns are 16 sums for two inputs and 32 bytes of weights.
+// grid (tiles of TURNS cycles through all phases, each in parts of up to WARPS groups of phases; samples). A warp
+// computes a group of GROUP phases: `taps` [groups][inputs][GROUP], from input number `first` on (filters.grouped). Its
+// threads compute two cycles each: all read the same weights, and inputs that are PITCH apart, which is odd, so that
+// each comes from a bank of its own. Eight phases of two cycles are 16 sums for two inputs and 32 bytes of weights.
 enum { WARPS = 8, TURNS = 64, GROUP = 8, PITCH = 191, ROWS = TURNS / WARPS };
 template <typename In, typename Out>
 __global__ void __launch_bounds__(32 * WARPS, 4) by_phases(const In* data, const long long* base, const long long* rows,
@@ -39,11 +39,11 @@ __global__ void __launch_bounds__(32 * WARPS, 4) by_phases(const In* data, const
     const int last = (part + 1) * each < groups ? (part + 1) * each - 1 : groups - 1;
     first += row[FIRST];
     const long long lowest = first[part * each], from = begin * down + lowest;
-    const int span = static_cast<int>(first[last] - lowest) + width;  // inputs of a turn, so many at a time
+    const int span = static_cast<int>(first[last] - lowest) + width;  // inputs of a cycle, loaded in portions
     const int times = (span + PITCH - 1) / PITCH, step = (span + times - 1) / times;
     const int start = mine <= last ? static_cast<int>(first[mine] - lowest) : span, end = start + width;
     const float4* weights = reinterpret_cast<const float4*>(taps + row[TABLE]) + static_cast<long long>(mine) * width * (GROUP / 4);
-    // places from which on, and before which, there is a signal, counted from the block's first one
+    // positions between which there is a signal, counted from the block's first one
     const long long before = from < 0 ? -from : 0, after = inputs - from;
     const unsigned most = 1u << 30, there = after <= before ? 0 : after - before < most ? static_cast<unsigned>(after - before) : most;
     const int skipped = before < most ? static_cast<int>(before) : static_cast<int>(most);
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(32 * WARPS, 4) by_phases(const In* data, const
         for (int at = 0; at < span; at += step) {
             const int many = span - at < step ? span - at : step;
             __syncthreads();
-            for (int o = lane; o < many; o += 32) {  // of all rows of a warp at once: they are far away
+            for (int o = lane; o < many; o += 32) {  // load for all rows of a warp at once: they are far away
                 float found[ROWS];
 #pragma unroll
                 for (int r = 0; r < ROWS; ++r) {
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(32 * WARPS, 4) by_phases(const In* data, const
             }
         }
         __syncthreads();
-        enum { LINE = WARPS * GROUP + 1 };  // the phases of a turn lie beside each other
+        enum { LINE = WARPS * GROUP + 1 };  // phases of a cycle are adjacent
         if (mine <= last)
 #pragma unroll
             for (int r = 0; r < 2; ++r)
@@ -97,9 +97,9 @@ __global__ void __launch_bounds__(32 * WARPS, 4) by_phases(const In* data, const
     }
 }
 
-enum { LARGEST_TABLE = 8200, LARGEST_DALI = 4104, FRAMES = 8 };  // floats of a table that a block copies; frames that a thread makes
+enum { LARGEST_TABLE = 8200, LARGEST_DALI = 4104, FRAMES = 8 };  // table entries that a block copies; frames per thread
 
-// The kernel (filters._kernel) at `u`, and its continuation beyond `lobes`.
+// Compute the kernel (filters._kernel) at `u`, and its continuation beyond `lobes`.
 __device__ __forceinline__ float bessel(float quarter) {
     float term = 1, sum = 1;
     for (int k = 1; k <= 20; ++k) term *= quarter / static_cast<float>(k * k), sum += term;
@@ -112,10 +112,10 @@ __device__ __forceinline__ float kernel_at(float u, float lobes) {
     return rolloff * wave * bessel(quarter * (1 - u / lobes * (u / lobes))) / bessel(quarter);
 }
 
-// Rates that are not far apart: from one frame of the input to the next, the weight of a tap is a polynomial in where a
-// frame of the output lies between them, t from -1 to 1, the same for all frames. Taps m and 1 - m see the kernel's two
-// sides: where one weighs even(t^2) + t odd(t^2), the other weighs even(t^2) - t odd(t^2). Weights end in a small step,
-// which is taken out of the two taps that may see it, as a ramp as wide as a line of the table.
+// Rates with a small ratio: from one frame of the input to the next, the weight of a tap is a polynomial in the
+// position of the output frame between them, t from -1 to 1, the same for all frames. Taps m and 1 - m lie on opposite
+// sides of the kernel: where one weighs even(t^2) + t odd(t^2), the other weighs even(t^2) - t odd(t^2). Weights end in
+// a small step, which is removed from the two taps that may contain it, as a ramp as wide as a line of the table.
 enum { POWERS = 8, LARGEST_WIDTH = 168, NEAR_TABLE = 4096 };
 __device__ __forceinline__ float cubic(const float4& a, float s) { return ((a.w * s + a.z) * s + a.y) * s + a.x; }
 
@@ -125,7 +125,7 @@ __device__ void by_polynomials(const In* data, const long long* row, double rati
                                float* room, float size_in, float shift, float size_out, Out* out) {
     float *near = room, *powers = room + NEAR_TABLE, *sums = powers + LARGEST_WIDTH / 2 * POWERS;
     const float small = static_cast<float>(shrink);
-    for (int i = threadIdx.x; i < half * POWERS; i += blockDim.x) {  // values of taps from 1 on at the nodes
+    for (int i = threadIdx.x; i < half * POWERS; i += blockDim.x) {  // values of the taps from 1 on at the nodes
         const float f = 0.5f * static_cast<float>(nodes[i % POWERS]) + 0.5f;
         near[i] = kernel_at((static_cast<float>(i / POWERS + 1) - f) * small, lobes);
     }
@@ -183,9 +183,9 @@ __device__ void by_polynomials(const In* data, const long long* row, double rati
     }
 }
 
-// Distances from a frame are sums of a whole number and a fraction, both in float, and never those of large places. A
-// thread makes FRAMES frames, blockDim.x apart: the entries that it needs are all over the table, which is therefore
-// copied once for them to where that costs little.
+// Distances from a frame are sums of an integer and a fraction, both in float, and never differences of large
+// positions. A thread computes FRAMES frames, blockDim.x apart: the entries that it needs are scattered over the table,
+// which is therefore copied once to fast memory.
 template <typename In, typename Out>
 __global__ void __launch_bounds__(256, 4) by_table(const In* data, const long long* base, const long long* rows, const double* ratios,
                          const float* table, const double* nodes, long long lobes, long long steps, float size_in, float shift, float size_out, Out* out,
@@ -237,10 +237,10 @@ __global__ void __launch_bounds__(256, 4) by_table(const In* data, const long lo
     }
 }
 
-enum { BLOCKS = 4, STEP = 32, NEAR_DALI = 4096 };  // DALI's blocks of a block of threads; entries of a lobe; inputs
+enum { BLOCKS = 4, STEP = 32, NEAR_DALI = 4096 };  // DALI's blocks per block of threads; entries per lobe; inputs
 
-// A frame's taps are STEP entries apart, each as far between two of them as the next: sums of both entries are made
-// beside each other. Entries of a frame's taps lie in one bank, which is another one for another distance.
+// A frame's taps are STEP entries apart, at equal fractions between two entries: sums of both entries are accumulated
+// in parallel. Entries of a frame's taps are in one bank; other distances use other banks.
 template <typename In, typename Out>
 __global__ void __launch_bounds__(256) as_dali(const In* data, const long long* base, const long long* rows,
                                                const double* ratios, const float* table, long long lobes, float center,
@@ -252,7 +252,7 @@ __global__ void __launch_bounds__(256) as_dali(const In* data, const long long* 
     if (begin >= row[OUTPUTS]) return;
     const int frames = row[OUTPUTS] - begin < BLOCKS * DALI_BLOCK ? static_cast<int>(row[OUTPUTS] - begin) : BLOCKS * DALI_BLOCK;
     const double ratio = ratios[blockIdx.y];
-    if (threadIdx.x < BLOCKS) {  // places are summed up in float32 within DALI's blocks
+    if (threadIdx.x < BLOCKS) {  // positions are accumulated in float32 within DALI's blocks
         const double start = static_cast<double>(begin + threadIdx.x * DALI_BLOCK) * ratio;
         const float step = static_cast<float>(ratio);
         float place = static_cast<float>(start - floor(start));
@@ -271,7 +271,7 @@ __global__ void __launch_bounds__(256) as_dali(const In* data, const long long* 
     const int last = (frames - 1) / DALI_BLOCK * DALI_BLOCK;
     const long long end = static_cast<long long>(floor(static_cast<double>(begin + last) * ratio)) +
                           static_cast<long long>(ceilf(places[frames - 1])) + lobes;
-    long long span = end - from;  // where a block ends beyond the next one's first inputs, its last ones count
+    long long span = end - from;  // if a block extends beyond the next one's first inputs, its last inputs count
     for (int f = DALI_BLOCK - 1; f < frames - 1; f += DALI_BLOCK) {
         const long long other = static_cast<long long>(floor(static_cast<double>(begin + f / DALI_BLOCK * DALI_BLOCK) * ratio)) +
                                 static_cast<long long>(ceilf(places[f])) + lobes - from;

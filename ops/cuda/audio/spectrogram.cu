@@ -1,5 +1,5 @@
-// Short-time Fourier transforms (ops/audio/spectrogram.py). Two windows make one complex signal; a block transforms
-// `pairs` of them in place, decimating in frequency, and leaves frequency k at place[k].
+// Short-time Fourier transforms (ops/audio/spectrogram.py). Two windows form one complex signal; a block transforms
+// `pairs` of these in place, by decimation in frequency, and leaves frequency k at place[k].
 
 enum { LARGEST_RADIX = 13, SHARED = 2048, MOST_PAIRS = 4 };
 
@@ -7,7 +7,7 @@ __device__ inline float2 times(float2 a, float2 b) { return make_float2(a.x * b.
 __device__ inline float2 plus(float2 a, float2 b) { return make_float2(a.x + b.x, a.y + b.y); }
 __device__ inline float2 minus(float2 a, float2 b) { return make_float2(a.x - b.x, a.y - b.y); }
 
-// The transform of four numbers, in place.
+// Transform four numbers in place.
 __device__ inline void four(float2& x0, float2& x1, float2& x2, float2& x3) {
     const float2 a = plus(x0, x2), b = minus(x0, x2), c = plus(x1, x3), d = minus(x1, x3);
     x0 = plus(a, c);
@@ -16,7 +16,7 @@ __device__ inline void four(float2& x0, float2& x1, float2& x2, float2& x3) {
     x3 = make_float2(b.x - d.y, b.y + d.x);
 }
 
-// A block's numbers. In shared memory there is a gap after every eight: without them, threads whose numbers are eight
+// Numbers of a block. In shared memory there is a gap after every eight: without it, threads whose numbers are eight
 // apart would wait for the same banks.
 template <bool FITS>
 struct Numbers {
@@ -25,7 +25,7 @@ struct Numbers {
     __device__ float2& operator[](int i) const { return first[FITS ? i + (i >> 3) : i]; }
 };
 
-// The transform of the `radix` numbers `step` apart from `at` on; all but the first are turned by `turns` then.
+// Transform the `radix` numbers that are `step` apart from `at` on; then multiply all but the first by `turns`.
 template <bool FITS>
 __device__ inline void butterfly(Numbers<FITS> all, int at, int step, int radix, const float2* roots,
                                  const float2* turns) {
@@ -100,16 +100,17 @@ struct Signal {
     }
 };
 
-// Of one of two windows that made one complex signal: `a` and `b` at a frequency and at its negative.
+// Return the power of one of two windows that formed one complex signal; `a` and `b`: its values at a frequency and at
+// the negative frequency.
 __device__ inline float power(float2 a, float2 b, int half) {
     const float re = half ? a.y + b.y : a.x + b.x, im = half ? a.x - b.x : a.y - b.y;
     return 0.25f * (re * re + im * im);
 }
 
-// What becomes of the spectra of a block where MEL: sums of runs of them (filter_bank of features.cu), and, unless
+// Steps after the spectra of a block if MEL: sums of runs of frequencies (as filter_bank of features.cu) and, unless
 // `factor` is 0, their decibels.
 struct Bands {
-    const int* filters;  // [bands][3] first frequency, how many, first weight
+    const int* filters;  // [bands][3]: first frequency, number of frequencies, index of the first weight
     const float* weights;
     int bands;
     float scale, factor, least;
@@ -123,7 +124,7 @@ struct Bands {
     }
 };
 
-// grid (groups of windows, samples). `scratch` holds a transform for each block where they do not fit into SHARED.
+// grid (groups of windows, samples). `scratch` holds one transform per block if it does not fit into SHARED.
 template <typename In, bool FITS, bool MEL>
 __global__ void spectrogram(const In* data, const long long* base, const int* lengths, const int* frames,
                             const float* window, const int* radices, const float2* roots, const float2* twiddles,
@@ -133,7 +134,8 @@ __global__ void spectrogram(const In* data, const long long* base, const int* le
                             const float* weights, int bands, float loudness, float factor, float least) {
     __shared__ float2 shared[FITS ? SHARED + SHARED / 8 : 1];
     __shared__ double partial[2 * MOST_PAIRS][32];
-    __shared__ int sounds[2 * MOST_PAIRS];  // windows that are not silent: two share a transform, and its rounding
+    // flags of windows that are not silent: two windows share a transform, and its rounding errors
+    __shared__ int sounds[2 * MOST_PAIRS];
     __shared__ float powers[MEL ? SHARED + 2 * MOST_PAIRS : 1];  // bins of one window after the other
     const int sample = blockIdx.y, count = frames[sample], bins = size / 2 + 1;
     const Signal<In> signal = {data + base[sample], lengths[sample], reflect, scale};
@@ -208,7 +210,7 @@ __global__ void spectrogram(const In* data, const long long* base, const int* le
             length = part;
             __syncthreads();
         }
-        // Neighbouring threads write neighbouring places.
+        // Neighbouring threads write to neighbouring positions.
         if (MEL) {
             for (int i = threadIdx.x; i < pairs * bins; i += blockDim.x) {
                 const int pair = by_bins(i), k = i - pair * bins;

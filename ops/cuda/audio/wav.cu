@@ -1,10 +1,10 @@
-// Plain numbers of audio files to signals (ops/audio/decoders.py; wav_cpu.py says the same for the CPU). grid (tiles of
-// frames, samples): a thread makes one frame.
+// Uncompressed numbers of audio files to signals (ops/audio/decoders.py; wav_cpu.py implements the same for the CPU).
+// grid (tiles of frames, samples): a thread computes one frame.
 
 enum Field { START, FRAMES, CHANNELS, RATE, KIND, FIELDS };
 enum Kind { OTHER, U8, S16, S24, S32, F32, F64 };
 
-// An integer, as the high bits of 32. The bytes may lie anywhere.
+// Return an integer in the high bits of 32. The bytes may have any alignment.
 __device__ inline int bits(const unsigned char* at, long long kind) {
     unsigned value = at[0];
     if (kind == U8) return static_cast<int>((value - 128u) << 24);
