@@ -1,6 +1,6 @@
 """Choose the rows of score files to keep: one of each cluster of duplicates. `dali-run dedupe` calls it.
 
-One column of hashes is held at a time (8 bytes a row, 20 more while they are compared), and the keys of 2 million
+One column of hashes is held at a time (8 bytes a row, 20 more while they are compared), and the keys of 4 million
 clusters: keys are read to find those that are not unique, then as often as needed to choose the rows of all clusters,
 and to write the list.
 """
@@ -31,7 +31,7 @@ EXACT, NEAR = "content_hash", "phash"
 """Columns that are used if none is named."""
 _PENDING = 1 << 20
 """Rows of clusters that are held before all but the best of each are let go."""
-_CLUSTERS = 1 << 21
+_CLUSTERS = 1 << 22
 """Clusters whose best rows are looked for in one pass over the keys, which are held meanwhile."""
 
 
@@ -222,9 +222,12 @@ def _best_rows(files: list[ScoreFile], options: DedupeOptions, roots: I32, sizes
 
 def _first_of_each(table: Any) -> Any:
     """The row of each cluster with the largest value and, of those, the smallest key."""
-    table = table.sort_by([("cluster", "ascending"), ("value", "descending"), ("key", "ascending")])
-    clusters = table.column("cluster").to_numpy()
-    return table.take(np.flatnonzero(np.diff(clusters, prepend=-1))).combine_chunks()
+    import pyarrow.compute as pc
+
+    by = [("cluster", "ascending"), ("value", "descending"), ("key", "ascending")]
+    order = pc.sort_indices(table, sort_keys=by).to_numpy()
+    clusters = table.column("cluster").to_numpy()[order]
+    return table.take(order[np.flatnonzero(np.diff(clusters, prepend=-1))]).combine_chunks()
 
 
 def write_keys(found: Duplicates, out: Path) -> None:

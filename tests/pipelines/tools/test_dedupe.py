@@ -300,7 +300,7 @@ print(before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 @long_only
 def test_a_row_costs_28_bytes_while_hashes_are_compared(tmp_path: Path) -> None:
-    """And the keys of clusters no more than two million of them take."""
+    """And the keys of clusters no more than four million of them take."""
     peaks = []
     for n in (1_000_000, 16_000_000):
         (tmp_path / str(n)).mkdir()
