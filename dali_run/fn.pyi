@@ -4866,6 +4866,41 @@ class readers:
         ...
 
     @staticmethod
+    def litdata(
+        *,
+        path: str | Sequence[str],
+        columns: str | Sequence[str],
+        random_shuffle: bool = ...,
+        initial_fill: int = ...,
+        num_shards: int = ...,
+        shard_id: int = ...,
+        stick_to_shard: bool = ...,
+        pad_last_batch: bool = ...,
+        shuffle_after_epoch: bool = ...,
+        shuffle_after_epoch_seed: int = ...,
+        shuffle: Literal['none', 'window', 'full'] | None = ...,
+        skip: int = ...,
+        limit: int | None = ...,
+        split: Any = ...,
+        use: str | None = ...,
+        prefetch_queue_depth: int = ...,
+        lazy_init: bool = ...,
+        read_ahead: bool = ...,
+        dont_use_mmap: bool = ...,
+        skip_cached_images: bool = ...,
+        tensor_init_bytes: int = ...,
+        join: Any = ...,
+        key: str | None = ...,
+        device: Literal['cpu'] | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> Any:
+        """Read fields of litData's chunks, by their index.json. Chunks must be neither compressed nor encrypted."""
+        ...
+
+    @staticmethod
     def lmdb(
         *,
         path: str | Sequence[str],
@@ -4901,6 +4936,41 @@ class readers:
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> Any:
         """Read the records of LMDB databases, in the order of their keys."""
+        ...
+
+    @staticmethod
+    def mds(
+        *,
+        path: str | Sequence[str],
+        columns: str | Sequence[str],
+        random_shuffle: bool = ...,
+        initial_fill: int = ...,
+        num_shards: int = ...,
+        shard_id: int = ...,
+        stick_to_shard: bool = ...,
+        pad_last_batch: bool = ...,
+        shuffle_after_epoch: bool = ...,
+        shuffle_after_epoch_seed: int = ...,
+        shuffle: Literal['none', 'window', 'full'] | None = ...,
+        skip: int = ...,
+        limit: int | None = ...,
+        split: Any = ...,
+        use: str | None = ...,
+        prefetch_queue_depth: int = ...,
+        lazy_init: bool = ...,
+        read_ahead: bool = ...,
+        dont_use_mmap: bool = ...,
+        skip_cached_images: bool = ...,
+        tensor_init_bytes: int = ...,
+        join: Any = ...,
+        key: str | None = ...,
+        device: Literal['cpu'] | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> Any:
+        """Read columns of MDS data sets (MosaicML's streaming), by their index.json. Shards must not be compressed."""
         ...
 
     @staticmethod

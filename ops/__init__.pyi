@@ -4980,6 +4980,43 @@ class _readers:
         ) -> None: ...
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
 
+    class Litdata:
+        """Read fields of litData's chunks, by their index.json. Chunks must be neither compressed nor encrypted."""
+
+        def __init__(
+            self,
+            *,
+            random_shuffle: bool = ...,
+            initial_fill: int = ...,
+            num_shards: int = ...,
+            shard_id: int = ...,
+            stick_to_shard: bool = ...,
+            pad_last_batch: bool = ...,
+            shuffle_after_epoch: bool = ...,
+            shuffle_after_epoch_seed: int = ...,
+            shuffle: Literal['none', 'window', 'full'] | None = ...,
+            skip: int = ...,
+            limit: int | None = ...,
+            split: Any = ...,
+            use: str | None = ...,
+            prefetch_queue_depth: int = ...,
+            lazy_init: bool = ...,
+            read_ahead: bool = ...,
+            dont_use_mmap: bool = ...,
+            skip_cached_images: bool = ...,
+            tensor_init_bytes: int = ...,
+            join: Any = ...,
+            path: str | Sequence[str] = ...,
+            columns: str | Sequence[str] = ...,
+            key: str | None = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
+
     class Lmdb:
         """Read the records of LMDB databases, in the order of their keys."""
 
@@ -5048,6 +5085,43 @@ class _readers:
             join: Any = ...,
             path: str | Sequence[str] = ...,
             index_path: str | Sequence[str] | None = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
+
+    class Mds:
+        """Read columns of MDS data sets (MosaicML's streaming), by their index.json. Shards must not be compressed."""
+
+        def __init__(
+            self,
+            *,
+            random_shuffle: bool = ...,
+            initial_fill: int = ...,
+            num_shards: int = ...,
+            shard_id: int = ...,
+            stick_to_shard: bool = ...,
+            pad_last_batch: bool = ...,
+            shuffle_after_epoch: bool = ...,
+            shuffle_after_epoch_seed: int = ...,
+            shuffle: Literal['none', 'window', 'full'] | None = ...,
+            skip: int = ...,
+            limit: int | None = ...,
+            split: Any = ...,
+            use: str | None = ...,
+            prefetch_queue_depth: int = ...,
+            lazy_init: bool = ...,
+            read_ahead: bool = ...,
+            dont_use_mmap: bool = ...,
+            skip_cached_images: bool = ...,
+            tensor_init_bytes: int = ...,
+            join: Any = ...,
+            path: str | Sequence[str] = ...,
+            columns: str | Sequence[str] = ...,
+            key: str | None = ...,
             device: str | None = ...,
             name: str | None = ...,
             seed: int | None = ...,

@@ -430,8 +430,10 @@ class Writer:
     """Packages that make the format's bytes: a job that was started with one version of them does not resume with
     another."""
 
-    def __init_subclass__(cls, name: str = "", suffix: str = "") -> None:
+    def __init_subclass__(cls, name: str = "", suffix: str = "", abstract: bool = False) -> None:
         dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+        if abstract:
+            return
         if not name:
             raise TypeError(f"{cls.__name__} needs a name: class {cls.__name__}(Writer, name=..., suffix=...)")
         cls.name, cls.suffix = name, suffix

@@ -3204,6 +3204,43 @@ class readers:
             seed: int | None = ...,
         ) -> None: ...
 
+    class Litdata(Reader):
+        """Read fields of litData's chunks, by their index.json. Chunks must be neither compressed nor encrypted."""
+
+        def __init__(
+            self,
+            max_batch_size: int | None = ...,
+            name: str | None = ...,
+            device: Device | str | None = ...,
+            num_inputs: int | None = ...,
+            *,
+            path: str | Sequence[str],
+            columns: str | Sequence[str],
+            random_shuffle: builtins.bool = ...,
+            initial_fill: int = ...,
+            num_shards: int = ...,
+            shard_id: int = ...,
+            stick_to_shard: builtins.bool = ...,
+            pad_last_batch: builtins.bool = ...,
+            shuffle_after_epoch: builtins.bool = ...,
+            shuffle_after_epoch_seed: int = ...,
+            shuffle: Literal['none', 'window', 'full'] | None = ...,
+            skip: int = ...,
+            limit: int | None = ...,
+            split: Any = ...,
+            use: str | None = ...,
+            prefetch_queue_depth: int = ...,
+            lazy_init: builtins.bool = ...,
+            read_ahead: builtins.bool = ...,
+            dont_use_mmap: builtins.bool = ...,
+            skip_cached_images: builtins.bool = ...,
+            tensor_init_bytes: int = ...,
+            join: Any = ...,
+            key: str | None = ...,
+            enable_checkpointing: builtins.bool = ...,
+            seed: int | None = ...,
+        ) -> None: ...
+
     class Lmdb(Reader):
         """Read the records of LMDB databases, in the order of their keys."""
 
@@ -3276,6 +3313,43 @@ class readers:
             tensor_init_bytes: int = ...,
             join: Any = ...,
             index_path: str | Sequence[str] | None = ...,
+            enable_checkpointing: builtins.bool = ...,
+            seed: int | None = ...,
+        ) -> None: ...
+
+    class Mds(Reader):
+        """Read columns of MDS data sets (MosaicML's streaming), by their index.json. Shards must not be compressed."""
+
+        def __init__(
+            self,
+            max_batch_size: int | None = ...,
+            name: str | None = ...,
+            device: Device | str | None = ...,
+            num_inputs: int | None = ...,
+            *,
+            path: str | Sequence[str],
+            columns: str | Sequence[str],
+            random_shuffle: builtins.bool = ...,
+            initial_fill: int = ...,
+            num_shards: int = ...,
+            shard_id: int = ...,
+            stick_to_shard: builtins.bool = ...,
+            pad_last_batch: builtins.bool = ...,
+            shuffle_after_epoch: builtins.bool = ...,
+            shuffle_after_epoch_seed: int = ...,
+            shuffle: Literal['none', 'window', 'full'] | None = ...,
+            skip: int = ...,
+            limit: int | None = ...,
+            split: Any = ...,
+            use: str | None = ...,
+            prefetch_queue_depth: int = ...,
+            lazy_init: builtins.bool = ...,
+            read_ahead: builtins.bool = ...,
+            dont_use_mmap: builtins.bool = ...,
+            skip_cached_images: builtins.bool = ...,
+            tensor_init_bytes: int = ...,
+            join: Any = ...,
+            key: str | None = ...,
             enable_checkpointing: builtins.bool = ...,
             seed: int | None = ...,
         ) -> None: ...

@@ -33,8 +33,10 @@ TEST = "as_wanted"
 """The name of the step that looks at pictures, whether they are to be."""
 _SUFFIXES = {"jpeg": "jpg", "png": "png", "webp": "webp"}
 
-_TYPED = ("parquet",)
+_TYPED = ("parquet", "mds", "litdata")
 """Containers whose columns are texts or bytes."""
+_DALI_NAMES = {"float32": "FLOAT"}
+"""DALI's names of types that are not NumPy's in capitals."""
 _IN_FILE_NAMES = ("webdataset", "files", "numpy")
 """Containers in which names of fields are part of files' names."""
 
@@ -126,6 +128,8 @@ def conversion(
         if f in found.arrays:
             graph.append({"op": "decoders.numpy", **step})
             kind = "numbers"
+        if f in found.casts:
+            graph.append({"op": "cast", "dtype": _DALI_NAMES.get(found.casts[f], found.casts[f].upper()), **step})
         if f in found.whole:
             graph.append({"op": "cast", "dtype": "INT64", **step})
         is_text = f in found.text and wanted.to in _TYPED
@@ -151,7 +155,7 @@ def conversion(
         options.setdefault("key", found.key or next(k for k in (*KEYS, "") if k not in fields))
     if wanted.to == "recordio" and found.named:
         note("recordio has no room for the samples' keys and for names of fields: samples are numbered")
-    if wanted.to == "parquet":
+    if wanted.to in _TYPED:
         options.setdefault("lists", [names[f] for f in found.lists])
         options.setdefault("key", found.key or next(k for k in (*KEYS, "") if k not in fields))
     shard = {k: v for k, v in (("samples", wanted.samples), ("bytes", wanted.bytes)) if v is not None}

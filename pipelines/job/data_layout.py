@@ -23,9 +23,11 @@ from ...readers.listing import lines_of
 from ...readers.mxnet import labels_of
 from ...readers.parquet.columns import ReadableColumn
 from ...readers.parquet.reader import columns_of
+from ...readers.streaming.kinds import index_at
 from ...writers.base import ENCODED, find_writer
 from ...writers.bytes import sidecar
 from ...writers.formats.extensions import KNOWN, alternatives
+from ...writers.formats.offset_table import Value
 from ...writers.shards.journal import read_journal
 from ...writers.shards.manifest import addition_files_of, output_files_of
 from ...writers.shards.mirror import state_of
@@ -71,6 +73,8 @@ class SourceLayout:
     """Fields of bytes that are whole numbers, written out."""
     arrays: tuple[str, ...] = ()
     """Fields of bytes that are .npy files, made of numbers by a writer of ours."""
+    casts: dict[str, str] = field(default_factory=dict)
+    """NumPy's names of the types of fields of numbers that a container stores in another type."""
     whole: tuple[str, ...] = ()
     """Fields of floats that are all whole numbers."""
     raw: tuple[str, ...] = ()
@@ -105,6 +109,8 @@ def _look(source: Path, columns: Sequence[str], in_part: bool) -> SourceLayout:
         return _lmdb([source])
     if (write := write_section(source)) is not None:
         return _ours(source, write, in_part)
+    if (streaming := _streaming(source)) is not None:
+        return streaming
     inside = sorted((e for e in _entries(source) if e.name[0] != "."), key=lambda e: e.name)
     names = [e.name for e in inside] if source.is_dir() else [source.name]
     root = source if source.is_dir() else source.parent
@@ -187,6 +193,40 @@ def _ours(source: Path, write: Mapping[str, Any], in_part: bool) -> SourceLayout
     for f in found.fields:
         if (extension := fields.get(f, {}).get("extension")) and found.fields[f] == "bytes" and f not in found.arrays:
             found.extensions[f] = extension
+    return found
+
+
+def _streaming(folder: Path) -> SourceLayout | None:
+    """A folder with the index.json of MDS or litData; None for any other."""
+    found = index_at(str(folder)) if (folder / "index.json").is_file() else None
+    if found is None:
+        return None
+    reader, index = found
+    if not sum(index.samples):
+        raise SpecError(f"{folder}: the data set is empty")
+    text = [f.name for f in index.fields if f.encoding in ("str", "text")]
+    key = next((k for k in KEYS if k in text and len(index.fields) > 1), "")
+    kept = [f for f in index.fields if f.name != key]
+    step: dict[str, Any] = {"op": reader, "path": str(folder.absolute()), "columns": [f.name for f in kept]}
+    return SourceLayout(
+        {**step, "key": key} if key else step,
+        {f.name: "bytes" if f.kind == "bytes" else "numbers" for f in kept},
+        extensions={f.name: "txt" for f in kept if f.name in text and f.name not in KNOWN},
+        named=bool(key), key=key, text=tuple(f.name for f in kept if f.name in text),
+        lists=tuple(f.name for f in kept if f.kind == "array" and f.encoding != "numpy"),
+    )  # fmt: skip
+
+
+def _our_streaming(paths: list[Path], write: Mapping[str, Any]) -> SourceLayout:
+    """MDS and litData: numbers in litData have the type that they had before it, as the manifest says."""
+    found = _streaming(paths[0].parent)
+    if found is None:
+        raise SpecError(f"{paths[0].parent}: its index.json is missing, or is not what the manifest says")
+    schema = sidecar.read_json(paths[0].parent / "manifest.json").get("schema", {}).get("fields", {})
+    stored = {name: Value(*told) for name, told in schema.get("columns", {}).items()}
+    if write["writer"] == "litdata":
+        found.casts = {n: np.dtype(v.dtype).name for n, v in stored.items() if v.kind == "number" and n in found.fields}
+    found.lists = tuple(n for n, v in stored.items() if v.kind == "array" and v.ndim == 1 and n in found.fields)
     return found
 
 
@@ -284,6 +324,8 @@ _OF_OURS: dict[str, Callable[[list[Path], Mapping[str, Any]], SourceLayout]] = {
     "webdataset": _our_archives,
     "files": _our_files,
     "parquet": lambda paths, _: _parquet(paths, ()),
+    "mds": _our_streaming,
+    "litdata": _our_streaming,
 }
 """How the outputs of our writers are looked at."""
 

@@ -34,6 +34,7 @@ from ...readers.file import MEDIA_FILTERS, VIDEO_FILTERS
 from ...readers.parquet.reader import columns_of
 from ...readers.records.message import message_fields
 from ...readers.records.varint import varint
+from ...readers.streaming.kinds import index_at
 from ...writers.bytes import sidecar
 from ..plugins import load_operators
 from ..show.pictures import FRAME_SIDE, FRAMES, as_picture, contact_sheet
@@ -237,12 +238,14 @@ def _output(target: Path, in_part: bool) -> DataSet:
     paths = [target / n for n in names if not n.endswith((".idx", ".jsonl"))]
     paths = [p for p in paths if p.exists()] if in_part else paths
     databases = [p.parent for p in paths if p.name == "data.mdb"]
-    data_set = _lmdb(databases) if databases else _shards(paths)
+    data_set = _lmdb(databases) if databases else _streaming(target) or _shards(paths)
     return DataSet(f"{data_set.kind}, written by dali-run", count, data_set.records)
 
 
 def _folder(target: Path) -> DataSet:
     """Return the records of a folder, which may hold a million files: no system call and no object per file."""
+    if (streaming := _streaming(target)) is not None:
+        return streaming
     with os.scandir(target) as entries:
         inside = sorted((e for e in entries if e.name[0] != "."), key=lambda e: e.name)
     for kind in _CONTAINERS:
@@ -257,6 +260,24 @@ def _folder(target: Path) -> DataSet:
         arguments = {"file_root": str(target), "file_filters": filters}
         return read_through("folders of files", "readers.file", arguments, _file_fields)
     return _files([e.name for e in inside if e.is_file()], target)
+
+
+def _streaming(folder: Path) -> DataSet | None:
+    """Return the records that the index.json of MDS or litData in ``folder`` lists; None if there is none."""
+    found = index_at(str(folder)) if (folder / "index.json").is_file() else None
+    if found is None:
+        return None
+    reader, index = found
+    fields = [f for f in index.fields if f.name != "key"] or list(index.fields)
+    names = [f.name for f in fields]
+    key = "key" if len(names) < len(index.fields) else None
+
+    def taken_apart(outputs: list[Any]) -> dict[str, Any]:
+        return {f.name: v.tobytes() if f.kind == "bytes" else v.item() if f.kind == "number" else v
+                for f, v in zip(fields, outputs, strict=True)}  # fmt: skip
+
+    kind = "MDS" if reader == "readers.mds" else "litData"
+    return read_through(kind, reader, {"path": str(folder), "columns": names, "key": key}, taken_apart)
 
 
 def _shards(paths: list[Path]) -> DataSet:

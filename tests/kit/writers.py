@@ -148,6 +148,9 @@ JOBS: dict[str, Job] = {
     "numpy_bytes": Job("numpy", samples=None, bytes=300, fields=("label", "tensor")),
     "files": Job("files"),
     "recordio": Job("recordio", fields=("image", "label")),
+    "mds": Job("mds"),
+    "mds_bytes": Job("mds", samples=None, bytes=20000, known_total=False),
+    "litdata": Job("litdata"),
     "one_shard": Job("tfrecord", samples=None),
 }
 

@@ -28,7 +28,7 @@ from dali_run.pipelines.job.data_layout import PEEK_BYTES, find_data, first_reco
 from dali_run.pipelines.job.retry import retry_failed
 from dali_run.pipelines.job.run import FAILED, run_job
 from dali_run.pipelines.show.terminal import report_view
-from dali_run.pipelines.tools.datasets import Record, open_data, read_through
+from dali_run.pipelines.tools.datasets import Record, inspect_data, open_data, read_through
 from dali_run.readers.fetch import bus_errors
 from dali_run.writers.shards.output import Output
 from dali_run.writers.shards.verify import verify
@@ -243,6 +243,25 @@ def test_chains_of_conversions_end_in_what_they_began_with(
             ended = [(key.removesuffix(".jpg").replace("_", "."), f) if source is pictures else (key, f)
                      for key, f in contents(at)]  # fmt: skip
             assert sorted(ended, key=str) == sorted(stems, key=str), chain
+
+
+@pytest.mark.parametrize("source", [f for f in FORMATS if f != "recordio"])
+def test_streaming_formats_keep_everything(rich: Path, tmp_path: Path, source: str) -> None:
+    """MDS and litData between two other formats: keys, fields, types and bytes; `inspect` shows what they hold."""
+    convert(rich, tmp_path / "0", ConvertOptions(source, samples=3))
+    begun, at = contents(tmp_path / "0"), tmp_path / "0"
+    for k, to in enumerate(("mds", "litdata", "mds", source), 1):
+        last, at = at, tmp_path / str(k)
+        result = convert(last, at, ConvertOptions(to, samples=3 if k % 2 else None, bytes=None if k % 2 else "900"))
+        assert result.exit_code == 0, (to, result.message)
+        assert verify(at).sound
+        if to != source:
+            shown = inspect_data(at, 3)
+            assert (shown["records"], len(shown["samples"][0]["fields"])) == (7, len(begun[0][1]))
+    assert contents(at) == begun
+    (tmp_path / "3/manifest.json").unlink()
+    (tmp_path / "3/journal.jsonl").unlink()
+    assert [key for key, _ in contents(tmp_path / "3")] == [key for key, _ in begun]  # by its index alone
 
 
 def test_labels_are_numbers_again_behind_a_tar(converted: dict[str, Path], tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_errors_of_other_threads(tmp_path: Path, name: str, monkeypatch: pytest.
     assert inject(name, tmp_path, errno.EIO, False, 3) > 10
 
 
-@pytest.mark.parametrize("name", ["lmdb", "webdataset", "numpy", "recordio", "files", "tfrecord_both", PARQUET_CARD])
+@pytest.mark.parametrize("name", ["lmdb", "webdataset", "numpy", "recordio", "files", "mds_bytes", PARQUET_CARD])
 @pytest.mark.parametrize("code", [errno.EIO, errno.EROFS])
 def test_errors_for_every_writer(tmp_path: Path, name: str, code: int) -> None:
     assert inject(name, tmp_path, code, code == errno.EROFS, 13 if name != "files" else 53) >= 6

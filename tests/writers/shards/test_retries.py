@@ -23,7 +23,7 @@ def rejected(path: Path) -> list[int]:
     return [json.loads(line)["position"] for line in (path / "rejects.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("name", ["tfrecord", "lmdb", "webdataset_bytes", "numpy", "files", "recordio", PARQUET])
+@pytest.mark.parametrize("name", ["tfrecord", "lmdb", "webdataset_bytes", "numpy", "files", "litdata", PARQUET])
 def test_repaired_samples_are_added(tmp_path: Path, name: str) -> None:
     job = JOBS[name]
     job.run(tmp_path)

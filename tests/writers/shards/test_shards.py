@@ -98,7 +98,10 @@ def test_unknown_totals_leave_the_count_out(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.glob("*.tfrecord")) == [f"train-{k:05d}.tfrecord" for k in range(4)]
 
 
-@pytest.mark.parametrize("writer", ["tfrecord", "lmdb", "webdataset", "numpy", "files", "recordio", PARQUET])
+ALL_WRITERS = ["tfrecord", "lmdb", "webdataset", "numpy", "files", "recordio", "mds", "litdata"]
+
+
+@pytest.mark.parametrize("writer", [*ALL_WRITERS, PARQUET])
 def test_empty_data_sets_and_empty_shards(tmp_path: Path, writer: str) -> None:
     fields = ("label",) if writer == "numpy" else ("image", "label")
     Job(writer, total=0, fields=fields).run(tmp_path / "none")

@@ -1,0 +1,1 @@
+"""Readers of the shards of streaming libraries: MosaicML's MDS and litData's chunks."""

@@ -1,0 +1,252 @@
+"""Records of shards that begin with a table of offsets (uint32): what readers of MDS and litData build on.
+
+A record is the sizes of its values (uint32), those of constant size left out in MDS, then the values.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...ops.base import nearest
+from ...ops.batch import Batch, Origin
+from ...ops.context import Context
+from ...ops.errors import JobError, SpecError
+from ...ops.storage.inventory import InventoryEntries
+from ..fetch.extents import MAX_RECORD, Groups, Mapped, expand, one_or_more, payload, short_names
+from ..fetch.remote import local_copy
+
+I64 = npt.NDArray[np.int64]
+Good = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One value of every record, and how it is read."""
+
+    name: str
+    encoding: str
+    """The format's name of the encoding."""
+    kind: str
+    """``bytes``, ``number`` or ``array``."""
+    dtype: str = "uint8"
+    """NumPy's name of the type of numbers and arrays; empty if each array says it."""
+    size: int | None = None
+    """Bytes of a value, if they have no entry among the sizes."""
+    shape: tuple[int, ...] | None = None
+    """Shape of arrays that do not store it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayHeads:
+    """Types, shapes and sizes of heads of some arrays; parallel arrays."""
+
+    dtype: npt.NDArray[np.object_]
+    """NumPy's names of their types; empty for types that are unknown."""
+    shapes: I64
+    """[N, ndim]; -1 for an array of another number of dimensions."""
+    sizes: I64
+    """Bytes before the elements."""
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """The index.json of one data set."""
+
+    path: str
+    files: tuple[str, ...]
+    """Paths of the shards."""
+    samples: tuple[int, ...]
+    """Records of each shard."""
+    fields: tuple[Field, ...]
+
+
+def read_index(path: str) -> tuple[str, Any]:
+    """Return the path of the index.json that ``path`` (a folder, or the file) means, and its content. Raises
+    JobError."""
+    place = path if path.endswith(".json") else f"{path.rstrip('/')}/index.json"
+    try:
+        return place, json.loads(Path(local_copy(place)).read_bytes())
+    except OSError as e:
+        raise JobError(f"{place} cannot be read: {e.strerror}") from None
+    except (ValueError, RecursionError) as e:
+        raise JobError(f"{place}: is not JSON: {e}") from None
+
+
+def shard_path(index: str, name: Any) -> str:
+    """Return the path of a shard. Raises JobError if its name leads out of the folder of the index."""
+    parts = name.split("/") if isinstance(name, str) else [""]
+    if "\0" in str(name) or any(part in ("", ".", "..") for part in parts):
+        raise JobError(f"{index}: {name!r} is not the name of a file in its folder")
+    return f"{index.rpartition('/')[0] or '.'}/{name}"
+
+
+class IndexedRecords:
+    """The records of all shards of some indexes, by number."""
+
+    def __init__(self, indexes: Sequence[Index], columns: Sequence[str], key: str | None, heads: Any) -> None:
+        """``heads(field, data, at, ndim)`` gives the `ArrayHeads` of arrays at offsets ``at``; with ``ndim`` -1, the
+        first array decides. Raises SpecError for columns that are not there, JobError for damaged tables."""
+        first = indexes[0]
+        for other in indexes:
+            if other.fields != first.fields:
+                raise JobError(f"{other.path}: has other columns than {first.path}")
+        self._fields, self._heads = first.fields, heads
+        names = [f.name for f in first.fields]
+        for name in (*columns, *([key] if key else [])):
+            if name not in names:
+                raise SpecError(f"{first.path}: has no column {name!r}{nearest(name, names)}; its columns: "
+                                f"{', '.join(names)}")  # fmt: skip
+        self._columns = [names.index(c) for c in columns]
+        self._key = names.index(key) if key else -1
+        paths = [p for index in indexes for p in index.files]
+        self._mapped = Mapped(paths) if paths else None
+        counts = [n for index in indexes for n in index.samples]
+        self._files = Groups(np.array(counts, np.int64))
+        self.groups: I64 | None = self._files.counts
+        self._names = short_names(paths) if paths else []
+        tables = [self._table(i, n) for i, n in enumerate(counts)]
+        self._starts: I64 = np.concatenate([t[:-1] for t in tables]) if tables else np.empty(0, np.int64)
+        self._ends: I64 = np.concatenate([t[1:] for t in tables]) if tables else np.empty(0, np.int64)
+        self._variable = [k for k, f in enumerate(self._fields) if f.size is None]
+        self._models = {k: self._model(k) for k in self._columns if self._fields[k].kind == "array"}
+
+    def _table(self, i: int, n: int) -> I64:
+        """Offsets of the records of file ``i``, and the end of the last one, in the mapped bytes."""
+        assert self._mapped is not None
+        path, at, size = self._mapped.paths[i], int(self._mapped.starts[i]), int(self._mapped.sizes[i])
+        head = self._mapped.data[at : at + min(size, 8 + 4 * n)]
+        if len(head) < 8 + 4 * n or int(head[:4].view("<u4")[0]) != n:
+            raise JobError(f"{path}: does not begin with the table of offsets of {n} records that its index promises")
+        table: I64 = head[4:].view("<u4").astype(np.int64)
+        if (np.diff(table) < 0).any() or (n and (table[0] < 8 + 4 * n or table[-1] > size)):
+            raise JobError(f"{path}: its table of offsets points out of the file")
+        return table + at
+
+    def _model(self, k: int) -> tuple[str, int]:
+        """Type and number of dimensions of the arrays of field ``k``: those of the first record."""
+        field = self._fields[k]
+        if not len(self):
+            return field.dtype or "uint8", 1
+        assert self._mapped is not None
+        at, _, _ = self._places(np.zeros(1, np.int64))
+        found = self._heads(field, self._mapped.data, at[:1, k], -1)
+        return str(found.dtype[0]) or "uint8", found.shapes.shape[1]
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def origin(self, index: int) -> Origin:
+        assert self._mapped is not None
+        file, record = self._files.locate(index)
+        (key,) = self.keys(np.array([index]))
+        place = int(self._starts[index] - self._mapped.starts[file])
+        return Origin(key.decode("utf-8", "backslashreplace"), self._mapped.paths[file], record, place)
+
+    def keys(self, index: I64) -> list[bytes]:
+        """The keys of some records, as `origin` gives them, in UTF-8."""
+        numbered = self._files.numbered(self._names, index)
+        if self._key < 0 or self._mapped is None:
+            return numbered
+        at, sizes, good = self._places(index)
+        data, k = self._mapped.data, self._key
+        return [
+            data[a : a + s].tobytes().decode("utf-8", "backslashreplace").encode() if yes and s else number
+            for number, yes, a, s in zip(numbered, good.tolist(), at[:, k].tolist(), sizes[:, k].tolist(), strict=True)
+        ]
+
+    def fingerprint(self) -> str:
+        return "" if self._mapped is None else self._mapped.fingerprint(self._names, self._starts, self._ends)
+
+    def inventory(self) -> InventoryEntries:
+        if self._mapped is None:
+            return InventoryEntries(b"", {}, np.empty(0, np.int64))
+        return self._mapped.inventory(self._names, self._files.counts, f"column {self._key}" if self._key >= 0 else "")
+
+    def close(self) -> None:
+        """The files stay mapped until the last batch that shows them is gone."""
+
+    def _places(self, index: I64) -> tuple[I64, I64, Good]:
+        """Offsets and sizes of all values of some records, [N, fields], and which records are sound."""
+        assert self._mapped is not None
+        data, starts, ends = self._mapped.data, self._starts[index], self._ends[index]
+        width = 4 * len(self._variable)
+        good = ends - starts >= width
+        heads = np.where(good, starts, 0)[:, None] + np.arange(width)
+        sizes = np.empty((len(index), len(self._fields)), np.int64)
+        if width:
+            sizes[:, self._variable] = np.ascontiguousarray(data[heads]).view("<u4")
+        for k, field in enumerate(self._fields):
+            if field.size is not None:
+                sizes[:, k] = field.size
+        at = (starts + width)[:, None] + np.cumsum(sizes, axis=1) - sizes
+        good &= at[:, -1] + sizes[:, -1] == ends
+        return np.where(good[:, None], at, 0), np.where(good[:, None], sizes, 0), good
+
+    def fetch(self, ctx: Context) -> tuple[Batch, ...]:
+        assert self._mapped is not None
+        index = ctx.samples.index
+        gone = self._mapped.truncated(self._starts[index])
+        at, sizes, good = self._places(index)
+        for i in np.flatnonzero(~good | gone).tolist():
+            if gone[i]:
+                ctx.reject(i, "read_failed", "the shard was cut short while the job ran")
+            else:
+                ctx.reject(i, "corrupt_record", "the sizes of the record's values do not add up to its size")
+        good &= ~gone
+        return tuple(self._read(ctx, k, output, at[:, k], sizes[:, k], good) for output, k in enumerate(self._columns))
+
+    def _read(self, ctx: Context, k: int, output: int, at: I64, sizes: I64, good: Good) -> Batch:
+        assert self._mapped is not None
+        field, data = self._fields[k], self._mapped.data
+        if field.kind == "bytes":
+            for i in np.flatnonzero(sizes > MAX_RECORD).tolist():
+                ctx.reject(
+                    i, "too_large", f"{field.name!r} has {int(sizes[i])} bytes; at most {MAX_RECORD} are allowed"
+                )
+            return payload(ctx, data, at, np.where(sizes > MAX_RECORD, 0, sizes), output)
+        if field.kind == "number":
+            dtype = np.dtype(field.dtype)
+            right = good & (sizes == dtype.itemsize)
+            for i in np.flatnonzero(good & ~right).tolist():
+                ctx.reject(i, "corrupt_record", f"{field.name!r} has {int(sizes[i])} bytes, not {dtype.itemsize}")
+            values = data[np.where(right, at, 0)[:, None] + np.arange(dtype.itemsize)]
+            return Batch.from_dense(np.ascontiguousarray(values).view(dtype), "", ctx.samples)
+        return self._arrays(ctx, k, at, sizes, good)
+
+    def _arrays(self, ctx: Context, k: int, at: I64, sizes: I64, good: Good) -> Batch:
+        from ..fetch.extents_cpu import copy_extents
+
+        assert self._mapped is not None
+        field, data, (name, ndim) = self._fields[k], self._mapped.data, self._models[k]
+        dtype, n = np.dtype(name), len(at)
+        found = self._heads(field, data, at, ndim)
+        shapes = found.shapes
+        if field.shape is None and field.encoding.startswith("no_header"):
+            shapes = (sizes // dtype.itemsize)[:, None]
+        right = good & (found.dtype == name) & (shapes >= 0).all(axis=1)
+        right &= found.sizes + np.prod(np.where(shapes < 0, 0, shapes), axis=1) * dtype.itemsize == sizes
+        for i in np.flatnonzero(good & ~right).tolist():
+            ctx.reject(i, "bad_shape", f"{field.name!r} is not an array of {name} with {ndim} dimensions, as that of "
+                       "the first record")  # fmt: skip
+        sizes = np.where(right, sizes - found.sizes, 0)
+        room = (sizes + 15) // 16 * 16
+        to = np.cumsum(room) - room
+        out = np.empty(int(room.sum()), np.uint8)
+        copy_extents(data, np.where(right, at + found.sizes, 0), sizes, out, to)
+        kept = np.where(right[:, None], shapes, 0).astype(np.int32).reshape(n, ndim)
+        return Batch(out.view(dtype), to // dtype.itemsize, kept, "", ctx.samples)
+
+
+def expanded(path: str | tuple[str, ...]) -> list[str]:
+    """Return the folders or index files that ``path`` names, patterns expanded. Raises JobError."""
+    return [
+        p for one in one_or_more(path) for p in (expand([one]) if any(c in one for c in "*?[") else [os.fspath(one)])
+    ]
