@@ -497,6 +497,8 @@ def type_name(tp: Any) -> str:
         return " or ".join(type_name(t) for t in get_args(tp) if t is not type(None))
     if origin is tuple:
         items = get_args(tp)
+        if get_origin(items[0]) is Literal:
+            return "a list of any of " + ", ".join(map(repr, get_args(items[0])))
         inner = type_name(items[0]).removeprefix("an ").removeprefix("a ")
         return f"a list of {inner}s" if items[-1] is ... else f"{len(items)} {inner}s"
     return _NAMES.get(tp, getattr(tp, "__name__", str(tp)))

@@ -10,8 +10,10 @@ import pytest
 from PIL import Image
 
 from dali_run.ops.base import Spec
+from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.errors import SpecError
 from dali_run.ops.types import DALIDataType
+from tests.kit.guarded import Guarded
 from tests.kit.operators import apply, batch_of, operator
 
 
@@ -85,6 +87,23 @@ def test_hashes_are_those_of_xxhash() -> None:
     assert [f"{h:016x}" for h in made] == list(XXH64.values())
     words, _ = apply(operator("content_hash"), batch_of([np.frombuffer(bytes(range(64)), "<f4").reshape(4, 4)]))
     assert f"{words.data[0]:016x}" == XXH64[64]
+
+
+def test_nothing_is_read_outside_of_the_bytes() -> None:
+    """Of files that end anywhere, and whose header has any byte: reading beyond them would end the process."""
+    random, file, room = np.random.default_rng(4), jpeg("RGB", quality=75), Guarded(1 << 12)
+    header = file.index(b"\xff\xda") + 4
+    loops = [operator(name) for name in ("jpeg_quality", "text_length", "content_hash")]
+    for turn in range(header + 300):
+        data = bytearray(file[:turn] if turn < header else file[:header])
+        for at in random.integers(2, header, 3) if turn >= header else ():
+            data[at] = random.choice([0, 1, 0xDB, 0xFF, random.integers(256)])
+        batch = Batch(room.put(bytes(data), at_end=True), np.zeros(1, np.int64), np.array([[len(data)]], np.int32), "",
+                      Samples.numbered(1))  # fmt: skip
+        for op in loops:
+            _, rejects = apply(op, batch)
+            assert not rejects
+        assert 0 <= int(apply(loops[0], batch)[0].data[0]) <= 100
 
 
 def test_what_is_refused() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dali_run.ops.base import Spec
+from dali_run.ops.base import Spec, parameter, type_name
 from dali_run.ops.batch import Batch
 from dali_run.ops.errors import SampleError, SpecError
 from dali_run.ops.scores.image_scores import SCORES
@@ -172,6 +172,7 @@ def test_what_is_refused() -> None:
     with pytest.raises(ValueError, match="'blur' is not one of 'phash'"):
         operator("image_scores", scores=["blur"])
     op = operator("image_scores", scores=["phash", "border"])
+    assert type_name(parameter(type(op), "scores").type).startswith("a list of any of 'phash', 'dhash', 'sharp")
     with pytest.raises(SpecError, match="takes uint8 images, got float"):
         op.infer(Spec((4, 4, 3), DALIDataType.FLOAT, "HWC"))
     with pytest.raises(SpecError, match="1 or 3 channels"):
