@@ -163,8 +163,8 @@ def _apply(images: Images, programs: Sequence[list[Done]], count: int, drawn: bo
 
 
 def _at_conversions(programs: Sequence[list[Done]]) -> tuple[Sequence[list[Done]], list[list[Done]]]:
-    """Return the steps before the first conversion and the remaining steps. Images that share a list of steps also
-    share the parts."""
+    """Split the steps of each image at its first conversion: the steps before it, and the steps from it on. Images that
+    share a list of steps also share its two parts."""
     if isinstance(programs, Resizes):
         return programs, []
     each = programs.each if isinstance(programs, Alike) else {id(p): p for p in programs}.values()

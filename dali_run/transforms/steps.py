@@ -160,8 +160,8 @@ def _rotation(step: Done, shape: Shape) -> tuple[int, tuple[float, ...]]:
 
 
 def table(programs: Sequence[Sequence[tuple[int, tuple[float, ...]]]]) -> tuple[Any, Any]:
-    """Return the encoded steps of N images as arrays: codes int32[N, K] and numbers float64[N, K, WIDTH]. Code 0 is no
-    step."""
+    """Return the encoded steps of N images as arrays: codes int32[N, K] and numbers float64[N, K, WIDTH]. Code 0 means
+    that no step follows."""
     longest = max(map(len, programs), default=0)
     codes = np.zeros((len(programs), longest), np.int32)
     numbers = np.zeros((len(programs), longest, WIDTH))
