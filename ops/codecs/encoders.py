@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
-from PIL import features
 
 from ..base import Arg, Operator, Spec, Stage
 from ..batch import Batch
@@ -19,6 +18,13 @@ Format = Literal["jpeg", "png", "webp", "avif"]
 LONGEST_SIDE = {"jpeg": 65500, "png": 1 << 24, "webp": 16383, "avif": 32768}
 """Maximum pixels of a side for each format (jpeg, avif: limits of libjpeg and libavif)."""
 CHANNELS = {"jpeg": (1, 3), "png": (1, 2, 3, 4), "webp": (1, 3, 4), "avif": (1, 3, 4)}
+
+
+def _has_avif() -> bool:
+    """Return whether the installed Pillow can encode AVIF. Pillow is imported here: other specs are checked without."""
+    from PIL import features
+
+    return bool(features.check("avif"))
 
 
 class EncodeImage(Operator, name="encoders.image"):
@@ -60,7 +66,7 @@ class EncodeImage(Operator, name="encoders.image"):
         ):
             if self.is_set(name) and self.format not in of:
                 raise SpecError(f"argument {name!r} means nothing for {self.format}; it belongs to {' and '.join(of)}")
-        if self.format == "avif" and not features.check("avif"):
+        if self.format == "avif" and not _has_avif():
             raise SpecError("avif needs Pillow 11.3 or newer, built with libavif: pip install 'pillow>=11.3'")
         if self.fast_dct and self.optimize:
             raise SpecError("fast_dct saves time and optimize costs time; give only one")
