@@ -5130,6 +5130,42 @@ class _readers:
         ) -> None: ...
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
 
+    class Mix:
+        """Read several data sets as one, in proportion to their weights."""
+
+        def __init__(
+            self,
+            *,
+            random_shuffle: bool = ...,
+            initial_fill: int = ...,
+            num_shards: int = ...,
+            shard_id: int = ...,
+            stick_to_shard: bool = ...,
+            pad_last_batch: bool = ...,
+            shuffle_after_epoch: bool = ...,
+            shuffle_after_epoch_seed: int = ...,
+            shuffle: Literal['none', 'window', 'full'] | None = ...,
+            skip: int = ...,
+            limit: int | None = ...,
+            split: Any = ...,
+            use: str | None = ...,
+            prefetch_queue_depth: int = ...,
+            lazy_init: bool = ...,
+            read_ahead: bool = ...,
+            dont_use_mmap: bool = ...,
+            skip_cached_images: bool = ...,
+            tensor_init_bytes: int = ...,
+            of: Any = ...,
+            epoch: Literal['shortest', 'longest'] = ...,
+            epoch_samples: int | None = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
+
     class NemoAsr:
         """Read speech with its transcript from manifests of NVIDIA NeMo: each line is a JSON object with ``audio_filepath``, and optionally ``text``, ``offset`` and ``duration`` (in seconds, of the segment to read)."""
 

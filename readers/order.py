@@ -38,6 +38,8 @@ class Job:
     shuffled: I64 | None
     """Record at each position of the whole order; None if all records come in stored order: a list of a billion
     consecutive numbers would take 8 GB."""
+    epochs: I64 | None = None
+    """Pass over the data set of each position, if records may come more than once (mixtures); None for pass 0."""
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -52,7 +54,8 @@ class Job:
         position = np.arange(max(start, self.positions.start), min(start + n, self.positions.stop), dtype=np.int64)
         slot = np.arange(len(position), dtype=np.int32)
         index = position + self.first if self.shuffled is None else self.shuffled[position]
-        return Samples(slot, position, np.zeros(len(position), np.int64), index, origins)
+        epoch = np.zeros(len(position), np.int64) if self.epochs is None else self.epochs[position]
+        return Samples(slot, position, epoch, index, origins)
 
 
 @dataclass(slots=True)
@@ -121,15 +124,19 @@ class Order:
         epoch, at = self._locate(start)
         if at + n <= self.shard_size(epoch) and not self.pad_last_batch:  # most batches lie within one pass
             slot, index = np.arange(n, dtype=np.int32), self.pass_order(epoch)[at : at + n]
-            return Samples(slot, np.arange(start, start + n), np.full(n, epoch, np.int64), index, origins)
+            passes = self.pass_epochs(epoch)
+            epochs = np.full(n, epoch, np.int64) if passes is None else passes[at : at + n]
+            return Samples(slot, np.arange(start, start + n), epochs, index, origins)
         epochs, index = np.empty(n, np.int64), np.empty(n, np.int64)
         done = 0
         while done < n:
             length = min(self.shard_size(epoch) - at, n - done)
             records = self.pass_order(epoch)
             # positions past the end are padding: the last sample again
-            index[done : done + length] = records[np.minimum(np.arange(at, at + length), len(records) - 1)]
-            epochs[done : done + length] = epoch
+            places = np.minimum(np.arange(at, at + length), len(records) - 1)
+            index[done : done + length] = records[places]
+            passes = self.pass_epochs(epoch)
+            epochs[done : done + length] = epoch if passes is None else passes[places]
             done, at, epoch = done + length, 0, epoch + 1
         return Samples(
             np.arange(n, dtype=np.int32), np.arange(start, start + n, dtype=np.int64), epochs, index, origins
@@ -151,6 +158,10 @@ class Order:
         """Return the records at ``numbers`` of those that take part, counted in stored order."""
         return numbers + self.first if self.subset is None else self.subset[numbers]
 
+    def pass_epochs(self, epoch: int) -> I64 | None:
+        """Return the pass over its data set of each sample of pass ``epoch``; None if that is ``epoch`` for all."""
+        return None
+
     def job(self) -> Job:
         """This shard of epoch 0 of the whole data set, for conversion.
 
@@ -161,7 +172,7 @@ class Order:
                             _permuted=None)  # fmt: skip
             low, high = _cut(self.size, self.num_shards, self.shard_id)
             shuffled = None if self.shuffle == "none" and self.subset is None else whole.pass_order(0)
-            self._job = Job(range(low, high), self.first, shuffled)
+            self._job = Job(range(low, high), self.first, shuffled, whole.pass_epochs(0))
         return self._job
 
     # -- shards -------------------------------------------------------------------------------------------------

@@ -3354,6 +3354,42 @@ class readers:
             seed: int | None = ...,
         ) -> None: ...
 
+    class Mix(Reader):
+        """Read several data sets as one, in proportion to their weights."""
+
+        def __init__(
+            self,
+            max_batch_size: int | None = ...,
+            name: str | None = ...,
+            device: Device | str | None = ...,
+            num_inputs: int | None = ...,
+            *,
+            of: Any,
+            random_shuffle: builtins.bool = ...,
+            initial_fill: int = ...,
+            num_shards: int = ...,
+            shard_id: int = ...,
+            stick_to_shard: builtins.bool = ...,
+            pad_last_batch: builtins.bool = ...,
+            shuffle_after_epoch: builtins.bool = ...,
+            shuffle_after_epoch_seed: int = ...,
+            shuffle: Literal['none', 'window', 'full'] | None = ...,
+            skip: int = ...,
+            limit: int | None = ...,
+            split: Any = ...,
+            use: str | None = ...,
+            prefetch_queue_depth: int = ...,
+            lazy_init: builtins.bool = ...,
+            read_ahead: builtins.bool = ...,
+            dont_use_mmap: builtins.bool = ...,
+            skip_cached_images: builtins.bool = ...,
+            tensor_init_bytes: int = ...,
+            epoch: Literal['shortest', 'longest'] = ...,
+            epoch_samples: int | None = ...,
+            enable_checkpointing: builtins.bool = ...,
+            seed: int | None = ...,
+        ) -> None: ...
+
     class NemoAsr(Reader):
         """Read speech with its transcript from manifests of NVIDIA NeMo: each line is a JSON object with ``audio_filepath``, and optionally ``text``, ``offset`` and ``duration`` (in seconds, of the segment to read)."""
 

@@ -13,7 +13,6 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ...ops.batch import I32, I64, NoOrigins, Samples
 from ...ops.compiled.warm_up_client import on_behalf
@@ -21,6 +20,7 @@ from ...ops.errors import JobError, SpecError
 from ...ops.storage.inventory import Inputs, InventoryEntries
 from ...readers.base import Reader, Source
 from ...readers.external_source import ProgramInput
+from ...readers.mix.source import MixedSource
 from ...readers.order import Job, Order
 from ..compile.plan import Plan
 from .engine import Request
@@ -39,8 +39,6 @@ class Sources:
         self._borrowed = opened is not None
         borrowed = {} if opened is None else {name: (source, order) for _, name, _, source, order in opened.readers}
         self.readers: list[tuple[int, str, Reader, Source, Order]] = []
-        self.chosen: dict[str, npt.NDArray[np.bool_] | None] = {} if opened is None else opened.chosen
-        """Which records each reader reads (`Reader.chosen_of`), by its name."""
         self.states: dict[int, Any] = {}
         try:
             for node in plan.readers:
@@ -59,11 +57,9 @@ class Sources:
                     raise JobError(f"{node.where}: {e}") from None
                 self.states[node.id] = source
                 try:
-                    chosen = self.chosen[node.name] = node.op.chosen_of(source)
+                    order = node.op.order_of(source, plan.seeds[node.id], batch_size)
                 except JobError as e:
                     raise JobError(f"{node.where}: {e}") from None
-                groups = getattr(source, "groups", None)
-                order = node.op.order(len(source), plan.seeds[node.id], batch_size, groups, chosen)
                 if 0 < order.size < order.num_shards:
                     raise SpecError(f"{node.where}: num_shards is {order.num_shards}, but there are only {order.size} "
                                     "records")  # fmt: skip
@@ -145,6 +141,14 @@ class JobFeed:
         self.positions = span if limit is None else range(span.start, min(span.stop, span.start + limit))
         """The positions of this job, in the order of the whole data set."""
         self._all_positions = self.positions
+
+    def mixtures(self) -> dict[int, dict[str, int]]:
+        """Return how many samples of this job come from each data set of a mixture, by the reader's node."""
+        found = {}
+        for node, source, job in self._jobs:
+            if isinstance(source, MixedSource) and job.shuffled is not None:
+                found[node] = source.counts(job.shuffled[self.positions.start : self.positions.stop])
+        return found
 
     def part(self, positions: range) -> JobFeed:
         """Return a feed of the same job for ``positions`` only."""

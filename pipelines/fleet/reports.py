@@ -65,6 +65,7 @@ def merged(
         "loads": _loads(reports),
         "bottleneck": bottleneck,
         **({"schema": first["schema"]} if "schema" in first else {}),
+        **_mixtures(reports),
         "memory": _peaks([r.get("memory", {}) for r in reports]),
         "command": dict(command),
         "compiling_seconds": round(max((float(r.get("compiling_seconds", 0)) for r in reports), default=0.0), 6),
@@ -74,6 +75,15 @@ def merged(
         "nodes": [_node(node, [w for w in workers if w.node == node], seconds) for node in nodes],
         "work_seconds": round(busy, 6),
     }
+
+
+def _mixtures(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Samples of each data set of the mixtures that readers read, in all parts."""
+    total: dict[str, Counter[str]] = {}
+    for report in reports:
+        for reader, counts in report.get("mixtures", {}).items():
+            total.setdefault(reader, Counter()).update(counts)
+    return {"mixtures": {reader: dict(counts) for reader, counts in total.items()}} if total else {}
 
 
 def _kernels(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

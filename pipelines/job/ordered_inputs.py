@@ -58,6 +58,8 @@ class Lineup:
         """
         self.states, self._plan = dict(sources.states), sources.plan
         self._readers: list[tuple[int, Source, I64]] = []
+        self._epochs: list[I64 | None] = []
+        """Passes over the data sets of each reader by position; None for pass 0."""
         self._stored: list[I64] = []
         """The first `MAX_TRIED` records of each reader in stored order."""
         self.ends: list[int] = []
@@ -65,6 +67,9 @@ class Lineup:
         for node, name, op, source, order in sources.readers:
             if len(stages) > 1 and (op.skip or op.limit is not None or op.num_shards > 1):
                 raise SpecError(f"{name}: inputs cannot be added to a job whose reader has skip, limit or num_shards")
+            if len(stages) > 1 and order.job().epochs is not None:
+                raise SpecError(f"{name}: inputs cannot be added to a mixture: all of its order would change")
+            chosen = op.chosen_of(source) if len(stages) > 1 else None
             now = inventory_of(source)
             numbers: list[I64] = []
             orders: list[I64] = []
@@ -75,9 +80,9 @@ class Lineup:
                     orders.append(order.job().index)
                 else:
                     groups = now.records[places] if source.groups is not None else None
-                    chosen = sources.chosen[name]
-                    chosen = None if chosen is None else chosen[records]
-                    own = op.order(len(records), order.seed, order.batch_size, groups, chosen)
+                    own = op.order(
+                        len(records), order.seed, order.batch_size, groups, None if chosen is None else chosen[records]
+                    )
                     order = own if not orders else order
                     orders.append(own.job().index + first)
                 numbers.append(records)
@@ -90,6 +95,7 @@ class Lineup:
             view = Renumbered(source, np.concatenate(numbers), counts)
             self.states[node] = view
             self._readers.append((node, view, np.concatenate(orders)))
+            self._epochs.append(order.job().epochs if len(stages) == 1 else None)
             self._stored.append(order.records(np.arange(min(order.size, MAX_TRIED))))
 
     def positions(self, stage: int) -> range:
@@ -119,8 +125,11 @@ class Lineup:
 
     def samples(self, position: I64) -> tuple[Samples, Mapping[int, Samples]]:
         """The samples at the given positions."""
-        slot, epoch = np.arange(len(position), dtype=np.int32), np.zeros(len(position), np.int64)
-        per_reader = {n: Samples(slot, position, epoch, index[position], view) for n, view, index in self._readers}
+        slot, zeros = np.arange(len(position), dtype=np.int32), np.zeros(len(position), np.int64)
+        per_reader = {
+            n: Samples(slot, position, zeros if epochs is None else epochs[position], index[position], view)
+            for (n, view, index), epochs in zip(self._readers, self._epochs, strict=True)
+        }
         return next(iter(per_reader.values())), per_reader
 
 
@@ -132,6 +141,7 @@ class LineupFeed(JobFeed):
         self.states, self.stored = lineup.states, lineup.stored
         self.decided = lineup.decided if decided is None else decided
         self.kinds = self.decided.kinds
+        self._jobs = []
         self._lineup = lineup
         self._chosen = np.asarray(chosen, np.int64)
         self.positions = self._everything = range(len(self._chosen))

@@ -465,6 +465,9 @@ class JobRun:
             report["cuda_kernels"] = {"images": times.images, "nvrtc": waited}
         if self.first:
             report["resumed_from"] = self.first
+        if mixtures := self.feed.mixtures():
+            names = {n.id: n.name for n in self.prepared.plan.graph.nodes}
+            report["mixtures"] = {names[node]: counts for node, counts in mixtures.items()}
         if "first_sample" in self.output.schema:
             report["schema"] = self.output.schema
         return self.amend(report)

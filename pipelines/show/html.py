@@ -223,6 +223,11 @@ def _rejects(report: Mapping[str, Any], seen: ReportSamples) -> list[str]:
             parts.append(f"<p>{seen.more_rejects:,} more are in rejects.jsonl.</p>")
     if report.get("left_out"):
         parts += _counts("operator", "samples", report["left_out"], "Samples left out on purpose, in left_out.jsonl")
+    for reader, counts in report.get("mixtures", {}).items():
+        parts += _counts("data set", "samples", counts, f"Data sets mixed by {reader}")
+    splits = {part: samples.get("written", 0) for part, samples in report.get("splits", {}).items()}
+    if splits:
+        parts += _counts("part", "samples", splits, "Parts of the split")
     return parts
 
 

@@ -151,6 +151,11 @@ def _rejects(report: Mapping[str, Any]) -> list[RenderableType]:
     if report.get("left_out"):
         by_operator = _some([f"{n:,} by {name}" for name, n in sorted(report["left_out"].items(), key=lambda x: -x[1])])
         parts.append(Text(f"Left out on purpose: {by_operator}; each is a line in left_out.jsonl"))
+    for reader, counts in report.get("mixtures", {}).items():
+        parts.append(Text(f"Mixed by {reader}: {_some([f'{n:,} of {name}' for name, n in counts.items()])}"))
+    if report.get("splits"):
+        written = [f"{samples.get('written', 0):,} {part}" for part, samples in report["splits"].items()]
+        parts.append(Text(f"Split: {_some(written)}; the tables above are of the last part"))
     for way, nbytes in report.get("uploads", {}).items():
         parts.append(Text(f"Files uploaded to the GPU: {size(nbytes)} {way}"))
     if report.get("decoders"):

@@ -195,6 +195,10 @@ class Report(TypedDict):
     nodes: NotRequired[list[Node]]
     over_time: NotRequired[OverTime]
     command: NotRequired[Command]
+    mixtures: NotRequired[dict[str, dict[str, int]]]
+    """Samples from each data set of a mixture, by the reader (`readers.mix`)."""
+    splits: NotRequired[dict[str, dict[str, int]]]
+    """Counts of samples of each part, if a job writes all parts of a split; tables are then those of the last part."""
     resumed_from: NotRequired[int]
     schema: NotRequired[dict[str, Any]]
     compiling_seconds: NotRequired[float]

@@ -1,0 +1,1 @@
+"""readers.mix: several data sets as one, with weights."""
