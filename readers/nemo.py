@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from ..ops.audio.decoders import TYPES, Audio, Parts
+from ..ops.audio.decoders import TYPES, Audio, ClipSegments
 from ..ops.audio.resample import RESAMPLER, Resampler
 from ..ops.base import Arg, Spec
 from ..ops.batch import Batch, Origin, concat
@@ -100,7 +100,7 @@ class _Speech:
     def __init__(self, reader: NemoAsr, entries: Sequence[Entry]) -> None:
         self._reader, self._entries = reader, entries
         self._decoder = reader.decoder
-        self._parts = Parts(np.array([e.offset for e in entries]), np.array([e.duration for e in entries]))
+        self._parts = ClipSegments(np.array([e.offset for e in entries]), np.array([e.duration for e in entries]))
         texts = [e.text.encode("utf-8", "surrogatepass") for e in entries]
         lengths = np.array([len(t) for t in texts], np.int64)
         self._texts = np.frombuffer(bytearray(b"".join(texts)), np.uint8)
@@ -150,7 +150,7 @@ class _Speech:
             part = slice(low, high)
             ctx_ = Context(self._decoder, "cpu", ctx.samples.take(part), allocate=ctx.allocate)
             wanted = np.full(high - low, max(self._reader.sample_rate, 0.0))
-            seconds = Parts(self._parts.offset[which[part]], self._parts.duration[which[part]])
+            seconds = ClipSegments(self._parts.offset[which[part]], self._parts.duration[which[part]])
             signals, _, own[part] = self._decoder.decoded(ctx_, encoded.take(part), wanted, seconds)
             done[low] = ctx_, signals
 

@@ -149,3 +149,26 @@ def _reached(below: dict[str, set[str]], start: str) -> set[str]:
         found |= new
         wanted += new
     return found
+
+
+def test_classes_named_after_terms_of_the_glossary_have_their_meaning() -> None:
+    """A public class whose name is a term, or its plural, is named in the term's row; every named class exists, and no
+    term has more than one row per meaning. (Types of --json and of modules that mirror other libraries are exempt.)"""
+    page = (ROOT / "docs" / "architecture.md").read_text().split("## Glossary")[1]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in page.splitlines() if line[:2] == "| "]
+    terms = {term: classes for term, _, classes in rows[1:]}
+    assert len(terms) == len(rows) - 1 <= 40
+    named = {(name, path) for classes in terms.values() for entry in classes.split("; ") if entry
+             for name, paths in [entry.strip("`").split("` in ")] for path in paths.split(", ")}  # fmt: skip
+    words = {term.split(" (")[0].title().replace(" ", "") for term in terms}
+    exempt = ("pipelines/tools/json_output/", "pipelines/dynamic/readers.py", "ops/libraries/")
+    found = set()
+    for path in [p for folder in FOLDERS for p in sorted((ROOT / folder).rglob("*.py"))]:
+        place = path.relative_to(ROOT).as_posix()
+        for name in [n.name for n in ast.parse(path.read_text()).body if isinstance(n, ast.ClassDef)]:
+            is_term = (name in words or name.removesuffix("s") in words) and not place.startswith(exempt)
+            if is_term or (name, place) in named:
+                found.add((name, place))
+    missing, absent = sorted(found - named), sorted(named - found)
+    assert not missing, f"classes that the glossary of docs/architecture.md does not name: {missing}"
+    assert not absent, f"classes that the glossary names and that do not exist: {absent}"

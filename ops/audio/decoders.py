@@ -82,7 +82,7 @@ class Clips:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class ClipSegments:
     """Time range to decode of each of N files, in seconds."""
 
     offset: npt.NDArray[np.float64]
@@ -91,7 +91,7 @@ class Parts:
 
 
 def open_clips(
-    ctx: Context, encoded: Batch, max_samples: int, parts: Parts | None = None, flac_on_gpu: bool = False
+    ctx: Context, encoded: Batch, max_samples: int, parts: ClipSegments | None = None, flac_on_gpu: bool = False
 ) -> Clips:
     """Read the headers of all files, and reject files that are not audio or too long. ``flac_on_gpu``: leave supported
     FLAC files to the GPU."""
@@ -124,7 +124,7 @@ def open_clips(
     return clips
 
 
-def _cut(ctx: Context, clips: Clips, parts: Parts) -> None:
+def _cut(ctx: Context, clips: Clips, parts: ClipSegments) -> None:
     """Keep a time range of each clip: skip offset x rate frames, keep duration x rate frames, both rounded down."""
     first = (parts.offset * clips.rates).astype(np.int64)
     wanted = np.where(parts.duration > 0, (parts.duration * clips.rates).astype(np.int64), np.iinfo(np.int64).max)
@@ -285,7 +285,7 @@ class Audio(Operator, name="decoders.audio"):
         return wanted
 
     def decoded(
-        self, ctx: Context, encoded: Batch, wanted: npt.NDArray[np.float64], parts: Parts | None = None
+        self, ctx: Context, encoded: Batch, wanted: npt.NDArray[np.float64], parts: ClipSegments | None = None
     ) -> tuple[Batch, Batch, npt.NDArray[np.float64]]:
         """Decode on the CPU. Return signals at the ``wanted`` rates (0: the files' own), their rates, and the rates of
         the files."""
@@ -295,7 +295,7 @@ class Audio(Operator, name="decoders.audio"):
 
     def _opened(
         self, ctx: Context, encoded: Batch, wanted: npt.NDArray[np.float64], run: Callable[..., Iterable[Any]],
-        parts: Parts | None = None, flac_on_gpu: bool = False,
+        parts: ClipSegments | None = None, flac_on_gpu: bool = False,
     ) -> Opened:  # fmt: skip
         """Read headers, and start decoding the files that are not plain WAV; ``run`` maps a function over these files.
         In the cpu stage their numbers are written directly to the output if no further conversion is needed."""

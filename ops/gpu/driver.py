@@ -21,7 +21,7 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
-class Driver:
+class GpuDriver:
     """The installed driver, as `driver` found it."""
 
     cuda: tuple[int, int]
@@ -44,7 +44,7 @@ def library() -> ctypes.CDLL:
     return ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
 
 
-def driver() -> Driver | None:
+def driver() -> GpuDriver | None:
     """Return the NVIDIA driver of this machine, or None if there is none that works."""
     try:
         cuda = library()
@@ -54,7 +54,7 @@ def driver() -> Driver | None:
     if cuda.cuDriverGetVersion(ctypes.byref(version)) or cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)):
         return None
     gpus = tuple(gpu for i in range(count.value) if (gpu := _gpu(cuda, i)))
-    return Driver((version.value // 1000, version.value % 1000 // 10), gpus)
+    return GpuDriver((version.value // 1000, version.value % 1000 // 10), gpus)
 
 
 def _gpu(cuda: ctypes.CDLL, index: int) -> Gpu | None:

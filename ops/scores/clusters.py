@@ -40,7 +40,7 @@ _PASS_SECONDS, _PAIR_SECONDS = 6e-9, 0.6e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SearchPlan:
     """The blocks by which near hashes are searched."""
 
     widths: tuple[int, ...]
@@ -139,12 +139,12 @@ def table_of(places: list[int]) -> U64:
     return table
 
 
-def plan(hashes: U64, distance: int, bits: list[int]) -> Plan:
+def plan(hashes: U64, distance: int, bits: list[int]) -> SearchPlan:
     """The number of blocks that is estimated to take the least time. The comparisons that each would make are counted
     on a sample of the hashes, whose bits are neither even nor independent."""
     n = len(hashes)
     pairs = n * (n - 1) / 2
-    best = Plan((64,), 0, pairs * _PAIR_SECONDS)
+    best = SearchPlan((64,), 0, pairs * _PAIR_SECONDS)
     seen = hashes[:: max(1, n // _SAMPLE)].copy()
     for chosen in range(1, min(6, 64 - distance) + 1):
         count = distance + chosen
@@ -158,5 +158,5 @@ def plan(hashes: U64, distance: int, bits: list[int]) -> Plan:
         share = float((runs * (runs - 1)).sum()) / max(1, len(seen) * (len(seen) - 1))
         seconds = sorts + tables * pairs * max(share, 2.0 ** -sum(widths[:chosen])) * _PAIR_SECONDS
         if seconds < best.seconds:
-            best = Plan(widths, chosen, seconds)
+            best = SearchPlan(widths, chosen, seconds)
     return best

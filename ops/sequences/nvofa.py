@@ -189,7 +189,7 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class FlowEngine:
     """Capabilities of the engine of one GPU."""
 
     grids: tuple[int, ...]
@@ -213,11 +213,11 @@ class Engine:
             )
 
 
-_engines: dict[int, Engine | str] = {}
+_engines: dict[int, FlowEngine | str] = {}
 _asking = threading.Lock()
 
 
-def engine(index: int, context: int) -> Engine:
+def engine(index: int, context: int) -> FlowEngine:
     """Return the engine of GPU ``index``, whose CUDA context ``context`` is current. Raises NoEngineError if there is
     none."""
     if not context:
@@ -234,7 +234,7 @@ def engine(index: int, context: int) -> Engine:
     return found
 
 
-def _ask(library: Library, context: int) -> Engine:
+def _ask(library: Library, context: int) -> FlowEngine:
     handle = _create(library, context)
 
     def known(what: int) -> tuple[int, ...]:
@@ -246,7 +246,7 @@ def _ask(library: Library, context: int) -> Engine:
 
     try:
         least, most = ((known(height)[0], known(width)[0]) for height, width in (_LEAST, _MOST))
-        return Engine(known(_GRIDS), known(_HINT_GRIDS), least, most)
+        return FlowEngine(known(_GRIDS), known(_HINT_GRIDS), least, most)
     finally:
         _destroy(library, handle, begun=False)
 

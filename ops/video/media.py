@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import RejectCode, SampleError, SpecError
-from .mp4 import Samples, samples_of
+from .mp4 import SampleTables, samples_of
 from .swscale import Converter
 
 Index = tuple[list[int], list[int]]
@@ -280,7 +280,7 @@ class Clip:
             self._open()
         return index
 
-    def _confirmed(self, found: Samples) -> Index | None:
+    def _confirmed(self, found: SampleTables) -> Index | None:
         self._untouched = False
         try:
             first = list(islice((p for p in self.container.demux(self.stream) if p.size), _CONFIRM))

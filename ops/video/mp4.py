@@ -29,7 +29,7 @@ _UNUSUAL = frozenset((b"stps", b"sbgp", b"sgpd", b"stz2", b"saiz"))
 
 
 @dataclass(frozen=True, slots=True)
-class Samples:
+class SampleTables:
     """Sample tables of one track, one element per packet in decoding order. Times are in the track's units."""
 
     decode_times: I64
@@ -97,7 +97,7 @@ def _entries(data: bytes, width: int, kind: str = ">u4") -> I64:
     return found
 
 
-def samples_of(source: str | npt.NDArray[np.uint8], track: int) -> Samples | None:
+def samples_of(source: str | npt.NDArray[np.uint8], track: int) -> SampleTables | None:
     """Return the sample tables of track number ``track`` of a file (path or bytes); None if its tables are of an
     unusual kind, or do not fit the file."""
     try:
@@ -115,7 +115,7 @@ def samples_of(source: str | npt.NDArray[np.uint8], track: int) -> Samples | Non
     return found if inside.all() and apart else None
 
 
-def _samples(movie: bytes, track: int) -> Samples:
+def _samples(movie: bytes, track: int) -> SampleTables:
     top = list(_boxes(movie))
     if any(kind == b"mvex" for kind, _ in top):
         raise ValueError("there are fragments")
@@ -146,7 +146,7 @@ def _samples(movie: bytes, track: int) -> Samples:
             raise ValueError("key frames are not in order")
         keys[:] = False
         keys[numbers - 1] = True
-    return Samples(decoded, shown, _starts(table, sizes), sizes, keys)
+    return SampleTables(decoded, shown, _starts(table, sizes), sizes, keys)
 
 
 def _each(runs: I64, count: int) -> I64:

@@ -22,7 +22,7 @@ from .plan import Plan, assign_seeds, compile_graph
 from .prune import prune
 
 
-class Parts(Operator, name="_parts"):
+class SplitOutputs(Operator, name="_parts"):
     """The first node of the graph after the split: parts of samples, and what is repeated for each of them."""
 
     inputs = (0, 0)
@@ -128,7 +128,7 @@ def _front(graph: Graph, split: Node, after: set[int], names: Mapping[Edge, str]
 
 def _back(graph: Graph, split: Node, after: set[int], crossing: tuple[Edge, ...]) -> tuple[Graph, int]:
     """The nodes after the split, which is replaced by a node that gives its outputs and what crosses over."""
-    op = Parts(count=split.op.num_outputs + len(crossing))
+    op = SplitOutputs(count=split.op.num_outputs + len(crossing))
     specs: tuple[Spec, ...] = (*split.specs, *(graph.spec(e) for e in crossing))
     new = {e: Edge(split.id, split.op.num_outputs + k) for k, e in enumerate(crossing)}
     given = Node(split.id, op, (), {}, split.name, mark=split.mark, specs=specs)
@@ -144,4 +144,4 @@ def _back(graph: Graph, split: Node, after: set[int], crossing: tuple[Edge, ...]
             samples_of = None if n.samples_of is None else moved(n.samples_of)
             nodes.append(replace(n, inputs=inputs, args=args, scope=scope, samples_of=samples_of))
     back = prune(renumber(nodes, {k: moved(e) for k, e in graph.outputs.items()}))
-    return back, next(n.id for n in back.nodes if isinstance(n.op, Parts))
+    return back, next(n.id for n in back.nodes if isinstance(n.op, SplitOutputs))

@@ -42,7 +42,7 @@ _MAX_CACHED_PLANS = 4096
 _MAX_DECODE_ATTEMPTS = 4
 
 
-class Plan:
+class CallPlan:
     """One operator with its constant arguments on one stage. Created by `plan_for` and cached for the whole process."""
 
     __slots__ = ("accepted", "device_id", "kernel", "node", "op", "outputs", "pace", "random", "stage", "whole")
@@ -79,13 +79,13 @@ class Plan:
         return outputs
 
 
-_plans: dict[Any, Plan] = {}
+_plans: dict[Any, CallPlan] = {}
 
 
 def plan_for(
     cls: type[Operator], inputs: int, device: Device | None, on_device: bool, constants: tuple[Constant, ...],
     per_sample: tuple[str, ...],
-) -> Plan:  # fmt: skip
+) -> CallPlan:  # fmt: skip
     """Return the plan of a call of ``cls`` with the arguments ``constants`` and, as batches, the arguments
     ``per_sample``. ``on_device``: whether an input is on a GPU. ``device``: the requested device; None to run where the
     inputs are.
@@ -107,7 +107,7 @@ def plan_for(
 def _made(
     cls: type[Operator], inputs: int, device: Device | None, on_device: bool, constants: tuple[Constant, ...],
     per_sample: tuple[str, ...],
-) -> Plan:  # fmt: skip
+) -> CallPlan:  # fmt: skip
     known = parameters(cls)
     for name in (*(c[0] for c in constants), *per_sample):
         if name not in known:
@@ -128,7 +128,7 @@ def _made(
     op = cls(per_sample=frozenset(edges), num_inputs=inputs, **values)
     op.check()
     kind, number = (None, None) if device is None else (device.device_type, device.device_id)
-    return Plan(op, _stage(op, kind, on_device), number)
+    return CallPlan(op, _stage(op, kind, on_device), number)
 
 
 def typed(known: Parameter, value: Any) -> Any:
@@ -158,7 +158,7 @@ def kind_of(batch: Batch) -> tuple[int, Any, str]:
 
 
 def run(
-    plan: Plan, inputs: Sequence[Batch], args: Mapping[str, Batch], samples: Samples, state: State | None,
+    plan: CallPlan, inputs: Sequence[Batch], args: Mapping[str, Batch], samples: Samples, state: State | None,
     context: EvalContext, where: str = "",
 ) -> tuple[Batch, ...]:  # fmt: skip
     """Return the outputs of a call. ``state`` is the state of the random generator; ``where`` is the program's line, if
@@ -194,7 +194,7 @@ def run(
     return (outputs,) if plan.outputs == 1 and isinstance(outputs, Batch) else outputs_of(outputs)
 
 
-def _context(plan: Plan, args: Mapping[str, Batch], samples: Samples, state: State | None, **more: Any) -> Context:
+def _context(plan: CallPlan, args: Mapping[str, Batch], samples: Samples, state: State | None, **more: Any) -> Context:
     if state is None:
         return Context(plan.op, plan.stage, samples, args, 0, "dali", **more)
     return Context(plan.op, plan.stage, samples, args, state[0], "dali", state[1:], **more)
@@ -217,7 +217,7 @@ class LocatedError(SampleError):
 
 
 def _in_groups(
-    plan: Plan, inputs: Sequence[Batch], args: Mapping[str, Batch], samples: Samples, state: State | None,
+    plan: CallPlan, inputs: Sequence[Batch], args: Mapping[str, Batch], samples: Samples, state: State | None,
     context: EvalContext, where: str, problem: UnlikeSamplesError,
 ) -> tuple[Batch, ...]:  # fmt: skip
     """Return the outputs of a call as `run` does, with one kernel call per group of samples that can be computed
@@ -251,13 +251,13 @@ def raise_reject(name: str, rejects: Sequence[Reject], samples: Samples, where: 
 # -- several threads --------------------------------------------------------------------------------------------------
 
 
-def _note(plan: Plan, pace: float) -> None:
+def _note(plan: CallPlan, pace: float) -> None:
     if not plan.op.decodes:
         plan.pace = pace
 
 
 def _shared(
-    plan: Plan, inputs: Sequence[Batch], args: Mapping[str, Batch], samples: Samples, state: State | None,
+    plan: CallPlan, inputs: Sequence[Batch], args: Mapping[str, Batch], samples: Samples, state: State | None,
     context: EvalContext, size: int, where: str,
 ) -> tuple[Batch, ...]:  # fmt: skip
     """Return the outputs of a call as `run` does, with one part of the samples per thread: kernels treat every sample
@@ -286,7 +286,7 @@ def _shared(
 
 
 def _launched(
-    plan: Plan, inputs: Sequence[Batch], args: Mapping[str, Batch], samples: Samples, state: State | None,
+    plan: CallPlan, inputs: Sequence[Batch], args: Mapping[str, Batch], samples: Samples, state: State | None,
     context: EvalContext, where: str, attempt: int = 0,
 ) -> tuple[Batch, ...]:  # fmt: skip
     """Return the outputs of a call as `run` does, on the GPU of the inputs, and wait for them. Samples that fail a
@@ -333,7 +333,7 @@ def _launched(
     return merged
 
 
-def _gpu_of(plan: Plan, inputs: Sequence[Batch]) -> int | None:
+def _gpu_of(plan: CallPlan, inputs: Sequence[Batch]) -> int | None:
     """Return the GPU of the inputs, or else the requested one; None for the context's. Raises SpecError if they are on
     different GPUs."""
     asked = [] if plan.device_id is None else [plan.device_id]

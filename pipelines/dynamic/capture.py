@@ -109,7 +109,7 @@ class Loop:
             self.pipeline.stop()
         self.pipeline, self.passed_on = None, 0
 
-    def note(self, step: Step) -> None:
+    def note(self, step: LoopIteration) -> None:
         """Add the calls of a finished iteration to the recording, and build the graph again if that pays off."""
         self._count += 1
         if len(self.call_numbers) > _MAX_RECORDED_CALLS:  # too many: their constants differ in each iteration
@@ -137,7 +137,7 @@ class Loop:
         self.body |= {c.number: c for c in known}
         self._begin(step)
 
-    def _note_draws(self, step: Step) -> None:
+    def _note_draws(self, step: LoopIteration) -> None:
         generators = {id(c.rng): c.rng for c in step.tape if c.rng is not None}
         places: dict[int, tuple[RNG, int, int, int]] = {}
         for key, rng in generators.items():
@@ -150,7 +150,7 @@ class Loop:
             self.first_draws[key] = first, step.iteration
         self.forecast.note(places)
 
-    def _begin(self, step: Step) -> None:
+    def _begin(self, step: LoopIteration) -> None:
         """Start the pipeline that runs ahead from the next iteration on."""
         self.forget()
         self._graphs += 1
@@ -176,7 +176,7 @@ class Loop:
             warn(text)
 
 
-class Step:
+class LoopIteration:
     """One iteration of a captured loop: returns the pipeline's results for the body's calls, or runs the calls. Created
     by `run`, used by the program's thread."""
 
@@ -225,7 +225,7 @@ class Step:
     # -- calls --------------------------------------------------------------------------------------------------------
 
     def invoke(
-        self, plan: calls.Plan, values: list[Value], named: dict[str, Value], n: int | None,
+        self, plan: calls.CallPlan, values: list[Value], named: dict[str, Value], n: int | None,
         state: calls.State | None, rng: RNG | None,
     ) -> Any:  # fmt: skip
         """Return the results of a call: the pipeline's if it made this call, else those of running it."""
@@ -290,7 +290,7 @@ class Step:
                 return None
         return sure, refs
 
-    def _number(self, plan: calls.Plan, refs: list[Any], names: tuple[str, ...], n: int | None) -> int:
+    def _number(self, plan: calls.CallPlan, refs: list[Any], names: tuple[str, ...], n: int | None) -> int:
         key: Any = (plan, tuple(id(r) if isinstance(r, Value) else r for r in refs), names, n)
         if plan.random:  # equal random calls have different results
             again = self._repeated[key] = self._repeated.get(key, -1) + 1
@@ -344,7 +344,7 @@ def run(
                 raise
             except Exception:  # the call that runs as usual raises it, at the program's line
                 loop.forget()
-        step = Step(loop, at, ready, lambda body, wanted, at=at: make(body, wanted, loop.forecast, at + 1))
+        step = LoopIteration(loop, at, ready, lambda body, wanted, at=at: make(body, wanted, loop.forecast, at + 1))
         values = step.roots(outputs, read(at, ready))
         if ready is None:
             for k, value in enumerate(values):

@@ -73,7 +73,7 @@ class RecordedCall:
     name: str
     where: str
     """The program's line that made the call first."""
-    plan: calls.Plan | None
+    plan: calls.CallPlan | None
     """Plan of the operator; None if the call only copies a value to another device."""
     to_gpu: bool
     """Whether a copy goes to the GPU; of no meaning for other calls."""

@@ -53,7 +53,7 @@ class Value(Arithmetic[Any]):
     _data: Data | None
     _later: tuple[calls.DeferredCall, int] | None
     trace: Any
-    """For a value of a captured loop: its `capture.Step`, its key, and whether it is the pipeline's; else None."""
+    """For a value of a captured loop: its `capture.LoopIteration`, its key, whether it is the pipeline's; else None."""
     invariant: bool
     """Whether the program promised that the value stays the same in every iteration of a captured loop."""
 
@@ -575,7 +575,11 @@ def invoke(
 
 
 def dispatch(
-    plan: calls.Plan, values: Sequence[Value], named: dict[str, Value] | None, n: int | None, state: calls.State | None
+    plan: calls.CallPlan,
+    values: Sequence[Value],
+    named: dict[str, Value] | None,
+    n: int | None,
+    state: calls.State | None,
 ) -> Any:
     """Run a call whose plan exists, now or deferred, depending on the current `EvalMode`."""
     now = EvalMode.current()
@@ -589,7 +593,7 @@ def dispatch(
 
 
 def compute(
-    plan: calls.Plan, values: Sequence[Value], named: dict[str, Value] | None, n: int | None,
+    plan: calls.CallPlan, values: Sequence[Value], named: dict[str, Value] | None, n: int | None,
     state: calls.State | None, context: EvalContext, where: str = "",
 ) -> tuple[Data, ...]:  # fmt: skip
     """Run a call now and return its results as the engine's batches."""
@@ -609,7 +613,11 @@ def compute(
 
 
 def _deferred(
-    plan: calls.Plan, values: Sequence[Value], named: dict[str, Value] | None, n: int | None, state: calls.State | None
+    plan: calls.CallPlan,
+    values: Sequence[Value],
+    named: dict[str, Value] | None,
+    n: int | None,
+    state: calls.State | None,
 ) -> Any:
     where, context = calls.line(), EvalContext.current()
     try:

@@ -18,7 +18,7 @@ from ...ops.compiled.warm_up_client import on_behalf
 from ...ops.types import from_numpy
 from ...readers.base import Reader
 from ..compile.plan import Plan
-from ..compile.split_job import Parts, SplitPlans
+from ..compile.split_job import SplitOutputs, SplitPlans
 from ..graph.nodes import Edge, Node
 from .nodes.node_pass import Env, NodePass
 from .nodes.run_nodes import run_nodes
@@ -32,18 +32,23 @@ MAX_TRIED = 100
 def undecided(plan: Plan) -> list[Edge]:
     """Return the outputs of operators whose type or number of dimensions is known only from the data."""
     undeclared = [n for n in _by_records(plan) if any(s.dtype is None or s.shape is None for s in n.specs)]
-    return [Edge(n.id, k) for n in undeclared for k in range(n.op.num_outputs) if not isinstance(n.op, (Reader, Parts))]
+    return [
+        Edge(n.id, k)
+        for n in undeclared
+        for k in range(n.op.num_outputs)
+        if not isinstance(n.op, (Reader, SplitOutputs))
+    ]
 
 
 def _by_records(plan: Plan) -> Iterator[Node]:
     """Yield the nodes of ``plan`` that the host can compute from records alone, without the user's program."""
     excluded = set[int]()
     for node in plan.graph.nodes:
-        calls_program = node.op.per_batch and not isinstance(node.op, (Reader, Parts)) and not node.inputs
+        calls_program = node.op.per_batch and not isinstance(node.op, (Reader, SplitOutputs)) and not node.inputs
         if (
             calls_program
             or "cpu" not in node.op.stages
-            or not (node.op.shared or isinstance(node.op, Parts))
+            or not (node.op.shared or isinstance(node.op, SplitOutputs))
             or {e.node for e in node.reads} & excluded
         ):
             excluded.add(node.id)

@@ -39,7 +39,7 @@ class Lost:
 
 
 @dataclass(slots=True)
-class Piece:
+class PartBatch:
     """A batch of the second engine: all parts of the samples in [start, stop), of which ``lost`` and ``left_out`` have
     none."""
 
@@ -71,7 +71,7 @@ class PartsFeed:
         edges = undecided(split_plans.back)
         env = first_part(split_plans, stretch.feed.states, stretch.feed.stored()) if edges else {}
         self.kinds = Decided.by(env, edges).kinds
-        self._under_way: deque[Piece] = deque()
+        self._under_way: deque[PartBatch] = deque()
         """Pieces that were asked for, and whose batch has not been delivered. Appended to by the thread that asks,
         taken from by the caller's."""
 
@@ -105,13 +105,13 @@ class PartsFeed:
 
     # -- for the job ----------------------------------------------------------------------------------------------
 
-    def delivered(self) -> Piece:
+    def delivered(self) -> PartBatch:
         """The piece whose batch has come out; they come in order."""
         return self._under_way.popleft()
 
     # -- pieces ---------------------------------------------------------------------------------------------------
 
-    def _pieces(self, iteration: InFlightBatch) -> Iterator[Piece]:
+    def _pieces(self, iteration: InFlightBatch) -> Iterator[PartBatch]:
         """The parts of a batch's samples in pieces of about as many as the batch size, each with all parts of its
         samples. Samples without parts belong to the piece before them, or to the next where there is none."""
         outputs = iteration.outputs(self._split_plans.front)
@@ -175,7 +175,7 @@ class PartsFeed:
 
     def _piece(
         self, stop: int, lost: list[Lost], left_out: LeftOutRows, outputs: Mapping[str, Batch], owner: I64, part: I32
-    ) -> Piece:
+    ) -> PartBatch:
         whole = outputs[self._split_plans.data].samples
         cut = [outputs[self._split_plans.data], *self._beside(outputs)]
         samples = Samples(
@@ -188,7 +188,7 @@ class PartsFeed:
             *(b.take(np.searchsorted(b.samples.slot, whole.slot[owner]), samples) for b in repeated),
         )
         start, self.at = self.at, stop
-        return Piece(start, stop, lost, left_out, samples, batches)
+        return PartBatch(start, stop, lost, left_out, samples, batches)
 
 
 def _lost(iteration: InFlightBatch) -> list[Lost]:

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ...ops.gpu.driver import Driver, driver
+from ...ops.gpu.driver import GpuDriver, driver
 from ...version import __version__
 from ..cores import usable_cores
 from ..wording import size
@@ -179,7 +179,7 @@ def _gpu() -> Iterator[Finding]:
     yield from _uploads()
 
 
-def _cupy(gpu_driver: Driver) -> Iterator[Finding]:
+def _cupy(gpu_driver: GpuDriver) -> Iterator[Finding]:
     remedy = (
         f"pip install 'dali-run[{gpu_driver.extra}]'"
         if gpu_driver.extra
@@ -203,7 +203,7 @@ def _cupy(gpu_driver: Driver) -> Iterator[Finding]:
         yield Finding("gpu", "NVRTC", "warning", f"cannot compile kernels: {e}", remedy)
 
 
-def _nvjpeg(gpu_driver: Driver) -> Iterator[Finding]:
+def _nvjpeg(gpu_driver: GpuDriver) -> Iterator[Finding]:
     from ...ops.codecs.jpeg import nvjpeg
     from ...ops.errors import DeviceError
 
@@ -323,7 +323,7 @@ def _compiled() -> Iterator[Finding]:
     yield from _images(driver())
 
 
-def _images(gpu_driver: Driver | None) -> Iterator[Finding]:
+def _images(gpu_driver: GpuDriver | None) -> Iterator[Finding]:
     """Yield whether the wheel's CUDA images fit this machine's GPUs and CuPy."""
     from ...ops.compiled import binaries, store
     from .cuda_images import everything, without_image

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dali_run.ops.scores import clusters
-from dali_run.ops.scores.clusters import Clusters, Plan, by_evenness, dealt, plan, table_of
+from dali_run.ops.scores.clusters import Clusters, SearchPlan, by_evenness, dealt, plan, table_of
 from tests.kit.long import examples
 
 DISTANCES = [0, 1, 3, 4, 8, 32]
@@ -61,7 +61,7 @@ def test_clusters_are_connected_components(distance: int) -> None:
 def test_blocks_do_not_matter(distance: int, chosen: int, monkeypatch: pytest.MonkeyPatch) -> None:
     count = distance + chosen
     widths = tuple(64 // count + (k < 64 % count) for k in range(count)) if chosen else (64,)
-    monkeypatch.setattr(clusters, "plan", lambda *_: Plan(widths, chosen, 0.0))
+    monkeypatch.setattr(clusters, "plan", lambda *_: SearchPlan(widths, chosen, 0.0))
     given = hashes(400, 1, fixed=0xFF00000000000001)
     assert clustered(given, distance) == by_all_pairs(given, distance)
 

@@ -78,7 +78,7 @@ def test_an_older_driver_is_told_of(engine: Engine) -> None:
 
 def test_the_engine_says_what_it_takes(engine: Engine) -> None:
     known = nvofa.engine(0, 1)
-    assert known == nvofa.Engine((1, 2, 4), (1, 2, 4, 8), (16, 32), (8192, 8192))
+    assert known == nvofa.FlowEngine((1, 2, 4), (1, 2, 4, 8), (16, 32), (8192, 8192))
     assert engine.alive == 0
     for kind, words in (
         (nvofa.Kind(15, 64, False, 4, nvofa.BEST), "16 x 32 to 8192 x 8192 pixels"),

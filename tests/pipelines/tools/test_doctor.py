@@ -15,7 +15,7 @@ from dali_run.ops.codecs.jpeg import nvjpeg
 from dali_run.ops.compiled import binaries, store
 from dali_run.ops.errors import DeviceError
 from dali_run.ops.gpu import registered
-from dali_run.ops.gpu.driver import Driver, Gpu
+from dali_run.ops.gpu.driver import Gpu, GpuDriver
 from dali_run.ops.sequences import nvofa
 from dali_run.pipelines.show.terminal import doctor_view
 from dali_run.pipelines.tools import cuda_images, doctor
@@ -35,7 +35,7 @@ def no_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)  # importing it raises ImportError
 
 
-def pretend(monkeypatch: pytest.MonkeyPatch, found: Driver | None) -> None:
+def pretend(monkeypatch: pytest.MonkeyPatch, found: GpuDriver | None) -> None:
     monkeypatch.setattr(doctor, "driver", lambda: found)
 
 
@@ -68,12 +68,12 @@ class SevenEngines:
     ("cuda", "extra"), [((12, 4), "cuda12"), ((13, 0), "cuda13"), ((14, 1), "cuda13"), ((11, 8), "")]
 )
 def test_the_extra_follows_the_driver(cuda: tuple[int, int], extra: str) -> None:
-    assert Driver(cuda, (H200,)).extra == extra
-    assert Driver(cuda, ()).extra == ""
+    assert GpuDriver(cuda, (H200,)).extra == extra
+    assert GpuDriver(cuda, ()).extra == ""
 
 
 def test_without_a_driver_the_gpu_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
-    for found in (None, Driver((13, 0), ())):
+    for found in (None, GpuDriver((13, 0), ())):
         pretend(monkeypatch, found)
         gpu = findings("gpu")
         assert list(gpu) == ["driver"]
@@ -86,7 +86,7 @@ def test_a_gpu_without_cupy_says_what_to_install(monkeypatch: pytest.MonkeyPatch
     def missing() -> None:
         raise DeviceError("nvJPEG was not found; install it")
 
-    pretend(monkeypatch, Driver((12, 8), (H200, H200)))
+    pretend(monkeypatch, GpuDriver((12, 8), (H200, H200)))
     monkeypatch.setattr(nvjpeg, "library", missing)
     gpu = findings("gpu")
     assert gpu["GPU 1"]["value"] == "NVIDIA H200, 141 GiB, compute capability 9.0"
@@ -102,7 +102,7 @@ def test_a_gpu_without_cupy_says_what_to_install(monkeypatch: pytest.MonkeyPatch
 def test_an_old_nvjpeg_is_warned_of(
     version: tuple[int, ...], decoder: type, status: str, engines: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pretend(monkeypatch, Driver((13, 0), (H200,)))
+    pretend(monkeypatch, GpuDriver((13, 0), (H200,)))
     monkeypatch.setattr(nvjpeg, "library", lambda: Library(*version))
     monkeypatch.setattr(nvjpeg, "Decoder", decoder)
     gpu = findings("gpu")
@@ -173,7 +173,7 @@ def test_the_flow_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> None:
         raise DeviceError("nvJPEG was not found; install it")
 
-    pretend(monkeypatch, Driver((13, 0), (H200,)))
+    pretend(monkeypatch, GpuDriver((13, 0), (H200,)))
     monkeypatch.setattr(nvjpeg, "library", missing)
     with faked_engine() as engine:
         sys.modules["cupy"].__version__ = "14"  # type: ignore[attr-defined]
@@ -190,7 +190,7 @@ def test_how_containers_come_to_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None
     def missing() -> None:
         raise DeviceError("nvJPEG was not found; install it")
 
-    pretend(monkeypatch, Driver((13, 0), (H200,)))
+    pretend(monkeypatch, GpuDriver((13, 0), (H200,)))
     monkeypatch.setattr(nvjpeg, "library", missing)
     monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: name)
     monkeypatch.setattr(registered, "same_address", registered.same_address.__wrapped__)  # what it found is kept
@@ -228,7 +228,7 @@ def test_images_are_counted_for_the_gpu_that_is_here(
 
     monkeypatch.setattr(cuda_images, "without_image", without_image)
     try:
-        (found,) = doctor._images(Driver((13, 1), (H200, H200)))
+        (found,) = doctor._images(GpuDriver((13, 1), (H200, H200)))
     finally:
         binaries.majors.cache_clear()
     assert asked == [(90, (13,))]
