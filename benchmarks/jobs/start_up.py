@@ -87,7 +87,7 @@ LIMITS: dict[str, tuple[list[str], dict[str, str]]] = {
     "no home": ([], {"HOME": "/proc/no-home"}),  # where nobody can make a folder
     "no programs": ([], {"PATH": "/nonexistent"}),
 }
-"""What a machine may lack: the command that takes it away, and variables."""
+"""For each resource that a machine may lack: the command that takes it away, and environment variables."""
 
 
 def of_limits(folder: Path, repeats: int) -> list[dict[str, object]]:

@@ -122,14 +122,14 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_extra_that_brings_something_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Except those of developers, and frameworks, which programs bring themselves. The README has the same ones."""
+    """Except those of developers, and frameworks, which programs bring themselves. The page on installation lists the same ones."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for_users = extras.keys() - {"test", "lint", "docs", "browser", "torch", "jax"}
     gpu = {"cuda12", "cuda13", "video-gpu"}  # looked at where there is one
     assert {extra for _, extra in doctor.OPTIONAL.values()} == for_users - gpu
     for package, (_, extra) in doctor.OPTIONAL.items():
         assert any(re.match(rf"{re.escape(package)}\b(?!-)", wanted) for wanted in extras[extra]), package
-    install = (ROOT / "README.md").read_text().split("## Install")[1].split("\n## ")[0]
+    install = (ROOT / "docs" / "install.md").read_text().split("## Extras")[1].split("\n## ")[0]
     assert all(f"`{extra}`" in install for extra in for_users)
     monkeypatch.setattr(doctor, "version_of", lambda package: "")
     assert {f"pip install 'dali-run[{extra}]'" for extra in for_users - gpu} <= set(doctor.examine()["remedies"])
@@ -145,7 +145,7 @@ def test_what_must_be_repaired_stands_apart_from_what_may_be_installed(monkeypat
     monkeypatch.setattr(doctor, "driver", lambda: None)
     with (screen := Console(width=100)).capture() as said:
         screen.print(doctor_view(doctor.examine()))
-    repair, install = said.get().split("To do:")[1].split("Where you need it:")
+    repair, install = said.get().split("To do:")[1].split("If you need it:")
     assert repair.split("\n")[1].strip() == "pip install --force-reinstall dali-run"
     assert install.split() == ["pip", "install", "'dali-run[media]'"]
 
