@@ -122,7 +122,7 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_extra_that_brings_something_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Except those of developers, and frameworks, which programs bring themselves. The page on installation lists the same ones."""
+    """All but those of developers and of frameworks, which users bring. docs/install.md lists the same extras."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for_users = extras.keys() - {"test", "lint", "docs", "browser", "torch", "jax"}
     gpu = {"cuda12", "cuda13", "video-gpu"}  # looked at where there is one
