@@ -18,7 +18,8 @@ def command(
         str | None, typer.Argument(metavar="DATA", help="Files, class folders, shards, COCO, LMDB, or a URL.")
     ] = None,
     task: Annotated[
-        str | None, typer.Option(metavar="TASK", help="Task of the spec: resize, train, val, keep, logmel or clips.")
+        str | None,
+        typer.Option(metavar="TASK", help="Task: resize, train, val, keep, curate, logmel or clips."),
     ] = None,
     to: Annotated[
         str | None, typer.Option(metavar="FORMAT", help="Format of the output: webdataset, tfrecord, numpy, lmdb, ...")

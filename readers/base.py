@@ -14,7 +14,7 @@ import numpy.typing as npt
 from ..ops.base import Arg, Operator, nearest
 from ..ops.batch import Batch, Origins
 from ..ops.context import Context
-from ..ops.errors import JobError, SpecError
+from ..ops.errors import SpecError
 from ..ops.storage.inventory import InventoryEntries
 from .order import LIST_SEED, Order, Shuffle
 from .selection.split import Split
@@ -171,13 +171,10 @@ class Reader(Operator, abstract=True):
 
     def chosen_of(self, source: Source) -> npt.NDArray[np.bool_] | None:
         """Return which records of the open data set ``source`` this reader reads, bool[records]; None for all. Raises
-        JobError if none is left."""
+        JobError if a record has no group."""
         if self.split is None or self.use is None:
             return None
-        chosen = Split.of(self.split).part_of(self.use, source, len(source))
-        if len(chosen) and not chosen.any():
-            raise JobError(f"{self.name}: the part {self.use!r} of split holds none of the {len(chosen)} records")
-        return chosen
+        return Split.of(self.split).part_of(self.use, source, len(source))
 
     @property
     def output_names(self) -> tuple[str, ...] | None:

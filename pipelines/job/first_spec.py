@@ -42,6 +42,7 @@ TASKS: dict[str, dict[str, str]] = {
         "train": "tensors for training: random crops of --size pixels, mirrored at random, normalized",
         "val": "tensors for validation: resized, the centre cut out, normalized",
         "keep": "the same bytes in another container",
+        "curate": "the same bytes without small, long and blurred images, with scores, split into train and val",
     },
     "coco": {
         "train": "pictures of --size x --size with boxes (0 to 1) and classes",
@@ -321,8 +322,12 @@ def _graph(seen: SampleFacts, task: str, writer: str, size: int) -> _Made:
         outs = outs if len(outs) == 1 or outs[1] != "_" else [outs[0], "_"]
     if task == "train":
         reader["shuffle"] = "full"
+    if task == "curate":
+        reader["split"] = {"train": 0.9, "val": 0.1, "by": "key", "seed": 42}
     made.step({**reader, "out": outs[0] if len(outs) == 1 else outs}, seen.said or "what is read, sample by sample")
-    if seen.media and task != "keep":
+    if task == "curate":
+        _curate(made, batches[seen.media])
+    elif seen.media and task != "keep":
         media = batches[seen.media]
         made.fields[named(seen.media)] = _MAKERS[seen.kind, task](made, media, size, writer)
     return made
@@ -375,6 +380,22 @@ def _val(made: _Made, media: str, size: int, writer: str) -> dict[str, Any]:
     made.step({"op": "resize", "in": media, "resize_shorter": size * 8 // 7, "out": media})
     _normalized(made, media, crop=[size, size])
     return _array(writer)
+
+
+def _curate(made: _Made, media: str) -> None:
+    """Leave samples out by size, shape and sharpness, and write scores with the others."""
+    made.step({"op": "peek_image_shape", "in": media, "out": "shape"}, "height and width, from the header")
+    made.step({"op": "keep_if", "name": "Size", "if": "min(shape[0], shape[1]) >= 64"},
+              "what is left out here is listed in left_out.jsonl; nothing of it is decoded")  # fmt: skip
+    longest = "max(shape[0], shape[1]) <= 3 * min(shape[0], shape[1])"
+    made.step({"op": "keep_if", "name": "Aspect", "if": longest}, "no strips and banners")
+    made.step({"op": "decoders.image", "in": media, "output_type": "RGB", "out": "pixels"})
+    made.step({"op": "image_scores", "in": "pixels", "scores": ["phash", "sharpness", "entropy"],
+               "out": ["phash", "sharpness", "entropy"]}, "dali-run dedupe finds near duplicates by phash")  # fmt: skip
+    made.step({"op": "keep_if", "name": "Sharp", "if": "sharpness > 10 and entropy > 1"},
+              "no blurred and blank images; look at the scores of your data before you set the limits")  # fmt: skip
+    for score in ("phash", "sharpness", "entropy"):
+        made.outputs[score], made.fields[score] = score, {}
 
 
 def _boxes(made: _Made, media: str, size: int, _writer: str) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -95,7 +94,7 @@ def test_orders_hold_the_chosen_records_and_no_others(shuffle: Any, groups: bool
     assert set(order.samples(3, 2 * len(subset), source).index) == set(subset.tolist())
 
 
-def test_a_reader_refuses_what_contradicts_its_split(tmp_path: Path) -> None:
+def test_a_reader_refuses_what_contradicts_its_split() -> None:
     def reader(**arguments: Any) -> File:
         made = File(files=("a", "b"), **arguments)
         made.check()
@@ -108,9 +107,3 @@ def test_a_reader_refuses_what_contradicts_its_split(tmp_path: Path) -> None:
     ):
         with pytest.raises(SpecError, match=message):
             reader(**arguments)
-    (tmp_path / "a").write_bytes(b"a")
-    source = File(files=(str(tmp_path / "a"),)).open()
-    split = {"none": 1e-9, "all": 1 - 1e-9}
-    with pytest.raises(JobError, match="the part 'none' of split holds none of the 1 records"):
-        reader(split=split, use="none").chosen_of(source)
-    source.close()

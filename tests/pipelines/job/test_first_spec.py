@@ -82,6 +82,21 @@ def test_what_is_written_runs(place: str, kind: str, task: str, writer: str, dat
     read_by_the_field(spec, tmp_path / "out")
 
 
+@pytest.mark.parametrize(("place", "writer"), [("train", "webdataset"), ("tfrecord", "tfrecord"), ("tar", "parquet")])
+def test_a_curated_data_set(place: str, writer: str, data: Path, tmp_path: Path) -> None:
+    if writer == "parquet":
+        pytest.importorskip("pyarrow")
+    spec = init(data / place, tmp_path, "--task", "curate", "--to", writer)
+    assert [step["name"] for step in spec["graph"] if step["op"] == "keep_if"] == ["Size", "Aspect", "Sharp"]
+    report = run_job(tmp_path / "spec.yaml", device="cpu")
+    assert report.rejected == 0
+    assert report.written + report.left_out == report.read
+    assert report.written > 0 or place == "tar"
+    assert set(report.data["splits"]) == {"train", "val"}
+    if report.data["splits"]["train"]["written"]:
+        read_by_the_field(spec, tmp_path / "out/train")
+
+
 def test_features_of_sounds(data: Path, tmp_path: Path) -> None:
     pytest.importorskip("soundfile")
     init(data / "audio", tmp_path)
@@ -150,6 +165,6 @@ def test_what_it_cannot_use(make: Any, message: str, tmp_path: Path) -> None:
 
 def test_a_task_that_does_not_fit(data: Path) -> None:
     seen = look_at(str(data / "train"))
-    with pytest.raises(SpecError, match="--task must be resize or train or val or keep for pictures, got 'logmel'"):
+    with pytest.raises(SpecError, match=r"--task must be resize or .* or keep or curate for pictures, got 'log"):
         spec_text("x", seen, "logmel")
     assert all(next(iter(tasks)) for tasks in ANY.values())

@@ -122,6 +122,14 @@ def test_programs_read_one_part(place: Path) -> None:
     assert size == len(found)
 
 
+def test_a_part_without_samples_is_an_empty_output(place: Path) -> None:
+    (place / "spec.yaml").write_text(SPEC.replace("train: 0.6, val: 0.4", "train: 0.999999999, val: 0.000000001"))
+    result = job(place)
+    assert result.exit_code == 0, result.message
+    assert [v["written"] for v in result.report["splits"].values()] == [30, 0]
+    assert verify(place / "out/val").sound
+
+
 def test_readers_must_agree(place: Path) -> None:
     other = '  - {op: readers.numpy, name: Other, file_root: "${data}", file_filter: "*.npy", out: b}\n'
     (place / "spec.yaml").write_text(
