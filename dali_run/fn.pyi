@@ -600,7 +600,7 @@ def dump_image(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Write images to files of the working directory, as PPM (PGM of one channel), and hand them on: for debugging."""
+    """Write images to files in the working directory, as PPM (PGM for one channel), and pass them on: for debugging."""
     ...
 
 def element_extract(
@@ -1834,7 +1834,7 @@ def resize_crop_mirror(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Resize, cut a window out and mirror it, in one step: the window's part of the image becomes the region of resize."""
+    """Resize, cut a window out and mirror it, in one step: the window's part of the image becomes the region of the resize."""
     ...
 
 def roi_random_crop(

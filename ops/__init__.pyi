@@ -671,7 +671,7 @@ class Dilate:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class DumpImage:
-    """Write images to files of the working directory, as PPM (PGM of one channel), and hand them on: for debugging."""
+    """Write images to files in the working directory, as PPM (PGM for one channel), and pass them on: for debugging."""
 
     def __init__(
         self,
@@ -2030,7 +2030,7 @@ class Resize:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class ResizeCropMirror:
-    """Resize, cut a window out and mirror it, in one step: the window's part of the image becomes the region of resize."""
+    """Resize, cut a window out and mirror it, in one step: the window's part of the image becomes the region of the resize."""
 
     def __init__(
         self,

@@ -494,7 +494,7 @@ def dump_image(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Write images to files of the working directory, as PPM (PGM of one channel), and hand them on: for debugging."""
+    """Write images to files in the working directory, as PPM (PGM for one channel), and pass them on: for debugging."""
     ...
 
 @overload
@@ -1393,7 +1393,7 @@ def resize_crop_mirror(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Resize, cut a window out and mirror it, in one step: the window's part of the image becomes the region of resize."""
+    """Resize, cut a window out and mirror it, in one step: the window's part of the image becomes the region of the resize."""
     ...
 
 @overload

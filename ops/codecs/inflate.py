@@ -144,7 +144,8 @@ class Inflate(Operator, name="decoders.inflate"):
 
 
 class _Blocks:
-    """The blocks of a batch, one entry each. Created and used by one call of the operator."""
+    """The compressed blocks of a batch; its arrays have one entry per block. Created and used by one call of the
+    operator."""
 
     def __init__(
         self, starts: I64, sizes: I64, to: I64, each: I64, fits: npt.NDArray[np.bool_], owner: npt.NDArray[Any]

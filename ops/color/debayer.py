@@ -12,7 +12,7 @@ from ..context import Context
 from ..copies.strided import CUDA_TYPES
 from ..copies.windows import image_layout, known_layout
 from ..errors import SampleError, SpecError
-from ..images.frames import as_frames, pictures
+from ..images.frames import as_frames, image_parts
 from ..kernels import Kernels
 from ..types import DALIDataType
 
@@ -90,7 +90,7 @@ class Debayer(Operator, name="debayer"):
                 ctx.reject(i, "bad_shape", f"takes one channel, got {images.shapes[i, -1]}")
             images = images.replace(shapes=np.where(wrong[:, None], 0, images.shapes).astype(np.int32)[:, :-1])
         images = images.replace(layout=flat)
-        parts = pictures(ctx, images, ["blue_position"], np.int64)
+        parts = image_parts(ctx, images, ["blue_position"], np.int64)
         if parts.sample is None and flat == "FHW":
             parts = as_frames(images, parts)
         blue = parts.arguments["blue_position"].reshape(len(parts), -1)

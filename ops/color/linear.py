@@ -21,7 +21,7 @@ from ..copies.strided import CUDA_TYPES
 from ..copies.windows import image_layout, known_layout
 from ..errors import SpecError
 from ..gpu.launch_recording import changing, fixed, without_data
-from ..images.frames import Pictures, pictures
+from ..images.frames import ImageParts, image_parts
 from ..kernels import Kernels
 from ..libraries import presets
 from ..types import DALIDataType, DALIImageType, to_numpy
@@ -103,7 +103,7 @@ class Linear(Operator, abstract=True):
         """Return the output, with type ``dtype``."""
         raise NotImplementedError
 
-    def maps(self, ctx: Context, images: Batch, dtype: np.dtype[Any]) -> tuple[Pictures, F32, F32]:
+    def maps(self, ctx: Context, images: Batch, dtype: np.dtype[Any]) -> tuple[ImageParts, F32, F32]:
         """Return the items of ``images`` (images or frames), all of 3 channels, with their matrices [M, 3, 3] and
         offsets [M, 3]."""
         raise NotImplementedError
@@ -119,19 +119,19 @@ class Scaling(Linear, abstract=True):
         like = without_data(images)
         return scale(ctx, images, *self._factors(ctx, images, dtype), dtype, lambda c: self._factors(c, like, dtype))
 
-    def maps(self, ctx: Context, images: Batch, dtype: np.dtype[Any]) -> tuple[Pictures, F32, F32]:
+    def maps(self, ctx: Context, images: Batch, dtype: np.dtype[Any]) -> tuple[ImageParts, F32, F32]:
         parts, factor, offset = self._factors(ctx, images, dtype)
         matrices = factor[:, None, None] * np.eye(3, dtype=np.float32)
         return parts, matrices, np.repeat(offset[:, None], 3, axis=1)
 
-    def _factors(self, ctx: Context, images: Batch, dtype: np.dtype[Any]) -> tuple[Pictures, F32, F32]:
+    def _factors(self, ctx: Context, images: Batch, dtype: np.dtype[Any]) -> tuple[ImageParts, F32, F32]:
         """Return the items of ``images`` (images or frames), and their factors and offsets [M]."""
         names = [n for n in self.names if hasattr(self, n)]
         if not ctx.args:
-            parts = Pictures(images.offsets, images.shapes.astype(np.int64), None, {})
+            parts = ImageParts(images.offsets, images.shapes.astype(np.int64), None, {})
             slope, added = self._constant(images.dtype, dtype)
             return parts, np.full(len(parts), slope, np.float32), np.full(len(parts), added, np.float32)
-        parts = pictures(ctx, images, names)
+        parts = image_parts(ctx, images, names)
         given = parts.arguments
         brightness = given.get("brightness", np.float32(1)).astype(np.float64)
         shift = given.get("brightness_shift", np.float32(0)).astype(np.float64)
@@ -250,8 +250,8 @@ class Twisting(Linear, abstract=True):
         like = without_data(images)
         return mix(ctx, images, *self.maps(ctx, images, dtype), dtype, lambda c: self.maps(c, like, dtype))
 
-    def maps(self, ctx: Context, images: Batch, dtype: np.dtype[Any]) -> tuple[Pictures, F32, F32]:
-        parts = pictures(ctx, images, [n for n in self.names if hasattr(self, n)])
+    def maps(self, ctx: Context, images: Batch, dtype: np.dtype[Any]) -> tuple[ImageParts, F32, F32]:
+        parts = image_parts(ctx, images, [n for n in self.names if hasattr(self, n)])
         matrices, offsets = twist(len(parts), half=0.5 if images.dtype.kind == "f" else 128.0, **parts.arguments)
         if getattr(self, "image_type", None) is DALIImageType.BGR:
             matrices = np.ascontiguousarray(matrices[:, ::-1, ::-1])
@@ -340,26 +340,26 @@ def twist(
 _ZERO, _ONE = np.zeros(1, np.float32), np.ones(1, np.float32)
 
 
-Maps = Callable[[Context], tuple[Pictures, F32, F32]]
+Maps = Callable[[Context], tuple[ImageParts, F32, F32]]
 """Function that returns items and maps for the arguments of a later call of the operator, for images of the same
 shapes."""
 
 
 def scale(
-    ctx: Context, images: Batch, parts: Pictures, factor: F32, offset: F32, dtype: np.dtype[Any], again: Maps
+    ctx: Context, images: Batch, parts: ImageParts, factor: F32, offset: F32, dtype: np.dtype[Any], again: Maps
 ) -> Batch:
     """Return ``factor`` [M] times every value plus ``offset`` [M], as ``dtype``."""
     return _run(ctx, images, parts, parts.sizes, (factor, offset), dtype, "scale", _THREADS * _EACH, again)
 
 
 def mix(
-    ctx: Context, images: Batch, parts: Pictures, matrices: F32, offsets: F32, dtype: np.dtype[Any], again: Maps
+    ctx: Context, images: Batch, parts: ImageParts, matrices: F32, offsets: F32, dtype: np.dtype[Any], again: Maps
 ) -> Batch:
     """Return ``matrices`` [M, 3, 3] times every pixel plus ``offsets`` [M, 3], as ``dtype``."""
     return _run(ctx, images, parts, parts.sizes // 3, (matrices, offsets), dtype, "mix", _THREADS * _EACH // 4, again)
 
 
-def chain(ctx: Context, images: Batch, parts: Pictures, matrices: F32, offsets: F32, again: Maps) -> Batch:
+def chain(ctx: Context, images: Batch, parts: ImageParts, matrices: F32, offsets: F32, again: Maps) -> Batch:
     """Apply matrices [M, K, 3, 3] and offsets [M, K, 3] to uint8 images of 3 channels, one after the other; values are
     rounded after each."""
     return _run(ctx, images, parts, parts.sizes // 3, (matrices, offsets), images.dtype, "chain", _THREADS * _EACH // 4,
@@ -367,7 +367,7 @@ def chain(ctx: Context, images: Batch, parts: Pictures, matrices: F32, offsets: 
 
 
 def _run(
-    ctx: Context, images: Batch, parts: Pictures, counts: Any, maps: tuple[F32, F32], dtype: np.dtype[Any],
+    ctx: Context, images: Batch, parts: ImageParts, counts: Any, maps: tuple[F32, F32], dtype: np.dtype[Any],
     kernel: str, tile: int, again: Maps, *more: np.int32,
 ) -> Batch:  # fmt: skip
     if ctx.stage == "cpu":
@@ -394,7 +394,13 @@ def _run(
 
 
 def _on_host(
-    ctx: Context, images: Batch, parts: Pictures, counts: Any, maps: tuple[F32, F32], dtype: np.dtype[Any], kernel: Any
+    ctx: Context,
+    images: Batch,
+    parts: ImageParts,
+    counts: Any,
+    maps: tuple[F32, F32],
+    dtype: np.dtype[Any],
+    kernel: Any,
 ) -> Batch:
     source, base = images.data, parts.offsets
     if source.dtype not in (np.uint8, np.float32):

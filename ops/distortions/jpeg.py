@@ -15,7 +15,7 @@ from ..context import Context
 from ..copies.windows import image_layout, known_layout
 from ..errors import SampleError, SpecError
 from ..gpu.launch_recording import Recompute, fixed_and_changing
-from ..images.frames import as_frames, pictures
+from ..images.frames import as_frames, image_parts
 from ..kernels import Kernels
 from ..types import DALIDataType
 
@@ -54,7 +54,7 @@ class JpegCompressionDistortion(Operator, name="jpeg_compression_distortion"):
                     i, "bad_shape", f"takes 3 channels and sides of up to 65500, got {images.shapes[i].tolist()}"
                 )
             images = images.replace(shapes=np.where(wrong[:, None], 0, images.shapes).astype(np.int32))
-        parts = pictures(ctx, images, ["quality"], np.int64)
+        parts = image_parts(ctx, images, ["quality"], np.int64)
         if parts.sample is None and images.layout == "FHWC":
             parts = as_frames(images, parts)
         quality = _within(parts.arguments["quality"])

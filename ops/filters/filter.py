@@ -14,7 +14,7 @@ from ..conversion import saturate
 from ..copies.strided import CUDA_TYPES, affordable
 from ..errors import SampleError, SpecError
 from ..gpu.launch_recording import not_replayable
-from ..images.frames import Pictures, as_frames, pictures
+from ..images.frames import ImageParts, as_frames, image_parts
 from ..kernels import Kernels
 from ..types import DALIDataType, to_numpy
 from .axes import BORDERS, THREADS, by_axis, fits, geometry, host_output, on_host, spatial, strips_of, tiles_of
@@ -74,7 +74,7 @@ class Filter(Operator, name="filter"):
             raise SampleError(
                 "bad_shape", f"images of {axes} dimensions take filters of as many, got {filters.ndim - framed}"
             )
-        parts = pictures(ctx, images, ["anchor"], np.int64)
+        parts = image_parts(ctx, images, ["anchor"], np.int64)
         if framed and parts.sample is None:
             parts = as_frames(images, parts)
         layout = images.layout if parts.sample is None else images.layout[1:]
@@ -171,7 +171,7 @@ def _strips(dtype: np.dtype[Any], results: I64, extents: I64) -> tuple[int, int,
     return height, width, same if dtype in (np.uint8, np.float32) and same in (1, 3) else 0
 
 
-def _places(out: Batch, parts: Pictures, sizes: I64) -> I64:
+def _places(out: Batch, parts: ImageParts, sizes: I64) -> I64:
     """Return the offsets of the items' results."""
     if parts.sample is None:
         return out.offsets

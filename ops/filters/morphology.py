@@ -17,7 +17,7 @@ from ..conversion import saturate
 from ..copies.strided import CUDA_TYPES
 from ..copies.windows import image_layout, known_layout
 from ..errors import SpecError
-from ..images.frames import Pictures, pictures
+from ..images.frames import ImageParts, image_parts
 from ..kernels import Kernels
 from ..types import to_numpy
 from .axes import BORDERS, THREADS, by_axis, fits, geometry, strips_of, tiles_of
@@ -56,7 +56,7 @@ class Neighbourhood(Operator, abstract=True):
         return Spec(data.shape, data.dtype, layout)
 
     def run(
-        self, ctx: Context, images: Batch, parts: Pictures, masks: I64, bad: Any, kernel: str, *arguments: np.int32
+        self, ctx: Context, images: Batch, parts: ImageParts, masks: I64, bad: Any, kernel: str, *arguments: np.int32
     ) -> Batch:
         """Apply ``kernel`` to every value: ``masks`` [M, 4] are the window's height and width, and the window's element
         that lies on the value; items in ``bad`` stay empty."""
@@ -88,7 +88,7 @@ class Neighbourhood(Operator, abstract=True):
         return out
 
 
-def _reject(ctx: Context, parts: Pictures, bad: Any, what: str, values: Any) -> None:
+def _reject(ctx: Context, parts: ImageParts, bad: Any, what: str, values: Any) -> None:
     for m in np.flatnonzero(bad).tolist():
         ctx.reject(
             m if parts.sample is None else int(parts.sample[m]), "bad_argument", f"{what}, got {values[m].tolist()}"
@@ -116,7 +116,7 @@ class Morphology(Neighbourhood, abstract=True):
 
     def cpu(self, ctx: Context, images: Batch) -> Batch:
         images = images.replace(layout=known_layout(images, self.layouts))
-        parts = pictures(ctx, images, ["mask_size", "anchor"], np.int64)
+        parts = image_parts(ctx, images, ["mask_size", "anchor"], np.int64)
         size = by_axis(parts.arguments["mask_size"], 2, "mask_size")
         anchor = by_axis(parts.arguments["anchor"], 2, "anchor")
         bad = np.any(size < 1, axis=1)
@@ -172,7 +172,7 @@ class MedianBlur(Neighbourhood, name="experimental.median_blur"):
 
     def cpu(self, ctx: Context, images: Batch) -> Batch:
         images = images.replace(layout=known_layout(images, self.layouts))
-        parts = pictures(ctx, images, ["window_size"], np.int64)
+        parts = image_parts(ctx, images, ["window_size"], np.int64)
         size = by_axis(parts.arguments["window_size"], 2, "window_size")
         bad = np.any((size < 1) | (size % 2 == 0) | (size > 255), axis=1)
         _reject(ctx, parts, bad, "window_size must be odd, up to 255", size)

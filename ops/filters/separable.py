@@ -14,7 +14,7 @@ from ..conversion import saturate
 from ..copies.strided import CUDA_TYPES
 from ..errors import SampleError, SpecError
 from ..gpu.launch_recording import changing, fixed, without_data
-from ..images.frames import Pictures, pictures
+from ..images.frames import ImageParts, image_parts
 from ..kernels import Kernels
 from ..libraries import presets
 from ..types import DALIDataType, to_numpy
@@ -58,14 +58,14 @@ class Separable(Operator, abstract=True):
             spatial(data.layout, data.ndim)
         return Spec(data.shape, data.dtype if self.dtype is None else self.dtype, data.layout)
 
-    def windows(self, ctx: Context, parts: Pictures, axes: int) -> tuple[F32, I32, F32]:
+    def windows(self, ctx: Context, parts: ImageParts, axes: int) -> tuple[F32, I32, F32]:
         """Return windows [M, T, 3, L], each from its first value on, their lengths [M, T, 3], and the factors of the
         terms [M, T]; axes are depth, height, width."""
         raise NotImplementedError
 
     def cpu(self, ctx: Context, images: Batch) -> Batch:
         _, axes = spatial(images.layout, images.ndim)
-        parts = pictures(ctx, images, self.arguments())
+        parts = image_parts(ctx, images, self.arguments())
         layout = images.layout if parts.sample is None else images.layout[1:]
         windows, lengths, factors = self.windows(ctx, parts, axes)
         dtype = images.dtype if self.dtype is None else np.dtype(to_numpy(self.dtype))
@@ -84,7 +84,7 @@ class Separable(Operator, abstract=True):
         raise NotImplementedError
 
     def _on_gpu(
-        self, ctx: Context, images: Batch, parts: Pictures, where: Any, windows: F32, lengths: I32, factors: F32,
+        self, ctx: Context, images: Batch, parts: ImageParts, where: Any, windows: F32, lengths: I32, factors: F32,
         dtype: np.dtype[Any],
     ) -> Batch:  # fmt: skip
         """Launch one kernel per term and axis along which any image has a window."""
@@ -127,7 +127,7 @@ class Separable(Operator, abstract=True):
         return out
 
     def _both_axes(
-        self, ctx: Context, images: Batch, parts: Pictures, where: Any, windows: F32, lengths: I32, factors: F32,
+        self, ctx: Context, images: Batch, parts: ImageParts, where: Any, windows: F32, lengths: I32, factors: F32,
         radius: int, out: Batch,
     ) -> None:  # fmt: skip
         """Apply both windows to 8-bit images in one kernel."""
@@ -140,7 +140,7 @@ class Separable(Operator, abstract=True):
         like, axes, longest = without_data(images), spatial(images.layout, images.ndim)[1], 2 * reach + 1
 
         def again(ctx: Context) -> tuple[F32, I32, F32] | None:
-            others = pictures(ctx, like, self.arguments())
+            others = image_parts(ctx, like, self.arguments())
             found = self.windows(ctx, others, axes)
             if others.sample is not None or found[0].shape[3] > longest:
                 return None
@@ -231,7 +231,7 @@ class GaussianBlur(Separable, name="gaussian_blur"):
     def arguments(self) -> tuple[str, ...]:
         return "sigma", "window_size"
 
-    def windows(self, ctx: Context, parts: Pictures, axes: int) -> tuple[F32, I32, F32]:
+    def windows(self, ctx: Context, parts: ImageParts, axes: int) -> tuple[F32, I32, F32]:
         sigma = np.ascontiguousarray(by_axis(parts.arguments["sigma"].astype(np.float32), axes, "sigma"))
         asked = np.ascontiguousarray(by_axis(whole_numbers(parts.arguments["window_size"]), axes, "window_size"))
         length, deviation = np.empty(asked.shape, np.int64), np.empty(asked.shape, np.float32)
@@ -287,7 +287,7 @@ class Laplacian(Separable, name="laplacian"):
         given = ("window_size", "scale")
         return (*given, "smoothing_size") if self.is_set("smoothing_size") else given
 
-    def windows(self, ctx: Context, parts: Pictures, axes: int) -> tuple[F32, I32, F32]:
+    def windows(self, ctx: Context, parts: ImageParts, axes: int) -> tuple[F32, I32, F32]:
         given = {k: by_axis(v, axes, k) for k, v in parts.arguments.items()}
         window = whole_numbers(given["window_size"])
         smooth = whole_numbers(given.get("smoothing_size", window))

@@ -13,7 +13,7 @@ from ..color.linear import F32, Linear, chain
 from ..context import Context
 from ..copies.windows import known_layout
 from ..gpu.launch_recording import without_data
-from ..images.frames import Pictures
+from ..images.frames import ImageParts
 from ..types import DALIDataType
 from .resize_normalize import part
 
@@ -72,7 +72,7 @@ class JoinedColors(Operator, name="_fused.colors"):
 
     gpu = cpu
 
-    def _steps(self, ctx: Context, images: Batch) -> list[tuple[Pictures, F32, F32]]:
+    def _steps(self, ctx: Context, images: Batch) -> list[tuple[ImageParts, F32, F32]]:
         """Return the maps of all operators, in order."""
         first, second = part(ctx, self.first, FIRST), part(ctx, self.second, SECOND)
         if isinstance(self.first, JoinedColors):
@@ -82,7 +82,7 @@ class JoinedColors(Operator, name="_fused.colors"):
         return [*before, self.second.maps(second, images, _UINT8)]
 
 
-def _stacked(steps: list[tuple[Pictures, F32, F32]]) -> tuple[Pictures, F32, F32]:
+def _stacked(steps: list[tuple[ImageParts, F32, F32]]) -> tuple[ImageParts, F32, F32]:
     """Stack all maps as [M, K, 3, 3] and [M, K, 3]; if an argument differs by frame, return the maps of that step
     only."""
     by_frame = next((step for step in steps if step[0].sample is not None), None)

@@ -1,4 +1,4 @@
-"""crop, and the cropping arguments that crop_mirror_normalize shares with it."""
+"""Operator crop, and the cropping arguments that it shares with crop_mirror_normalize."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _POSITIONS = {"D": "crop_pos_z", "H": "crop_pos_y", "W": "crop_pos_x"}
 
 
 class CropWindow(Operator, abstract=True):
-    """Where the window of an image lies."""
+    """Base class of operators with a window: its size and position in the image."""
 
     replayable = True
     layouts = IMAGE_LAYOUTS
@@ -38,11 +38,17 @@ class CropWindow(Operator, abstract=True):
     crop_d: Annotated[float | None, Arg("depth of the window, 0 for the whole extent", per_sample=True)] = None
     crop_h: Annotated[float | None, Arg("height of the window, 0 for the whole extent", per_sample=True)] = None
     crop_w: Annotated[float | None, Arg("width of the window, 0 for the whole extent", per_sample=True)] = None
-    crop_pos_x: Annotated[float, Arg("0..1, left to right", ge=0, le=1, per_sample=True)] = 0.5
-    crop_pos_y: Annotated[float, Arg("0..1, top to bottom", ge=0, le=1, per_sample=True)] = 0.5
-    crop_pos_z: Annotated[float, Arg("0..1, front to back", ge=0, le=1, per_sample=True)] = 0.5
+    crop_pos_x: Annotated[float, Arg("position of the window, 0 (left) to 1 (right)", ge=0, le=1, per_sample=True)] = (
+        0.5
+    )
+    crop_pos_y: Annotated[float, Arg("position of the window, 0 (top) to 1 (bottom)", ge=0, le=1, per_sample=True)] = (
+        0.5
+    )
+    crop_pos_z: Annotated[float, Arg("position of the window, 0 (front) to 1 (back)", ge=0, le=1, per_sample=True)] = (
+        0.5
+    )
     rounding: Annotated[
-        Literal["round", "truncate"], Arg("of the start of the window: half away from zero, or towards zero")
+        Literal["round", "truncate"], Arg("rounding of the window's start: half away from zero, or towards zero")
     ] = "round"
 
     parity: Annotated[
@@ -62,7 +68,7 @@ class CropWindow(Operator, abstract=True):
             raise SpecError(f"crop takes (height, width) or (depth, height, width), got {len(self.crop)} values")
 
     def cropped(self, spec: Spec) -> Spec:
-        """The known facts of the windows of ``spec``."""
+        """Return the spec of the windows of ``spec``, as far as it is known."""
         layout = image_layout(spec.layout, spec.ndim, self.layouts)
         if spec.shape is None or not layout:
             return Spec(None if spec.shape is None else (None,) * len(spec.shape), spec.dtype, layout)
@@ -79,7 +85,7 @@ class CropWindow(Operator, abstract=True):
         return "even" if even else self.rounding
 
     def _constant_sizes(self) -> dict[str, int | None]:
-        """Extents of the window by axis; None where they are known only at run time, 0 where whole."""
+        """Return the window's length by axis; None if it is known only at run time, 0 if it is the whole axis."""
         if "crop" in self.per_sample:
             return {"D": None, "H": None, "W": None}
         if self.crop is not None:
@@ -90,7 +96,7 @@ class CropWindow(Operator, abstract=True):
 
     @cached_property
     def rounds(self) -> int:
-        """How starts are rounded, as `plan_cpu` takes it."""
+        """Rule for rounding starts, as a number for `plan_cpu`."""
         return int(_plans.ROUNDINGS.index(self._rounding))
 
     @cached_property
@@ -99,21 +105,21 @@ class CropWindow(Operator, abstract=True):
 
     @cached_property
     def _constant_rows(self) -> F32:
-        """`rows` where all arguments are constants."""
+        """The value of `rows` if all arguments are constants."""
         return self._rows(Context(self, "cpu", Samples.numbered(1)))
 
     @cached_property
     def _cuts(self) -> bool:
-        """Windows may be smaller than the image, or be refused for where they are."""
+        """Whether windows may be smaller than the image, or be rejected for their position."""
         sized = self.is_set("crop") or any(self.is_set(name) for name in _SIZES.values())
         return sized or not self.per_sample.isdisjoint(_POSITIONS.values())
 
     def windows(self, ctx: Context, batch: Batch, layout: str, policy: OutOfBounds) -> tuple[I64, I64]:
-        """Anchor and shape [N, D] of the window of each sample, after ``policy``."""
+        """Return anchor and shape [N, D] of the window of each sample, after applying ``policy``."""
         return self.windows_in(ctx, batch.shapes.astype(np.int64, order="C"), layout, policy)
 
     def windows_in(self, ctx: Context, extent: I64, layout: str, policy: OutOfBounds) -> tuple[I64, I64]:
-        """`windows` of samples of ``extent`` [N, D]."""
+        """Return anchor and shape [N, D] of the windows of samples of shapes ``extent`` [N, D]; see `windows`."""
         anchor, shape = np.zeros(extent.shape, np.int64), extent.copy()
         if not self._cuts:
             return anchor, shape
@@ -124,8 +130,8 @@ class CropWindow(Operator, abstract=True):
         return bounded(ctx, policy, anchor, shape, extent)
 
     def rows(self, ctx: Context) -> F32:
-        """Windows of images, [N or 1, 4]: height and width, and where they lie down and across, as
-        `plan_cpu.cut_out` takes them."""
+        """Return the windows of images as [N or 1, 4]: height and width, and position down and across, for
+        `plan_cpu.cut_out`."""
         return self._constant_rows if self._is_constant else self._rows(ctx)
 
     def _rows(self, ctx: Context) -> F32:
@@ -133,7 +139,7 @@ class CropWindow(Operator, abstract=True):
         return np.stack(np.broadcast_arrays(height, width, y, x), axis=1)
 
     def _along(self, ctx: Context, letter: str) -> tuple[F32, F32]:
-        """Length and position of windows along an axis, [N or 1] each; 0 for the whole extent."""
+        """Return length and position of windows along an axis, [N or 1] each; 0 for the whole axis."""
         length = self._length(ctx, letter)
         if length is None:
             return np.zeros(1, np.float32), np.zeros(1, np.float32)
@@ -147,7 +153,7 @@ class CropWindow(Operator, abstract=True):
         return length, position
 
     def _length(self, ctx: Context, letter: str) -> F32 | None:
-        """None where crop does not speak of this axis."""
+        """Return the length of windows along an axis, [N or 1]; None if the arguments do not restrict this axis."""
         if not self.is_set("crop"):
             return ctx.rows(_SIZES[letter]) if self.is_set(_SIZES[letter]) else None
         together, column = ctx.rows("crop"), "WHD".index(letter) + 1
@@ -158,10 +164,10 @@ class CropWindow(Operator, abstract=True):
 
 
 class Cropping(CropWindow, abstract=True):
-    """A window that may be filled where it reaches outside."""
+    """Base class of operators whose window may extend beyond the image, and is filled there."""
 
     fill_values: Annotated[
-        tuple[float, ...], Arg("what stands outside the input, one value or one a channel", or_default=True)
+        tuple[float, ...], Arg("values outside the input, one or one per channel", or_default=True)
     ] = (0.0,)
     image_type: Annotated[
         DALIImageType | None, Arg("colour space", ignored="DALI no longer uses it", obsolete=True)
@@ -169,7 +175,7 @@ class Cropping(CropWindow, abstract=True):
 
 
 def _axis(layout: str, letter: str) -> int:
-    """Where ``letter`` stands in ``layout``; the frames of a sequence are its depth, as in DALI."""
+    """Return the index of ``letter`` in ``layout``; the frames of a sequence are its depth, as in DALI."""
     at = layout.find(letter)
     return layout.find("F") if letter == "D" and at < 0 else at
 
@@ -177,12 +183,12 @@ def _axis(layout: str, letter: str) -> int:
 class Crop(Cropping, name="crop"):
     """Cut a window out of images.
 
-    With ``dtype``, values are rounded half away from zero and saturated (DALI cuts fractions off here).
+    With ``dtype``, values are rounded half away from zero and saturated (DALI truncates them here).
     """
 
     example = "{op: crop, in: images, crop: [224, 224], out: images}"
 
-    out_of_bounds_policy: Annotated[OutOfBounds, Arg("what to do where the window reaches outside the input")] = "error"
+    out_of_bounds_policy: Annotated[OutOfBounds, Arg("what to do if the window reaches outside the input")] = "error"
     dtype: Annotated[DALIDataType | None, Arg("type of the output; by default that of the input")] = None
     output_dtype: Annotated[DALIDataType | None, Arg("type of the output", deprecated="dtype")] = None
 

@@ -1,4 +1,4 @@
-"""crop_mirror_normalize: crop, mirror, normalise, change of layout and type in one pass."""
+"""Operator crop_mirror_normalize: crop, mirror, normalise, change layout and type in one pass."""
 
 from __future__ import annotations
 
@@ -24,25 +24,27 @@ _plans: Any = Kernels("..copies.windows_cpu", __package__)
 class CropMirrorNormalize(Cropping, name="crop_mirror_normalize"):
     """Crop, mirror left to right and normalise: scale * (x - mean) / std + shift.
 
-    ``fill_values`` stand in the output as they are, not normalised, and only where ``out_of_bounds_policy`` pads;
-    channels added by ``pad_output`` are 0 otherwise. std = 0 gives infinities. Integers are rounded half away from
-    zero and saturated; float16 ties go to even.
+    ``fill_values`` are written to the output as they are, not normalised, and only if ``out_of_bounds_policy`` pads;
+    channels added by ``pad_output`` are 0 otherwise. std = 0 gives infinities. Integers are rounded half away from zero
+    and saturated; float16 ties go to even.
     """
 
     bound = "float32 within 1e-6 of the largest term (x - mean) * scale / std or shift; other types that, rounded"
     example = "{op: crop_mirror_normalize, in: images, crop: [224, 224], mean: [123.675, 116.28, 103.53], std: [58.395, 57.12, 57.375], mirror: $coin, out: images}"  # noqa: E501
 
-    mean: Annotated[tuple[float, ...], Arg("one value, or one a channel", per_sample=True, or_default=True)] = (0.0,)
-    std: Annotated[tuple[float, ...], Arg("one value, or one a channel", per_sample=True, or_default=True)] = (1.0,)
-    scale: Annotated[float, Arg("factor of the result")] = 1.0
-    shift: Annotated[float, Arg("added to the scaled result")] = 0.0
+    mean: Annotated[
+        tuple[float, ...], Arg("value subtracted, one or one per channel", per_sample=True, or_default=True)
+    ] = (0.0,)
+    std: Annotated[tuple[float, ...], Arg("divisor, one or one per channel", per_sample=True, or_default=True)] = (1.0,)
+    scale: Annotated[float, Arg("factor for the normalised value")] = 1.0
+    shift: Annotated[float, Arg("number added after scale")] = 0.0
     mirror: Annotated[int, Arg("not 0: mirror left to right", per_sample=True)] = 0
     dtype: Annotated[DALIDataType, Arg("FLOAT, FLOAT16, INT8 or UINT8")] = DALIDataType.FLOAT
     output_dtype: Annotated[DALIDataType | None, Arg("type of the output", deprecated="dtype")] = None
     output_layout: Annotated[str, Arg("order of the axes in the output")] = "CHW"
     pad_output: Annotated[bool, Arg("add channels up to a power of two")] = False
     out_of_bounds_policy: Annotated[
-        Literal["error", "pad", "constant", "trim_to_shape"], Arg("what to do where the window reaches outside")
+        Literal["error", "pad", "constant", "trim_to_shape"], Arg("what to do if the window reaches outside the input")
     ] = "error"
 
     def check(self) -> None:
@@ -54,7 +56,9 @@ class CropMirrorNormalize(Cropping, name="crop_mirror_normalize"):
             )
         lengths = {len(v) for v in (self.mean, self.std) if len(v) > 1}
         if len(lengths) > 1 and not self.per_sample & {"mean", "std"}:
-            raise SpecError(f"mean has {len(self.mean)} values, std {len(self.std)}; give both one, or one a channel")
+            raise SpecError(
+                f"mean has {len(self.mean)} values, std {len(self.std)}; give both one value, or one per channel"
+            )
 
     def infer(self, *specs: Spec) -> Spec:
         known = self.cropped(specs[0])
@@ -65,7 +69,9 @@ class CropMirrorNormalize(Cropping, name="crop_mirror_normalize"):
         channels = shape[known.layout.index("C")]
         width = max(len(self.mean), len(self.std))
         if channels is not None and width > 1 and width != channels and not self.per_sample & {"mean", "std"}:
-            raise SpecError(f"mean and std have {width} values for {channels} channels; give one, or one a channel")
+            raise SpecError(
+                f"mean and std have {width} values for {channels} channels; give one value, or one per channel"
+            )
         if self.out_of_bounds_policy == "trim_to_shape":
             shape = [None] * len(shape)
         if channels is not None:
@@ -107,7 +113,7 @@ class CropMirrorNormalize(Cropping, name="crop_mirror_normalize"):
     gpu = cpu
 
     def affine(self, ctx: Context) -> Affine:
-        """[1, K] where mean and std are constants, else [N, K]."""
+        """Return the factors of the normalisation: [1, K] if mean and std are constants, otherwise [N, K]."""
         if not {"mean", "std"} & ctx.args.keys():
             return _affine(self.mean, self.std, self.scale, self.shift)
         mean, std = (ctx.arg(n) if n in ctx.args else np.array([getattr(self, n)], np.float32) for n in ("mean", "std"))
@@ -115,11 +121,12 @@ class CropMirrorNormalize(Cropping, name="crop_mirror_normalize"):
         return _normalising(mean, std, self.scale, self.shift)
 
     def width(self, ctx: Context) -> int:
-        """Values of mean and std: one, or one a channel."""
+        """Return the number of values of mean and std: one, or one per channel."""
         return self.affine(ctx).width
 
     def matching(self, ctx: Context, shape: I64, channel: int, width: int) -> I64:
-        """Empty windows, and rejects, for samples whose channels are not those of mean and std."""
+        """Reject samples whose number of channels differs from that of mean and std; return ``shape`` with empty
+        windows for them."""
         if width <= 1 or not _plans.of_other_width(shape, channel, width):
             return shape
         wrong = (shape[:, channel] != width) & (shape[:, channel] > 0)
@@ -132,8 +139,9 @@ class CropMirrorNormalize(Cropping, name="crop_mirror_normalize"):
         return refused(shape, wrong)
 
     def _fillable(self, ctx: Context, shape: I64, channel: int, own: I64) -> I64:
-        """Empty windows, and rejects, for samples that have other channels than there are ``fill_values``: ``own``, or
-        as many as ``pad_output`` makes of them (those that are added get 0)."""
+        """Reject samples whose number of channels differs from that of ``fill_values``; return ``shape`` with empty
+        windows for them. The number may be ``own``, or the one that ``pad_output`` makes of it (added channels get
+        0)."""
         width = len(self.fill_values)
         wrong = (shape[:, channel] != width) & (own != width) & (shape[:, channel] > 0)
         for i in np.flatnonzero(wrong).tolist():
@@ -144,13 +152,13 @@ class CropMirrorNormalize(Cropping, name="crop_mirror_normalize"):
 
 @lru_cache(64)
 def _affine(mean: tuple[float, ...], std: tuple[float, ...], scale: float, shift: float) -> Affine:
-    """Of constants, the same for every batch."""
+    """Return the factors for constant arguments, which are the same for every batch."""
     return _normalising(np.array([mean], np.float32), np.array([std], np.float32), scale, shift)
 
 
 def _normalising(mean: F32, std: F32, scale: float, shift: float) -> Affine:
     if mean.shape[1] != std.shape[1] and 1 not in (mean.shape[1], std.shape[1]):
-        raise SpecError(f"mean has {mean.shape[1]} values, std {std.shape[1]}; give both one, or one a channel")
+        raise SpecError(f"mean has {mean.shape[1]} values, std {std.shape[1]}; give both one value, or one per channel")
     with np.errstate(divide="ignore"):
         mul = np.float32(scale) / std
     return Affine.of(mean, mul, np.full((1, 1), shift, np.float32))

@@ -1,4 +1,4 @@
-"""dump_image: pictures written to files as they pass."""
+"""Operator dump_image: write images to files and pass them on."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ..types import DALIDataType
 
 
 class DumpImage(Operator, name="dump_image"):
-    """Write images to files of the working directory, as PPM (PGM of one channel), and hand them on: for debugging.
+    """Write images to files in the working directory, as PPM (PGM for one channel), and pass them on: for debugging.
 
-    Files are called <place in the batch>-<suffix>-<samples before the batch>.ppm; in DALI, batches overwrite each
+    Files are called <index in the batch>-<suffix>-<samples before the batch>.ppm; in DALI, batches overwrite each
     other's.
     """
 
     layouts = ("HWC", "CHW")
     example = "{op: dump_image, in: images, suffix: cropped, out: images}"
 
-    suffix: Annotated[str, Arg("part of the files' names")] = ""
+    suffix: Annotated[str, Arg("text in the names of the files")] = ""
     input_layout: Annotated[Literal["HWC", "CHW"], Arg("layout of images that have none")] = "HWC"
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""flip: mirror images left to right, top to bottom, front to back."""
+"""Operator flip: mirror images left to right, top to bottom, front to back."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Flip(Operator, name="flip"):
     layouts = ("FDHWC", "FHWC", "DHWC", "HWC", "FCDHW", "FCHW", "CDHW", "CHW")
     example = "{op: flip, in: images, horizontal: $coin, out: images}"
 
-    horizontal: Annotated[int, Arg("not 0: left to right", per_sample=True)] = 1
-    vertical: Annotated[int, Arg("not 0: top to bottom", per_sample=True)] = 0
-    depthwise: Annotated[int, Arg("not 0: front to back", per_sample=True)] = 0
+    horizontal: Annotated[int, Arg("not 0: mirror left to right", per_sample=True)] = 1
+    vertical: Annotated[int, Arg("not 0: mirror top to bottom", per_sample=True)] = 0
+    depthwise: Annotated[int, Arg("not 0: mirror front to back", per_sample=True)] = 0
 
     def infer(self, *specs: Spec) -> Spec:
         return Spec(specs[0].shape, specs[0].dtype, image_layout(specs[0].layout, specs[0].ndim, self.layouts))

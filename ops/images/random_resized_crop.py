@@ -1,4 +1,4 @@
-"""random_resized_crop, and random_crop_generator: the window alone."""
+"""Operators random_resized_crop, and random_crop_generator, which draws the window only."""
 
 from __future__ import annotations
 
@@ -22,28 +22,33 @@ _plans: Any = Kernels(".resampling.plan_cpu", __package__)
 
 
 class RandomWindow(Operator, abstract=True):
-    """Arguments of a random window."""
+    """Base class of operators that draw random windows: their arguments."""
 
     random = True
 
-    random_area: Annotated[tuple[float, ...], Arg("the window's part of the image: smallest and largest")] = (0.08, 1.0)
-    random_aspect_ratio: Annotated[tuple[float, ...], Arg("width / height of the window: smallest and largest")] = (
+    random_area: Annotated[tuple[float, ...], Arg("minimum and maximum share of the image that the window covers")] = (
+        0.08,
+        1.0,
+    )
+    random_aspect_ratio: Annotated[tuple[float, ...], Arg("minimum and maximum width / height of the window")] = (
         3 / 4,
         4 / 3,
     )
-    num_attempts: Annotated[int, Arg("draws before the largest window of an allowed ratio is taken", le=100_000)] = 10
+    num_attempts: Annotated[
+        int, Arg("draws before the operator uses the largest window of an allowed ratio", le=100_000)
+    ] = 10
 
     def check(self) -> None:
         check_window_ranges(*self._ranges)
 
     def windows(self, ctx: Context, heights: I64, widths: I64) -> tuple[I64, I64]:
-        """Anchors and shapes [N, 2], (y, x) and (h, w)."""
+        """Return anchors (y, x) and shapes (h, w) of the windows, [N, 2]."""
         aspect, area = self._ranges
         return random_windows(ctx.streams(WINDOW_SALT), heights, widths, aspect, area, self.num_attempts)
 
     @cached_property
     def _ranges(self) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Aspect ratio and area; one number stands for both ends."""
+        """Ranges of aspect ratio and area; a single number is both ends."""
         pairs = []
         for name in ("random_aspect_ratio", "random_area"):
             values = getattr(self, name)
@@ -56,13 +61,13 @@ class RandomWindow(Operator, abstract=True):
 class RandomResizedCrop(Resampling, RandomWindow, name="random_resized_crop"):
     """Cut a random window out and resize it.
 
-    As resize with the window as its region: the filter reads beyond the window where the image goes on.
+    The window is the region of a resize: the filter reads pixels beyond it if the image continues there.
     """
 
     layouts: ClassVar[tuple[str, ...]] = ("HWC", "CHW", "FHWC", "FCHW", "CFHW")
     example: ClassVar[str] = "{op: random_resized_crop, in: images, size: [224, 224], out: images}"
 
-    size: Annotated[tuple[int, ...], Arg("height and width of the result, or one number for both", ge=0)]
+    size: Annotated[tuple[int, ...], Arg("height and width of the output, or one number for both", ge=0)]
 
     def check(self) -> None:
         Resampling.check(self)

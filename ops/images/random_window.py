@@ -1,4 +1,4 @@
-"""Random crop windows: what random_resized_crop, random_crop_generator and decoders.image_random_crop cut out."""
+"""Random crop windows, for random_resized_crop, random_crop_generator and decoders.image_random_crop."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ..streams import F32, Streams
 _kernels: Any = Kernels(".random_window_cpu", __package__)
 
 WINDOW_SALT = 0x12345678ABCDEFE
-"""The number that DALI 2.4 XORs into the key of the generators of its random windows: ``ctx.streams(WINDOW_SALT)``."""
+"""Number that DALI 2.4 XORs into the key of the generators of its random windows: ``ctx.streams(WINDOW_SALT)``."""
 
 
 def check_window_ranges(aspect: tuple[float, ...], area: tuple[float, ...]) -> None:
-    """Raises SpecError where no window can have these ranges of aspect ratio (width/height) and area (fraction)."""
+    """Raise SpecError if no window can have these ranges of aspect ratio (width/height) and area (fraction)."""
     for name, values, positive in (("random_aspect_ratio", aspect, True), ("random_area", area, False)):
         if len(values) != 2 or not 0 <= values[0] <= values[1] or (positive and values[0] == 0):
             raise SpecError(f"{name} needs two positive numbers, the smaller first, got {list(values)}")
@@ -38,10 +38,10 @@ def random_windows(
     area: tuple[float, float] = (0.08, 1.0),
     attempts: int = 10,
 ) -> tuple[I64, I64]:
-    """One window in each image: anchors int64[N, 2] (y, x) and shapes int64[N, 2] (h, w).
+    """Draw one window in each image: return anchors int64[N, 2] (y, x) and shapes int64[N, 2] (h, w).
 
-    ``aspect`` is the range of width/height, ``area`` that of the window's part of the image. The algorithm and its
-    float32 arithmetic are DALI 2.4's, so that equal streams give equal windows. Images without pixels get windows
+    ``aspect`` is the range of width/height, ``area`` the range of the window's share of the image. The algorithm and
+    its float32 arithmetic are DALI 2.4's, so that equal streams give equal windows. Images without pixels get windows
     without pixels.
     """
     anchors, shapes = np.empty((2, len(heights), 2), np.int64)

@@ -1,4 +1,4 @@
-"""The window algorithm of `random_window`, one image after the other. All arithmetic is float32, as in DALI."""
+"""Compiled loop of `random_window`, one image after the other. All arithmetic is float32, as in DALI."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ F = np.float32
 _LOW = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)
 _NONE = (np.uint64(0),) * 4
-"""The block before the first one."""
+"""Placeholder for the block of random words before the first draw."""
 
 
 @njit
 def _next(key: Any, sequence: Any, at: Any, words: Any) -> Any:
-    """Draw ``at`` of a stream, and the block that it stands in; ``words``: that of the draw before."""
+    """Return draw ``at`` of a stream, and the block of words that contains it; ``words``: the block of the previous
+    draw."""
     if at & 3 == 0:
         words = block(key, sequence, at >> 2)
     return words[at & 3], words
@@ -27,7 +28,7 @@ def _next(key: Any, sequence: Any, at: Any, words: Any) -> Any:
 
 @njit
 def _real(word: Any, low: Any, high: Any) -> Any:
-    """A draw as float32 in [low, high), the way of C++'s std::uniform_real_distribution."""
+    """Convert a draw to float32 in [low, high), like C++'s std::uniform_real_distribution."""
     unit = F(F(word) * F(2.0**-32))
     if unit >= F(1):
         unit = F(0.99999994)  # the largest float32 below 1
@@ -36,8 +37,8 @@ def _real(word: Any, low: Any, high: Any) -> Any:
 
 @njit
 def _integer(key: Any, sequence: Any, at: Any, words: Any, n: Any) -> Any:
-    """A number in [0, n) from draw ``at`` on, the draw after, and the last one's block: Lemire's reduction (ACM TOMACS
-    29(1), 2019)."""
+    """Draw a number in [0, n) from draw ``at`` on, by Lemire's reduction (ACM TOMACS 29(1), 2019). Return it, the next
+    draw's number, and the last draw's block."""
     n = np.uint64(n)
     word, words = _next(key, sequence, at, words)
     product = word * n
@@ -64,7 +65,7 @@ def windows(
     key: Any, sequences: Any, heights: Any, widths: Any, aspect: Any, area: Any, attempts: Any, anchors: Any,
     shapes: Any,
 ) -> None:  # fmt: skip
-    """Fill ``anchors`` (y, x) and ``shapes`` (h, w) [N, 2]."""
+    """Draw a window in each image: fill ``anchors`` (y, x) and ``shapes`` (h, w) [N, 2]."""
     narrow, wide = aspect[0], aspect[1]
     log_narrow, log_wide = F(math.log(narrow)), F(math.log(wide))
     one = np.int64(1)
@@ -79,7 +80,7 @@ def windows(
         tallest = max(one, np.int64(F(F(W) * F(F(1) / narrow))))
         h, w = H, W
         if F(H * widest) < least:
-            w = min(widest, W)  # more only where an area above 1 is asked for
+            w = min(widest, W)  # larger only if an area above 1 is requested
         elif F(W * tallest) < least:
             h = min(tallest, H)
         else:

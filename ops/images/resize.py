@@ -1,4 +1,4 @@
-"""resize and resize_crop_mirror, and DALI's older names of them."""
+"""Operators resize and resize_crop_mirror, and DALI's older names of them."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _plans: Any = Kernels(".resampling.plan_cpu", __package__)
 Mode = Literal["default", "stretch", "not_larger", "not_smaller"]
 
 _THINNEST = np.float32(1e-3)
-"""Regions of an image that are thinner are widened to it, as in DALI."""
+"""Minimum length of a region in pixels; thinner ones are widened to it, as in DALI."""
 
 
 class Resampling(Operator, abstract=True):
-    """Arguments of everything that resamples: filters and the output type."""
+    """Base class of operators that resample: the arguments for filters and the output type."""
 
     replayable = True
     layouts = LAYOUTS
@@ -46,19 +46,19 @@ class Resampling(Operator, abstract=True):
     dtype: Annotated[DALIDataType | None, Arg("output type: that of the input (default) or FLOAT")] = None
     parity: Annotated[
         Library,
-        Arg("whose filters, sizes, borders and rounding: dali, or on the CPU torchvision, opencv or pillow"),
+        Arg("library that the filters, sizes, borders and rounding follow: dali; on CPU torchvision, opencv, pillow"),
     ] = "dali"
     interpolation: Annotated[
         str | None, Arg("with parity, instead of interp_type: the filter by the library's own name (area, box, ...)")
     ] = None
-    minibatch_size: Annotated[int, Arg("images a kernel call", ignored="whole batches are one call")] = 32
+    minibatch_size: Annotated[int, Arg("images per kernel call", ignored="whole batches are one call")] = 32
     temp_buffer_hint: Annotated[int, Arg("size hint", ignored="buffers are sized from the plan")] = 0
 
     def same_on_gpu(self) -> Resampling | None:
         return self if self.parity == "dali" else None
 
     def plan(self, ctx: Context, shapes: I64, axes: tuple[int, int]) -> ResamplePlan:
-        """How the samples of shapes [N, ndim] are resampled; samples that cannot be are rejected."""
+        """Return how samples of shapes [N, ndim] are resampled; samples that cannot be are rejected."""
         raise NotImplementedError
 
     def runs_in(self) -> tuple[Stage, ...]:
@@ -86,7 +86,8 @@ class Resampling(Operator, abstract=True):
             presets.interpolation_of(self.parity, self.interp_type)
 
     def resampled(self, spec: Spec, size: tuple[int | None, ...] | None) -> Spec:
-        """The result of resampling ``spec``, ``size`` being the known part of the new extents. Raises SpecError."""
+        """Return the spec of resampling ``spec``; ``size`` is the known part of the new spatial lengths. Raises
+        SpecError."""
         if self.parity != "dali":
             if spec.shape is not None:
                 self._needs_images(spatial_axes(spec.layout, len(spec.shape))[1])
@@ -95,7 +96,7 @@ class Resampling(Operator, abstract=True):
         return output_spec(spec, self.dtype, size)
 
     def planned(self, ctx: Context, lo: F32, hi: F32, size: I64, extents: I64) -> ResamplePlan:
-        """A plan for the regions [``lo``, ``hi``) of images of ``extents``, all [N, A]."""
+        """Return a plan for the regions [``lo``, ``hi``) of images of ``extents``, all [N, A]."""
         if self.parity == "dali":
             return plan(lo, hi, size, *self.filters(ctx), self.antialias)
         self._needs_images(size.shape[1])
@@ -124,16 +125,16 @@ class Resampling(Operator, abstract=True):
 
     @cached_property
     def _filter_names(self) -> tuple[str, str]:
-        """The arguments that give the filters for shrinking and for growing axes."""
+        """Names of the arguments that give the filters for shrinking and for growing axes."""
         return ("min_filter" if self.is_set("min_filter") else "interp_type",
                 "mag_filter" if self.is_set("mag_filter") else "interp_type")  # fmt: skip
 
     def filters(self, ctx: Context) -> tuple[I64, I64]:
-        """The DALIInterpType for shrinking and for growing axes, [N], or [1] for all samples."""
+        """Return the DALIInterpType for shrinking and for growing axes, [N], or [1] for all samples."""
         found = []
         for name in self._filter_names:
             values = ctx.rows(name, np.int64)
-            if name not in ctx.args:  # a constant has been checked
+            if name not in ctx.args:  # constants were checked before
                 found.append(values)
                 continue
             bad = (values < 0) | (values >= len(DALIInterpType))
@@ -144,33 +145,45 @@ class Resampling(Operator, abstract=True):
 
 
 class Sized(Resampling, abstract=True):
-    """Arguments that say how large the result is and what part of the image it shows."""
+    """Base class of operators with arguments for the size of the result, and for the region of the image that it
+    shows."""
 
     size: Annotated[
         tuple[float, ...] | None,
-        Arg("output size, one number for each spatial axis or one for all; 0: from the others", per_sample=True),
+        Arg(
+            "output size, one number for each spatial axis or one for all; 0: computed from the other sizes",
+            per_sample=True,
+        ),
     ] = None
-    resize_x: Annotated[float | None, Arg("output width; negative flips, 0: from the others", per_sample=True)] = None
-    resize_y: Annotated[float | None, Arg("output height; negative flips, 0: from the others", per_sample=True)] = None
-    resize_z: Annotated[float | None, Arg("output depth; negative flips, 0: from the others", per_sample=True)] = None
+    resize_x: Annotated[
+        float | None, Arg("output width; negative flips, 0: computed from the other sizes", per_sample=True)
+    ] = None
+    resize_y: Annotated[
+        float | None, Arg("output height; negative flips, 0: computed from the other sizes", per_sample=True)
+    ] = None
+    resize_z: Annotated[
+        float | None, Arg("output depth; negative flips, 0: computed from the other sizes", per_sample=True)
+    ] = None
     resize_shorter: Annotated[float | None, Arg("output size of the shortest axis", per_sample=True)] = None
     resize_longer: Annotated[float | None, Arg("output size of the longest axis", per_sample=True)] = None
     max_size: Annotated[
-        tuple[float, ...] | None, Arg("largest output, one number for each spatial axis or one for all; 0: no limit")
+        tuple[float, ...] | None,
+        Arg("maximum output size, one number for each spatial axis or one for all; 0: no limit"),
     ] = None
     mode: Annotated[
         Mode,
-        Arg("default: missing extents keep the aspect ratio; stretch: they stay; not_larger, not_smaller: fit, cover"),
+        Arg("default: missing sizes keep the aspect ratio; "
+"stretch: they stay those of the input; not_larger: fit into size; not_smaller: cover size"),
     ] = "default"  # fmt: skip
     roi_start: Annotated[
-        tuple[float, ...] | None, Arg("where the source region begins, in pixels, ordered as size", per_sample=True)
+        tuple[float, ...] | None, Arg("start of the source region in pixels, ordered as size", per_sample=True)
     ] = None  # fmt: skip
     roi_end: Annotated[
-        tuple[float, ...] | None, Arg("where the source region ends; before its start: flipped", per_sample=True)
+        tuple[float, ...] | None, Arg("end of the source region; if before its start: flipped", per_sample=True)
     ] = None
     roi_relative: Annotated[bool, Arg("the region is given in fractions of the image")] = False
     subpixel_scale: Annotated[
-        bool, Arg("where a size was rounded, adjust the source region so that the scale stays exact")
+        bool, Arg("if a size was rounded, adjust the source region so that the scale stays exact")
     ] = True
 
     def check(self) -> None:
@@ -197,7 +210,7 @@ class Sized(Resampling, abstract=True):
         return self.resampled(specs[0], self._known_size(specs[0]))
 
     def _known_size(self, spec: Spec) -> tuple[int | None, ...] | None:
-        """The output's extents as far as they follow from the arguments."""
+        """Return the output's spatial lengths as far as they follow from the arguments."""
         if spec.shape is None:
             return None
         first, count = spatial_axes(spec.layout, len(spec.shape))
@@ -219,7 +232,7 @@ class Sized(Resampling, abstract=True):
         return None if ctx.rejects else tuple(plan.size[0].tolist())
 
     def _is_complete(self, count: int) -> bool:
-        """All extents of the output are given, so that they do not depend on the image."""
+        """Return whether all spatial lengths of the output are given, so that they do not depend on the image."""
         names = ("resize_z", "resize_y", "resize_x")[3 - count :]
         given = self.size if self.size is not None else tuple(getattr(self, n) or 0.0 for n in names)
         return self.mode in ("default", "stretch") and all(given) and self.resize_shorter is self.resize_longer is None
@@ -234,7 +247,7 @@ class Sized(Resampling, abstract=True):
 
     @cached_property
     def _lengths(self) -> set[int]:
-        """How many numbers the constants have that have one for each axis."""
+        """Numbers of values of those constant arguments that have one per axis."""
         return {len(v) for v in (self.size, self.max_size, self.roi_start, self.roi_end) if v is not None}
 
     def plan(self, ctx: Context, shapes: I64, axes: tuple[int, int]) -> ResamplePlan:
@@ -252,7 +265,7 @@ class Sized(Resampling, abstract=True):
         return self.planned(ctx, lo, hi, size, extents)
 
     def _as_library(self, ctx: Context, wanted: F32, region: tuple[F32, F32] | None, extents: I64) -> ResamplePlan:
-        """`plan` as another library than DALI does it."""
+        """Return the plan as another library than DALI makes it."""
         lo, hi = (np.float32(0), extents.astype(np.float32)) if region is None else region
         bad = _refuse_endless(ctx, wanted, region, extents)
         wanted = np.where(bad, 1, np.broadcast_to(wanted, extents.shape))
@@ -275,12 +288,12 @@ class Sized(Resampling, abstract=True):
 
     @cached_property
     def _way(self) -> str:
-        """The argument that gives the size, or none for those by axis."""
+        """Name of the argument that gives the size; empty for the arguments by axis."""
         return next((name for name in ("resize_shorter", "resize_longer", "size") if self.is_set(name)), "")
 
     def _requested(self, ctx: Context, count: int) -> F32:
-        """The size as the user gave it, [N, A], 0 where not given; one row where it is the same for all samples, one
-        column where it is the same for all axes."""
+        """Return the requested size, [N, A], 0 if not given; one row if it is equal for all samples, one column if it
+        is equal for all axes."""
         if self._way == "size":
             return _for_axes(ctx, "size", count)
         if self._way:
@@ -291,11 +304,11 @@ class Sized(Resampling, abstract=True):
 
     @cached_property
     def _whole(self) -> bool:
-        """The source region is all of the image."""
+        """Whether the source region is the whole image."""
         return not self.is_set("roi_start")
 
     def _region(self, ctx: Context, extents: I64) -> tuple[F32, F32] | None:
-        """Begin and end of the source region, [N, A] in pixels; None for the whole image."""
+        """Return begin and end of the source region, [N, A] in pixels; None for the whole image."""
         if self._whole:
             return None
         count = extents.shape[1]
@@ -313,7 +326,7 @@ def _extents(shape: I64) -> str:
 
 
 def _refuse_endless(ctx: Context, wanted: F32, region: tuple[F32, F32] | None, extents: I64) -> Mask:
-    """Reject samples whose wanted size or region is not finite: [N, 1]."""
+    """Reject samples whose requested size or region is not finite; return which, [N, 1]."""
     wanted = np.broadcast_to(wanted, extents.shape)
     finite = np.isfinite(wanted)
     if region is not None:
@@ -325,7 +338,7 @@ def _refuse_endless(ctx: Context, wanted: F32, region: tuple[F32, F32] | None, e
 
 
 def _for_axes(ctx: Context, name: str, count: int) -> F32:
-    """A vector argument as [N, A]; one row stands for all samples, one column for all axes."""
+    """Return a vector argument as [N, A]; one row holds for all samples, one column for all axes."""
     values = ctx.rows(name)
     if values.shape[1] not in (1, count):
         for i in range(len(values)):
@@ -337,12 +350,15 @@ def _for_axes(ctx: Context, name: str, count: int) -> F32:
 def fit(
     wanted: F32, region: tuple[F32, F32] | None, extents: I64, mode: Mode, limit: F32 | None, *, subpixel: bool
 ) -> tuple[F32, F32, I64, int]:
-    """Source regions (begin and end) and output sizes [N, A] for ``wanted`` sizes ([N or 1, A or 1]) of a ``region`` of
-    images of ``extents``, None for all of them; and how many samples are without, having numbers that are not finite.
+    """Return source regions (begin and end) and output sizes [N, A], and the number of samples with numbers that are
+    not finite, which have neither.
 
-    DALI 2.4's rules and arithmetic: 0 stands for a size that follows from the others by ``mode``, negative ones and
+    ``wanted``: requested sizes [N or 1, A or 1]. ``region``: the part of images of ``extents`` that is shown; None for
+    all.
+
+    The rules and arithmetic are DALI 2.4's: a size of 0 follows from the other sizes by ``mode``, negative sizes and
     reversed regions flip, sizes are rounded half away from zero to at least 1, and ``subpixel`` grows or shrinks the
-    region around its centre where rounding changed the scale.
+    region around its centre if rounding changed the scale.
     """
     lo, hi = np.empty(extents.shape, np.float32), np.empty(extents.shape, np.float32)
     size = np.empty(extents.shape, np.int64)
@@ -359,14 +375,14 @@ _UNLIMITED = np.empty(0, np.float32)
 class Resize(Sized, name="resize"):
     """Resize images, sequences and volumes.
 
-    The second output, with save_attrs, is the size before: int32 of the spatial axes. Where a region reaches beyond the
-    image, its edge is repeated (DALI's INTERP_NN reads other memory beyond the right edge).
+    The second output, with save_attrs, is the size before: int32 of the spatial axes. If a region extends beyond the
+    image, the image's edge is repeated (DALI's INTERP_NN reads other memory beyond the right edge).
     """
 
     aliases = ("experimental.resize",)
     example: ClassVar[str] = "{op: resize, in: images, resize_shorter: 256, out: images}"
 
-    save_attrs: Annotated[bool, Arg("a second output: the size before")] = False
+    save_attrs: Annotated[bool, Arg("add a second output: the size of the input")] = False
     image_type: Annotated[
         DALIImageType | None, Arg("colour space", ignored="resizing does not depend on it", obsolete=True)
     ] = None
@@ -397,9 +413,10 @@ class Resize(Sized, name="resize"):
 
 
 class ResizeCropMirror(Sized, CropWindow, name="resize_crop_mirror"):
-    """Resize, cut a window out and mirror it, in one step: the window's part of the image becomes the region of resize.
+    """Resize, cut a window out and mirror it, in one step: the window's part of the image becomes the region of the
+    resize.
 
-    Equal to resize, crop, flip up to 1 level. A window that reaches outside of the resized image shows its edge.
+    Equal to resize, crop, flip up to 1 level. A window that extends beyond the resized image shows its edge.
     """
 
     example: ClassVar[str] = (
@@ -428,7 +445,7 @@ class ResizeCropMirror(Sized, CropWindow, name="resize_crop_mirror"):
         layout = "".join("DHW"[d - first - count] if 0 <= d - first < count else "-" for d in range(shapes.shape[1]))
         anchor, shape = self.windows_in(ctx, resized, layout, "pad")
         anchor, shape = anchor[:, first : first + count], shape[:, first : first + count]
-        nothing = ((whole.size == 0) & (shape > 0)).any(axis=1)  # whose edge would fill the window
+        nothing = ((whole.size == 0) & (shape > 0)).any(axis=1)  # their edge would fill the window
         for i in np.flatnonzero(nothing).tolist():
             ctx.reject(i, "bad_shape", f"there is nothing to cut from: the image is {_extents(shapes[i])}")
         shape = np.where(nothing[:, None], 0, shape) if nothing.any() else shape

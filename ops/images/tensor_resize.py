@@ -1,4 +1,4 @@
-"""tensor_resize: any axes of any tensors resampled, to sizes or by scales."""
+"""Operator tensor_resize: resample any axes of any tensors, to sizes or by scales."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _SPAN = "resizes up to three neighbouring axes (those that keep their length do 
 _FAR = np.float32(2**30)
 
 _FARTHEST = 1e6
-"""Parts of a region that its point of alignment may be away from its start."""
+"""Maximum distance of the point of alignment from the start of its region, in lengths of the region."""
 
 
 class TensorResize(Resampling, name="tensor_resize"):
     """Resample tensors along chosen axes, all by default, to ``sizes``, or by ``scales``.
 
-    The axes that change may span up to three neighbouring ones, those between them included. What a size or scale is
-    rounded by is made up for by a larger or smaller source region around the point ``alignment`` of it. Filters and
+    The axes that change may span up to three neighbouring ones, unchanged axes between them included. If a size or
+    scale is rounded, the source region grows or shrinks around its point ``alignment`` to compensate. Filters and
     results are those of resize.
     """
 
@@ -37,31 +37,36 @@ class TensorResize(Resampling, name="tensor_resize"):
     example = "{op: tensor_resize, in: masks, axis_names: HW, scales: [0.5, 0.5], out: masks}"
 
     sizes: Annotated[
-        tuple[float, ...] | None, Arg("output size for each axis; 0: from the others", per_sample=True)
+        tuple[float, ...] | None, Arg("output size for each axis; 0: computed from the other sizes", per_sample=True)
     ] = None
-    scales: Annotated[tuple[float, ...] | None, Arg("factor for each axis, of the whole extent", per_sample=True)] = (
-        None
-    )
-    axes: Annotated[tuple[int, ...] | None, Arg("axes that the arguments speak of; all by default")] = None
-    axis_names: Annotated[str | None, Arg("the same by layout")] = None
+    scales: Annotated[tuple[float, ...] | None, Arg("output size / input size for each axis", per_sample=True)] = None
+    axes: Annotated[tuple[int, ...] | None, Arg("axes to which the arguments refer; all by default")] = None
+    axis_names: Annotated[str | None, Arg("axes by their letters in the layout, instead of axes")] = None
     alignment: Annotated[
         tuple[float, ...],
-        Arg("the point of the region that keeps its place where a size is rounded: 0 its start, 1 its end",
+        Arg("point of the region that stays fixed when a size is rounded: 0 its start, 1 its end",
             per_sample=True),
     ] = (0.5,)  # fmt: skip
-    size_rounding: Annotated[Literal["round", "truncate", "ceil"], Arg("of sizes that come from scales")] = "round"
-    max_size: Annotated[tuple[float, ...] | None, Arg("largest output for each axis, or for all; 0: no limit")] = None
-    mode: Annotated[
-        Mode,
-        Arg("default: missing sizes keep the aspect ratio; stretch: they stay; not_larger, not_smaller: fit, cover"),
-    ] = "default"
-    roi_start: Annotated[tuple[float, ...] | None, Arg("where the source region begins", per_sample=True)] = None
-    roi_end: Annotated[tuple[float, ...] | None, Arg("where it ends; before its start: flipped", per_sample=True)] = (
+    size_rounding: Annotated[Literal["round", "truncate", "ceil"], Arg("rounding of sizes computed from scales")] = (
+        "round"
+    )
+    max_size: Annotated[tuple[float, ...] | None, Arg("maximum output size for each axis, or for all; 0: no limit")] = (
         None
     )
+    mode: Annotated[
+        Mode,
+        Arg(
+            "default: missing sizes keep the aspect ratio; "
+            "stretch: they stay those of the input; not_larger: fit into size; not_smaller: cover size"
+        ),
+    ] = "default"
+    roi_start: Annotated[tuple[float, ...] | None, Arg("start of the source region", per_sample=True)] = None
+    roi_end: Annotated[
+        tuple[float, ...] | None, Arg("end of the source region; if before its start: flipped", per_sample=True)
+    ] = None
     roi_relative: Annotated[bool, Arg("the region is given in fractions of the tensor")] = False
     subpixel_scale: Annotated[
-        bool, Arg("where a size was rounded, adjust the source region so that the scale stays exact")
+        bool, Arg("if a size was rounded, adjust the source region so that the scale stays exact")
     ] = True
 
     def check(self) -> None:
@@ -103,11 +108,11 @@ class TensorResize(Resampling, name="tensor_resize"):
 
     @property
     def _takes_sizes(self) -> bool:
-        """Sizes that are given are those that come out."""
+        """Whether the output has exactly the sizes that are given."""
         return self.mode in ("default", "stretch") and self.max_size is None
 
     def _axes(self, layout: str, ndim: int) -> list[int]:
-        """The axes, in the order of the arguments."""
+        """Return the axes, in the order of the arguments."""
         if self.axis_names is not None:
             missing = [a for a in self.axis_names if a not in layout]
             if missing:
@@ -124,8 +129,8 @@ class TensorResize(Resampling, name="tensor_resize"):
         return axes
 
     def _span(self, axes: list[int], changed: npt.NDArray[np.bool_]) -> tuple[int, int]:
-        """The first and the last axis that a batch resizes, if the axes at ``changed`` [N, A] do. Raises
-        UnlikeSamplesError if only fewer samples go together, SampleError if none do."""
+        """Return the first and the last axis that a batch resizes, if the axes at ``changed`` [N, A] do. Raises
+        UnlikeSamplesError if only fewer samples can be resized together, SampleError if none can."""
         resized = [axes[k] for k in np.flatnonzero(changed.any(axis=0)).tolist()] or axes[:1]
         if max(resized) - min(resized) >= _AXES:
             if (changed != changed[0]).any():
@@ -140,7 +145,8 @@ class TensorResize(Resampling, name="tensor_resize"):
         lo, hi, size = self._regions(ctx, shapes[:, axes])
         first, last = self._span(axes, (size != shapes[:, axes]) | (lo != 0) | (hi != shapes[:, axes]))
         resized = [k for k, a in enumerate(axes) if first <= a <= last]
-        # As frames of images or volumes: what lies before the axes, them and those between, what lies after.
+        # Reshape to frames of images or volumes: axes before the resized ones, the resized and those between, axes
+        # after them.
         outer, inner = shapes[:, :first].prod(axis=1), shapes[:, last + 1 :].prod(axis=1)
         between = shapes[:, first : last + 1]
         lows, highs, sizes = np.zeros(between.shape, np.float32), between.astype(np.float32), between.copy()
@@ -167,7 +173,7 @@ class TensorResize(Resampling, name="tensor_resize"):
     gpu = cpu
 
     def _regions(self, ctx: Context, extents: I64) -> tuple[F32, F32, I64]:
-        """Begin and end of the source region and the size of the output, [N, A]."""
+        """Return begin and end of the source region and the size of the output, [N, A]."""
         count = extents.shape[1]
         wanted = self._rows(ctx, "sizes" if self.is_set("sizes") else "scales", extents.shape)
         region = None
@@ -191,7 +197,7 @@ class TensorResize(Resampling, name="tensor_resize"):
             return *self._aligned(ctx, lo, hi, shown_hi - shown_lo), size
         ideal = (hi - lo).astype(np.float64) * size / np.where(shown_hi == shown_lo, 1, shown_hi - shown_lo)
         ideal = np.abs(ideal)
-        near = np.round(ideal)  # sizes that are whole but for the last digit of a float32
+        near = np.round(ideal)  # sizes that are integers except for the last digit of a float32
         ideal = np.where(np.abs(ideal - near) < 1e-5 * np.maximum(near, 1), near, ideal)
         rounded = np.maximum(np.trunc(ideal) if self.size_rounding == "truncate" else np.ceil(ideal), 1).astype(
             np.int64
@@ -202,7 +208,7 @@ class TensorResize(Resampling, name="tensor_resize"):
         return *self._aligned(ctx, lo, hi, width), rounded
 
     def _aligned(self, ctx: Context, lo: F32, hi: F32, width: Any) -> tuple[F32, F32]:
-        """The regions from ``lo`` to ``hi`` made ``width`` wide."""
+        """Return the regions from ``lo`` to ``hi`` scaled to the length ``width`` around their point of alignment."""
         part = self._rows(ctx, "alignment", lo.shape)
         bad = np.any(~(np.abs(part) <= _FARTHEST), axis=1)
         if bad.any():
@@ -214,7 +220,7 @@ class TensorResize(Resampling, name="tensor_resize"):
         return begin, (begin + width).astype(np.float32)
 
     def _rows(self, ctx: Context, name: str, shape: tuple[int, ...]) -> F32:
-        """Argument ``name`` for every sample and axis."""
+        """Return argument ``name`` for every sample and axis."""
         values: F32 = ctx.arg(name)
         if values.shape[1] not in (1, shape[1]):
             raise SampleError(

@@ -1,4 +1,4 @@
-"""tiles: an image as the sequence of its tiles."""
+"""Operator tiles: cut an image into a sequence of tiles."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Padding = Literal["constant", "edge", "reflect_1001", "reflect_101"]
 class Tiles(Operator, name="tiles"):
     """Cut an image into tiles of one size, row by row: HWC becomes a sequence FHWC.
 
-    A tile begins every ``stride`` pixels; one smaller than ``size`` makes tiles overlap, a larger one leaves gaps.
-    Where they do not come out even, ``edges`` says what becomes of the last ones: they are filled up (``pad``), left
-    out (``drop``), or moved back into the image (``shift``; an image smaller than a tile is filled up). So ``pad`` and
-    ``shift`` show every pixel unless there are gaps. With ``drop``, an image smaller than a tile has none.
+    A tile begins every ``stride`` pixels; a stride smaller than ``size`` makes tiles overlap, a larger one leaves gaps.
+    If the tiles do not fit evenly, ``edges`` decides about the last ones: they are filled up (``pad``), left out
+    (``drop``), or moved back into the image (``shift``; an image smaller than a tile is filled up). So ``pad`` and
+    ``shift`` show every pixel unless there are gaps. With ``drop``, an image smaller than a tile has no tiles.
 
-    `split_samples` makes samples of tiles. The second output, with ``places``, is where each tile begins in the image:
-    row and column (int32, (F, 2)), outside of the image nowhere.
+    `split_samples` turns tiles into samples. The second output, with ``places``, is where each tile begins in the
+    image: row and column (int32, (F, 2)), never outside the image.
     """
 
     layouts = ("HWC", "CHW", "HW")
@@ -39,12 +39,12 @@ class Tiles(Operator, name="tiles"):
         tuple[int, ...] | None,
         Arg("rows and columns from one tile to the next; by default size, no overlap", ge=1, le=1 << 31),
     ] = None
-    edges: Annotated[Edges, Arg("where tiles do not come out even: fill the last ones up, leave out, move back")] = (
-        "pad"
+    edges: Annotated[Edges, Arg("last tiles that reach past the image: pad them, drop them, or move them back")] = "pad"
+    pad_mode: Annotated[Padding, Arg("pixels of edges pad: fill_value, the last pixel, or the image mirrored")] = (
+        "constant"
     )
-    pad_mode: Annotated[Padding, Arg("of edges pad: fill_value, the last pixel, or the image mirrored")] = "constant"
-    fill_value: Annotated[float, Arg("of pad_mode constant")] = 0.0
-    places: Annotated[bool, Arg("a second output: row and column where each tile begins")] = False
+    fill_value: Annotated[float, Arg("value of the pixels that pad_mode constant adds")] = 0.0
+    places: Annotated[bool, Arg("add a second output: row and column of each tile's first pixel")] = False
 
     @property
     def num_outputs(self) -> int:
@@ -129,11 +129,11 @@ class Tiles(Operator, name="tiles"):
         return np.broadcast_to(np.array(values, np.int64), (2,))
 
     def _counts(self, extents: I64) -> I64:
-        """Rows and columns of tiles of images of ``extents``, both [N, 2]."""
+        """Return the rows and columns of tiles for images of ``extents``, both [N, 2]."""
         size, stride = self._pair(self.size), self._pair(self.stride or self.size)
         rest = extents - size
         if self.edges == "drop":
             return np.where(rest >= 0, rest // stride + 1, 0)
-        reaching = np.maximum(-(-rest // stride), 0) + 1  # the last one gets to the end
-        counts: I64 = np.minimum(reaching, -(-extents // stride))  # and begins before it, where tiles leave gaps
+        reaching = np.maximum(-(-rest // stride), 0) + 1  # the last tile reaches the end
+        counts: I64 = np.minimum(reaching, -(-extents // stride))  # and begins inside the image, if tiles leave gaps
         return counts

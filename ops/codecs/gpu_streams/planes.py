@@ -59,7 +59,7 @@ class Packed:
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Output of a batch: where pixels are written."""
+    """Where the kernels write the pixels of a batch."""
 
     offsets: I64
     """[N] First element of each image in the output."""

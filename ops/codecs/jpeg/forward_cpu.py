@@ -125,7 +125,7 @@ halve: Any = intrinsic(_halve)
 _ROWS = (0, 4, 1, 5, 2, 6, 3, 7)
 """Rows, or columns, in the order in which four vectors hold them, two each."""
 _PLACES = [_ROWS.index(k // 8) * 8 + k % 8 for k in _ZIGZAG]
-"""Place of each zig-zag index's coefficient in those four vectors."""
+"""Index of the coefficient of each zig-zag index within the four vectors of `_ROWS`."""
 
 
 def _odd_part(d: list[int]) -> list[int]:

@@ -280,7 +280,8 @@ def _islow(x: list[int]) -> tuple[list[int], list[int]]:
 
 
 _UNITS = [_islow([int(i == k) for i in range(8)]) for k in range(8)]
-"""Integers are multiplied and added exactly, so each result is a sum of products with these 16-bit numbers."""
+"""Columns of the inverse DCT as a matrix of 16-bit numbers. Integers are multiplied and added exactly, so each result
+of the transform is a sum of products with them."""
 
 
 def _multiply_add(builder, pairs, first, second):

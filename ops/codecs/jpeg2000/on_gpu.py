@@ -71,7 +71,7 @@ class Coded:
     owner: I64
     """[N] Index of each image in the batch."""
     pictures: npt.NDArray[Any]
-    """[N] `PICTURE`, without the fields that depend on the output."""
+    """[N] `PICTURE` rows of the kernels' image table, without the fields that depend on the output."""
     tiles: npt.NDArray[Any]
     """`TILE`, one per component of each tile."""
     blocks: npt.NDArray[Any]

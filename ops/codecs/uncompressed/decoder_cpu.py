@@ -215,5 +215,6 @@ def copy_images(
 
 @njit(nogil=True, cache=True)
 def _keep(raw: Any, out: Any) -> Any:
-    """Refer to arrays that were used by address, so that they are not freed before."""
+    """Do nothing; a call after the last use of the addresses of ``raw`` and ``out`` keeps Numba from freeing these
+    arrays earlier."""
     return len(raw) + len(out)

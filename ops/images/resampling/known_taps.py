@@ -1,7 +1,8 @@
-"""Known taps: what a GPU resizes windows of whole pixels with, worked out once for each extent that a window had.
+"""Cache of filter taps with which a GPU resizes windows of whole pixels, computed once per length that a window has
+had.
 
-As torchvision crops before it resizes, the taps of an axis depend on the window's extent alone, not on its place; the
-random crops of a training have a few hundred extents.
+As torchvision crops before it resizes, the taps of an axis depend on the window's length alone, not on its position;
+the random crops of a training have a few hundred lengths.
 """
 
 from __future__ import annotations
@@ -17,31 +18,31 @@ from ...kernels import Kernels
 _loops: Any = Kernels(".libraries_cpu", __package__)
 
 _MOST = 1 << 22
-"""Numbers that are kept for one size of output: 16 MiB."""
+"""Maximum number of cached weights per output size: 16 MiB."""
 _KINDS = 4
-"""Kinds of resizes that a lane remembers."""
+"""Maximum number of kinds of resizes that a lane caches."""
 KEY = "known taps"
-"""In `Lane.cache`."""
+"""Key of the lane's taps in `Lane.cache`."""
 
 Axes = tuple[npt.NDArray[Any], ...]
-"""lo, hi, size, anchor, shape, kind, flip, domain and arithmetic of a plan."""
+"""Arrays of a plan: lo, hi, size, anchor, shape, kind, flip, domain and arithmetic."""
 
 
 class KnownTaps:
-    """The taps of one kind of resize, on one lane."""
+    """The cached taps of one kind of resize, on one lane. Used by the thread that launches on the lane."""
 
     def __init__(self) -> None:
         self.release()
 
     def release(self) -> None:
-        """Give all memory back."""
+        """Drop all cached taps, on the host and on the device."""
         self._known = np.zeros((2, 512, 6), np.int64)
         self._starts, self._weights = np.empty(0, np.int32), np.empty(0, np.int32)
         self._there: tuple[Any, Any] | None = None
 
     def of(self, lane: Lane, axes: Axes) -> tuple[npt.NDArray[np.int64], tuple[Any, Any]] | None:
-        """As `libraries_cpu.whole_axes`, but with starts that count from each window's begin: the table, and starts and
-        weights on the device. None where samples differ in more than their windows, or there is too much to keep."""
+        """Return the table of `libraries_cpu.whole_axes`, but with starts counted from each window's begin, and starts
+        and weights on the device. None if samples differ in more than their windows, or there is too much to cache."""
         _, _, size, anchor, shape, kind, flip, _, rules = axes
         table = np.zeros((len(rules), 2, 6), np.int64)
         missing = np.empty((2 * len(rules), 2), np.int64)
@@ -81,7 +82,7 @@ class KnownTaps:
 
 
 def known_taps(lane: Lane, axes: Axes) -> tuple[npt.NDArray[np.int64], tuple[Any, Any]] | None:
-    """`KnownTaps.of` this lane's taps for such resizes."""
+    """Return the taps for a plan's axes from the cache of this lane; see `KnownTaps.of`."""
     _, _, size, anchor, shape, kind, flip, _, rules = axes
     kept: _Kept = lane.cache.setdefault(KEY, _Kept())
     key = (int(rules[0]), *(a[0].tobytes() for a in (size, anchor, shape, kind, flip)))
@@ -93,8 +94,8 @@ def known_taps(lane: Lane, axes: Axes) -> tuple[npt.NDArray[np.int64], tuple[Any
 
 
 class _Kept(dict[Any, KnownTaps]):
-    """By what all samples share; the last that was used comes last."""
+    """Cache by the properties that all samples share; the last used comes last."""
 
     def release(self) -> None:
-        """Give all memory back."""
+        """Drop all cached taps, on the host and on the device."""
         self.clear()

@@ -1,4 +1,4 @@
-"""Parity presets: resize images as torchvision, OpenCV or Pillow does, for the sake of models trained with them.
+"""Parity presets: resize images as torchvision, OpenCV or Pillow does, for models that were trained with them.
 
 Formulas: Pillow's Resample.c, PyTorch's UpSampleKernel.cpp and OpenCV's resize.cpp; results are compared with those
 libraries themselves (docs/parity.md).
@@ -21,38 +21,38 @@ F64 = npt.NDArray[np.float64]
 
 
 class Filter(IntEnum):
-    """Filters of the libraries, as ``presets_cpu.py`` knows them. From BOX to LANCZOS they widen with the scale, and
-    taps outside the image are left out; the others have a fixed width, and repeat the edge."""
+    """Filters of the libraries, as numbered for ``libraries_cpu.py``. From BOX to LANCZOS they widen with the scale,
+    and taps outside the image are dropped; the others have a fixed width, and repeat the edge."""
 
     NEAREST = 0
-    """floor(x scale)"""
+    """Source pixel floor(x scale)."""
     CENTRE = 1
-    """floor((x + 1/2) scale)"""
+    """Source pixel floor((x + 1/2) scale)."""
     BOX = 2
     LINEAR = 3
     HAMMING = 4
     CUBIC = 5
-    """Keys' with a = -1/2"""
+    """Keys' cubic with a = -1/2."""
     LANCZOS = 6
-    """Of three lobes."""
+    """Lanczos filter with three lobes."""
     LINEAR_2 = 7
     CUBIC_4 = 8
-    """Keys' with a = -3/4"""
+    """Keys' cubic with a = -3/4."""
     LANCZOS_8 = 9
-    """Of four lobes, normalised."""
+    """Lanczos filter with four lobes, normalised."""
     AREA = 10
-    """Overlap with the output's pixel; shrinks only."""
+    """Overlap of source pixels with the output's pixel; for shrinking only."""
     AREA_UP = 11
-    """OpenCV's AREA where an axis grows: linear, its transitions as wide as an output's pixel."""
+    """OpenCV's AREA for growing axes: linear, with transitions as wide as an output pixel."""
 
 
 class Arithmetic(IntEnum):
-    """How weights and sums are rounded. The horizontal pass comes first where nothing else is said."""
+    """Rules for rounding weights and sums. The horizontal pass comes first unless stated otherwise."""
 
     BYTES_22 = 0
     """Pillow: weights of 22 bits, bytes between the passes."""
     BYTES_22_DOWN = 1
-    """The same, the vertical pass first."""
+    """Pillow: weights of 22 bits, bytes between the passes, the vertical pass first."""
     BYTES_15 = 2
     """PyTorch: weights of as many bits as 16-bit integers hold, bytes between the passes."""
     LINEAR_11 = 3
@@ -62,7 +62,7 @@ class Arithmetic(IntEnum):
     FLOATS = 5
     """Floating point, rounded once, ties to even."""
     FLOATS_UP = 6
-    """The same with ties up."""
+    """Floating point, rounded once, ties up."""
 
 
 _NAMES: dict[str, dict[str, Filter]] = {
@@ -78,26 +78,26 @@ _NAMES: dict[str, dict[str, Filter]] = {
         "area": Filter.AREA, "lanczos4": Filter.LANCZOS_8,
     },
 }  # fmt: skip
-"""The filters of each library by its own names for them."""
+"""Filters of each library by the library's names."""
 
 _FIXED = {Filter.LINEAR: Filter.LINEAR_2, Filter.CUBIC: Filter.CUBIC_4}
-"""The filters of torchvision with antialias=False."""
+"""Filters of torchvision with antialias=False."""
 
 _INTERP = {
     "pillow": ("nearest", "bilinear", "bicubic", "lanczos", "bilinear", None),
     "torchvision": ("nearest", "bilinear", "bicubic", None, "bilinear", None),
     "opencv": ("nearest", "linear", "cubic", "lanczos4", "area", None),
 }
-"""The filter of each DALIInterpType, by its number."""
+"""Filter of each DALIInterpType, by its number."""
 
 
 def filters_of(library: str) -> tuple[str, ...]:
-    """The names of the filters of ``library``."""
+    """Return the names of the filters of ``library``."""
     return tuple(_NAMES[library])
 
 
 def interpolation_of(library: str, interp: int) -> str:
-    """The name in ``library`` of the filter that a DALIInterpType stands for. Raises SpecError where it has none."""
+    """Return the name in ``library`` of the filter for a DALIInterpType. Raises SpecError if it has none."""
     name = _INTERP[library][interp]
     if name is None:
         raise SpecError(
@@ -108,10 +108,11 @@ def interpolation_of(library: str, interp: int) -> str:
 
 
 def size(library: str, wanted: npt.NDArray[Any], extent: npt.NDArray[Any], mode: str, limit: Any) -> I64:
-    """Output sizes [N, A] for the ``wanted`` sizes (0: from the others, by ``mode``) of regions of ``extent`` pixels.
+    """Return output sizes [N, A] for the ``wanted`` sizes (0: follows from the others, by ``mode``) of regions of
+    ``extent`` pixels.
 
-    Pillow and torchvision share torchvision's rule, int(size * long / short), which cuts fractions off; OpenCV has
-    none, and gets DALI's rounding. ``limit`` [A] are the largest sizes, 0 for none.
+    Pillow and torchvision share torchvision's rule, int(size * long / short), which truncates; OpenCV has no rule, and
+    gets DALI's rounding. ``limit`` [A] are the maximum sizes, 0 for no limit.
     """
     given = (wanted != 0) & (extent != 0)
     wanted, extent = np.abs(wanted).astype(np.float64), extent.astype(np.float64)
@@ -144,12 +145,13 @@ def _whole(library: str, values: F64) -> F64:
 def plan(
     library: str, interpolation: list[str], antialias: bool, lo: F32, hi: F32, size: I64, extents: I64, flip: Any
 ) -> ResamplePlan:
-    """A plan for regions [``lo``, ``hi``) of images of ``extents`` that become ``size`` pixels, all [N, 2] (y, x).
+    """Return a plan for regions [``lo``, ``hi``) of images of ``extents`` that become ``size`` pixels, all [N, 2] (y,
+    x).
 
-    ``interpolation`` [N] are filters by the library's names. Pillow reads pixels around a region as its ``box`` does;
-    the others see nothing but the region, widened to whole pixels, as if it had been cut out before.
+    ``interpolation`` [N] are filters by the library's names. Pillow reads pixels around a region as with its ``box``;
+    the other libraries see only the region, widened to whole pixels, as if it had been cut out before.
     """
-    outside = lo >= hi  # all that is left of such a region is the edge of the image
+    outside = lo >= hi  # only the edge of the image remains of such a region
     lo = np.where(outside, np.minimum(lo, extents - np.float32(0.5)), lo).astype(np.float32)
     hi = np.where(outside, lo + np.float32(0.5), hi).astype(np.float32)
     kind = np.array([_NAMES[library][name] for name in interpolation], np.int8)
@@ -180,7 +182,8 @@ def plan(
 def plan_of_windows(
     interpolation: str, antialias: bool, begin: I64, extent: I64, size: I64, flip: npt.NDArray[np.bool_]
 ) -> ResamplePlan:
-    """torchvision's `plan` for regions of whole pixels inside of their images, by ``begin`` and ``extent`` [N, 2]."""
+    """Return torchvision's `plan` for regions of whole pixels inside their images, given ``begin`` and ``extent`` [N,
+    2]."""
     kind = _NAMES["torchvision"][interpolation]
     kind = kind if antialias else _FIXED.get(kind, kind)
     kinds = np.full(size.shape, kind, np.int8)
@@ -194,11 +197,11 @@ def plan_of_windows(
 
 
 _RADIUS: F64 = np.array([0.5, 0.5, 0.5, 1, 1, 2, 3, 1, 2, 4, 1, 1])
-"""Of each filter, in source pixels where no axis shrinks."""
+"""Radius of each filter, in source pixels, if no axis shrinks."""
 
 
 def _arithmetic(library: str, kinds: I8, size: I64, extents: I64, exactly_half: npt.NDArray[np.bool_]) -> I8:
-    """`Arithmetic` of each sample [N] for 8-bit images."""
+    """Return the `Arithmetic` of each sample [N] for 8-bit images."""
     kind = kinds[:, 0]
     if library == "opencv":
         rule = np.where(np.isin(kind, (Filter.LINEAR_2, Filter.AREA_UP)), Arithmetic.LINEAR_11, Arithmetic.FIXED_11)
@@ -206,6 +209,6 @@ def _arithmetic(library: str, kinds: I8, size: I64, extents: I64, exactly_half: 
         return np.where(exactly_half, Arithmetic.FLOATS_UP, rule).astype(np.int8)
     if library == "torchvision":
         return np.full(len(kind), Arithmetic.BYTES_15, np.int8)
-    lost = extents - size  # Pillow 13's rule; before, the horizontal pass always came first
+    lost = extents - size  # Pillow 13's rule; in earlier versions the horizontal pass always came first
     down = (lost[:, 0] > 0) & (lost[:, 0] > 2 * lost[:, 1])
     return np.where(down, Arithmetic.BYTES_22_DOWN, Arithmetic.BYTES_22).astype(np.int8)

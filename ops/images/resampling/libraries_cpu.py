@@ -1,6 +1,7 @@
-"""The CPU kernels of `libraries`: taps of the libraries' filters, and their fixed-point passes, horizontal first."""
+"""Compiled CPU kernels of `libraries`: taps of the libraries' filters, and their fixed-point passes, horizontal
+first."""
 
-# What Numba compiles carries no types.
+# Functions that Numba compiles have no type annotations.
 # mypy: allow-untyped-defs, allow-untyped-calls
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from .simd_cpu import BLOCK, LANES, transpose, weigh_narrow, weigh_wide
 
 jit = numba.njit(nogil=True, cache=True)
 
-# As plain integers: Numba makes constants of them, but looks enumeration members up.
+# Integers instead of enumeration members: Numba makes constants of them, but looks members up.
 _NEAREST, _CENTRE, _BOX, _LINEAR, _HAMMING, _CUBIC, _LANCZOS = (int(f) for f in list(Filter)[:7])
 _LINEAR_2, _CUBIC_4, _LANCZOS_8, _AREA, _AREA_UP = (int(f) for f in list(Filter)[7:])
 _BYTES_22, DOWN_FIRST, _BYTES_15, _LINEAR_11, _FIXED_11, FLOATS = (int(a) for a in list(Arithmetic)[:6])
@@ -41,7 +42,7 @@ def _sinc(x):
 
 @jit
 def _widened(kind, x):
-    """The filters that widen with the scale, at ``x`` in their own units."""
+    """Return the filters that widen with the scale, at ``x`` in their own units."""
     if kind == _BOX:
         return 1.0 if -0.5 < x <= 0.5 else 0.0
     if kind == _LINEAR:
@@ -56,7 +57,8 @@ def _widened(kind, x):
 
 @jit
 def _fixed(kind, x, k, taps):
-    """Weight ``k`` of the filters of ``taps`` pixels, the output lying ``x`` in [0, 1) beyond pixel taps / 2 - 1."""
+    """Return weight ``k`` of the filters of ``taps`` pixels, for an output ``x`` in [0, 1) beyond pixel taps / 2 -
+    1."""
     away = x + (taps // 2 - 1 - k)
     if kind == _CUBIC_4:
         return _cubic(away, -0.75)
@@ -67,11 +69,12 @@ def _fixed(kind, x, k, taps):
 
 @jit
 def taps(kind, rule, lo, hi, size, n, first, count, loose):
-    """The source pixels and weights of outputs ``first``, ... of ``size`` that cover [``lo``, ``hi``) of ``n`` pixels:
-    starts int32[count] and weights float64[count, taps]. Outputs beyond the ends are those at the ends.
+    """Return the source pixels and weights of outputs ``first``, ... of ``size`` that cover [``lo``, ``hi``) of ``n``
+    pixels: starts int32[count] and weights float64[count, taps]. Outputs beyond the ends equal those at the ends.
 
-    Where ``loose``, taps of OpenCV's linear filter outside the image stay there, for callers that clamp them on use."""
-    scale = 1 / (size / (hi - lo)) if rule > _BYTES_15 else (hi - lo) / size  # OpenCV's way, and the others'
+    If ``loose``, taps of OpenCV's linear filter outside the image stay there, for callers that clamp them on use."""
+    # OpenCV's formula, and that of the other libraries
+    scale = 1 / (size / (hi - lo)) if rule > _BYTES_15 else (hi - lo) / size
     starts = np.empty(count, np.int32)
     wide = max(scale, 1.0)
     if kind <= _CENTRE:
@@ -146,7 +149,7 @@ def _interpolate(kind, rule, lo, scale, inverse, at, n, row, loose):
         if rule == _BYTES_15:
             below = math.floor(place)
             x = place - below
-        else:  # OpenCV's places are float32
+        else:  # OpenCV computes positions in float32
             single = np.float32(place)
             below = math.floor(single)
             x = float(single - np.float32(below))
@@ -185,7 +188,8 @@ def _area(begin, scale, n, row):
 
 @jit
 def _whole(weights, rule, top):
-    """Weights as int32, and their bits: PyTorch takes as many as 16-bit integers hold for the largest, ``top``."""
+    """Return weights as int32, and their bits: PyTorch uses as many as 16-bit integers can hold for the largest,
+    ``top``."""
     bits = 11
     if rule <= DOWN_FIRST:
         bits = 22
@@ -203,8 +207,8 @@ def _whole(weights, rule, top):
 
 @jit
 def _top(rule, lo, hi, size, kind, n, anchor, weights):
-    """The largest weight of an axis, where it matters: of all its outputs, so that windows get the same bits. Of very
-    long axes only their ends are looked at, where the largest weights are."""
+    """Return the largest weight of an axis, if it matters: over all outputs, so that windows get the same bits. Of very
+    long axes only the ends are examined, where the largest weights are."""
     if rule != _BYTES_15:
         return 1.0
     if anchor == 0 and len(weights) == size:
@@ -216,7 +220,8 @@ def _top(rule, lo, hi, size, kind, n, anchor, weights):
 
 @jit
 def _trimmed(starts, weights, end):
-    """Without the columns that hold nothing: taps that no output uses. No tap comes to lie at ``end``, or beyond."""
+    """Return starts and weights without columns of zeros: taps that no output uses. No tap is moved to ``end`` or
+    beyond."""
     count, wide = weights.shape
     begins, kept = np.empty(count, np.int32), 1
     for j in range(count):
@@ -247,7 +252,7 @@ def _axis(rule, lo, hi, size, anchor, count, kind, flip, begin, end, loose):
 
 @jit
 def _whole_axis(rule, lo, hi, size, anchor, count, kind, flip, begin, end, loose):
-    """`_axis` in whole numbers: starts, weights and their bits."""
+    """Return the taps of an axis as integers: starts, weights and their bits; see `_axis`."""
     starts, weights = _axis(rule, lo, hi, size, anchor, count, kind, flip, begin, end, loose)
     whole, bits = _whole(weights, rule, _top(rule, lo - begin, hi - begin, size, kind, end - begin, anchor, weights))
     if not loose:
@@ -257,7 +262,7 @@ def _whole_axis(rule, lo, hi, size, anchor, count, kind, flip, begin, end, loose
 
 @jit
 def _alike(i, k, lo, hi, size, anchor, shape, kind, flip, domain, rules):
-    """Axes of samples ``i`` and ``k`` that have the same taps."""
+    """Return whether the axes of samples ``i`` and ``k`` have the same taps."""
     same = rules[i] == rules[k]
     for a in range(2):
         same = same and lo[i, a] == lo[k, a] and hi[i, a] == hi[k, a] and size[i, a] == size[k, a]
@@ -269,9 +274,9 @@ def _alike(i, k, lo, hi, size, anchor, shape, kind, flip, domain, rules):
 
 @jit
 def whole_axes(lo, hi, size, anchor, shape, kind, flip, domain, rules):
-    """The taps of all axes of a plan's arrays [N, 2] (y, x), one after the other: starts, weights, and a table
-    [N, 2, 6] of where those of an axis begin in both, taps, bits, and first and number of the pixels they lie on.
-    Samples that follow one like them share its."""
+    """Compute the taps of all axes of a plan's arrays [N, 2] (y, x), consecutively. Return starts, weights, and a table
+    [N, 2, 6] with the first index of each axis in both, taps, bits, and first and number of the pixels that they cover.
+    A sample equal to the one before shares its row."""
     table = np.zeros((len(lo), 2, 6), np.int64)
     starts, weights = np.empty(shape.sum(), np.int32), np.empty(0, np.int32)
     at, to = 0, 0
@@ -300,15 +305,15 @@ def whole_axes(lo, hi, size, anchor, shape, kind, flip, domain, rules):
 
 @jit
 def taps_of_extent(rule, extent, size, anchor, count, kind, flip):
-    """The taps of a whole axis of ``extent`` pixels: starts, weights and their bits."""
+    """Return the taps of a whole axis of ``extent`` pixels: starts, weights and their bits."""
     return _whole_axis(rule, 0.0, float(extent), size, anchor, count, kind, flip, 0, extent, False)
 
 
 @jit
 def known_axes(lo, hi, size, anchor, shape, kind, flip, domain, rules, known, table, missing):
-    """Fills ``table`` as `whole_axes` does, from rows by axis and extent, ``known`` [2, E, 6], whose pixels count from
-    the begin of a window. Gives how many rows are ``missing`` [:, 2]; -1 where samples differ in more than their
-    windows, or windows do not begin and end with a pixel."""
+    """Fill ``table`` as `whole_axes` does, from rows by axis and length, ``known`` [2, E, 6], whose pixels count from
+    the begin of a window. Return the number of ``missing`` rows [:, 2]; -1 if samples differ in more than their
+    windows, or windows do not begin and end at pixel borders."""
     count = 0
     for i in range(len(lo)):
         if rules[i] != rules[0]:
@@ -377,15 +382,15 @@ def fixed_images(
 
 @jit
 def _across(src, base, stride, lines, n, starts, weights, bits, C, tile, made, dst, to):
-    """The horizontal pass over ``lines`` lines of ``n`` bytes, src[base:] and on ``stride`` apart, to dst[to:] and on.
+    """Run the horizontal pass over ``lines`` lines of ``n`` bytes, src[base:], ``stride`` apart, to dst[to:].
 
-    Some lines at a time become columns, so that one weight counts for a row of neighbours."""
+    Some lines at a time are transposed to columns, so that one weight applies to a row of neighbours."""
     count, taps = weights.shape
     m, flat = count * C, weights.reshape(-1)
     for first in range(0, lines, LANES):
         blocks = min(LANES // BLOCK, -(-(lines - first) // BLOCK))
         for b in range(blocks):
-            line = max(min(first + b * BLOCK, lines - BLOCK), 0)  # the last ones may be done twice
+            line = max(min(first + b * BLOCK, lines - BLOCK), 0)  # the last lines may be processed twice
             _turned(src, base + line * stride, stride, min(lines, BLOCK), n, tile, b * BLOCK, LANES)
         for x in range(count):
             for c in range(C):
@@ -402,7 +407,7 @@ def _across(src, base, stride, lines, n, starts, weights, bits, C, tile, made, d
 
 @jit
 def _turned(src, at, pitch, rows, columns, dst, to, step):
-    """``rows`` of ``columns``, src[at:] and on ``pitch`` apart, become columns: dst[to:] and on ``step`` apart."""
+    """Transpose ``rows`` of ``columns``: src[at:], ``pitch`` apart, become columns in dst[to:], ``step`` apart."""
     if rows < BLOCK or columns < BLOCK or src.itemsize > 1:
         for y in range(rows):
             for x in range(columns):
@@ -417,7 +422,7 @@ def _turned(src, at, pitch, rows, columns, dst, to, step):
 
 @jit
 def _down(src, base, stride, starts, weights, bits, n, dst, to):
-    """The vertical pass: rows of ``n`` bytes from rows that lie ``stride`` apart."""
+    """Run the vertical pass: rows of ``n`` bytes from rows that are ``stride`` apart."""
     count, taps = weights.shape
     flat, half = weights.reshape(-1), np.int32((1 << bits) >> 1)
     for y in range(count):
@@ -439,8 +444,8 @@ def _down(src, base, stride, starts, weights, bits, n, dst, to):
 
 @jit
 def _down_exactly(sums, n, rows, start, weights, y, rule, out):
-    """The vertical pass of OpenCV: ``n`` bytes of output ``y`` from rows of sums that were not rounded."""
-    if rule == _LINEAR_11:  # two taps; the high halves of products with what is left of 15 bits
+    """Run OpenCV's vertical pass: ``n`` bytes of output ``y`` from rows of sums that were not rounded."""
+    if rule == _LINEAR_11:  # two taps; high halves of products with the rest of 15 bits
         first, second = min(max(start, 0), rows - 1) * n, min(max(start + 1, 0), rows - 1) * n
         u, v = weights[y, 0], weights[y, 1]
         a, b = sums[first : first + n], sums[second : second + n]
@@ -458,12 +463,12 @@ def _down_exactly(sums, n, rows, start, weights, y, rule, out):
 def float_images(
     src, offsets, frames, extents, channels, lo, hi, size, anchor, shape, kind, flip, domain, rules, dst, dst_offsets
 ):
-    """As `fixed_images`, float32 images to float32, in floating point."""
+    """Resize float32 images to float32, in floating point; arguments as in `fixed_images`."""
     for i in range(len(offsets)):
         if shape[i, 0] * shape[i, 1] * channels[i] * frames[i] == 0:
             continue
         C, rule = channels[i], rules[i]
-        plain = rule if rule <= _BYTES_15 else FLOATS  # which only says how places are computed
+        plain = rule if rule <= _BYTES_15 else FLOATS  # this value only decides how positions are computed
         sy, wy = _axis(plain, lo[i, 0], hi[i, 0], size[i, 0], anchor[i, 0], shape[i, 0], kind[i, 0], flip[i, 0],
                        domain[i, 0, 0], domain[i, 0, 1], False)  # fmt: skip
         sx, wx = _axis(plain, lo[i, 1], hi[i, 1], size[i, 1], anchor[i, 1], shape[i, 1], kind[i, 1], flip[i, 1],

@@ -1,6 +1,6 @@
-"""The tables of the GPU's passes over images: all samples in one call, without the GIL."""
+"""Compiled loops that compute the tables of the GPU's resampling passes: all samples in one call, without the GIL."""
 
-# What Numba compiles carries no types.
+# Functions that Numba compiles have no type annotations.
 # mypy: allow-untyped-defs, allow-untyped-calls
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from .resample import NEAREST
 def planes(
     lo, hi, size, kind, support, anchor, shape, flip, across, shapes, first, offsets, out, axes, regions, passes
 ):
-    """Rows of resample.cu: ``axes`` [N, 2, 9] and ``regions`` [N, 2, 3] for its taps, ``passes`` [2, N, 12]. The first
-    pass only makes what the window of the second reads.
+    """Fill the tables of resample.cu: ``axes`` [N, 2, 9] and ``regions`` [N, 2, 3] for its taps, ``passes`` [2, N, 12].
+    The first pass computes only what the window of the second reads.
 
-    Gives the most outputs of an axis, the sums of outputs and of weights, the values between the passes, and the most
-    values of a sample in each pass.
+    Return the maximum outputs of an axis, the sums of outputs and of weights, the values between the passes, and the
+    maximum values of a sample in each pass.
     """
     starts = weights = between = widest = 0
     most_first = most_second = 0
@@ -42,7 +42,7 @@ def planes(
             starts += shape[i, a]
             weights += shape[i, a] * taps
             widest = max(widest, shape[i, a])
-            # source pixels that taps can fall on, up to a few more than needed
+            # source pixels that taps can reach, and up to a few more
             low, high = float(lo[i, a]), float(hi[i, a])
             scale = (high - low) / max(size[i, a], 1)
             one, other = low + anchor[i, a] * scale, low + (anchor[i, a] + shape[i, a]) * scale
@@ -84,19 +84,19 @@ def planes(
 
 
 POOL = 8192
-"""Values between the passes that a block of resample_pixels.cu has room for."""
+"""Capacity of a block of resample_pixels.cu for values between the passes."""
 _TALL, _LOW = 64, 4
-"""Rows of a tile at most, and those below which tiles are narrower."""
+"""Maximum rows of a tile, and rows below which tiles are narrower."""
 _ROWS_FIRST, _COLUMNS_FIRST, _NEAREST = 0, 1, 2
 
 
 @numba.njit(nogil=True, cache=True)
 def tiles(lo, hi, size, kind, support, anchor, shape, flip, across, shapes, first, offsets, out, axes, regions, table):
-    """Rows of resample.cu's taps as in `planes`, and ``table`` [N, 16] for resample_pixels.cu: pictures of three
-    channels.
+    """Fill the tables of resample.cu's taps as in `planes`, and ``table`` [N, 16] for resample_pixels.cu, for images of
+    three channels.
 
-    Gives the most outputs of an axis, the sums of outputs and of weights, and the most tiles of a sample; 0 tiles where
-    the taps of some sample reach farther than a block has room for.
+    Return the maximum outputs of an axis, the sums of outputs and of weights, and the maximum tiles of a sample; 0
+    tiles if the taps of some sample reach farther than a block has capacity.
     """
     starts = weights = widest = most = 0
     taps, scale = [0, 0], [0.0, 0.0]
@@ -123,7 +123,7 @@ def tiles(lo, hi, size, kind, support, anchor, shape, flip, across, shapes, firs
         else:
             order = _COLUMNS_FIRST if across[i] else _ROWS_FIRST
             for wide in (64, 32):
-                if across[i]:  # rows of the source that a tile's outputs reach
+                if across[i]:  # source rows that a tile's outputs reach
                     rows = POOL // (3 * wide) - taps[0] - 2
                     tall = math.floor(min(rows / max(scale[0], 1e-6), float(_TALL)))
                     tall = max(tall, 1 if rows >= height - taps[0] - 2 else 0)

@@ -1,8 +1,8 @@
-"""How images are resampled and cut, planned for a whole batch. NumPy would take dozens of calls for each loop. They all
-keep the GIL: to have it again takes longer than they take.
+"""Compiled loops that plan resampling and cropping of a whole batch; NumPy would need dozens of calls for each.
 
-Types are those of the formulas: float32 where DALI 2.4 has float32, so that sizes and regions are its own to the bit.
-Arguments of the user have a row for each sample, or one that stands for all.
+They all keep the GIL: acquiring it again would take longer than they do. Types are those of the formulas: float32 where
+DALI 2.4 has float32, so that sizes and regions equal DALI's to the bit. Arguments of the user have a row per sample, or
+one for all.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ import numpy as np
 from ...copies.windows_cpu import place_along
 
 MODES = ("stretch", "default", "not_larger", "not_smaller")
-"""The rules for extents that are not given; `fit` takes the number."""
+"""Rules for lengths that are not given; `fit` takes the index."""
 _, DEFAULT, _, NOT_SMALLER = range(4)
 
 _ONE, _TWO, _HALF = np.float32(1), np.float32(2), np.float32(0.5)
 _LARGEST = 2.0**31 - 1
 _FARTHEST = 1e6
-"""Regions may begin and end so many pixels outside of an image; beyond lies only its edge."""
+"""Maximum distance in pixels of a region's ends from the image; beyond it, only the image's edge is repeated."""
 
-# What follows is inlined where it is called: to hand over so many arrays for each image takes as long as the work.
+# The following functions are inlined where they are called: passing this many arrays for each image takes as long as
+# the work.
 
 
 @numba.njit(error_model="numpy", forceinline=True)
 def _complete(wanted: Any, lo: Any, hi: Any, i: Any, known: Any, mode: Any, limit: Any) -> None:
-    """Fill in the zeros of image ``i``'s ``wanted``, and keep its limits."""
+    """Fill in the zeros of image ``i``'s ``wanted``, and apply the limits."""
     if known == 0:
         for a in range(len(wanted)):
             wanted[a] = hi[i, a] - lo[i, a]
@@ -41,7 +42,7 @@ def _complete(wanted: Any, lo: Any, hi: Any, i: Any, known: Any, mode: Any, limi
             product *= scale
             final = max(final, scale) if mode == NOT_SMALLER else min(final, scale)
     if mode <= DEFAULT:
-        # Powers cost more than all else here, and a compiler takes them out of loops, wanted or not.
+        # Powers cost more than everything else here, and a compiler hoists them out of loops even if they are not used.
         mean = product ** (1.0 / known) if mode == DEFAULT and known < len(wanted) else 1.0
         for a in range(len(wanted)):
             extent = hi[i, a] - lo[i, a]
@@ -65,8 +66,8 @@ def _complete(wanted: Any, lo: Any, hi: Any, i: Any, known: Any, mode: Any, limi
 
 @numba.njit(error_model="numpy", forceinline=True)
 def _fit(wanted: Any, lo: Any, hi: Any, i: Any, extents: Any, mode: Any, limit: Any, subpixel: Any, sizes: Any) -> None:
-    """`fit` of image ``i``, whose region is [``lo``, ``hi``); ``wanted`` [A] is overwritten."""
-    known, empty = np.int64(0), False  # of a literal, `_complete` would be compiled for that as well
+    """Compute `fit` for image ``i``, whose region is [``lo``, ``hi``); ``wanted`` [A] is overwritten."""
+    known, empty = np.int64(0), False  # with a literal, Numba would compile `_complete` a second time
     for a in range(len(wanted)):
         if hi[i, a] < lo[i, a]:
             lo[i, a], hi[i, a] = hi[i, a], lo[i, a]
@@ -101,12 +102,12 @@ def _fit(wanted: Any, lo: Any, hi: Any, i: Any, extents: Any, mode: Any, limit: 
 def fit(
     wanted: Any, begin: Any, end: Any, extents: Any, mode: Any, limit: Any, subpixel: Any, lo: Any, hi: Any, sizes: Any
 ) -> Any:
-    """Sizes of regions for ``wanted`` ones, and the regions adjusted: ``lo``, ``hi`` and ``sizes`` [N, A].
+    """Compute the sizes of regions for ``wanted`` ones, and the adjusted regions: ``lo``, ``hi`` and ``sizes`` [N, A].
 
-    ``wanted`` [N or 1, A or 1]: 0 stands for a size that follows from the others by ``mode``; negative sizes and
-    reversed regions flip. ``begin`` and ``end`` [N, A]: the regions; without rows: all of images of ``extents`` [N, A].
-    ``limit``: the largest size by axis (0: none), or empty. Returns how many samples have numbers that are not finite:
-    these get one pixel.
+    ``wanted`` [N or 1, A or 1]: a size of 0 follows from the other sizes by ``mode``; negative sizes and reversed
+    regions flip. ``begin`` and ``end`` [N, A]: the regions; without rows: the whole images of ``extents`` [N, A].
+    ``limit``: the maximum size by axis (0: none), or empty. Return the number of samples with numbers that are not
+    finite: these get one pixel.
     """
     axes, endless = extents.shape[1], 0
     row = np.empty(axes, np.float32)
@@ -127,8 +128,8 @@ def fit(
 
 @numba.njit(error_model="numpy", forceinline=True)
 def _columns_first(lo: Any, hi: Any, size: Any, support: Any, i: Any) -> Any:
-    """Whether the horizontal pass of sample ``i`` costs less when it comes first: on a CPU it costs about five times as
-    much a tap as the other."""
+    """Return whether sample ``i`` costs less if the horizontal pass comes first: on a CPU a tap of it costs about five
+    times as much as one of the vertical pass."""
     y, x = size.shape[1] - 2, size.shape[1] - 1
     height, width = np.float64(abs(hi[i, y] - lo[i, y])), np.float64(abs(hi[i, x] - lo[i, x]))
     taps_y, taps_x = np.float64(max(_ONE, support[i, y])), np.float64(max(_ONE, support[i, x]))
@@ -146,10 +147,10 @@ def filters(
     lo: Any, hi: Any, size: Any, shrink: Any, enlarge: Any, antialias: Any, kinds: Any, widths: Any, gaussian: Any,
     kind: Any, support: Any, anchor: Any, flip: Any, across: Any,
 ) -> None:  # fmt: skip
-    """The filter of each axis and its width in source pixels, [N, A], and whether the horizontal pass comes first, [N];
-    see `resample.plan`. ``anchor`` and ``flip`` [N, A] become zeros.
+    """Compute the filter of each axis and its width in source pixels, [N, A], and whether the horizontal pass comes
+    first, [N]; see `resample.plan`. ``anchor`` and ``flip`` [N, A] become zeros.
 
-    ``shrink`` and ``enlarge`` [N or 1]. ``kinds``: filter by interpolation type; ``widths``: by filter, where no axis
+    ``shrink`` and ``enlarge`` [N or 1]. ``kinds``: filter by interpolation type; ``widths``: by filter, if no axis
     shrinks.
     """
     wide = np.float32(4 * np.sqrt(2.0))
@@ -162,7 +163,7 @@ def filters(
                 scale = extent / np.float32(max(size[i, a], 1))
             found = kinds[shrink[i if len(shrink) > 1 else 0] if less else enlarge[i if len(enlarge) > 1 else 0]]
             if found == gaussian:
-                # DALI's way through sigma and float32: the last digit decides whether one more pixel is read
+                # DALI's detour over sigma and float32: the last digit decides whether one more pixel is read.
                 sigma = np.float32(np.float64(scale * _HALF) / np.sqrt(2.0))
                 scale = wide * sigma / _TWO
             kind[i, a] = found
@@ -173,15 +174,15 @@ def filters(
 
 @numba.njit(forceinline=True)
 def _between(across: Any, rows: Any, columns: Any, height: Any, width: Any) -> Any:
-    """Values between the passes of an image, a channel."""
+    """Return the number of values between the passes of an image, per channel."""
     return np.float64(height) * np.float64(columns) if across else np.float64(rows) * np.float64(width)
 
 
 @numba.njit("int64(boolean[::1], int64[:, ::1], int64[:, ::1], int64, int64, float64, float64[::1])", cache=True)
 def elements(across: Any, shapes: Any, before: Any, first: Any, axes: Any, most: Any, out: Any) -> Any:
-    """The larger of what a sample becomes and of what lies between the passes, in elements; returns how many samples
-    need more than ``most``. ``before`` and ``shapes`` [N, D]: of the input and the output, whose spatial ``axes`` start
-    at ``first``."""
+    """Compute the larger of a sample's output and of its values between the passes, in elements; return how many
+    samples need more than ``most``. ``before`` and ``shapes`` [N, D]: shapes of the input and the output, whose spatial
+    ``axes`` start at ``first``."""
     refused = 0
     y, x = first + axes - 2, first + axes - 1
     for i in range(len(shapes)):
@@ -209,15 +210,15 @@ def cut_out(
     mirror: Any, width: Any, planar: Any, most: Any, anchor: Any, shape: Any, flip: Any, shapes: Any, offsets: Any,
     strides: Any,
 ) -> Any:  # fmt: skip
-    """Cut windows out of what a plan makes of images, and mirror them; returns how many are refused, and the elements
-    of all results together.
+    """Cut windows out of the images that a plan produces, and mirror them; return how many are rejected, and the total
+    elements of the results.
 
     ``extents`` [N, 2] and ``channels`` [N or 1] are those of the images; ``start``, ``made`` and ``turned`` [N, 2] the
     plan's ``anchor``, ``shape`` and ``flip``. ``window`` [N or 1, 4]: height, width, and position down and across, see
-    `place`. ``mirror`` [N or 1]: not 0 where columns go backwards. ``width``: the channels that an image must have, any
-    where it is below 2. ``most``: see `elements`. Out come ``anchor``, ``shape`` and ``flip`` [N, 2] of the windows;
-    ``shapes`` [N, 3] of the results, channels first where ``planar``, their ``offsets`` one after the other, and their
-    ``strides`` [N, 2] (of `resample.Finish`). What is refused gets nothing.
+    `place`. ``mirror`` [N or 1]: not 0 if columns are reversed. ``width``: the required number of channels, any if it
+    is below 2. ``most``: see `elements`. Results are ``anchor``, ``shape`` and ``flip`` [N, 2] of the windows;
+    ``shapes`` [N, 3] of the images, channels first if ``planar``, their consecutive ``offsets``, and their ``strides``
+    [N, 2] (of `resample.Finish`). Rejected samples are empty.
     """
     found, total = 0, np.int64(0)
     c, y, x = (0, 1, 2) if planar else (2, 0, 1)
@@ -251,8 +252,8 @@ def cut_out(
     cache=True,
 )
 def windows_to(rows: Any, columns: Any, anchor: Any, shape: Any, lo: Any, hi: Any, sizes: Any) -> None:
-    """Windows of images as regions [``lo``, ``hi``) that become ``rows`` x ``columns``, all [N, 2]; without pixels they
-    become nothing."""
+    """Convert windows of images to regions [``lo``, ``hi``) that become ``rows`` x ``columns``, all [N, 2]; windows
+    without pixels become empty."""
     for i in range(len(anchor)):
         seen = shape[i, 0] > 0 and shape[i, 1] > 0
         sizes[i, 0], sizes[i, 1] = rows if seen else 0, columns if seen else 0
@@ -262,8 +263,8 @@ def windows_to(rows: Any, columns: Any, anchor: Any, shape: Any, lo: Any, hi: An
 
 @numba.njit("void(int64[:, :], int64[:, :], float32[:, ::1], float32[:, ::1], int64[:, :, ::1])", cache=True)
 def into_image(corner: Any, extents: Any, lo: Any, hi: Any, domain: Any) -> None:
-    """Regions [``lo``, ``hi``) of windows of ``extents`` at ``corner`` of their images, counted in the images, in
-    place; ``domain`` [N, 2, 2]: where the windows begin and end. All [N, 2]."""
+    """Convert regions [``lo``, ``hi``) of windows of ``extents`` at ``corner`` of their images to coordinates of the
+    images, in place; ``domain`` [N, 2, 2]: begin and end of the windows. All [N, 2]."""
     for i in range(len(corner)):
         for a in range(2):
             lo[i, a] += np.float32(corner[i, a])
@@ -279,8 +280,8 @@ def into_image(corner: Any, extents: Any, lo: Any, hi: Any, domain: Any) -> None
 def source_windows(
     lo: Any, hi: Any, size: Any, anchor: Any, shape: Any, support: Any, extents: Any, windows: Any
 ) -> None:
-    """The pixels of images of ``extents`` [N, 2] that a plan's outputs are made of, and a few more: ``windows`` [N, 4],
-    y0, x0, y1, x1; none where there are no outputs."""
+    """Compute the pixels of images of ``extents`` [N, 2] from which a plan's outputs are computed, and a few more:
+    ``windows`` [N, 4], y0, x0, y1, x1; empty if there are no outputs."""
     for i in range(len(size)):
         windows[i] = 0
         if shape[i, 0] <= 0 or shape[i, 1] <= 0:
@@ -290,7 +291,7 @@ def source_windows(
             scale = (np.float64(hi[i, a]) - begin) / np.float64(max(size[i, a], 1))
             first = begin + np.float64(anchor[i, a]) * scale
             last = begin + np.float64(anchor[i, a] + shape[i, a]) * scale
-            # A filter is never wider than the image; where it reaches beyond, it reads as many pixels from the edge on.
+            # A filter is never wider than the image; if it extends beyond, it reads as many pixels from the edge on.
             margin = np.ceil(np.float64(max(support[i, a], _ONE))) + 2
             low = min(np.floor(min(first, last) - margin), extent - margin)
             high = max(np.ceil(max(first, last) + margin), margin)

@@ -1,7 +1,8 @@
-"""Separable resampling of images: a plan for a whole batch, and what runs it on CPU and GPU.
+"""Separable resampling of images: a plan for a whole batch, and functions that run it on CPU and GPU.
 
-Filters, order of operations and borders are DALI 2.4's, so that results are at most one level apart: weights are
-float32, taps outside the image read the pixel at the edge, nothing is rounded between the passes.
+Filters, order of operations and borders are DALI 2.4's, so that results differ by at most one level: weights are
+float32, taps outside the image read the pixel at the edge, nothing is rounded between the passes. Called by the
+operators of this room and by `ops.fused`.
 """
 
 from __future__ import annotations
@@ -31,21 +32,21 @@ I32 = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
 
 NEAREST, TRIANGULAR, GAUSSIAN, CUBIC, LANCZOS3 = range(5)
-"""Filters of a plan, by their tables."""
+"""Filters of a plan, numbered by their tables."""
 
 LAYOUTS: tuple[str, ...] = ("HWC", "FHWC", "CHW", "FCHW", "CFHW", "DHWC", "FDHWC", "CDHW", "FCDHW", "CFDHW")
-"""Layouts of images, sequences and volumes. A batch without a layout reads as channels-last."""
+"""Layouts of images, sequences and volumes. A batch without a layout is taken as channels-last."""
 
 DTYPES = (DALIDataType.UINT8, DALIDataType.INT16, DALIDataType.UINT16, DALIDataType.FLOAT)
 
 MOST_ELEMENTS = 1 << 30
-"""A sample that would become larger, or more between the passes, is refused: a thin image with only its shorter side
-given grows without bound."""
+"""Maximum elements of a sample's output, and of its values between the passes; larger samples are rejected. A thin
+image with only its shorter side given grows without bound."""
 
 
 def _tables() -> tuple[F32, ...]:
-    """The filters as DALI 2.4 tabulates them (values between entries are interpolated): a triangle, exp(-x^2) over
-    [-2, 2], Keys' cubic with a = -1/2 over [-2, 2], sinc(x) sinc(x/3) over [-3, 3]."""
+    """Return the filters as DALI 2.4 tabulates them (values between entries are interpolated): a triangle, exp(-x^2)
+    over [-2, 2], Keys' cubic with a = -1/2 over [-2, 2], sinc(x) sinc(x/3) over [-3, 3]."""
     gaussian = np.exp(-(np.linspace(-2, 2, 65) ** 2))
     x = np.abs(np.linspace(-2, 2, 129))
     cubic = np.where(x < 1, 1.5 * x**3 - 2.5 * x**2 + 1, -0.5 * x**3 + 2.5 * x**2 - 4 * x + 2)
@@ -70,16 +71,17 @@ _passes: Any = Kernels(".passes_cpu", __package__)
 @dataclass(slots=True)
 class ResamplePlan:
     """How N samples are resampled along A spatial axes (in the order of the layout): C-contiguous arrays [N, A].
+    Created by `plan` or `libraries.plan`, and read only.
 
-    Output j of an axis lies at source coordinate lo + (j + 0.5) (hi - lo) / size - 0.5, pixel centres being at whole
-    numbers. Only the window ``anchor``, ``shape`` of these outputs is made; it may reach beyond [0, size).
+    Output j of an axis is at source coordinate lo + (j + 0.5) (hi - lo) / size - 0.5; pixel centres are at integers.
+    Only the window ``anchor``, ``shape`` of these outputs is computed; it may extend beyond [0, size).
     """
 
     lo: F32
     hi: F32
-    """Where the source region begins and ends; ``hi`` < ``lo`` mirrors it."""
+    """Begin and end of the source region; ``hi`` < ``lo`` mirrors it."""
     size: I64
-    """Outputs that cover the region."""
+    """Number of outputs that cover the region."""
     kind: I8
     """Filter: NEAREST, ..., LANCZOS3."""
     support: F32
@@ -87,22 +89,23 @@ class ResamplePlan:
     anchor: I64
     shape: I64
     flip: Mask
-    """The window's outputs in reverse order: the same values, mirrored."""
+    """Whether the window's outputs are in reverse order: the same values, mirrored."""
     across: Mask
-    """[N]: the horizontal pass comes first. Decided on the whole output, so that a window of it gets the same bits."""
+    """[N] Whether the horizontal pass comes first. Decided for the whole output, so that a window of it gets the same
+    bits."""
     domain: I64 | None = None
-    """[N, A, 2]: the source pixels that taps may fall on. Given where another library than DALI is followed: ``kind``
-    then is a `libraries.Filter`, and ``lo`` lies before ``hi``."""
+    """[N, A, 2] Source pixels that taps may read. Given if another library than DALI is followed: ``kind`` is then a
+    `libraries.Filter`, and ``lo`` is less than ``hi``."""
     arithmetic: I8 | None = None
-    """[N], `libraries.Arithmetic`; given with ``domain``."""
+    """[N] `libraries.Arithmetic`; given with ``domain``."""
 
     def window(self, anchor: I64, shape: I64) -> ResamplePlan:
-        """Only the outputs [anchor, anchor + shape) of the present window."""
+        """Return the plan of the outputs [anchor, anchor + shape) of the present window."""
         at = self.anchor + np.where(self.flip, self.shape - anchor - shape, anchor)
         return self.shown(at, np.ascontiguousarray(shape), self.flip)
 
     def take(self, where: slice) -> ResamplePlan:
-        """The plan of the samples ``where``."""
+        """Return the plan of the samples ``where``."""
         return ResamplePlan(
             self.lo[where], self.hi[where], self.size[where], self.kind[where], self.support[where], self.anchor[where],
             self.shape[where], self.flip[where], self.across[where],
@@ -111,25 +114,25 @@ class ResamplePlan:
         )  # fmt: skip
 
     def mirrored(self, where: Mask) -> ResamplePlan:
-        """The window reversed where ``where`` [N, A]."""
+        """Return the plan with the window reversed for ``where`` [N, A]."""
         return self.shown(self.anchor, self.shape, self.flip ^ where)
 
     def shown(self, anchor: I64, shape: I64, flip: Mask) -> ResamplePlan:
-        """Another window of the same outputs."""
+        """Return the plan of another window of the same outputs."""
         return ResamplePlan(self.lo, self.hi, self.size, self.kind, self.support, anchor, shape, flip, self.across,
                             self.domain, self.arithmetic)  # fmt: skip
 
 
 def plan(lo: F32, hi: F32, size: I64, shrink: I64, enlarge: I64, antialias: bool) -> ResamplePlan:
-    """A plan for regions [``lo``, ``hi``) that become ``size`` pixels, all [N, A].
+    """Return a plan for regions [``lo``, ``hi``) that become ``size`` pixels, all [N, A].
 
     ``shrink`` and ``enlarge`` [N or 1] are the DALIInterpType of axes that lose pixels and of the others. ``antialias``
-    widens the filter with the scale where pixels are lost, as DALI does; NEAREST never is widened.
+    widens the filter with the scale of axes that lose pixels, as in DALI; NEAREST is never widened.
     """
     lo, hi, size = np.ascontiguousarray(lo), np.ascontiguousarray(hi), np.ascontiguousarray(size)
     form = size.shape
     kind, support, across = np.empty(form, np.int8), np.empty(form, np.float32), np.empty(form[0], np.bool_)
-    anchor, flip = np.empty(form, np.int64), np.empty(form, np.bool_)  # np.zeros would let go of the GIL
+    anchor, flip = np.empty(form, np.int64), np.empty(form, np.bool_)  # np.zeros would release the GIL
     _plans.filters(
         lo, hi, size, shrink, enlarge, antialias, _KINDS, _WIDTH, GAUSSIAN, kind, support, anchor, flip, across
     )
@@ -137,7 +140,7 @@ def plan(lo: F32, hi: F32, size: I64, shrink: I64, enlarge: I64, antialias: bool
 
 
 _WIDTH: F32 = np.array([0, 2, 2, 4, 6], np.float32)
-"""Of each filter, in source pixels where no axis shrinks."""
+"""Width of each filter, in source pixels, if no axis shrinks."""
 _KINDS: I8 = np.zeros(len(DALIInterpType), np.int8)
 _KINDS[DALIInterpType.INTERP_LINEAR] = TRIANGULAR
 _KINDS[DALIInterpType.INTERP_TRIANGULAR] = TRIANGULAR
@@ -150,7 +153,8 @@ _KINDS[DALIInterpType.INTERP_GAUSSIAN] = GAUSSIAN
 
 
 def spatial_axes(layout: str, ndim: int) -> tuple[int, int]:
-    """First spatial dimension and their number (2 or 3). Raises SpecError for layouts that cannot be resampled."""
+    """Return the index of the first spatial dimension and the number of spatial dimensions (2 or 3). Raises SpecError
+    for layouts that cannot be resampled."""
     layout = image_layout(layout, ndim, LAYOUTS)
     if layout not in LAYOUTS:
         raise SpecError(f"cannot resample layout {layout!r} with {ndim} dimensions; it takes {', '.join(LAYOUTS)}")
@@ -161,7 +165,8 @@ def spatial_axes(layout: str, ndim: int) -> tuple[int, int]:
 
 
 def output_spec(spec: Spec, dtype: DALIDataType | None, size: tuple[int | None, ...] | None) -> Spec:
-    """The result of resampling ``spec``; ``size`` is the known part of the new extents. Raises SpecError."""
+    """Return the spec of resampling ``spec``; ``size`` is the known part of the new spatial lengths. Raises
+    SpecError."""
     if spec.dtype is not None and spec.dtype not in DTYPES:
         allowed = ", ".join(d.name for d in DTYPES)
         raise SpecError(f"cannot resample {spec.dtype.name}; it takes {allowed} (cast the input first)")
@@ -180,25 +185,25 @@ def output_spec(spec: Spec, dtype: DALIDataType | None, size: tuple[int | None, 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Steps after resampling, besides rounding them to the input's type, uint8 or float32: images only,
-    [1, height, width, C].
+    """Steps after resampling and rounding to the input's type, uint8 or float32: for images only, [1, height, width,
+    C].
 
-    The value becomes (value - mean) * mul + add. Pixel k (row by row) and channel c of sample i lie at element
+    The value becomes (value - mean) * mul + add. Pixel k (row by row) and channel c of sample i are written to element
     offsets[i] + k * strides[i, 0] + c * strides[i, 1] of the output.
     """
 
     factors: F32
     """[1 or N, 1 or C, 3]: mean, mul and add."""
     strides: I64
-    """[N, 2]"""
+    """[N, 2] Elements from one pixel to the next, and from one channel to the next."""
 
 
 def resample(
     ctx: Context, plan: ResamplePlan, batch: Batch, dtype: DALIDataType | None = None,
     again: Callable[[Context], ResamplePlan] | None = None,
 ) -> Batch:  # fmt: skip
-    """``batch`` resampled by ``plan``, in the dtype of the input or in float32. Runs in the stage of ``ctx``. ``again``
-    makes the plan for other arguments (`gpu.launch_recording.changing`).
+    """Return ``batch`` resampled by ``plan``, in the dtype of the input or in float32. Runs in the stage of ``ctx``.
+    ``again`` returns the plan for other arguments (`gpu.launch_recording.changing`).
 
     Samples whose output would be too large are rejected.
     """
@@ -232,8 +237,8 @@ def resample(
 
 
 def bounded(ctx: Context, plan: ResamplePlan, shapes: I64, before: npt.NDArray[Any], first: int) -> I64:
-    """``shapes`` of the output; zeros where it, or the values between the passes, would be too large. Such samples are
-    rejected. ``before`` are the shapes of the input, whose spatial dimensions start at ``first``."""
+    """Return the ``shapes`` of the output; zeros if it, or the values between the passes, would be too large. Such
+    samples are rejected. ``before`` are the shapes of the input, whose spatial dimensions start at ``first``."""
     needed = np.empty(len(shapes))
     made, given = np.ascontiguousarray(shapes, np.int64), np.ascontiguousarray(before, np.int64)
     if not _plans.elements(plan.across, made, given, first, plan.size.shape[1], MOST_ELEMENTS, needed):
@@ -247,7 +252,7 @@ def bounded(ctx: Context, plan: ResamplePlan, shapes: I64, before: npt.NDArray[A
 
 
 Again = Callable[[Context], "ResamplePlan | None"]
-"""The plan for other arguments; None where the output would be of another shape."""
+"""Function that returns the plan for other arguments; None if the output would have another shape."""
 
 
 def run(
@@ -264,7 +269,7 @@ def run(
 
 
 def _around(shapes: npt.NDArray[Any], first: int, count: int) -> tuple[I64, I64]:
-    """Elements before and after the spatial dimensions (frames and channels), [N] each."""
+    """Return the number of elements before and after the spatial dimensions (frames and channels), [N] each."""
     if first == 0 and shapes.shape[1] == count + 1:  # images
         return np.ones(len(shapes), np.int64), shapes[:, count].astype(np.int64)
     return elements(shapes[:, :first]), elements(shapes[:, first + count :])
@@ -274,7 +279,7 @@ def _around(shapes: npt.NDArray[Any], first: int, count: int) -> tuple[I64, I64]
 
 
 _COMPILED = (np.dtype(np.uint8), np.dtype(np.float32))
-"""Types that the CPU kernels are compiled for; others go through float32."""
+"""Types for which the CPU kernels are compiled; others are converted to float32."""
 
 
 def _run_cpu(plan: ResamplePlan, batch: Batch, first: int, out: Batch, finish: Finish | None) -> None:
@@ -290,7 +295,7 @@ def _run_cpu(plan: ResamplePlan, batch: Batch, first: int, out: Batch, finish: F
         source = source.astype(np.float32, copy=False)
         if out.dtype != np.float32:
             target = Batch.allocate(np.empty, out.shapes, np.float32, out.layout, out.samples)
-    if count == 3:  # along the depth first, by whole slices
+    if count == 3:  # first along the depth, by whole slices
         slices = extents[:, 1] * extents[:, 2] * channels
         sizes = frames * plan.shape[:, 0] * slices
         between = np.empty(int(sizes.sum()), np.float32)
@@ -322,7 +327,7 @@ def _run_cpu(plan: ResamplePlan, batch: Batch, first: int, out: Batch, finish: F
 
 def preset(plan: ResamplePlan, batch: Batch, first: int, out: Batch, finish: Finish | None) -> None:
     """Resample the spatial axes of ``batch``, which start at dimension ``first``, into ``out``, as another library than
-    DALI does it, on the CPU."""
+    DALI does, on the CPU."""
     kernels = _presets
     assert plan.arithmetic is not None
     assert plan.domain is not None
@@ -361,8 +366,8 @@ def preset(plan: ResamplePlan, batch: Batch, first: int, out: Batch, finish: Fin
 
 
 def preset_on_gpu(lane: Lane, plan: ResamplePlan, batch: Batch, first: int, out: Batch) -> None:
-    """`preset` on a GPU, for 8-bit images as Pillow and torchvision resize them. The weights are made on the host, by
-    the loops of the CPU."""
+    """Resample like `preset`, on a GPU, for 8-bit images as Pillow and torchvision resize them. The CPU's loops compute
+    the weights on the host."""
     if len(batch) == 0 or out.data.size == 0:
         return
     passes, (start_of, weight_of) = _fixed_passes(lane, plan, batch, first, out)
@@ -377,8 +382,8 @@ def preset_on_gpu(lane: Lane, plan: ResamplePlan, batch: Batch, first: int, out:
 def _fixed_passes(
     lane: Lane, plan: ResamplePlan, batch: Batch, first: int, out: Batch
 ) -> tuple[list[I64], tuple[Any, Any]]:
-    """The two passes [N, 12] in the order of `_Pass.rows`, the last column being the taps and 2^32 times the bits of
-    their weights; starts and weights of all, on the device."""
+    """Return the two passes [N, 12] in the order of `_Pass.rows`, the last column being the taps and 2^32 times the
+    bits of their weights; and starts and weights of all axes, on the device."""
     from .known_taps import known_taps
 
     assert plan.domain is not None
@@ -429,7 +434,7 @@ def _fixed_passes(
 
 
 def _axes(plan: ResamplePlan, which: int | slice) -> tuple[npt.NDArray[Any], ...]:
-    """The plan of some axes, in the order of the CPU kernels' parameters."""
+    """Return the plan of some axes, in the order of the CPU kernels' parameters."""
     arrays = (plan.lo, plan.hi, plan.size, plan.anchor, plan.shape, plan.kind, plan.support, plan.flip)
     if plan.size.shape[1] == 2:
         return arrays
@@ -446,7 +451,7 @@ _BLOCK = 256
 def _run_gpu(
     ctx: Context, plan: ResamplePlan, batch: Batch, first: int, out: Batch, finish: Finish | None, again: Again | None
 ) -> None:
-    """Taps of all axes in one kernel, then a kernel a pass; two passes for images, three for volumes."""
+    """Launch one kernel for the taps of all axes, then one per pass; two passes for images, three for volumes."""
     count = plan.size.shape[1]
     if count == 2:
         _planes_on_gpu(ctx, plan, batch, first, out, finish, again)
@@ -500,7 +505,7 @@ def _run_gpu(
 def _planes_on_gpu(
     ctx: Context, plan: ResamplePlan, batch: Batch, first: int, out: Batch, finish: Finish | None, again: Again | None
 ) -> None:
-    """As `_run_gpu`, of images."""
+    """Launch the passes for images; see `_run_gpu`."""
     n = len(batch)
     if _of_pixels(batch, first, out, finish) and _pixels_on_gpu(ctx, plan, batch, first, out, finish, again):
         return
@@ -514,7 +519,7 @@ def _planes_on_gpu(
         plan = again(ctx)
         if plan is None:
             return None
-        found, (_, _, weights, between, _, _) = tables(plan)  # any grid does
+        found, (_, _, weights, between, _, _) = tables(plan)  # any grid size works
         return found if weights <= weights_room and between <= room_between else None
 
     axes, regions, one, two = changing(lane, None if again is None else other, *arrays)
@@ -540,7 +545,8 @@ def _planes_on_gpu(
 
 
 def _of_pixels(batch: Batch, first: int, out: Batch, finish: Finish | None) -> bool:
-    """Whether ``batch`` is of pictures of three bytes a pixel, which become bytes or float32, or are finished."""
+    """Return whether ``batch`` contains images of three bytes per pixel whose output is uint8 or float32, or has a
+    ``finish``."""
     last = batch.shapes[:, first + 2 :]
     kinds = batch.dtype == np.uint8 and (finish is not None or out.dtype in (np.uint8, np.float32))
     return kinds and last.shape[1] == 1 and bool((last == 3).all())
@@ -549,7 +555,8 @@ def _of_pixels(batch: Batch, first: int, out: Batch, finish: Finish | None) -> b
 def _pixels_on_gpu(
     ctx: Context, plan: ResamplePlan, batch: Batch, first: int, out: Batch, finish: Finish | None, again: Again | None
 ) -> bool:
-    """As `_planes_on_gpu`, of pictures of three bytes a pixel: all in one kernel. False where taps reach too far."""
+    """Launch the passes for images of three bytes per pixel, all in one kernel; see `_planes_on_gpu`. Return False if
+    taps reach too far."""
     n, like, offsets = len(batch), without_data(batch), out.offsets
 
     def tables(plan: ResamplePlan) -> tuple[tuple[npt.NDArray[Any], ...], tuple[int, ...]]:
@@ -572,7 +579,7 @@ def _pixels_on_gpu(
         plan = again(ctx)
         if plan is None:
             return None
-        found, (_, _, weights, most) = tables(plan)  # any grid does
+        found, (_, _, weights, most) = tables(plan)  # any grid size works
         return found if most and weights <= weights_room else None
 
     axes, regions, table = changing(lane, None if again is None else other, *arrays)
@@ -591,7 +598,7 @@ def _pixels_on_gpu(
 
 
 def _factors(lane: Lane, places: I64, finish: Finish) -> tuple[Any, ...]:
-    """Arguments of kernels for ``finish``; ``places`` [N, 3] are channels and strides."""
+    """Return the arguments of kernels for ``finish``; ``places`` [N, 3] are channels and strides."""
     there = lane.upload(places, finish.factors)
     return (*there, np.int32(finish.factors.shape[1]), np.int32(finish.factors.shape[0] > 1))
 
@@ -599,8 +606,8 @@ def _factors(lane: Lane, places: I64, finish: Finish) -> tuple[Any, ...]:
 def _plane_tables(
     batch: Batch, first: int, offsets: I64, plan: ResamplePlan
 ) -> tuple[tuple[npt.NDArray[Any], ...], tuple[int, ...]]:
-    """Rows of resample.cu for the axes, their regions and both passes, and the numbers of `passes_cpu.planes`. The
-    output begins at ``offsets``."""
+    """Return the tables of resample.cu for the axes, their regions and both passes, and the numbers of
+    `passes_cpu.planes`. The output begins at ``offsets``."""
     n = len(batch)
     axes, regions = np.empty((n, 2, 9), np.int64), np.empty((n, 2, 3), np.float32)
     rows = np.empty((2, n, 12), np.int64)
@@ -619,14 +626,14 @@ def _cuda(array: Any) -> str:
 
 
 def _places(sizes: I64) -> I64:
-    """Where blocks of ``sizes`` begin that follow each other."""
+    """Return the offsets of consecutive blocks of ``sizes``."""
     ends: I64 = np.cumsum(sizes.reshape(-1)).reshape(sizes.shape)
     return ends - sizes
 
 
 @dataclass(frozen=True, slots=True)
 class _Pass:
-    """One pass of N samples, as ``cuda/resample.cu`` takes it: [N] each, in elements."""
+    """One pass over N samples, as ``cuda/resample.cu`` reads it: [N] each, in elements."""
 
     source: I64
     target: I64
@@ -634,13 +641,13 @@ class _Pass:
     inner: I64
     outputs: I64
     lines: I64
-    """Rows of a frame that are resampled one after the other (1 where the pass runs over whole frames)."""
+    """Rows of a frame that are resampled one after the other (1 if the pass covers whole frames)."""
     frame_stride: I64
     line_stride: I64
     tap_stride: I64
 
     def rows(self, starts: I64, weights: I64, kept: I64) -> I64:
-        """[N, 12] in the order of PassColumn."""
+        """Return [N, 12] in the order of PassColumn."""
         columns = (self.source, self.target, self.total, np.maximum(self.inner, 1), np.maximum(self.outputs, 1),
                    np.maximum(self.lines, 1), self.frame_stride, self.line_stride, self.tap_stride, starts, weights,
                    kept)  # fmt: skip
@@ -660,7 +667,7 @@ def _depth_pass(plan: ResamplePlan, offsets: I64, frames: I64, extents: I64, cha
 def _plane_passes(
     plan: ResamplePlan, offsets: I64, frames: I64, extents: I64, channels: I64, kept: I64, out: I64
 ) -> tuple[_Pass, _Pass]:
-    """The two passes over images; the first only makes what the window of the second reads."""
+    """Return the two passes over images; the first computes only what the window of the second reads."""
     begin, length = _reach(plan, extents, kept)
     (top, left), (rows, columns) = begin[:, -2:].T, length[:, -2:].T
     height, width = extents[:, -2:].T
@@ -689,7 +696,8 @@ def _plane_passes(
 
 
 def _reach(plan: ResamplePlan, extents: I64, kept: I64) -> tuple[I64, I64]:
-    """Source pixels that a window's taps can fall on, as begin and length [N, A]; up to a few more than needed."""
+    """Return the source pixels that a window's taps can reach, as begin and length [N, A]; up to a few more than
+    needed."""
     scale = (plan.hi.astype(np.float64) - plan.lo) / np.maximum(plan.size, 1)
     ends = np.stack([plan.lo + plan.anchor * scale, plan.lo + (plan.anchor + plan.shape) * scale])
     margin = np.ceil(plan.support / 2.0) + 2

@@ -1,6 +1,6 @@
-"""The CPU kernels of `resample`: taps of a filter, and the two passes over an image, row by row.
+"""Compiled CPU kernels of `resample`: taps of a filter, and the two passes over an image, row by row.
 
-Vertical passes add whole rows (LLVM vectorises them), horizontal ones walk pixels of a float32 row that sits in the
+Vertical passes add whole rows (LLVM vectorises them), horizontal ones walk pixels of a float32 row that is in the
 first-level cache. Sums run in the order of the taps, without fused multiply-adds, so that every machine, window and
 batch gives the same bits.
 """
@@ -28,12 +28,12 @@ ROOM = 8
 def taps(
     lo: Any, hi: Any, size: Any, first: Any, kind: Any, support: Any, n: Any, stepwise: Any, starts: Any, weights: Any
 ) -> None:
-    """The source pixels and weights of outputs ``first``, ``first`` + 1, ...: fills starts[count] and
+    """Compute the source pixels and weights of outputs ``first``, ``first`` + 1, ...: fill starts[count] and
     weights[count, min(taps, n)]. Taps beyond the ``n`` source pixels count for the pixel at the edge.
 
     ``size`` outputs cover the source interval [``lo``, ``hi``); float32 in the order of DALI 2.4's operations.
     ``stepwise``: nearest pixels are found by adding up steps from the corner of the region, as DALI does for all axes
-    but the last; it decides where an output lies half-way between two pixels.
+    but the last; it decides for outputs half-way between two pixels.
     """
     scale = F(F(hi - lo) / F(size))
     if kind == NEAREST:
@@ -75,7 +75,7 @@ def taps(
 
 @njit(nogil=True, cache=True)
 def _window(kind: Any, table: Any, last: Any, x: Any) -> Any:
-    """The tabulated filter at ``x``, linear between entries, zero outside of the table."""
+    """Return the tabulated filter at ``x``, linear between entries, zero outside the table."""
     if kind == TRIANGULAR:
         return max(F(0), F(1) - abs(x - F(1)))
     if not (x > F(-1) and x < F(last + 1)):
@@ -127,12 +127,12 @@ def _vertical(src: Any, base: Any, stride: Any, start: Any, weights: Any, y: Any
 def _horizontal(
     rows: Any, pitch: Any, starts: Any, weights: Any, count: Any, channels: Any, out: Any, out_pitch: Any
 ) -> None:  # fmt: skip
-    """out[x, c] = sum over k of weights[x, k] * row[starts[x] + k, c] for x < ``count``, all flat: for the first row of
-    ``rows`` and the one ``pitch`` after it, whose results lie ``out_pitch`` apart (0 for a row alone)."""
+    """Compute out[x, c] = sum over k of weights[x, k] * row[starts[x] + k, c] for x < ``count``, all flat: for the
+    first row of ``rows`` and the one ``pitch`` after it, whose results are ``out_pitch`` apart (0 for a single row)."""
     taps = weights.shape[1]
     if channels == 3 or channels == 4:
         flat = weights.reshape(-1)
-        # with numbers that the compiler sees, loops over taps are unrolled: 1.7x as fast
+        # with constants, loops over taps are unrolled: 1.7x as fast
         if channels == 4:
             add_pixels(rows, pitch, starts, flat, taps, 4, count, out, out_pitch)
         elif taps == 2:
@@ -162,7 +162,7 @@ def _horizontal(
 
 @njit(nogil=True, cache=True, fastmath={"nnan", "nsz"})
 def _store(row: Any, dst: Any, at: Any, n: Any, rounds: Any) -> None:
-    """``n`` values to dst[at:], rounded half away from zero and saturated to [0, 255] where ``rounds``."""
+    """Write ``n`` values to dst[at:], rounded half away from zero and saturated to [0, 255] if ``rounds``."""
     out = dst[at : at + n]
     if rounds:
         for j in range(n):
@@ -176,7 +176,7 @@ def _store(row: Any, dst: Any, at: Any, n: Any, rounds: Any) -> None:
 def _axis(
     lo: Any, hi: Any, size: Any, first: Any, count: Any, kind: Any, support: Any, n: Any, flip: Any, stepwise: Any
 ) -> Any:  # fmt: skip
-    """`taps` in new arrays, the outputs in reverse order where ``flip``."""
+    """Return `taps` in new arrays, the outputs in reverse order if ``flip``."""
     kept = 1 if kind == NEAREST else min(n, max(1, math.ceil(support)))
     starts = np.empty(count, np.int32)
     weights = np.empty((count, kept), np.float32)
@@ -190,8 +190,8 @@ def _axis(
 def _picked(
     src: Any, base: Any, stride: Any, sy: Any, sx: Any, rows: Any, columns: Any, C: Any, dst: Any, at: Any
 ) -> None:  # fmt: skip
-    """The pixels of rows ``sy`` and columns ``sx``; indices have no sign, or they might count from the end. Pixels of
-    three bytes that stay bytes are read as words of four, and sixteen are written at once."""
+    """Copy the pixels of rows ``sy`` and columns ``sx``. Indices are unsigned, because signed ones might count from the
+    end. Pixels of three bytes that stay bytes are read as words of four, and sixteen are written at once."""
     last, packed = 3 * np.int64(sx.max()) + 4, columns // PACKED * PACKED
     words = np.empty(packed, np.uint32)
     for y in range(rows):
@@ -224,7 +224,8 @@ def images(
 ) -> None:  # fmt: skip
     """Resample images [frames, height, width, channels]: sample i from src[offsets[i]:] to dst[dst_offsets[i]:].
 
-    From ``lo`` on, a plan's arrays [N, 2] (y, x). Results are rounded and saturated to [0, 255] where ``rounds``.
+    The arguments from ``lo`` on are arrays [N, 2] (y, x) of a plan. Results are rounded and saturated to [0, 255] if
+    ``rounds``.
     """
     for i in range(len(offsets)):
         if shape[i, 0] * shape[i, 1] * channels[i] * frames[i] == 0:
@@ -256,7 +257,7 @@ def finished_images(
     lo: Any, hi: Any, size: Any, anchor: Any, shape: Any, kind: Any, support: Any, flip: Any, rounds: Any,
     dst: Any, dst_offsets: Any, factors: Any, strides: Any,
 ) -> None:  # fmt: skip
-    """`images` of one frame each, whose rounded values then go through `strided_cpu.runs` (see `Finish`)."""
+    """Resize `images` of one frame each, whose rounded values then go through `strided_cpu.runs` (see `Finish`)."""
     for i in range(len(offsets)):
         if shape[i, 0] * shape[i, 1] * channels[i] * frames[i] == 0:
             continue
@@ -292,8 +293,8 @@ def _view(
     i: Any, extents: Any, channels: Any, lo: Any, hi: Any, size: Any, anchor: Any, shape: Any, kind: Any,
     support: Any, flip: Any,
 ) -> Any:  # fmt: skip
-    """The part of sample ``i`` that is read: taps of the rows and of the columns relative to (top, left), where that
-    corner is, how many elements of a source row and how many rows are read."""
+    """Return which values of sample ``i`` the resampling reads: taps of the rows and of the columns relative to the
+    corner (top, left), the offset of that corner, the number of elements of a source row, and the number of rows."""
     H, W, C = extents[i, 0], extents[i, 1], channels[i]
     sy, wy = _axis(
         lo[i, 0], hi[i, 0], size[i, 0], anchor[i, 0], shape[i, 0], kind[i, 0], support[i, 0], H, flip[i, 0], True
@@ -312,8 +313,8 @@ def _view(
 def _narrow(
     src: Any, base: Any, stride: Any, rows: Any, n: Any, sx: Any, wx: Any, count: Any, C: Any, wide: Any, narrow: Any
 ) -> None:  # fmt: skip
-    """The horizontal pass over ``rows`` rows of ``n`` values, to rows with `ROOM` between them; ``wide`` is scratch for
-    two."""
+    """Run the horizontal pass over ``rows`` rows of ``n`` values, to rows with `ROOM` between them; ``wide`` is scratch
+    memory for two."""
     pitch, out_pitch = n + ROOM, count * C + ROOM
     for y in range(0, rows, 2):
         more = min(2, rows - y)
@@ -330,8 +331,9 @@ def _two_rows(
     src: Any, base: Any, stride: Any, n: Any, sy: Any, wy: Any, sx: Any, wx: Any, y: Any, rows: Any, count: Any, C: Any,
     wide: Any, narrow: Any, made: Any,
 ) -> None:  # fmt: skip
-    """Rows ``y`` and y + 1, if there are so many, to ``made``, the second one `ROOM` after the first: of ``narrow``,
-    where the horizontal pass came first, else of the ``n`` values of rows of ``src``; ``wide`` is scratch for two."""
+    """Compute rows ``y`` and y + 1, if there is a second one, into ``made``, the second one `ROOM` after the first:
+    from ``narrow`` if the horizontal pass came first, otherwise from the ``n`` values of rows of ``src``; ``wide`` is
+    scratch memory for two."""
     pitch, out_pitch = n + ROOM, count * C + ROOM
     more = min(2, rows - y)
     for k in range(more):

@@ -1,9 +1,9 @@
-"""Loops of resampling that are written out in LLVM's vector types, because Numba's own stay scalar.
+"""Loops of resampling written in LLVM's vector types, because Numba compiles its own loops to scalar code here.
 
 They compile for every processor, with registers of whatever width it has.
 """
 
-# What Numba compiles carries no types.
+# Functions that Numba compiles have no type annotations.
 # mypy: allow-untyped-defs, allow-untyped-calls
 # ruff: noqa: ARG001
 
@@ -20,18 +20,18 @@ _F32, _I8, _I32, _I64 = ir.FloatType(), ir.IntType(8), ir.IntType(32), ir.IntTyp
 
 
 BLOCK = 16
-"""Rows and columns of `transpose`, and bytes of the narrow `weigh`."""
+"""Rows and columns of `transpose`, and bytes that `weigh_narrow` computes."""
 LANES = 64
-"""Bytes of the wide `weigh`."""
+"""Bytes that `weigh_wide` computes."""
 
 
 def _add_pixels(_typing, rows, pitch, starts, weights, taps, channels, count, out, out_pitch):
-    """Pixel x of a row of ``out`` is the sum over k < ``taps`` of weights[x, k] times pixel starts[x] + k of a row of
-    ``rows``: of two rows at once, which lie ``pitch`` and ``out_pitch`` elements apart (0 for one row alone).
+    """Compute pixels of two rows of ``out`` at once: pixel x is the sum over k < ``taps`` of weights[x, k] times pixel
+    starts[x] + k of a row of ``rows``. The two rows are ``pitch`` and ``out_pitch`` elements apart (0 for one row).
 
-    All arrays are flat float32, but ``starts``. ``count`` pixels are made. A pixel is read and written as four values:
-    rows need room for one channel more at their end, and what a pixel writes beyond its channels the next one
-    overwrites.
+    All arrays but ``starts`` are flat float32. ``count`` pixels are computed. A pixel is read and written as four
+    values: rows need room for one more channel at their end, and values written beyond a pixel's channels are
+    overwritten by the next pixel.
     """
     pixel_of, both_of = (ir.VectorType(_F32, n) for n in (4, 8))
 
@@ -79,8 +79,8 @@ def _data(context, builder, signature, args, k):
 
 
 def _transpose(_typing, source, at, pitch, target, to, step):
-    """Sixteen rows of sixteen bytes, source[at:] and on ``pitch`` bytes apart, become columns: rows of
-    ``target``, target[to:] and on ``step`` bytes apart."""
+    """Transpose sixteen rows of sixteen bytes: source[at:], ``pitch`` bytes apart, become columns in target[to:],
+    ``step`` bytes apart."""
 
     def generate(context, builder, signature, args):
         row_of = ir.VectorType(_I8, BLOCK)
@@ -96,7 +96,7 @@ def _transpose(_typing, source, at, pitch, target, to, step):
             ir.Constant(ir.VectorType(_I32, BLOCK), [v for k in range(half) for v in (begin + k, begin + k + BLOCK)])
             for begin in (0, half)
         )
-        for _ in range(4):  # each time the bits of (row, column) turn by one
+        for _ in range(4):  # each step rotates the bits of (row, column) by one
             rows = [builder.shuffle_vector(rows[k], rows[k + half], mix) for k in range(half) for mix in (low, high)]
         for k, row in enumerate(rows):
             builder.store(row, place(write, args[4], args[5], k), align=1)
@@ -107,9 +107,9 @@ def _transpose(_typing, source, at, pitch, target, to, step):
 
 def _weigh(lanes):
     def weigh(_typing, source, at, pitch, weights, first, taps, bits, target, to):
-        """The sums over k < ``taps`` of weights[first + k] times the bytes source[at + k pitch:], to target[to:]: as
-        they are where ``target`` is int32, else without their ``bits`` bits of fraction, rounded and kept in 0 ... 255.
-        """
+        """Write the sums over k < ``taps`` of weights[first + k] times the bytes source[at + k pitch:] to target[to:]:
+        unchanged if ``target`` is int32, otherwise without their ``bits`` bits of fraction, rounded and limited to 0
+        ... 255."""
         plain = target.dtype == types.int32
 
         def generate(context, builder, signature, args):
