@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -38,7 +38,7 @@ class Files(Writer, name="files", suffix=".jsonl"):
     otherwise.
     """
 
-    default_samples = 1000
+    default_samples: ClassVar[int | None] = 1000
 
     key: KeyBy = "sample"
 
@@ -119,12 +119,15 @@ class FilesFrames(Frames):
 class FilesShard(Shard):
     """The files of one shard, and their listing."""
 
-    def __init__(self, writer: Files, files: ShardFiles, fields: Mapping[str, FieldConfig]) -> None:
+    def __init__(
+        self, writer: Files, files: ShardFiles, fields: Mapping[str, FieldConfig], listed: bool = True
+    ) -> None:  # fmt: skip
+        """``listed``: write the listing."""
         self._by_position = writer.key == "position"
         self._fields = fields
         self._files = files
         self._taken: UsedPaths = files.state
-        self._listing = files.create(".jsonl")
+        self._listing = files.create(".jsonl") if listed else None
         self._count = 0
 
     def frame(self, records: Records) -> FilesFrames:
@@ -189,7 +192,8 @@ class FilesShard(Shard):
                 file.finish()
         for line in frames.lines[:n]:
             self._taken.add(line["name"], line["files"])
-        self._listing.write("".join(json.dumps(line) + "\n" for line in frames.lines[:n]).encode())
+        if self._listing is not None:
+            self._listing.write("".join(json.dumps(line) + "\n" for line in frames.lines[:n]).encode())
 
 
 def _name(key: str) -> str:

@@ -24,8 +24,10 @@ from ...ops.storage.urls import Store, is_url
 from ..bytes import files_io
 from .lock import BusyError, identify, may_live
 
-_STATE = re.compile(r"(journal|rejects|manifest|report|inputs)[^/]*\.(jsonl|json|gz)|[^/]+\.jsonl")
-"""Names of files in which an output describes itself, including listings of the files writer."""
+_STATE = re.compile(
+    r"(journal|rejects|manifest|report|inputs)[^/]*\.(jsonl|json|gz)|[^/]+\.jsonl|[^/]+-\d{5}(-of-\d{5})?\.json"
+)
+"""Names of files in which an output describes itself, including listings of the writers files and coco."""
 _BEAT = 60.0
 _STALE = 15 * 60.0
 """Seconds without renewal after which a lock counts as a dead job's."""
