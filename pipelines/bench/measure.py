@@ -106,7 +106,7 @@ def measure(this: Measurement, together: Callable[[], None] = lambda: None) -> d
             read += batch.request.n
             batches += 1
             if recorder.due():
-                recorder.take()
+                recorder.record()
         report = build_report(engine, taken, {"read": read}, sink="take")
         report["over_time"] = recorder.over_time()
         outputs = [[from_numpy(b.dtype).name, b.shapes.shape[1], b.layout] for b in batch.outputs(plan).values()]

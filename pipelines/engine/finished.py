@@ -50,7 +50,7 @@ def _where(plan: Plan, name: str) -> str:
 def _drop_lost(plan: Plan, iteration: InFlightBatch, files: frozenset[str]) -> None:
     """Drop the samples from ``files``, for which zeros may have been read instead of their bytes."""
     names = {slot: plan.graph.nodes[node].name for node, slot, _ in iteration.read_from(files)}
-    why = "the file was truncated, or could not be read, while the job ran"
+    why = "the file was cut short, or could not be read, while the job ran"
     # a rejection of the zeros is not the cause
     dropped: list[Loss] = []
     for d in iteration.dropped:

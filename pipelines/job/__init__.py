@@ -1,1 +1,1 @@
-"""A spec with `write:` from start to end: resume, additions, parts, retry, convert, report."""
+"""Run specs that have a `write:` section: resume, additions, parts, retry, convert, report."""

@@ -1,4 +1,5 @@
-"""Growth: jobs whose inputs have changed since their output was made: the changes, and the work left to be done."""
+"""Find out how the inputs of a job have changed since its output was written, and which work is left to do. Called by
+`job.run` and `job.retry`."""
 
 from __future__ import annotations
 
@@ -23,49 +24,50 @@ from .ordered_inputs import Lineup
 
 @dataclass(frozen=True, slots=True)
 class AdditionPlan:
-    """One run that is left: of the first inputs where ``stage`` is None, else of an addition."""
+    """One run that is left to do: of the first inputs if ``addition`` is None, otherwise of an addition."""
 
     number: int
-    """Of the stage in the lineup."""
+    """Number of the stage in the lineup."""
     addition: Addition | None
     inputs: Inputs
-    """``inputs.identity`` is what the journal says, or will say."""
+    """The inputs of the stage; ``inputs.identity`` is the value that the journal has, or will have."""
 
     def listing(self) -> Inputs:
-        """The files that the output keeps beside its journal."""
+        """Return the list of inputs that is stored next to the output's journal."""
         return self.inputs
 
 
 @dataclass(frozen=True, slots=True)
 class OutputGrowth:
-    """An output and its inputs, which have grown since its first run."""
+    """The inputs of an output that have grown since its first run, and the runs that are left to do. Created by
+    `find_growth`."""
 
     lineup: Lineup
     todo: tuple[AdditionPlan, ...]
 
 
 def known_inputs(root: Path) -> list[tuple[OutputFiles, Inputs]]:
-    """The inputs of an output's first run, and of each addition; empty where nobody wrote them down.
+    """Return the inputs of an output's first run, and of each addition; empty if they were not recorded.
 
-    Raises JobError where they cannot be read.
+    Raises JobError if they cannot be read.
     """
-    found = output_files_of(root)[:1]
-    if not found or not found[0].inputs.exists():
+    files_of_output = output_files_of(root)[:1]
+    if not files_of_output or not files_of_output[0].inputs.exists():
         return []
     told = []
     for files in [
-        found[0],
+        files_of_output[0],
         *(s for s in addition_files_of(root) if s.addition is not None and s.addition.kind == "append"),
     ]:
         try:
             told.append((files, Inputs.decode(sidecar.read(files.inputs))))
         except (OSError, ValueError) as e:
-            raise JobError(f"{files.inputs}: {e}; restore it, or start anew with --fresh") from None
+            raise JobError(f"{files.inputs}: {e}; restore it, or start again with --fresh") from None
     return told
 
 
 def lineup_of(root: Path, sources: Sources) -> Lineup:
-    """The data sets in the order in which the output in ``root`` has them, edited files included, for a retry.
+    """Return the data sets in the order in which the output in ``root`` has them, including edited files, for a retry.
 
     Raises JobError if inputs were added or removed.
     """
@@ -79,8 +81,8 @@ def lineup_of(root: Path, sources: Sources) -> Lineup:
             if "records" in what.split(", "):
                 raise JobError(
                     f"{os.fsdecode(piece)} has another number of records than when the job ran (one that could not be "
-                    "read at all counted as one), so its samples are not those that were rejected. Convert it by "
-                    "itself into an output of its own, or start anew with --fresh"
+                    "read at all counted as one), so its samples are not those that were rejected. Convert it "
+                    "alone into an output of its own, or start again with --fresh"
                 )
         if changed.removed or len(changed.added):
             said = [s for s in changed.lines(now.readers[name]) if "edited:" not in s]
@@ -95,12 +97,12 @@ def find_growth(
     root: Path, sources: Sources, identity: Mapping[str, Any], write: Mapping[str, Any], *, append: bool,
     part: tuple[int, int] | None,
 ) -> OutputGrowth | None:  # fmt: skip
-    """The work left to be done where the inputs have grown; None where they are those of the first run, or unknown.
+    """Return the work left to do if the inputs have grown; None if they are those of the first run, or unknown.
 
-    Raises JobError, with the differences, where more than additions happened, or ``append`` does not allow those.
+    Raises JobError with the differences if more than additions happened, or if ``append`` does not allow those.
     """
-    found = output_files_of(root)
-    base = read_journal(found[0].journal) if found else None
+    files_of_output = output_files_of(root)
+    base = read_journal(files_of_output[0].journal) if files_of_output else None
     if base is None:
         return None
     before = base.header["identity"].get("inputs")
@@ -114,21 +116,23 @@ def find_growth(
     changes = _changes([i for _, i in known], now)
     grown = any(len(c.added) for c in changes.values())
     spoiled = any(c.removed or c.edited for c in changes.values())
-    differ = differences(
+    other_job = differences(
         {"identity": base.header["identity"], "write": base.header["write"]},
         {"identity": {**identity, "inputs": before}, "write": dict(write)},
     )
-    if spoiled or differ or (grown and not append):
+    if spoiled or other_job or (grown and not append):
         lines = [f"inputs of {name}: {said}" for name, c in changes.items() for said in c.lines(now.readers[name])]
-        hint = "" if spoiled or differ else ", add the new inputs to it with --append"
+        hint = "" if spoiled or other_job else ", add the new inputs to it with --append"
         raise JobError(
             f"{root} holds the output of another job; this one differs in\n  "
-            + "\n  ".join([*differ, *lines])
-            + f"\nChoose another path{hint}, or start anew with --fresh (removes the earlier output)"
+            + "\n  ".join([*other_job, *lines])
+            + f"\nChoose another path{hint}, or start again with --fresh (removes the earlier output)"
         )
     places = _places([i for _, i in known], changes)
     todo = list(_unfinished(root, known, now))
-    if (todo or grown) and (part is not None or (found[0].part is not None and todo and todo[0].addition is None)):
+    if (todo or grown) and (
+        part is not None or (files_of_output[0].part is not None and todo and todo[0].addition is None)
+    ):
         raise JobError(f"{root}: inputs are added to a finished output, by one job: finish all parts with the inputs "
                        "that they began with, then run --append without --num-shards")  # fmt: skip
     if grown:
@@ -137,14 +141,14 @@ def find_growth(
     for one in todo:
         said = range(*base.header["range"]) if one.addition is None else one.addition.positions
         if said != lineup.positions(one.number):
-            raise JobError(f"{root}: the job was begun with --limit or other numbers of records; inputs cannot be "
+            raise JobError(f"{root}: the job was started with --limit or other numbers of records; inputs cannot be "
                            "added to it")  # fmt: skip
     if grown:
         added = Inputs({name: now.readers[name].take(c.added) for name, c in changes.items()})
         named = Inputs(added.readers, hashlib.sha256(added.encode()).hexdigest())
         last = len(places) - 1
         if base.header["whole"] is None and base.header["range"] != [0, lineup.ends[0]]:
-            raise JobError(f"{root} was made with --limit: inputs cannot be added to it")
+            raise JobError(f"{root} was written with --limit: inputs cannot be added to it")
         number = len(addition_files_of(root)) + 1
         todo.append(AdditionPlan(last, Addition(number, "append", lineup.positions(last)), named))
     return OutputGrowth(lineup, tuple(todo))
@@ -162,7 +166,7 @@ def _joined(parts: list[InventoryEntries]) -> InventoryEntries:
 
 
 def _places(known: list[Inputs], changes: Mapping[str, Changes]) -> list[dict[str, Any]]:
-    """For each addition, the positions of its entries in the present inventory."""
+    """Return for each stage the indices of its entries in the present inventory."""
     result: list[dict[str, Any]] = []
     for k in range(len(known)):
         at = {name: sum(len(i.readers[name]) for i in known[:k]) for name in changes}
@@ -171,7 +175,8 @@ def _places(known: list[Inputs], changes: Mapping[str, Changes]) -> list[dict[st
 
 
 def _unfinished(root: Path, known: list[tuple[OutputFiles, Inputs]], now: Inputs) -> Iterator[AdditionPlan]:
-    """Runs that were begun. Raises JobError where a retry is among them, or keys would not be what they were."""
+    """Yield the runs that were begun and not finished. Raises JobError if a retry is among them, or if keys would
+    change."""
     for files in addition_files_of(root):
         if files.addition is not None and files.addition.kind == "retry" and not files.addition.published(root):
             raise JobError(f"{root}: a retry was interrupted; run dali-run retry-failed {root} to its end first")
@@ -186,7 +191,7 @@ def _unfinished(root: Path, known: list[tuple[OutputFiles, Inputs]], now: Inputs
             continue
         if any(p.keys != now.readers[name].keys for name, p in inputs.readers.items()):
             raise JobError(f"{root}: with the added inputs the samples of the interrupted run would get other keys; "
-                           "take them away, run the job to its end, then add them")  # fmt: skip
+                           "remove them, run the job to its end, then add them")  # fmt: skip
         contents = read_journal(files.journal)
         assert contents is not None
         yield AdditionPlan(number, files.addition, Inputs(inputs.readers, contents.header["identity"]["inputs"]))

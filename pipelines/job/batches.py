@@ -1,4 +1,4 @@
-"""Batches: the finished batches of a job, each with what became of every one of its positions."""
+"""Iterate over the finished batches of a job, each with the outcome of every one of its positions. Used by `JobRun`."""
 
 from __future__ import annotations
 
@@ -23,32 +23,34 @@ from .report import build_report
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """Positions [start, stop), finished."""
+    """A finished batch: the results of the positions [start, stop). Created by `Batches`."""
 
     start: int
     stop: int
     samples: Samples
-    """Those that are to be written."""
+    """The samples to be written."""
     outputs: Mapping[str, Batch]
     rejects: list[RejectRow]
     number: int
-    """Of the batch."""
+    """Number of the batch."""
     left_out: LeftOutRows = NOTHING_LEFT_OUT
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """The positions of a run, and how it takes them."""
+class RunRange:
+    """The positions that one run of a job processes, and how. Created by `JobRun`."""
 
     feed: JobFeed
     first: int
-    """The position where it begins."""
+    """First position of the run."""
     batch_size: int
     whole: bool
-    """Batches are those of an uninterrupted job: a sample's result depends on the rest of its batch."""
+    """Whether batches must be those of an uninterrupted job, because a sample's result depends on the rest of its
+    batch."""
     trace: bool
-    wanted: frozenset[tuple[int, int]] | None = None
-    """Where samples are split: of the parts only these (position, part), and all of a position with part -1."""
+    selected: frozenset[tuple[int, int]] | None = None
+    """For jobs that split samples: the (position, item) pairs to process; item -1 means all items of the position. None
+    for all."""
 
     @property
     def stop(self) -> int:
@@ -57,21 +59,22 @@ class Stretch:
 
 
 class Batches:
-    """The batches of a plan that one engine runs."""
+    """The finished batches of a plan, which one engine runs. Created and stopped by `JobRun`; used by one thread."""
 
-    def __init__(self, plan: Plan, stretch: Stretch, options: Options) -> None:
+    def __init__(self, plan: Plan, run_range: RunRange, options: Options) -> None:
         self.plan = plan
-        self.stretch = stretch
-        options = replace(options, whole_batches=stretch.whole, merge_requests=not stretch.whole)
-        requests = stretch.feed.requests(stretch.batch_size, stretch.first, whole=stretch.whole)
-        self.engine = Engine(plan, stretch.feed, requests, options, Stats(trace=stretch.trace))
+        self.run_range = run_range
+        options = replace(options, whole_batches=run_range.whole, merge_requests=not run_range.whole)
+        requests = run_range.feed.requests(run_range.batch_size, run_range.first, whole=run_range.whole)
+        self.engine = Engine(plan, run_range.feed, requests, options, Stats(trace=run_range.trace))
 
     def warm_up(self, sink: Callable[[Mapping[str, Batch]], object]) -> float:
-        """Compile what the run will need; the seconds taken. ``sink`` is given outputs of a few samples."""
-        return self._warmed(self.engine, sink)
+        """Compile what the run needs, and return the seconds that it took. ``sink`` is called with outputs of a few
+        samples."""
+        return self._warm_up(self.engine, sink)
 
-    def _warmed(self, engine: Engine, sink: Callable[[Mapping[str, Batch]], object]) -> float:
-        s = self.stretch
+    def _warm_up(self, engine: Engine, sink: Callable[[Mapping[str, Batch]], object]) -> float:
+        s = self.run_range
         return warm_up(
             engine.plan, s.feed, s.first, s.stop - s.first, engine.options.rng, sink, engine.services.isolation,
             engine.budget.host,
@@ -84,7 +87,7 @@ class Batches:
         self.stop()
 
     def stop(self) -> None:
-        """End the run promptly."""
+        """End the run soon."""
         self.engine.stop()
 
     def __iter__(self) -> Iterator[Finished]:
@@ -92,28 +95,28 @@ class Batches:
             yield self._finished(iteration)
 
     def _finished(self, it: InFlightBatch) -> Finished:
-        s, low = self.stretch, it.request.start
+        s, low = self.run_range, it.request.start
         start, stop = max(low, s.first), min(low + it.request.n, s.stop)
         samples, outputs = it.samples, it.outputs(self.plan)
         rows = list(rows_of(it.dropped, it.position_of, it.origin_of, replaced=it.replaced))
         omitted = rows_left_out(self.plan, it)
-        if stop - start < it.request.n:  # the batch was taken whole, but some of it is written already
+        if stop - start < it.request.n:  # the batch was computed completely, but some of it was written before
             places = s.feed.places(samples.position)
-            where = np.flatnonzero((places >= start) & (places < stop))
-            samples = samples.take(where)
-            outputs = {name: batch.take(where, samples) for name, batch in outputs.items()}
+            indices = np.flatnonzero((places >= start) & (places < stop))
+            samples = samples.take(indices)
+            outputs = {name: batch.take(indices, samples) for name, batch in outputs.items()}
             rows = [r for r in rows if start <= int(s.feed.places(np.array([r.position]))[0]) < stop]
             places = s.feed.places(omitted.positions)
             omitted = omitted.take(np.flatnonzero((places >= start) & (places < stop)))
         return Finished(start, stop, samples, outputs, rows, it.number, omitted)
 
     def report(self, seconds: float, counts: Mapping[str, int], sink_seconds: float) -> dict[str, Any]:
-        """The report of the run so far; see `build_report`."""
+        """Return the report of the run so far; see `build_report`."""
         return build_report(self.engine, seconds, counts, sink_seconds=sink_seconds)
 
 
 def rows_left_out(plan: Plan, iteration: InFlightBatch) -> LeftOutRows:
-    """Lines of left_out.jsonl for the samples of a batch that were left out on purpose."""
+    """Return the lines of left_out.jsonl for the samples of a batch that were left out on purpose."""
     everyone, found = iteration.all_samples, []
     for lost in left_out(iteration.dropped):
         samples = everyone.take(np.searchsorted(everyone.slot, lost.slots))
@@ -126,11 +129,11 @@ def rows_of(
     dropped: Iterable[Loss], position_of: Callable[[Dropped], int], origin_of: Callable[[Dropped], Origin],
     *, replaced: bool = False, part_of: Callable[[Dropped], int] = lambda _: -1,
 ) -> Iterator[RejectRow]:  # fmt: skip
-    """Lines of the reject log for samples that were dropped, or noted."""
+    """Yield the lines of the reject log for samples that were dropped, or only reported."""
     dropped = list(dropped)
-    lost = gone(dropped)
+    removed = gone(dropped)
     for d in rejected(dropped):
-        if d.kept and d.slot in lost:  # by another operator, later
+        if d.kept and d.slot in removed:  # a later operator dropped the sample
             continue
         origin = origin_of(d)
         yield RejectRow(position_of(d), origin.key, origin.source, origin.record, origin.offset, d.node, d.code,

@@ -1,6 +1,5 @@
-"""How a data set is read: the reader of a container, of files or of an output of ours, its fields and their types. For
-`dali-run convert` and `dali-run init`.
-"""
+"""Find out how a data set is read: the reader for a container, for files or for an output of dali-run, its fields and
+their types. For `dali-run convert`, `stats` and `init`."""
 
 from __future__ import annotations
 
@@ -46,44 +45,44 @@ from ..tools.remote_sample import CONTAINERS, skeleton
 
 KEYS = ("key", "__key__")
 """Names of columns and features that hold the samples' keys."""
-PEEK = 64
-"""Records that are looked at to find the fields; readers find out about the others."""
-PEEK_BYTES = 1 << 26
-"""Bytes of such records, after which no other is looked at."""
+MAX_EXAMINED = 64
+"""Maximum number of records that are examined to find the fields; readers check the others."""
+MAX_EXAMINED_BYTES = 1 << 26
+"""Bytes of examined records from which no further record is examined."""
 
 
 @dataclass(slots=True)
 class SourceLayout:
-    """How a data set is read: the reader's step, and its fields in the order of its outputs."""
+    """How a data set is read: the reader's step, and its fields in the order of its outputs. Created by `look`."""
 
     step: dict[str, Any]
     fields: dict[str, str] = field(default_factory=dict)
-    """Each field's kind: ``bytes`` or ``numbers``."""
+    """Kind of each field: ``bytes`` or ``numbers``."""
     extensions: dict[str, str] = field(default_factory=dict)
-    """Of members of an archive, where they were one."""
+    """File extension of each field that was an archive member or a file."""
     named: bool = False
-    """Records have keys of their own, which are worth keeping."""
+    """Whether records have keys of their own, which should be kept."""
     key: str = ""
-    """Of the fields, the one whose place the keys take."""
+    """Name of the field that the records' keys replace; empty if none."""
     lists: tuple[str, ...] = ()
-    """Fields that are lists of numbers, whatever the first sample has."""
+    """Fields that are lists of numbers, even if the first sample has only one."""
     text: tuple[str, ...] = ()
     """Fields of bytes that are texts."""
     numerals: tuple[str, ...] = ()
-    """Fields of bytes that are whole numbers, written out."""
+    """Fields of bytes that are integers written as text."""
     arrays: tuple[str, ...] = ()
-    """Fields of bytes that are .npy files, made of numbers by a writer of ours."""
+    """Fields of bytes that are .npy files, which a writer of dali-run created from numbers."""
     casts: dict[str, str] = field(default_factory=dict)
-    """NumPy's names of the types of fields of numbers that a container stores in another type."""
+    """NumPy's types, by name, of the fields of numbers that a container stores in another type."""
     whole: tuple[str, ...] = ()
-    """Fields of floats that are all whole numbers."""
+    """Fields of floats whose values are all integers."""
     raw: tuple[str, ...] = ()
-    """Fields of arrays whose shape and type are fields of their own."""
+    """Fields of arrays whose shape and type are stored in other fields."""
 
 
 def find_data(source: str, columns: Sequence[str] = (), follow_links: bool = False) -> SourceLayout:
-    """`look` at a path or a URL, which is no unfinished output, and holds no links that lead out of it unless they are
-    to be followed. Raises SpecError, JobError."""
+    """Return the layout of the data set at a path or a URL. Raises SpecError if it is an unfinished output, or holds
+    links that point outside it (unless ``follow_links``), and JobError."""
     load_operators()
     _check_finished(source)
     if is_url(source):
@@ -94,12 +93,12 @@ def find_data(source: str, columns: Sequence[str] = (), follow_links: bool = Fal
 
 
 def look(source: Path, columns: Sequence[str] = (), *, in_part: bool = False) -> SourceLayout:
-    """How to read ``source``: files, a folder of them, shards, databases, or a finished output of ours. ``in_part``:
-    only its first container is there, the others elsewhere. Raises SpecError, also if something would be left out."""
-    found = _look(source, columns, in_part)
-    if columns and found.step["op"] != "readers.parquet":
-        raise SpecError(f"{source}: columns can be chosen of Parquet files only")
-    return found
+    """Return the layout of ``source``: files, a folder of files, shards, databases, or a finished output of dali-run.
+    ``in_part``: only its first container is on this machine. Raises SpecError, also if something would be left out."""
+    layout = _look(source, columns, in_part)
+    if columns and layout.step["op"] != "readers.parquet":
+        raise SpecError(f"{source}: columns can be selected only from Parquet files")
+    return layout
 
 
 def _look(source: Path, columns: Sequence[str], in_part: bool) -> SourceLayout:
@@ -108,7 +107,7 @@ def _look(source: Path, columns: Sequence[str], in_part: bool) -> SourceLayout:
     if (source / "data.mdb").is_file():
         return _lmdb([source])
     if (write := write_section(source)) is not None:
-        return _ours(source, write, in_part)
+        return _own_output(source, write, in_part)
     if (streaming := _streaming(source)) is not None:
         return streaming
     inside = sorted((e for e in _entries(source) if e.name[0] != "."), key=lambda e: e.name)
@@ -118,10 +117,10 @@ def _look(source: Path, columns: Sequence[str], in_part: bool) -> SourceLayout:
         [p for p in (root / n for n in names if n.endswith(suffixes)) if p.is_file() or (p / "data.mdb").is_file()]
         for suffixes in CONTAINERS
     ]
-    there = [paths for paths in kinds if paths]
-    if len(there) > 1:
-        both = " and ".join(paths[0].name for paths in there[:2])
-        raise SpecError(f"{source}: holds containers of several kinds ({both}); convert them one kind at a time")
+    present = [paths for paths in kinds if paths]
+    if len(present) > 1:
+        examples = " and ".join(paths[0].name for paths in present[:2])
+        raise SpecError(f"{source}: holds containers of several kinds ({examples}); convert them one kind at a time")
     for paths, reader in zip(kinds, _READERS, strict=True):
         if paths:
             return reader(paths, columns)
@@ -130,9 +129,7 @@ def _look(source: Path, columns: Sequence[str], in_part: bool) -> SourceLayout:
             f"{source}: .npy files hold arrays without keys or bytes; read them with readers.numpy in a spec"
         )
     if not source.is_dir():
-        raise SpecError(
-            f"{source}: is no container that is known here (.tfrecord, .tar, .rec, .lmdb, .parquet, or a folder)"
-        )
+        raise SpecError(f"{source}: is not a known container (.tfrecord, .tar, .rec, .lmdb, .parquet, or a folder)")
     return _files(source, inside)
 
 
@@ -144,34 +141,38 @@ def _entries(source: Path) -> list[os.DirEntry[str]]:
 
 
 def write_section(source: Path) -> Mapping[str, Any] | None:
-    """The ``write`` section of the job whose output is in the folder ``source``; None if it is not an output of ours: a
-    ``manifest.json`` may be anybody's. Raises SpecError if the manifest of a job is damaged."""
+    """Return the ``write`` section of the job whose output is in the folder ``source``; None if it is not an output of
+    dali-run, because a ``manifest.json`` may come from another program. Raises SpecError if the manifest of a job is
+    damaged."""
     path = source / "manifest.json"
     if not path.is_file():
         return None
-    found: Mapping[str, Any] = {}
+    manifest: Mapping[str, Any] = {}
     with contextlib.suppress(OSError, ValueError, JobError):
-        found = sidecar.read_json(path)
-    if found.get("format") != "dali-run-manifest" and not output_files_of(source):
+        manifest = sidecar.read_json(path)
+    if manifest.get("format") != "dali-run-manifest" and not output_files_of(source):
         return None
     written_files(source)
     with contextlib.suppress(LookupError, TypeError, AttributeError):
-        write = found["write"]
+        write = manifest["write"]
         if all(isinstance(config, dict) for config in write["fields"].values()):
-            return write if write["writer"] in _OF_OURS else None
+            return write if write["writer"] in _OWN_WRITERS else None
     raise SpecError(f"{path}: is not a manifest of dali-run")
 
 
-def _ours(source: Path, write: Mapping[str, Any], in_part: bool) -> SourceLayout:
-    """Of an output of ours: its fields and their types are those of the job that wrote it, as the manifest says."""
+def _own_output(source: Path, write: Mapping[str, Any], in_part: bool) -> SourceLayout:
+    """Return the layout of an output of dali-run: its fields and their types are those of the job that wrote it, as the
+    manifest lists them."""
     fields: Mapping[str, Mapping[str, Any]] = write["fields"]
     names = [name for _, _, files in written_files(source) for name in files]
     suffix = {"lmdb": "data.mdb", "files": ".jsonl"}.get(write["writer"], find_writer(write["writer"]).suffix)
     listed = {n.partition("/")[0] for n in names}
-    others = [e for e in os.listdir(source) if e not in listed and e.endswith(tuple(x for k in CONTAINERS for x in k))]
-    if others:
+    unlisted = [
+        e for e in os.listdir(source) if e not in listed and e.endswith(tuple(x for k in CONTAINERS for x in k))
+    ]
+    if unlisted:
         raise SpecError(f"{source}: holds containers of several kinds or jobs: its manifest does not list "
-                        f"{min(others)}; move that elsewhere")  # fmt: skip
+                        f"{min(unlisted)}; move that elsewhere")  # fmt: skip
     paths = [source / n for n in names if n.endswith(suffix)]
     if write["writer"] == "files":
         listings = {f"{shard}.jsonl" for shard, _, _ in written_files(source)}
@@ -182,18 +183,18 @@ def _ours(source: Path, write: Mapping[str, Any], in_part: bool) -> SourceLayout
     paths = [p for p in paths if p not in missing]
     if not paths or not sum(samples for _, samples, _ in written_files(source)):
         raise SpecError(f"{source}: the data set is empty")
-    found = _OF_OURS[write["writer"]]([p.parent if p.name == "data.mdb" else p for p in paths], write)
-    text = (f for f, kind in found.fields.items() if kind == "bytes" and _is_text(fields.get(f, {})))
-    found.text = tuple(dict.fromkeys((*found.text, *text)))
-    found.lists += tuple(
-        f for f, kind in found.fields.items() if f not in found.lists
-        and (fields.get(f, {}).get("encode") == "npy" if f in found.arrays else
+    layout = _OWN_WRITERS[write["writer"]]([p.parent if p.name == "data.mdb" else p for p in paths], write)
+    text = (f for f, kind in layout.fields.items() if kind == "bytes" and _is_text(fields.get(f, {})))
+    layout.text = tuple(dict.fromkeys((*layout.text, *text)))
+    layout.lists += tuple(
+        f for f, kind in layout.fields.items() if f not in layout.lists
+        and (fields.get(f, {}).get("encode") == "npy" if f in layout.arrays else
              kind == "numbers" and fields.get(f, {}).get("extension") == "npy")
     )  # fmt: skip
-    for f in found.fields:
-        if (extension := fields.get(f, {}).get("extension")) and found.fields[f] == "bytes" and f not in found.arrays:
-            found.extensions[f] = extension
-    return found
+    for f in layout.fields:
+        if (extension := fields.get(f, {}).get("extension")) and layout.fields[f] == "bytes" and f not in layout.arrays:
+            layout.extensions[f] = extension
+    return layout
 
 
 def _streaming(folder: Path) -> SourceLayout | None:
@@ -235,45 +236,47 @@ def _is_text(field: Mapping[str, Any]) -> bool:
     return field.get("encode") == "text" or field.get("extension") == "txt"
 
 
-def _our_examples(paths: list[Path], write: Mapping[str, Any]) -> SourceLayout:
-    """TFRecords: the manifest knows whether there are keys, and the name of their feature."""
+def _own_tfrecord(paths: list[Path], write: Mapping[str, Any]) -> SourceLayout:
+    """Return the layout of TFRecords that dali-run wrote: the manifest tells whether there are keys, and the name of
+    their feature."""
     return _tfrecord(paths, keys=(write["options"].get("key", ""),))
 
 
-def _our_records(paths: list[Path], write: Mapping[str, Any]) -> SourceLayout:
-    """RecordIO: the names of the picture and of the label."""
-    found = _recordio(paths)
-    picture = next((f for f, c in write["fields"].items() if c.get("encode") in ENCODED), "image")
-    label = next((f for f in write["fields"] if f != picture), "label")
-    return _renamed(found, {"image": picture, "label": label})
+def _own_recordio(paths: list[Path], write: Mapping[str, Any]) -> SourceLayout:
+    """Return the layout of RecordIO that dali-run wrote: the manifest has the names of the image and of the label."""
+    layout = _recordio(paths)
+    image = next((f for f, c in write["fields"].items() if c.get("encode") in ENCODED), "image")
+    label = next((f for f in write["fields"] if f != image), "label")
+    return _renamed(layout, {"image": image, "label": label})
 
 
-def _our_databases(paths: list[Path], write: Mapping[str, Any]) -> SourceLayout:
-    """LMDB: the name of a single field, whose values have none. Keys of its databases differ."""
-    found = _lmdb(paths)
-    found.step["prefix_keys"] = False
-    if len(write["fields"]) == 1 and len(found.fields) == 1 and "features" not in found.step:
-        return _renamed(found, dict.fromkeys(found.fields, next(iter(write["fields"]))))
-    return found
+def _own_lmdb(paths: list[Path], write: Mapping[str, Any]) -> SourceLayout:
+    """Return the layout of LMDBs that dali-run wrote: the manifest has the name of a single field, which the values
+    lack. The keys of its databases differ."""
+    layout = _lmdb(paths)
+    layout.step["prefix_keys"] = False
+    if len(write["fields"]) == 1 and len(layout.fields) == 1 and "features" not in layout.step:
+        return _renamed(layout, dict.fromkeys(layout.fields, next(iter(write["fields"]))))
+    return layout
 
 
-def _renamed(found: SourceLayout, names: Mapping[str, str]) -> SourceLayout:
-    found.fields = {names[f]: kind for f, kind in found.fields.items()}
-    found.lists, found.whole = (tuple(names[f] for f in those) for those in (found.lists, found.whole))
-    return found
+def _renamed(layout: SourceLayout, names: Mapping[str, str]) -> SourceLayout:
+    layout.fields = {names[f]: kind for f, kind in layout.fields.items()}
+    layout.lists, layout.whole = (tuple(names[f] for f in fields) for fields in (layout.lists, layout.whole))
+    return layout
 
 
-def _our_archives(paths: list[Path], write: Mapping[str, Any]) -> SourceLayout:
-    """Tar: the members of a sample stand in the order of its fields."""
+def _own_tar(paths: list[Path], write: Mapping[str, Any]) -> SourceLayout:
+    """Return the layout of tar files that dali-run wrote: the members of a sample are in the order of its fields."""
     fields = write["fields"]
     records = first_records(tar_records(paths))
-    whole = [r for r in records if len(r.fields) == len(fields)]
-    if not whole:
+    complete = [r for r in records if len(r.fields) == len(fields)]
+    if not complete:
         raise SpecError(f"{paths[0]}: none of its first samples has the fields of the manifest ({', '.join(fields)})")
-    seen = {f: list(dict.fromkeys(list(r.fields)[k] for r in whole)) for k, f in enumerate(fields)}
+    seen = {f: list(dict.fromkeys(list(r.fields)[k] for r in complete)) for k, f in enumerate(fields)}
     choices = {f: [*seen[f], *(e for e in alternatives(f, seen[f]) if e not in seen[f])] for f in fields}
     step = {"op": "readers.webdataset", "paths": _absolute(paths), "ext": [";".join(choices[f]) for f in fields]}
-    values = {f: [list(r.fields.values())[k] for r in whole] for k, f in enumerate(fields)}
+    values = {f: [list(r.fields.values())[k] for r in complete] for k, f in enumerate(fields)}
     numbers = [f for f, config in fields.items() if config.get("encode", "auto") in ("auto", "npy", "raw")]
     arrays = tuple(f for f in numbers if all(e.endswith("npy") for e in seen[f]) and _are_arrays(values[f]))
     numerals = tuple(f for f in fields if f not in arrays and all(map(_is_numeral, values[f])))
@@ -282,12 +285,13 @@ def _our_archives(paths: list[Path], write: Mapping[str, Any]) -> SourceLayout:
 
 
 def _are_arrays(values: Sequence[bytes]) -> bool:
-    """Whether ``values`` are .npy files of numbers, of one number of dimensions at most."""
+    """Return whether ``values`` are .npy files of numbers."""
     return all(v.startswith(b"\x93NUMPY") for v in values)
 
 
-def _our_files(paths: list[Path], write: Mapping[str, Any]) -> SourceLayout:
-    """Files: the listings say which of them belong together, and hold single numbers."""
+def _own_files(paths: list[Path], write: Mapping[str, Any]) -> SourceLayout:
+    """Return the layout of files that dali-run wrote: the listings tell which files belong to one sample, and hold
+    single numbers."""
     fields = write["fields"]
     rows = [row for path in paths for row in lines_of(str(path))]
     kinds: dict[str, str] = {}
@@ -298,7 +302,7 @@ def _our_files(paths: list[Path], write: Mapping[str, Any]) -> SourceLayout:
             kinds[f] = "int" if all(isinstance(v, int) for v in values) else "float"
         elif any(v is not None for v in values):
             raise SpecError(f"{paths[0].parent}: the field {f!r} has one number in some samples and several in others, "
-                            "which convert does not put together; write a spec")  # fmt: skip
+                            "which convert cannot combine; write a spec")  # fmt: skip
         else:
             kinds[f] = "bytes"
     step = {"op": "readers.listing", "path": _absolute(paths), "fields": kinds}
@@ -306,7 +310,7 @@ def _our_files(paths: list[Path], write: Mapping[str, Any]) -> SourceLayout:
     endings = {f: {row["files"][k].rpartition(".")[2] for row in rows if len(row["files"]) == len(order)}
                for k, f in enumerate(order)}  # fmt: skip
     arrays = tuple(f for f in order if endings[f] == {"npy"} and fields[f].get("encode", "auto") != "keep")
-    first = [row for row in rows if len(row["files"]) == len(order)][:PEEK]
+    first = [row for row in rows if len(row["files"]) == len(order)][:MAX_EXAMINED]
     root = paths[0].parent
     numerals = tuple(
         f for k, f in enumerate(order)
@@ -317,21 +321,21 @@ def _our_files(paths: list[Path], write: Mapping[str, Any]) -> SourceLayout:
                  numerals=numerals)  # fmt: skip
 
 
-_OF_OURS: dict[str, Callable[[list[Path], Mapping[str, Any]], SourceLayout]] = {
-    "tfrecord": _our_examples,
-    "recordio": _our_records,
-    "lmdb": _our_databases,
-    "webdataset": _our_archives,
-    "files": _our_files,
+_OWN_WRITERS: dict[str, Callable[[list[Path], Mapping[str, Any]], SourceLayout]] = {
+    "tfrecord": _own_tfrecord,
+    "recordio": _own_recordio,
+    "lmdb": _own_lmdb,
+    "webdataset": _own_tar,
+    "files": _own_files,
     "parquet": lambda paths, _: _parquet(paths, ()),
     "mds": _our_streaming,
     "litdata": _our_streaming,
 }
-"""How the outputs of our writers are looked at."""
+"""The functions that return the layout of the outputs of dali-run, by writer."""
 
 
 def _check_finished(source: str) -> None:
-    """Raises SpecError for an output of ours that is not complete: its last samples would be missing."""
+    """Raise SpecError for an output of dali-run that is not complete: its last samples would be missing."""
     if is_url(source):
         info = Store(source).info()
         if info is None or info.get("type") != "directory" or "journal" not in " ".join(Store(source).folder()[1]):
@@ -339,32 +343,35 @@ def _check_finished(source: str) -> None:
     elif not Path(plain_path(source)).is_dir():
         return
     with state_of(source if is_url(source) else plain_path(source)) as root:
-        found = output_files_of(root)
-        journals = {files.journal.name: read_journal(files.journal) for files in (*found, *addition_files_of(root))}
+        files_of_output = output_files_of(root)
+        journals = {
+            files.journal.name: read_journal(files.journal) for files in (*files_of_output, *addition_files_of(root))
+        }
         missing = next((name for name, told in journals.items() if told is None or not told.done), "")
-        if missing or (found and not (root / "manifest.json").exists()):
-            what = f" ({missing})" if missing else ": parts of it are missing, or dali-run merge"
-            raise SpecError(f"{source}: is the output of a job that is not finished{what}; finish it first")
+        if missing or (files_of_output and not (root / "manifest.json").exists()):
+            missing_text = f" ({missing})" if missing else ": parts of it are missing, or dali-run merge"
+            raise SpecError(f"{source}: is the output of a job that is not finished{missing_text}; finish it first")
 
 
 def look_behind(url: str, columns: Sequence[str] = ()) -> SourceLayout:
-    """`look` at a URL; only its first container is copied here. Raises SpecError, JobError."""
+    """Return the layout of the data set at a URL; only its first container is copied to this machine. Raises SpecError
+    and JobError."""
     with skeleton(url, 0) as seen:
         try:
-            found = look(seen.place, columns, in_part=True)
+            layout = look(seen.place, columns, in_part=True)
         except SpecError as e:
             raise SpecError(str(e).replace(str(seen.place), url)) from None
-        if found.step["op"] == "readers.listing":
-            found.step["path"] = [join(url, Path(p).name) for p in found.step["path"]]
-            return found
+        if layout.step["op"] == "readers.listing":
+            layout.step["path"] = [join(url, Path(p).name) for p in layout.step["path"]]
+            return layout
         if seen.deeper:
-            raise SpecError(f"{url}: {seen.deeper} lies in a folder of a folder; only <folder>/<file> is read")
+            raise SpecError(f"{url}: {seen.deeper} is in a folder of a folder; only <folder>/<file> is read")
         for name in ("path", "paths"):
-            if name in found.step:
-                found.step[name] = list(seen.containers)
-        if "file_root" in found.step:
-            found.step["file_root"] = url
-        return found
+            if name in layout.step:
+                layout.step[name] = list(seen.containers)
+        if "file_root" in layout.step:
+            layout.step["file_root"] = url
+        return layout
 
 
 def _absolute(paths: list[Path]) -> list[str]:
@@ -372,14 +379,15 @@ def _absolute(paths: list[Path]) -> list[str]:
 
 
 def _tfrecord(paths: list[Path], _: Sequence[str] = (), keys: Sequence[str] = KEYS) -> SourceLayout:
-    """Examples, or records as they are; the first feature of bytes with a name of ``keys`` holds the samples' keys."""
+    """Return the layout of TFRecords: Examples, or plain records. The first feature of bytes with a name in ``keys``
+    holds the samples' keys."""
     step = {"op": "readers.tfrecord", "path": _absolute(paths)}
-    found = _with_features(step, _first(read_through("", "readers.tfrecord", {"path": step["path"]}, _value)))
-    key = next((k for k in keys if found.fields.get(k) == "bytes" and len(found.fields) > 1), "")
+    layout = _with_features(step, _first(read_through("", "readers.tfrecord", {"path": step["path"]}, _value)))
+    key = next((k for k in keys if layout.fields.get(k) == "bytes" and len(layout.fields) > 1), "")
     if key:
-        del found.fields[key], found.step["features"][key]
-        found.step["key"], found.named, found.key = key, True, key
-    return found
+        del layout.fields[key], layout.step["features"][key]
+        layout.step["key"], layout.named, layout.key = key, True, key
+    return layout
 
 
 def _lmdb(paths: list[Path], _: Sequence[str] = ()) -> SourceLayout:
@@ -388,13 +396,13 @@ def _lmdb(paths: list[Path], _: Sequence[str] = ()) -> SourceLayout:
     if _mostly(is_picture, values):
         return SourceLayout(step, {"image": "bytes"}, named=True)
     if _mostly(example_fields, values):
-        found = _with_features({**step, "schema": "example"}, values)
+        layout = _with_features({**step, "schema": "example"}, values)
     elif _mostly(lambda v: datum_fields(v).get("data") is not None, values):
-        found = SourceLayout({**step, "schema": "datum"}, {"image": "bytes", "label": "numbers"})
+        layout = SourceLayout({**step, "schema": "datum"}, {"image": "bytes", "label": "numbers"})
     else:
-        found = SourceLayout(step, {"value": "bytes"})
-    found.named = True
-    return found
+        layout = SourceLayout(step, {"value": "bytes"})
+    layout.named = True
+    return layout
 
 
 def _tar(paths: list[Path], _: Sequence[str] = ()) -> SourceLayout:
@@ -415,12 +423,14 @@ def _tar(paths: list[Path], _: Sequence[str] = ()) -> SourceLayout:
 
 
 def _is_numeral(text: Any) -> bool:
-    """A whole number as Python writes it: what is read as a number comes out as the same text again."""
+    """Return whether ``text`` is an integer as Python writes it: then reading it as a number and writing it gives the
+    same text."""
     return isinstance(text, bytes) and re.fullmatch(rb"0|-?[1-9]\d{0,17}", text) is not None
 
 
 def _recordio(paths: list[Path], _: Sequence[str] = ()) -> SourceLayout:
-    """Labels are stored as floats: those of all records say whether they are whole numbers, and one each."""
+    """Return the layout of RecordIO. Labels are stored as floats: those of all records are read to find out whether
+    they are integers, and whether each record has one."""
     step = {"op": "readers.mxnet", "path": _absolute(paths)}
     count, whole, lists = labels_of(step["path"])
     if not count:
@@ -431,11 +441,11 @@ def _recordio(paths: list[Path], _: Sequence[str] = ()) -> SourceLayout:
 
 
 def _columns(paths: list[Path], names: Sequence[str]) -> tuple[Path, list[ReadableColumn], list[str]]:
-    """The columns that most of ``paths`` have, the first of these files, and the columns that cannot be read. Raises
-    SpecError where no more than half of the files agree, JobError where none can be read."""
+    """Return the first file that has the columns of most of ``paths``, these columns, and the columns that cannot be
+    read. Raises SpecError if no more than half of the files agree, and JobError if none can be read."""
     seen: list[tuple[Path, list[ReadableColumn], list[str]]] = []
     problem: JobError | None = None
-    for path in paths[:PEEK]:
+    for path in paths[:MAX_EXAMINED]:
         try:
             seen.append((path, *columns_of(str(path), names)))
         except JobError as e:
@@ -453,52 +463,57 @@ def _columns(paths: list[Path], names: Sequence[str]) -> tuple[Path, list[Readab
 
 
 def _parquet(paths: list[Path], columns: Sequence[str]) -> SourceLayout:
-    path, seen, refused = _columns(paths, columns)
-    if refused:
-        raise SpecError(f"{path}: {'; '.join(refused)}. Name the columns to be converted (--columns)")
+    path, seen, unreadable = _columns(paths, columns)
+    if unreadable:
+        raise SpecError(f"{path}: {'; '.join(unreadable)}. Name the columns to be converted (--columns)")
     key = next((w.name for w in seen if w.name in KEYS and w.kind == "text" and not columns), "")
-    kept = [w for w in seen if w.name != key]
-    if not kept:
+    columns_read = [w for w in seen if w.name != key]
+    if not columns_read:
         raise SpecError(f"{paths[0]}: has no columns")
-    step: dict[str, Any] = {"op": "readers.parquet", "path": _absolute(paths), "columns": [w.name for w in kept]}
+    step: dict[str, Any] = {
+        "op": "readers.parquet",
+        "path": _absolute(paths),
+        "columns": [w.name for w in columns_read],
+    }
     if not read_through("", step["op"], {k: v for k, v in step.items() if k != "op"}, None).count:
         raise SpecError(f"{paths[0]}: the data set is empty: it has columns and no rows")
     return SourceLayout(
         {**step, "key": key} if key else step,
-        {w.name: "bytes" if w.kind in ("bytes", "text") else "numbers" for w in kept},
-        extensions={w.name: "txt" for w in kept if w.kind == "text" and w.name not in KNOWN},
+        {w.name: "bytes" if w.kind in ("bytes", "text") else "numbers" for w in columns_read},
+        extensions={w.name: "txt" for w in columns_read if w.kind == "text" and w.name not in KNOWN},
         named=bool(key),
         key=key,
-        lists=tuple(w.name for w in kept if w.kind == "list"),
-        text=tuple(w.name for w in kept if w.kind == "text"),
+        lists=tuple(w.name for w in columns_read if w.kind == "list"),
+        text=tuple(w.name for w in columns_read if w.kind == "text"),
     )
 
 
 def _files(source: Path, inside: list[os.DirEntry[str]]) -> SourceLayout:
-    """Class folders, or one folder of files."""
+    """Return the layout of class folders, or of one folder of files."""
     step: dict[str, Any] = {"op": "readers.file", "file_root": str(source.absolute())}
     folders = [p for p in inside if p.is_dir()]
     if folders:
-        beside = next((p.name for p in inside if _is_picture_name(p.name) and not p.is_dir()), None)
+        image_name = next((p.name for p in inside if _is_picture_name(p.name) and not p.is_dir()), None)
         names, deeper = _names_in(folders)
-        if beside is not None:
-            raise SpecError(f"{source}: holds pictures ({beside}) beside folders; only <folder>/<file> is read")
+        if image_name is not None:
+            raise SpecError(f"{source}: holds images ({image_name}) next to folders; only <folder>/<file> is read")
         if deeper:
             raise SpecError(f"{source}: {deeper} is a folder in a folder; only <folder>/<file> is read")
-        found = SourceLayout({**step, "file_filters": ["[!.]*"]}, {"image": "bytes", "label": "numbers"}, named=True)
+        layout = SourceLayout({**step, "file_filters": ["[!.]*"]}, {"image": "bytes", "label": "numbers"}, named=True)
     else:
         names = [p.name for p in inside]
         if not names:
             raise SpecError(f"{source}: the folder is empty")
-        found = SourceLayout({**step, "files": names}, {"image": "bytes", "number": "numbers"}, named=True)
+        layout = SourceLayout({**step, "files": names}, {"image": "bytes", "number": "numbers"}, named=True)
     endings = {os.path.splitext(name)[1] for name in names}
     if len(endings) == 1 and (ending := endings.pop()[1:]).lower() in KNOWN:
-        found.extensions["image"] = ending  # also of a file without content
-    return found
+        layout.extensions["image"] = ending  # also for a file without content
+    return layout
 
 
 def _names_in(folders: Sequence[os.DirEntry[str]]) -> tuple[list[str], str]:
-    """Names of the files in ``folders``, hidden ones left out, and a folder in one of them, if there is any."""
+    """Return the names of the files in ``folders``, without hidden ones, and the path of a folder in one of them, if
+    there is any."""
     names, deeper = [], ""
     for folder in folders:
         with os.scandir(folder) as entries:
@@ -527,17 +542,17 @@ def _value(outputs: list[Any]) -> dict[str, Any]:
 
 
 def first_records(records: Iterator[Record]) -> list[Record]:
-    """The first records, at most `PEEK` of them, and no more once they hold `PEEK_BYTES`."""
-    found: list[Record] = []
+    """Return the first records: at most `MAX_EXAMINED`, and no more once they hold `MAX_EXAMINED_BYTES`."""
+    first: list[Record] = []
     nbytes = 0
-    while len(found) < PEEK and nbytes < PEEK_BYTES and (record := next(records, None)) is not None:
-        found.append(record)
+    while len(first) < MAX_EXAMINED and nbytes < MAX_EXAMINED_BYTES and (record := next(records, None)) is not None:
+        first.append(record)
         nbytes += sum(len(v) for v in record.fields.values() if isinstance(v, bytes))
-    return found
+    return first
 
 
 def _first(data: DataSet) -> list[bytes]:
-    """Values of the first records that can be read."""
+    """Return the values of the first records that can be read."""
     records = [r for r in first_records(data.records) if not r.problem]
     if not records:
         raise SpecError("the data set is empty, or none of its first records can be read")
@@ -545,6 +560,7 @@ def _first(data: DataSet) -> list[bytes]:
 
 
 def is_picture(data: bytes) -> bool:
+    """Return whether ``data`` begins like an encoded image."""
     try:
         recognise(memoryview(data))
     except SampleError:
@@ -553,12 +569,13 @@ def is_picture(data: bytes) -> bool:
 
 
 def _mostly(test: Callable[[bytes], Any], values: list[bytes]) -> bool:
-    """Whether more than half of ``values`` pass: a damaged record among them must not change how all are read."""
+    """Return whether more than half of ``values`` pass ``test``: a damaged record among them must not change how all
+    are read."""
     return 2 * sum(bool(test(v)) for v in values) > len(values)
 
 
 def _with_features(step: dict[str, Any], values: list[bytes]) -> SourceLayout:
-    """Of Examples: all features that their first ones have."""
+    """Return the layout of Examples: all features that the first ones have."""
     features: dict[str, Any] = {}
     kinds: dict[str, str] = {}
     several: set[str] = set()
@@ -567,7 +584,7 @@ def _with_features(step: dict[str, Any], values: list[bytes]) -> SourceLayout:
     for value in values:
         for name, content in example_fields(value).items():
             if isinstance(content, list):
-                raise SpecError(f"feature {name!r} holds several byte strings, which no writer here takes")
+                raise SpecError(f"feature {name!r} holds several byte strings, which no writer supports")
             if isinstance(content, bytes):
                 features[name], kinds[name] = "string", "bytes"
                 continue

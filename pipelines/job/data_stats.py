@@ -1,5 +1,8 @@
-"""Statistics of a data set, or of what a spec makes of one: sizes, formats, classes, means and deviations, and what is
-damaged. The engine reads, decodes and reduces whole batches; here their small results are added up."""
+"""Compute statistics of a data set, or of the outputs of a spec: sizes, formats, classes, means and standard
+deviations, and damaged samples. Called by `dali-run stats`.
+
+The engine reads, decodes and reduces whole batches; this module adds up their small results.
+"""
 
 from __future__ import annotations
 
@@ -33,11 +36,11 @@ from ..spec.build import BuiltSpec, build, load_spec
 from ..spec.model import spec_of
 from ..spec.text import from_python
 from ..tools.datasets import read_through
-from .data_layout import PEEK, SourceLayout, find_data
+from .data_layout import MAX_EXAMINED, SourceLayout, find_data
 from .run import Progress, options_of
 
-MOST_CLASSES = 10_000
-"""Distinct values of a number; with more it counts as a measure, not as a class."""
+MAX_CLASSES = 10_000
+"""Maximum number of distinct values of a field that counts as a class; with more it counts as a measurement."""
 _KINDS = {"readers.file": "files", "readers.lmdb": "LMDB", "readers.tfrecord": "TFRecord", "readers.mxnet": "RecordIO",
           "readers.webdataset": "tar", "readers.parquet": "Parquet"}  # fmt: skip
 PIXELS = "pixels"
@@ -55,33 +58,33 @@ def data_stats(
     follow_links: bool = False,
     progress: Callable[[Progress], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Statistics of the data set at ``target`` (a folder, shards, a database, or a URL) as plain data.
+    """Return statistics of the data set at ``target`` (a folder, shards, a database, or a URL) as plain data.
 
-    Pictures are decoded to RGB, sounds to samples. With ``limit``, so many records chosen at random. Raises SpecError,
-    JobError, DeviceError.
+    Images are decoded to RGB, audio files to samples. With ``limit``, this number of records is selected at random.
+    Raises SpecError, JobError and DeviceError.
     """
-    found = find_data(str(target), tuple(columns), follow_links)
-    looks = _looks(found)
-    spec = spec_of(from_python(_document(found, looks, device, limit), Mark(str(target), 1, 1)), {}, Problems())
+    layout = find_data(str(target), tuple(columns), follow_links)
+    content = _content_of(layout)
+    spec = spec_of(from_python(_document(layout, content, device, limit), Mark(str(target), 1, 1)), {}, Problems())
     assert spec is not None
-    told, sums = _run(build(spec), limit, device, progress)
-    fields = {name: sums[name].told() for name in found.fields}
-    if found.step["op"] != "readers.file":  # whose keys begin with the name of the class
+    facts_found, sums = _run(build(spec), limit, device, progress)
+    fields = {name: sums[name].told() for name in layout.fields}
+    if layout.step["op"] != "readers.file":  # keys of readers.file begin with the name of the class
         for facts in fields.values():
             facts.pop("names", None)
-    told |= {
+    facts_found |= {
         "target": str(target),
-        "kind": _KINDS.get(found.step["op"], found.step["op"]),
+        "kind": _KINDS.get(layout.step["op"], layout.step["op"]),
         "fields": fields,
         "images": None,
         "sounds": None,
     }
-    for name, kind in looks.items():
+    for name, kind in content.items():
         if kind == "picture":
-            told["images"] = {"field": name, **_of_images(sums[PIXELS])}
+            facts_found["images"] = {"field": name, **_of_images(sums[PIXELS])}
         else:
-            told["sounds"] = {"field": name, **_of_sounds(sums["sound"], sums["rate"])}
-    return told
+            facts_found["sounds"] = {"field": name, **_of_sounds(sums["sound"], sums["rate"])}
+    return facts_found
 
 
 def spec_stats(
@@ -92,42 +95,42 @@ def spec_stats(
     limit: int | None = None,
     progress: Callable[[Progress], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Statistics of the outputs of the spec at ``path``, before any encoder; nothing is written. Raises SpecError,
-    JobError, DeviceError."""
+    """Return statistics of the outputs of the spec at ``path``, before any encoder; nothing is written. Raises
+    SpecError, JobError and DeviceError."""
     built = load_spec(path, overrides)
-    told, sums = _run(build(replace(built.spec, write=None)), limit, device, progress)
+    facts_found, sums = _run(build(replace(built.spec, write=None)), limit, device, progress)
     outputs = {name: sum_.told() for name, sum_ in sums.items()}
     for facts in outputs.values():
         facts.pop("names", None)
-    return {"target": str(path), "kind": "spec", "name": built.spec.name, **told, "outputs": outputs}
+    return {"target": str(path), "kind": "spec", "name": built.spec.name, **facts_found, "outputs": outputs}
 
 
 # -- the graph --------------------------------------------------------------------------------------------------------
 
 
-def _looks(found: SourceLayout) -> dict[str, str]:
-    """The content of the fields of bytes, as most of some records have it that are spread over the data set:
-    ``picture``, ``sound``, or nothing known."""
-    names = [f for f, kind in found.fields.items() if kind == "bytes" and f not in (*found.text, *found.numerals)]
+def _content_of(layout: SourceLayout) -> dict[str, str]:
+    """Return the content of the fields of bytes, by name: ``picture`` or ``sound``, as most of some records have it
+    that are spread over the data set. Fields with other content are left out."""
+    names = [f for f, kind in layout.fields.items() if kind == "bytes" and f not in (*layout.text, *layout.numerals)]
 
     def fields(outputs: list[Any]) -> dict[str, Any]:
-        return dict(zip(found.fields, outputs, strict=True))
+        return dict(zip(layout.fields, outputs, strict=True))
 
-    looks = {name: Counter[str]() for name in names}
+    votes = {name: Counter[str]() for name in names}
     if names:
-        step = {k: v for k, v in found.step.items() if k != "op"}
-        for record in read_through("", found.step["op"], step, fields, spread=PEEK).records:
+        step = {k: v for k, v in layout.step.items() if k != "op"}
+        for record in read_through("", layout.step["op"], step, fields, spread=MAX_EXAMINED).records:
             for name in names:
-                if not record.problem and (kind := _look(record.fields[name].tobytes())):
-                    looks[name][kind] += 1
+                if not record.problem and (kind := _kind_of(record.fields[name].tobytes())):
+                    votes[name][kind] += 1
     kinds: dict[str, str] = {}  # the first of each kind is measured
-    for name, seen in looks.items():
+    for name, seen in votes.items():
         if seen and (kind := seen.most_common(1)[0][0]) not in kinds.values():
             kinds[name] = kind
     return kinds
 
 
-def _look(data: bytes) -> str:
+def _kind_of(data: bytes) -> str:
     try:
         recognise(memoryview(data))
     except SampleError:
@@ -135,15 +138,17 @@ def _look(data: bytes) -> str:
     return "picture"
 
 
-def _document(found: SourceLayout, looks: Mapping[str, str], device: str | None, limit: int | None) -> dict[str, Any]:
-    """The spec that reads and decodes ``found``."""
-    variables = {f: f"field{k}" for k, f in enumerate(found.fields)}
-    reader: dict[str, Any] = {**found.step, "name": "Reader", "out": list(variables.values())}
+def _document(
+    layout: SourceLayout, content: Mapping[str, str], device: str | None, limit: int | None
+) -> dict[str, Any]:
+    """Return the spec that reads and decodes the data set."""
+    variables = {f: f"field{k}" for k, f in enumerate(layout.fields)}
+    reader: dict[str, Any] = {**layout.step, "name": "Reader", "out": list(variables.values())}
     if limit is not None:
         reader["shuffle"] = "full"
-    graph = [reader, *({"op": "number_from_text", "in": variables[f], "out": variables[f]} for f in found.numerals)]
+    graph = [reader, *({"op": "number_from_text", "in": variables[f], "out": variables[f]} for f in layout.numerals)]
     outputs = dict(variables)
-    for name, kind in looks.items():
+    for name, kind in content.items():
         if kind == "picture":
             graph.append({"op": "decoders.image", "in": variables[name], "out": PIXELS})
             outputs[PIXELS] = PIXELS
@@ -155,7 +160,7 @@ def _document(found: SourceLayout, looks: Mapping[str, str], device: str | None,
 
 
 def _reduced(graph: Graph) -> tuple[Graph, dict[str, Kind]]:
-    """``graph`` with small outputs in place of its own: shapes, and means and extremes of every channel."""
+    """Return ``graph`` with small outputs in place of its own: shapes, and means and extremes of every channel."""
     builder = GraphBuilder.of(graph.nodes)
     outputs: dict[str, Edge] = {}
     kinds: dict[str, Kind] = {}
@@ -171,13 +176,13 @@ def _reduced(graph: Graph) -> tuple[Graph, dict[str, Kind]]:
             outputs[f"{name}:shape"] = builder.add("shapes", [edge])[0]
             axes = _all_but_channels(spec)
             for reduction in _REDUCTIONS:
-                made = builder.add(f"reductions.{reduction}", [edge], {} if axes is None else {"axes": axes})
-                outputs[f"{name}:{reduction}"] = made[0]
+                reduced = builder.add(f"reductions.{reduction}", [edge], {} if axes is None else {"axes": axes})
+                outputs[f"{name}:{reduction}"] = reduced[0]
     return infer(builder.build(outputs)), kinds
 
 
 def _all_but_channels(spec: BatchSpec) -> list[int] | None:
-    """Axes to reduce; None for all. Channels are kept where there is a known number of them."""
+    """Return the axes to reduce; None for all. Channels are kept if their number is known."""
     at = spec.layout.find("C")
     if at < 0 or spec.shape is None or spec.shape[at] is None:
         return None
@@ -190,12 +195,13 @@ def _all_but_channels(spec: BatchSpec) -> list[int] | None:
 def _run(
     built: BuiltSpec, limit: int | None, device: str | None, progress: Callable[[Progress], None]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Run all samples; how many there were and what was refused, and the sums of every output."""
+    """Run all samples, and return facts about the run (number of samples, rejects, speed) and the sums of every
+    output."""
     settings = built.spec.pipeline
     graph, kinds = _reduced(built.graph)
     plan = compile_graph(graph, resolve_target(device or settings.device), settings.seed)
-    made: dict[Kind, Any] = {"bytes": _Bytes, "values": _Values, "arrays": _Arrays}
-    sums = {name: made[kind]() for name, kind in kinds.items()}
+    types: dict[Kind, Any] = {"bytes": _Bytes, "values": _Values, "arrays": _Arrays}
+    sums = {name: types[kind]() for name, kind in kinds.items()}
     rejects: list[dict[str, Any]] = []
     read = 0
     began = time.perf_counter()
@@ -212,23 +218,23 @@ def _run(
                 for d in one_by_one(iteration.dropped):
                     if not (d.kept and d.slot in lost):
                         origin = iteration.origin_of(d)
-                        what = {"operator": d.node, "code": d.code, "message": d.message, "kept": d.kept}
-                        place = {"key": origin.key, "source": origin.source, "record": origin.record}
-                        rejects.append(place | what)
+                        problem = {"operator": d.node, "code": d.code, "message": d.message, "kept": d.kept}
+                        origin_facts = {"key": origin.key, "source": origin.source, "record": origin.record}
+                        rejects.append(origin_facts | problem)
                 read += iteration.request.n
                 progress(Progress(read, total, len(rejects), began))
     seconds = time.perf_counter() - began
-    told = {
+    facts = {
         "samples": read, "seconds": seconds, "samples_per_second": read / seconds if read else None,
         "device": plan.target.device, "chosen_at_random": limit is not None,
         "corrupt": sum(not r["kept"] for r in rejects),
         "codes": dict(Counter(r["code"] for r in rejects).most_common()), "rejects": rejects,
     }  # fmt: skip
-    return told, sums
+    return facts, sums
 
 
 def spread(values: npt.NDArray[Any]) -> dict[str, float] | None:
-    """Least, 5 %, median, 95 %, largest and mean of ``values``; None of none."""
+    """Return minimum, 5 %, median, 95 %, maximum and mean of ``values``; None if there are none."""
     if not len(values):
         return None
     low, middle, high = np.percentile(values, (5, 50, 95))
@@ -238,7 +244,7 @@ def spread(values: npt.NDArray[Any]) -> dict[str, float] | None:
 
 @dataclass(slots=True)
 class _Bytes:
-    """Fields as they are stored: their sizes, and the formats that their first bytes name."""
+    """Sums of a field of stored bytes: sizes, and the formats by the first bytes."""
 
     sizes: list[npt.NDArray[Any]] = field(default_factory=list)
     formats: Counter[str] = field(default_factory=Counter)
@@ -248,7 +254,9 @@ class _Bytes:
         data = memoryview(batch.data)
         sizes = batch.sizes
         self.sizes.append(sizes)
-        for at, n in zip(batch.offsets.tolist(), sizes.tolist(), strict=True):  # 32 bytes of each: far below a decoder
+        for at, n in zip(
+            batch.offsets.tolist(), sizes.tolist(), strict=True
+        ):  # looks at a few bytes of each sample, which costs far less than decoding
             try:
                 self.formats[recognise(data[at : at + min(n, 256)])] += 1
             except SampleError:
@@ -263,11 +271,12 @@ class _Bytes:
 
 @dataclass(slots=True)
 class _Values:
-    """A number a sample, or a short list of them: how often each, where they are few integers; else how they spread."""
+    """Sums of a field with a number, or a short list of numbers, per sample: the count of each value if they are few
+    integers; otherwise their distribution."""
 
     counts: Counter[int] | None = field(default_factory=Counter)
     names: dict[int, str] = field(default_factory=dict)
-    """For each number the folder of a sample that has it."""
+    """For each number, the folder of a sample that has it."""
     values: list[npt.NDArray[Any]] = field(default_factory=list)
     lengths: list[npt.NDArray[Any]] = field(default_factory=list)
     dtype: str = ""
@@ -291,7 +300,7 @@ class _Values:
             if int(value) not in self.counts and total == len(batch):
                 self.names[int(value)] = batch.samples.origin(at).key.rpartition("/")[0]
             self.counts[int(value)] += n
-        if len(self.counts) > MOST_CLASSES:
+        if len(self.counts) > MAX_CLASSES:
             self.counts = None
 
     def told(self) -> dict[str, Any]:
@@ -308,12 +317,12 @@ class _Values:
 
 @dataclass(slots=True)
 class _Arrays:
-    """Arrays: their extents, and mean, deviation and extremes of each channel. Every sample counts alike, however
-    large it is, as if all had been resized to one size."""
+    """Sums of a field of arrays: their shapes, and mean, standard deviation and extremes of each channel. Every sample
+    counts the same, however large it is, as if all had been resized to one size."""
 
     shapes: list[npt.NDArray[Any]] = field(default_factory=list)
     sums: dict[int, npt.NDArray[np.float64]] = field(default_factory=dict)
-    """By the number of channels: count, means, mean squares, least and largest, [5, channels]."""
+    """Sums by the number of channels, [5, channels]: count, means, mean squares, minimum and maximum."""
     dtype: str = ""
     not_finite: int = 0
 
@@ -325,30 +334,30 @@ class _Arrays:
         parts = [batches[f"{name}:{r}"] for r in _REDUCTIONS]
         self.dtype = parts[2].dtype.name
         for channels in np.unique(parts[0].sizes).tolist():
-            where = np.flatnonzero(parts[0].sizes == channels)
+            indices = np.flatnonzero(parts[0].sizes == channels)
             mean, square, low, high = (
-                p.data[p.offsets[where][:, None] + np.arange(channels)].astype(np.float64) for p in parts
+                p.data[p.offsets[indices][:, None] + np.arange(channels)].astype(np.float64) for p in parts
             )
-            fine = np.isfinite(mean).all(1) & np.isfinite(square).all(1)
-            self.not_finite += int((~fine).sum())
-            if not fine.any():
+            finite = np.isfinite(mean).all(1) & np.isfinite(square).all(1)
+            self.not_finite += int((~finite).sum())
+            if not finite.any():
                 continue
-            new = np.stack([np.full(channels, fine.sum()), mean[fine].sum(0), square[fine].sum(0),
-                            low[fine].min(0), high[fine].max(0)])  # fmt: skip
+            new = np.stack([np.full(channels, finite.sum()), mean[finite].sum(0), square[finite].sum(0),
+                            low[finite].min(0), high[finite].max(0)])  # fmt: skip
             old = self.sums.get(channels)
             if old is not None:
                 new = np.stack([*(old[:3] + new[:3]), np.minimum(old[3], new[3]), np.maximum(old[4], new[4])])
             self.sums[channels] = new
 
-    def extents(self) -> npt.NDArray[Any]:
-        """The shapes of all samples, [samples, axes]."""
+    def lengths(self) -> npt.NDArray[Any]:
+        """Return the shapes of all samples, [samples, axes]."""
         return np.concatenate(self.shapes) if self.shapes else np.zeros((0, 3), np.int64)
 
     def told(self) -> dict[str, Any]:
-        extents = self.extents()
+        lengths = self.lengths()
         facts: dict[str, Any] = {"what": "arrays", "dtype": self.dtype, "not_finite": self.not_finite,
-                                 "extents": [spread(extents[:, k]) for k in range(extents.shape[1])],
-                                 "elements": spread(extents.prod(axis=1, dtype=np.int64))}  # fmt: skip
+                                 "extents": [spread(lengths[:, k]) for k in range(lengths.shape[1])],
+                                 "elements": spread(lengths.prod(axis=1, dtype=np.int64))}  # fmt: skip
         if self.sums:
             count, mean, square, low, high = max(self.sums.values(), key=lambda s: s[0, 0])
             mean, square = mean / count, square / count
@@ -359,21 +368,23 @@ class _Arrays:
 
 
 def _of_images(pixels: _Arrays) -> dict[str, Any]:
-    """Of 8-bit pictures (HWC): mean and deviation in [0, 1], as libraries take them."""
-    extents, told = pixels.extents(), pixels.told()
-    sides = extents[:, :2]
+    """Return the statistics of 8-bit images (HWC): mean and standard deviation are in [0, 1], as libraries expect
+    them."""
+    lengths, told = pixels.lengths(), pixels.told()
+    sides = lengths[:, :2]
     return {"height": spread(sides[:, 0]), "width": spread(sides[:, 1]), "shorter": spread(sides.min(axis=1)),
             "longer": spread(sides.max(axis=1)), "pixels": spread(sides.prod(axis=1, dtype=np.int64)),
             "mean": [v / 255 for v in told.get("mean", ())], "std": [v / 255 for v in told.get("std", ())]}  # fmt: skip
 
 
 def _of_sounds(sound: _Arrays, rate: _Values) -> dict[str, Any]:
-    """Of sounds (samples x channels): rates, lengths in seconds, and the samples' mean and deviation."""
-    extents, told = sound.extents(), sound.told()
+    """Return the statistics of audio clips (samples x channels): sample rates, lengths in seconds, and mean and
+    standard deviation of the samples."""
+    lengths, told = sound.lengths(), sound.told()
     rates = np.concatenate(rate.values) if rate.values else np.zeros(0)
-    seconds = extents[:, 0] / rates if len(rates) else rates
+    seconds = lengths[:, 0] / rates if len(rates) else rates
     often = Counter(rates.tolist())
-    channels = extents[:, 1] if extents.shape[1] > 1 else np.ones(len(extents), np.int64)
+    channels = lengths[:, 1] if lengths.shape[1] > 1 else np.ones(len(lengths), np.int64)
     return {"seconds": spread(seconds), "total_seconds": float(seconds.sum()),
             "sample_rates": {f"{r:g}": n for r, n in often.most_common()},
             "channels": {int(c): n for c, n in Counter(channels.tolist()).most_common()},

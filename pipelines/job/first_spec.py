@@ -1,4 +1,4 @@
-"""A first spec for a data set that was looked at: `dali-run init`."""
+"""Write a first spec for a data set, after examining its files: `dali-run init`."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from .convert import _plain as plain_name
 from .data_layout import SourceLayout, is_picture, look, write_section
 
 SCHEMA = "spec.schema.json"
-_FEW = 8
-"""Files behind a URL whose content is looked at."""
-_LOOKED_AT = 5000
-"""Files whose names are looked at."""
+_MAX_REMOTE_FILES = 8
+"""Number of files behind a URL whose content is examined."""
+_MAX_NAMES = 5000
+"""Number of files whose names are examined."""
 _MEDIA = {
     "pictures": SUFFIXES,
     "sounds": (".wav", ".flac", ".ogg", ".mp3", ".opus"),
@@ -38,47 +38,48 @@ _MEDIA = {
 }
 TASKS: dict[str, dict[str, str]] = {
     "pictures": {
-        "resize": "JPEGs again, with the shorter side of --size pixels",
+        "resize": "JPEGs resized to a shorter side of --size pixels",
         "train": "tensors for training: random crops of --size pixels, mirrored at random, normalized",
-        "val": "tensors for validation: resized, the centre cut out, normalized",
+        "val": "tensors for validation: resized, centre crop, normalized",
         "keep": "the same bytes in another container",
         "curate": "the same bytes without small, long and blurred images, with scores, split into train and val",
     },
     "coco": {
-        "train": "pictures of --size x --size with boxes (0 to 1) and classes",
-        "keep": "the same pictures with boxes (in pixels) and classes",
+        "train": "images of --size x --size with boxes (0 to 1) and classes",
+        "keep": "the same images with boxes (in pixels) and classes",
     },
     "sounds": {"logmel": "log-mel features, 16 kHz, 80 bands", "keep": "the same bytes in another container"},
     "videos": {"clips": "clips of 16 frames, the shorter side of --size pixels", "keep": "the same bytes"},
     "records": {"keep": "the same fields in another container"},
 }
-"""The tasks that each kind of data can be made into; the first is the default."""
+"""The tasks that `init` offers for each kind of data; the first is the default."""
 _SIZES = {"resize": 256, "train": 224, "val": 224, "clips": 112}
 _MEAN, _STD = [123.675, 116.28, 103.53], [58.395, 57.12, 57.375]
 
 
 @dataclass(slots=True)
 class SampleFacts:
-    """A data set that was looked at."""
+    """What is known of a data set after examining it. Created by `look_at`."""
 
     kind: str
-    """One of `TASKS`."""
+    """Kind of data, a key of `TASKS`."""
     about: str
-    """In words: ``72 files in 4 folders (.jpg)``."""
+    """Description for users: ``72 files in 4 folders (.jpg)``."""
     reader: dict[str, Any]
-    """The step that reads it, without `out`; ``${data}`` stands for the place."""
+    """The reader's step, without `out`; ``${data}`` stands for the path."""
     fields: dict[str, str] = field(default_factory=dict)
-    """Names of what is read, in their order: ``bytes`` or ``numbers``; empty for what no task wants."""
+    """The reader's outputs in order, by name: ``bytes`` or ``numbers``; the name is empty for outputs that no task
+    uses."""
     media: str = ""
-    """Of the fields, the one with the pictures, sounds or videos."""
+    """Name of the field with the images, audio clips or videos; empty if there is none."""
     extensions: Mapping[str, str] = field(default_factory=dict)
-    said: str = ""
-    """A comment for the reader."""
+    reader_comment: str = ""
+    """Comment on the reader's step in the spec."""
 
 
 @dataclass(slots=True)
-class _Made:
-    """The graph of a task, as lines with comments, and its outputs."""
+class _GraphText:
+    """The graph of a task, as YAML lines with comments, and its outputs. Created by `_graph`."""
 
     lines: list[str] = field(default_factory=list)
     outputs: dict[str, str] = field(default_factory=dict)
@@ -90,12 +91,12 @@ class _Made:
 
 
 def tasks_of(seen: SampleFacts, size: int | None = None) -> dict[str, str]:
-    """The tasks that a data set can be made into, with the size of pictures put in."""
+    """Return the tasks for a data set with their descriptions, in which the size of images is filled in."""
     return {task: text.replace("--size", str(size_for(seen, task, size))) for task, text in TASKS[seen.kind].items()}
 
 
 def size_for(seen: SampleFacts, task: str, size: int | None) -> int:
-    """Pixels of resized pictures: those that are asked for, or what is usual."""
+    """Return the size of resized images in pixels: ``size`` if given, otherwise the default of the task."""
     return size or (300 if seen.kind == "coco" else _SIZES.get(task, 256))
 
 
@@ -103,19 +104,19 @@ def size_for(seen: SampleFacts, task: str, size: int | None) -> int:
 
 
 def look_at(place: str) -> SampleFacts:
-    """The kind of data at ``place``, a path or a URL: files in class folders or one folder, containers, COCO. Behind a
-    URL, one container or a few files are looked at. Raises SpecError, JobError."""
+    """Find out the kind of data at ``place``, a path or a URL: files in class folders or in one folder, containers,
+    COCO. Behind a URL, one container or a few files are examined. Raises SpecError and JobError."""
     load_operators()
     if not is_url(place):
         return _look_at(Path(place), place)
-    with skeleton(place, _FEW) as copy:
+    with skeleton(place, _MAX_REMOTE_FILES) as copy:
         try:
             seen = _look_at(copy.place, place, in_part=True)
         except SpecError as e:
             raise SpecError(str(e).replace(str(copy.place), place)) from None
         if copy.containers:
             seen.about = seen.about.replace("1 file", count(len(copy.containers), "file"), 1)
-        if seen.reader.get("dir_filters"):  # one folder of files: it is chosen from the one above
+        if seen.reader.get("dir_filters"):  # one folder of files is selected from its parent folder
             above, name = split(place.rstrip("/"))
             seen.reader |= {"file_root": above.url, "dir_filters": [name]}
         return seen
@@ -123,7 +124,7 @@ def look_at(place: str) -> SampleFacts:
 
 def _look_at(folder: Path, place: str, *, in_part: bool = False) -> SampleFacts:
     if not folder.exists():
-        raise SpecError(f"{place}: there is no such file or folder; dali-run sample-data data makes one to try")
+        raise SpecError(f"{place}: there is no such file or folder; `dali-run sample-data data` writes one to try")
     if folder.is_dir():
         if (coco := _coco(folder)) is not None:
             return coco
@@ -147,18 +148,18 @@ def _coco(folder: Path) -> SampleFacts | None:
             head = f.read(1 << 16)
         if not head.lstrip().startswith(b"{") or b'"images"' not in head + _tail(path) or path.stat().st_size > 1 << 30:
             continue
-        found = json.loads(path.read_bytes())
-        if not {"images", "annotations", "categories"} <= set(found) or not found["images"]:
+        annotations = json.loads(path.read_bytes())
+        if not {"images", "annotations", "categories"} <= set(annotations) or not annotations["images"]:
             continue
-        name = str(found["images"][0]["file_name"])
+        name = str(annotations["images"][0]["file_name"])
         root = next(
             (p for p in [folder, *sorted(x for x in folder.iterdir() if x.is_dir())] if (p / name).exists()), None
         )
         if root is None:
-            raise SpecError(f"{path} is COCO's, but no folder in {folder} holds its first picture, {name}")
+            raise SpecError(f"{path} is a COCO file, but no folder in {folder} holds its first image, {name}")
         below = "" if root == folder else f"/{root.name}"
-        about = (f"{count(len(found['images']), 'picture')} with {len(found['annotations']):,} boxes of "
-                 f"{len(found['categories']):,} classes, annotated as COCO")  # fmt: skip
+        about = (f"{count(len(annotations['images']), 'image')} with {len(annotations['annotations']):,} boxes of "
+                 f"{len(annotations['categories']):,} classes, annotated as COCO")  # fmt: skip
         step = {"op": "readers.coco", "name": "Reader", "file_root": f"${{data}}{below}",
                 "annotations_file": f"${{data}}/{path.relative_to(folder)}"}  # fmt: skip
         return SampleFacts("coco", about, step, {"image": "bytes", "boxes": "numbers", "labels": "numbers"}, "image")
@@ -179,7 +180,7 @@ def _files(folder: Path) -> SampleFacts:
         shown = [name for name in names if not name.startswith(".")]
         suffixes.update(os.path.splitext(name)[1].lower() for name in shown)
         folders.update([os.path.relpath(root, folder).split(os.sep)[0]] if shown else [])
-        if suffixes.total() > _LOOKED_AT:
+        if suffixes.total() > _MAX_NAMES:
             break
     if not suffixes:
         raise SpecError(f"{folder} holds no files")
@@ -190,51 +191,53 @@ def _files(folder: Path) -> SampleFacts:
             arrays: dict[str, Any] = {"op": "readers.numpy", "name": "Reader", "file_root": "${data}"}
             return SampleFacts("records", _about(suffixes, folders), arrays, {"array": "numbers"})
         found = ", ".join(s or "no suffix" for s, _ in suffixes.most_common(4))
-        raise SpecError(f"{folder} holds nothing that is known here (names end in {found}): pictures, sounds, videos, "
-                        ".npy, .tfrecord, .tar, .rec, .lmdb, .parquet, COCO's .json are")  # fmt: skip
+        raise SpecError(f"{folder} holds no known kind of data (names end in {found}). Known are images, audio, "
+                        "videos, .npy, .tfrecord, .tar, .rec, .lmdb, .parquet, COCO's .json")  # fmt: skip
     media = {"pictures": "image", "sounds": "audio", "videos": "video"}[kind]
     patterns = [f"*{s}" for s in _MEDIA[kind] if suffixes[s]]
     step: dict[str, Any] = {"op": "readers.file", "name": "Reader", "file_root": "${data}", "file_filters": patterns}
     fields = {media: "bytes", "label": "numbers"}
-    said = "a sample for each file: its bytes, and the number of its folder (sorted by name)"
+    comment = "a sample for each file: its bytes, and the number of its folder (sorted by name)"
     if folders == {"."}:
-        # readers.file reads folders of a folder: this one is chosen from the one above
+        # readers.file reads folders of a folder: this one is selected from its parent
         step |= {"file_root": "${data}/..", "dir_filters": [folder.resolve().name]}
-        fields, said = {media: "bytes", "": "numbers"}, "a sample for each file of this one folder"
-    return SampleFacts(kind, _about(suffixes, folders), step, fields, media, said=said)
+        fields, comment = {media: "bytes", "": "numbers"}, "a sample for each file of this one folder"
+    return SampleFacts(kind, _about(suffixes, folders), step, fields, media, reader_comment=comment)
 
 
 def _about(suffixes: Counter[str], folders: set[str]) -> str:
-    more = "more than " if suffixes.total() > _LOOKED_AT else ""
+    more = "more than " if suffixes.total() > _MAX_NAMES else ""
     classes = "" if folders == {"."} else f" in {count(len(folders - {'.'}), 'folder')}"
     kinds = ", ".join(s or "no suffix" for s, _ in suffixes.most_common(3))
     return f"{more}{count(suffixes.total(), 'file')}{classes} ({kinds})"
 
 
 def _records(place: Path, in_part: bool) -> SampleFacts:
-    found = look(place, in_part=in_part)
-    step = {"op": found.step["op"], "name": "Reader", **{k: v for k, v in found.step.items() if k != "op"}}
+    layout = look(place, in_part=in_part)
+    step = {"op": layout.step["op"], "name": "Reader", **{k: v for k, v in layout.step.items() if k != "op"}}
     name = "paths" if "paths" in step else "path"
     paths = step.get(name)
     if isinstance(paths, (list, tuple)):
         step[name] = _pattern(place, [str(p) for p in paths])
-    picture = picture_field(found) if "bytes" in found.fields.values() else None
+    picture = picture_field(layout) if "bytes" in layout.fields.values() else None
     files = count(len(paths), "file") if isinstance(paths, (list, tuple)) else "files"
-    about = f"{files} of {step['op'].removeprefix('readers.')} with the fields {', '.join(found.fields)}"
-    kind = "pictures" if picture is not None and _is_picture(found, picture) else "records"
-    return SampleFacts(kind, about, step, dict(found.fields), picture or "", found.extensions)
+    about = f"{files} of {step['op'].removeprefix('readers.')} with the fields {', '.join(layout.fields)}"
+    kind = "pictures" if picture is not None and _is_image(layout, picture) else "records"
+    return SampleFacts(kind, about, step, dict(layout.fields), picture or "", layout.extensions)
 
 
-def _is_picture(found: SourceLayout, name: str) -> bool:
-    """The first records' field ``name`` holds pictures."""
-    arguments = {k: v for k, v in found.step.items() if k != "op"}
-    data = read_through("", found.step["op"], arguments, lambda outputs: dict(zip(found.fields, outputs, strict=True)))
+def _is_image(layout: SourceLayout, name: str) -> bool:
+    """Return whether the field ``name`` of the first records holds images."""
+    arguments = {k: v for k, v in layout.step.items() if k != "op"}
+    data = read_through(
+        "", layout.step["op"], arguments, lambda outputs: dict(zip(layout.fields, outputs, strict=True))
+    )
     first = next((r for r in data.records if not r.problem), None)
     return first is not None and is_picture(first.fields[name].tobytes())
 
 
 def _pattern(place: Path, paths: Sequence[str]) -> Any:
-    """The files as one pattern below ``${data}``, where that says the same."""
+    """Return the files as one pattern below ``${data}``, if it matches exactly these files; otherwise as a list."""
     if not place.is_dir():
         return "${data}"
     suffixes = {"".join(Path(p).suffixes[-2:] if p.endswith(".gz") else [Path(p).suffix]) for p in paths}
@@ -254,8 +257,8 @@ def spec_text(
     place: str, seen: SampleFacts, task: str = "", *, writer: str = "", out: str = "", size: int | None = None,
     schema: bool = True,
 ) -> str:  # fmt: skip
-    """A commented spec that does ``task`` (of `TASKS`) to the data at ``place``. Raises SpecError for a task or a
-    writer that does not fit."""
+    """Return a commented spec that performs ``task`` (of `TASKS`) on the data at ``place``. Raises SpecError for a task
+    or a writer that does not fit."""
     tasks = TASKS[seen.kind]
     task = task or next(iter(tasks))
     if task not in tasks:
@@ -275,40 +278,42 @@ def spec_text(
         f"# {title[:1].upper()}{title[1:]}.",
         f"# Data: {seen.about}. Written by dali-run init; everything in it may be changed.",
         "#",
-        "#   dali-run validate SPEC             is it right?",
-        "#   dali-run inspect SPEC -n 4         every step of four samples, as pictures",
-        "#   dali-run run SPEC --limit 100      a first look; then without --limit",
+        "#   dali-run validate SPEC             check it",
+        "#   dali-run inspect SPEC -n 4         see every step of four samples",
+        "#   dali-run run SPEC --limit 100      try it; then run it without --limit",
         "version: 1",
-        f"name: {flow(name)} # what the shards are called",
+        f"name: {flow(name)} # beginning of the shards' names",
         "vars:",
-        f"  data: {flow(place)} # another place: --set data=...",
+        f"  data: {flow(place)} # another path: --set data=...",
         f"  out: {flow(out)}",
         "pipeline:",
-        "  batch_size: 64 # dali-run tune SPEC measures what is fastest here",
+        "  batch_size: 64 # `dali-run tune SPEC` measures the fastest value here",
         "  device: auto # a GPU if there is one, else the CPU; results are the same within each operator's bound",
         "  seed: 42 # the same seed gives the same output",
         "graph:",
         *made.lines,
         f"outputs: {flow(made.outputs)}",
         "write:",
-        f"  writer: {writer} # others: dali-run ops lists writers.*",
+        f"  writer: {writer} # `dali-run ops` lists the others: writers.*",
         '  path: "${out}"',
         *write,
-        "  fields: # how each output is stored; keep: the bytes that were read",
+        "  fields: # how each output is stored; keep: the bytes as they were read",
         *[f"    {flow(n)}: {flow(config)}" for n, config in made.fields.items()],
         "on_error:",
-        "  policy: skip # bad samples are left out and listed in rejects.jsonl",
+        "  policy: skip # samples that fail are left out and listed in rejects.jsonl",
         "  max_errors: 5% # more of them fail the job",
         "",
     ])  # fmt: skip
 
 
-def _graph(seen: SampleFacts, task: str, writer: str, size: int) -> _Made:
-    made = _Made()
+def _graph(seen: SampleFacts, task: str, writer: str, size: int) -> _GraphText:
+    made = _GraphText()
     named = allowed_name if writer not in ("webdataset", "files", "numpy") else plain_name
-    whole = writer == "numpy" and task != "keep"  # arrays of one shape: no room for texts and other bytes
-    wanted = [f for f, kind in seen.fields.items() if f and not (whole and kind == "bytes" and f != seen.media)]
-    batches = {f: f if f.isidentifier() else f"field{k}" for k, f in enumerate(wanted)}
+    only_arrays = (
+        writer == "numpy" and task != "keep"
+    )  # numpy stores arrays of one shape, and cannot store texts and other bytes
+    selected = [f for f, kind in seen.fields.items() if f and not (only_arrays and kind == "bytes" and f != seen.media)]
+    batches = {f: f if f.isidentifier() else f"field{k}" for k, f in enumerate(selected)}
     for f, batch in batches.items():
         made.outputs[named(f)] = batch
         made.fields[named(f)] = _stored(seen, f, writer)
@@ -324,7 +329,9 @@ def _graph(seen: SampleFacts, task: str, writer: str, size: int) -> _Made:
         reader["shuffle"] = "full"
     if task == "curate":
         reader["split"] = {"train": 0.9, "val": 0.1, "by": "key", "seed": 42}
-    made.step({**reader, "out": outs[0] if len(outs) == 1 else outs}, seen.said or "what is read, sample by sample")
+    made.step(
+        {**reader, "out": outs[0] if len(outs) == 1 else outs}, seen.reader_comment or "the fields of each sample"
+    )
     if task == "curate":
         _curate(made, batches[seen.media])
     elif seen.media and task != "keep":
@@ -344,7 +351,7 @@ def _stored(seen: SampleFacts, f: str, writer: str) -> dict[str, Any]:
 
 
 def _own_extension(seen: SampleFacts, f: str) -> str:
-    """Of files that all have one suffix."""
+    """Return the extension of the media files, if they all have the same one."""
     patterns = seen.reader.get("file_filters", ())
     return patterns[0].removeprefix("*.") if f == seen.media and len(patterns) == 1 else ""
 
@@ -353,20 +360,22 @@ def _array(writer: str) -> dict[str, Any]:
     return {"encode": "npy"} if writer in ("webdataset", "files") else {} if writer == "numpy" else {"encode": "raw"}
 
 
-def _resized(made: _Made, media: str, size: int, _writer: str) -> dict[str, Any]:
+def _resized(made: _GraphText, media: str, size: int, _writer: str) -> dict[str, Any]:
     made.step({"op": "decoders.image", "in": media, "output_type": "RGB", "out": media})
     made.step(
-        {"op": "resize", "in": media, "resize_shorter": size, "out": media}, "the shorter side; the other follows"
+        {"op": "resize", "in": media, "resize_shorter": size, "out": media},
+        "the shorter side; the other one in proportion",
     )
     return {"encode": "jpeg", "quality": 90}
 
 
-def _normalized(made: _Made, media: str, **more: Any) -> None:
+def _normalized(made: _GraphText, media: str, **more: Any) -> None:
     made.step({"op": "crop_mirror_normalize", "in": media, "mean": _MEAN, "std": _STD, "dtype": "FLOAT16",
-               "output_layout": "CHW", **more, "out": media}, "ImageNet's mean and deviation, of 0 to 255")  # fmt: skip
+               "output_layout": "CHW", **more, "out": media},
+              "ImageNet's mean and standard deviation, for values of 0 to 255")  # fmt: skip
 
 
-def _train(made: _Made, media: str, size: int, writer: str) -> dict[str, Any]:
+def _train(made: _GraphText, media: str, size: int, writer: str) -> dict[str, Any]:
     made.step({"op": "decoders.image_random_crop", "in": media, "output_type": "RGB", "random_area": [0.08, 1.0],
                "out": media}, "only a random window is decoded")  # fmt: skip
     made.step({"op": "resize", "in": media, "size": [size, size], "out": media})
@@ -375,18 +384,18 @@ def _train(made: _Made, media: str, size: int, writer: str) -> dict[str, Any]:
     return _array(writer)
 
 
-def _val(made: _Made, media: str, size: int, writer: str) -> dict[str, Any]:
+def _val(made: _GraphText, media: str, size: int, writer: str) -> dict[str, Any]:
     made.step({"op": "decoders.image", "in": media, "output_type": "RGB", "out": media})
     made.step({"op": "resize", "in": media, "resize_shorter": size * 8 // 7, "out": media})
     _normalized(made, media, crop=[size, size])
     return _array(writer)
 
 
-def _curate(made: _Made, media: str) -> None:
+def _curate(made: _GraphText, media: str) -> None:
     """Leave samples out by size, shape and sharpness, and write scores with the others."""
     made.step({"op": "peek_image_shape", "in": media, "out": "shape"}, "height and width, from the header")
     made.step({"op": "keep_if", "name": "Size", "if": "min(shape[0], shape[1]) >= 64"},
-              "what is left out here is listed in left_out.jsonl; nothing of it is decoded")  # fmt: skip
+              "samples that are left out here are listed in left_out.jsonl, and not decoded")  # fmt: skip
     longest = "max(shape[0], shape[1]) <= 3 * min(shape[0], shape[1])"
     made.step({"op": "keep_if", "name": "Aspect", "if": longest}, "no strips and banners")
     made.step({"op": "decoders.image", "in": media, "output_type": "RGB", "out": "pixels"})
@@ -398,17 +407,18 @@ def _curate(made: _Made, media: str) -> None:
         made.outputs[score], made.fields[score] = score, {}
 
 
-def _boxes(made: _Made, media: str, size: int, _writer: str) -> dict[str, Any]:
+def _boxes(made: _GraphText, media: str, size: int, _writer: str) -> dict[str, Any]:
     made.step({"op": "decoders.image", "in": media, "output_type": "RGB", "out": media})
     made.step(
-        {"op": "resize", "in": media, "size": [size, size], "out": media}, "boxes are shares of the picture: they hold"
+        {"op": "resize", "in": media, "size": [size, size], "out": media},
+        "boxes are fractions of the image, so they stay valid",
     )
     return {"encode": "jpeg", "quality": 95}
 
 
-def _logmel(made: _Made, media: str, _size: int, writer: str) -> dict[str, Any]:
+def _logmel(made: _GraphText, media: str, _size: int, writer: str) -> dict[str, Any]:
     made.step({"op": "decoders.audio", "in": media, "sample_rate": 16000, "downmix": True, "out": [media, "_"]},
-              "one channel at 16 kHz, whatever the file has")  # fmt: skip
+              "converted to one channel at 16 kHz")  # fmt: skip
     made.step({"op": "spectrogram", "in": media, "nfft": 512, "window_length": 400, "window_step": 160, "out": media},
               "windows of 25 ms every 10 ms")  # fmt: skip
     made.step({"op": "mel_filter_bank", "in": media, "sample_rate": 16000, "nfilter": 80, "out": media})
@@ -416,7 +426,7 @@ def _logmel(made: _Made, media: str, _size: int, writer: str) -> dict[str, Any]:
     return {"encode": "npy"} if writer in ("webdataset", "files") else {"encode": "raw"}
 
 
-def _clips(made: _Made, media: str, size: int, writer: str) -> dict[str, Any]:
+def _clips(made: _GraphText, media: str, size: int, writer: str) -> dict[str, Any]:
     made.step({"op": "resize", "in": media, "resize_shorter": size, "out": media})
     made.step({"op": "crop", "in": media, "crop": [size, size], "out": media}, "the centre of all frames")
     return _array(writer)

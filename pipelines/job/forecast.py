@@ -1,5 +1,5 @@
-"""Forecast: how many samples a job will read, and by a short measurement how long it will take and how much it will
-write."""
+"""Forecast how many samples a job will read and, by a short measurement, how long it will take and how much it will
+write. Called by `dali-run plan`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from ..plugins import running_code
 from ..spec.build import load_spec
 from ..spec.model import Spec
 
-PATIENCE = 5.0
-"""Seconds in which a data set must have been listed: nobody wants to wait longer for a plan."""
-_FEWEST_BATCHES = 2
+MAX_LISTING_SECONDS = 5.0
+"""Maximum seconds for listing a data set: a plan should not take longer."""
+_MIN_BATCHES = 2
+"""Minimum number of batches that are measured."""
 
 
 def forecast(
@@ -32,12 +33,13 @@ def forecast(
     plugins: bool = False,
     measure: float = 0.0,
 ) -> dict[str, Any]:
-    """A forecast of how much a job of the spec at ``path`` reads, takes and writes, as plain data; None is unknown.
+    """Return a forecast of how much a job of the spec at ``path`` reads, takes and writes, as plain data; None is
+    unknown.
 
     ``samples`` are counted from the readers' lists: no record is read. ``why`` says what prevented it. With ``measure``
-    the graph runs for so many seconds, without writing: ``samples_per_second``, ``bytes_per_sample`` of what
-    would be written, and for the whole job ``seconds`` and ``bytes``. ``shards`` follows from `shard.samples`, or
-    from the bytes; with `shard.full` it is unknown.
+    the graph runs for this many seconds, without writing: this gives ``samples_per_second``, ``bytes_per_sample`` that
+    would be written, and for the whole job ``seconds`` and ``bytes``. ``shards`` follows from `shard.samples`, or from
+    the bytes; with `shard.full` it is unknown.
 
     Raises SpecError; with ``measure`` also JobError and DeviceError.
     """
@@ -51,24 +53,26 @@ def forecast(
             raise
         target = Target("null")
     plan = compile_graph(built.graph, target, spec.pipeline.seed)
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "samples": None,
         "why": "",
         "measured_seconds": measure or None,
         "shards": None,
     } | dict.fromkeys(("samples_per_second", "bytes_per_sample", "read_bytes_per_sample", "seconds", "bytes"))
     if plan.readers:
-        found["samples"], found["why"] = _within(PATIENCE if not measure else None, lambda: _count(plan, spec))
+        result["samples"], result["why"] = _within(
+            MAX_LISTING_SECONDS if not measure else None, lambda: _count(plan, spec)
+        )
     else:
-        found["why"] = "no reader: a job of such a spec needs --limit"
+        result["why"] = "no reader: a job of such a spec needs --limit"
     if measure:
-        found |= _measured(plan, spec, measure)
-        if found["samples"] is not None:
-            found["seconds"] = found["samples"] / found["samples_per_second"]
-            found["bytes"] = round(found["samples"] * found["bytes_per_sample"])
-    if spec.write is not None and found["samples"] is not None and not spec.write.shard_full:
-        found["shards"] = _shards(found["samples"], found["bytes"], spec.write.shard_samples, spec.write.shard_bytes)
-    return found
+        result |= _measured(plan, spec, measure)
+        if result["samples"] is not None:
+            result["seconds"] = result["samples"] / result["samples_per_second"]
+            result["bytes"] = round(result["samples"] * result["bytes_per_sample"])
+    if spec.write is not None and result["samples"] is not None and not spec.write.shard_full:
+        result["shards"] = _shards(result["samples"], result["bytes"], spec.write.shard_samples, spec.write.shard_bytes)
+    return result
 
 
 def _count(plan: Plan, spec: Spec) -> int:
@@ -76,17 +80,17 @@ def _count(plan: Plan, spec: Spec) -> int:
         return len(JobFeed(sources).positions)
 
 
-def _shards(samples: int, nbytes: int | None, most_samples: int | None, most_bytes: int | None) -> int | None:
-    """How many shards; None where that depends on sizes that are not known."""
-    if most_bytes and nbytes is None:
+def _shards(samples: int, nbytes: int | None, max_samples: int | None, max_bytes: int | None) -> int | None:
+    """Return the number of shards; None if it depends on sizes that are not known."""
+    if max_bytes and nbytes is None:
         return None
-    by_samples = -(-samples // most_samples) if most_samples else 1
-    return max(by_samples, -(-(nbytes or 0) // most_bytes) if most_bytes else 1)
+    by_samples = -(-samples // max_samples) if max_samples else 1
+    return max(by_samples, -(-(nbytes or 0) // max_bytes) if max_bytes else 1)
 
 
 def _within(seconds: float | None, work: Callable[[], int]) -> tuple[int | None, str]:
-    """The result of ``work``, or why there is none: it failed, or took longer (it is left alone then: a listing cannot
-    be stopped)."""
+    """Return the result of ``work``, or the reason why there is none: it failed, or took longer than ``seconds`` (it
+    then goes on in its thread, because a listing cannot be stopped)."""
     ended: list[int | BaseException] = []
 
     def run() -> None:
@@ -99,7 +103,7 @@ def _within(seconds: float | None, work: Callable[[], int]) -> tuple[int | None,
     thread.start()
     thread.join(seconds)
     if not ended:
-        return None, f"not counted in {PATIENCE:g} s"
+        return None, f"not counted in {MAX_LISTING_SECONDS:g} s"
     if isinstance(ended[0], int):
         return ended[0], ""
     if isinstance(ended[0], (DaliRunError, OSError)):
@@ -108,7 +112,7 @@ def _within(seconds: float | None, work: Callable[[], int]) -> tuple[int | None,
 
 
 def _measured(plan: Plan, spec: Spec, seconds: float) -> dict[str, float]:
-    """Samples a second, and bytes of what would be written for each sample that is read."""
+    """Measure samples per second, and bytes that are read and that would be written per sample."""
     from ..engine.engine import Engine, Request
     from .run import options_of
 
@@ -122,11 +126,11 @@ def _measured(plan: Plan, spec: Spec, seconds: float) -> dict[str, float]:
         next(engine)  # compiling, opening, filling queues
         read = nbytes = batches = 0
         began = time.perf_counter()
-        while (taken := time.perf_counter() - began) < seconds or batches < _FEWEST_BATCHES:
+        while (elapsed := time.perf_counter() - began) < seconds or batches < _MIN_BATCHES:
             batch = next(engine)
             read += batch.request.n
             nbytes += sum(b.nbytes for b in batch.outputs(plan).values())
             batches += 1
         readers = [r for n in plan.readers if (r := engine.stats.nodes.get(n.name)) is not None and r.samples]
         fetched = sum(r.bytes_out / r.samples for r in readers)
-    return {"samples_per_second": read / taken, "bytes_per_sample": nbytes / read, "read_bytes_per_sample": fetched}
+    return {"samples_per_second": read / elapsed, "bytes_per_sample": nbytes / read, "read_bytes_per_sample": fetched}

@@ -1,5 +1,8 @@
-"""Jobs that this user has run, by their outputs: kept in the user's own folder, so that a retry need not believe what
-an output, which may come from anybody, says about its spec."""
+"""Remember the jobs that this user has run, by their outputs, in a folder of the user.
+
+So a retry need not trust what an output, which may come from anybody, says about its spec. Called by jobs, `retry` and
+`live`.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +19,18 @@ from ...ops.errors import JobError
 from ...ops.storage.urls import is_url, plain_path
 from ...writers.bytes import sidecar
 
-_MOST = 1000
-"""Jobs that are remembered; the oldest are forgotten first."""
+_MAX_JOBS = 1000
+"""Maximum number of jobs that are remembered; the oldest are removed first."""
 
 
 def state_folder(kind: str) -> Path:
-    """The user's own folder for what is known of jobs."""
+    """Return the folder of the user in which facts of this ``kind`` about jobs are stored."""
     home = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
     return Path(home, "dali-run", kind)
 
 
 def key_of(out: Path | str) -> str:
-    """A file name for an output, the same however its path is written."""
+    """Return a file name for an output; it does not depend on how the path is written."""
     place = str(out).rstrip("/") if is_url(out) else os.path.realpath(plain_path(str(out)))
     return hashlib.sha256(os.fsencode(place)).hexdigest()[:40]
 
@@ -36,9 +39,9 @@ def _file(out: Path | str) -> Path:
     return state_folder("jobs") / f"{key_of(out)}.json"
 
 
-def keep(path: Path, found: Mapping[str, Any]) -> None:
-    """Write ``found`` to ``path`` in the user's own folder, all of it or nothing. Raises OSError."""
-    text = json.dumps(found, default=str).encode()
+def write_atomically(path: Path, data: Mapping[str, Any]) -> None:
+    """Write ``data`` as JSON to ``path``, atomically. Raises OSError."""
+    text = json.dumps(data, default=str).encode()
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".")
     try:
@@ -52,24 +55,25 @@ def keep(path: Path, found: Mapping[str, Any]) -> None:
 
 
 def forget_oldest(folder: Path) -> None:
-    """Leave the newest files of the user's own folder. Raises OSError."""
-    known = sorted(folder.iterdir(), key=lambda p: p.stat().st_mtime)
-    for old in known[:-_MOST]:
+    """Remove all but the newest files of a folder of the user. Raises OSError."""
+    files = sorted(folder.iterdir(), key=lambda p: p.stat().st_mtime)
+    for old in files[:-_MAX_JOBS]:
         old.unlink()
 
 
 def remember(out: Path | str, command: Mapping[str, Any]) -> None:
-    """How the job that writes ``out`` was started. Failure is no error: a retry then asks for the spec."""
+    """Store the command that started the job that writes ``out``. Failure is not an error: a retry then asks for the
+    spec."""
     path = _file(out)
     with contextlib.suppress(OSError):
-        keep(path, command)
+        write_atomically(path, command)
         forget_oldest(path.parent)
 
 
 def recall(out: Path | str) -> dict[str, Any] | None:
-    """The command that `remember` kept; None where this user has not run the job here."""
+    """Return the command that `remember` stored; None if this user has not run the job on this machine."""
     with contextlib.suppress(OSError, ValueError, JobError):
-        found = sidecar.read_json(_file(out), sidecar.REPORT)
-        if isinstance(found.get("spec"), (str, dict)) and isinstance(found.get("overrides"), dict):
-            return {"device": None, **found}
+        command = sidecar.read_json(_file(out), sidecar.REPORT)
+        if isinstance(command.get("spec"), (str, dict)) and isinstance(command.get("overrides"), dict):
+            return {"device": None, **command}
     return None

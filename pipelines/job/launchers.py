@@ -1,5 +1,5 @@
-"""Which part of a job this process does: as the command line says, or a launcher (torchrun, Slurm, MPI, Kubernetes, AWS
-Batch) in the environment that it made."""
+"""Determine which part of a job this process runs: from the command line, or from the environment that a launcher
+(torchrun, Slurm, MPI, Kubernetes, AWS Batch) set. Called by `dali-run run`."""
 
 from __future__ import annotations
 
@@ -16,36 +16,38 @@ LAUNCHERS = (
     ("PMI_SIZE", "PMI_RANK"),
     ("AWS_BATCH_JOB_ARRAY_SIZE", "AWS_BATCH_JOB_ARRAY_INDEX"),
 )
-"""Variables that hold the number of processes, and which of them this is. torchrun's come first: it may have been
-started by Slurm, and then counts more finely."""
+"""Pairs of environment variables that hold the number of processes and the number of this process. torchrun's come
+first: if Slurm started it, it counts more finely."""
 INDICES = ("SLURM_ARRAY_TASK_ID", "JOB_COMPLETION_INDEX", "AWS_BATCH_JOB_ARRAY_INDEX", "RANK", "SLURM_PROCID",
            "OMPI_COMM_WORLD_RANK", "PMI_RANK")  # fmt: skip
-"""Variables that say which process this is, for a number of parts that the user gives."""
+"""Environment variables that hold the number of this process, if the user gives the number of parts."""
 _PART = re.compile(r"(auto|\d{1,9})(?:/(\d{1,9}))?")
 _HELP = "give --part as I/N, or as auto/N where only the number of parts is not in the environment"
 
 
 def part_of(text: str, environment: Mapping[str, str]) -> tuple[tuple[int, int], str]:
-    """(part, parts) of ``--part``: ``3/8``, ``auto``, or ``auto/8``; and where they were found. Raises SpecError."""
-    found = _PART.fullmatch(text)
-    if found is None or (found[1] != "auto" and found[2] is None):
+    """Parse ``--part``: ``3/8``, ``auto``, or ``auto/8``. Return (part, number of parts), and the source of the numbers
+    for messages. Raises SpecError."""
+    match = _PART.fullmatch(text)
+    if match is None or (match[1] != "auto" and match[2] is None):
         raise SpecError(f"--part must be I/N (0/8 to 7/8), auto or auto/N, got {text!r}")
-    if found[2] is None:
+    if match[2] is None:
         return part_from_environment(environment, "--part")
-    count = int(found[2])
-    if found[1] != "auto":
-        index, where = int(found[1]), "--part"
+    count = int(match[2])
+    if match[1] != "auto":
+        index, where = int(match[1]), "--part"
     else:
         index, where = _index(environment)
     if not 0 <= index < count:
-        there = f"parts are counted from 0, so the last is {count - 1}" if count else "there is at least one part"
+        advice = f"parts are counted from 0, so the last is {count - 1}" if count else "there is at least one part"
         found_in = "" if where == "--part" else f"{where} is {index}; "
-        raise SpecError(f"--part {text}: {found_in}{there}")
+        raise SpecError(f"--part {text}: {found_in}{advice}")
     return (index, count), where
 
 
 def part_from_environment(environment: Mapping[str, str], option: str = "--num-shards") -> tuple[tuple[int, int], str]:
-    """(part, parts), and where they were found. Raises SpecError where no launcher says."""
+    """Return (part, number of parts) from the environment, and the names of the variables. Raises SpecError if no
+    launcher set them."""
     if "SLURM_ARRAY_TASK_COUNT" in environment:
         return _of_array(environment, option)
     for count_name, rank_name in LAUNCHERS:
@@ -70,7 +72,7 @@ def part_from_environment(environment: Mapping[str, str], option: str = "--num-s
 
 
 def _of_array(environment: Mapping[str, str], option: str) -> tuple[tuple[int, int], str]:
-    """A task of a Slurm array; of several tasks that srun starts in it, each is a part."""
+    """Return the part of a task of a Slurm array; if srun starts several tasks in it, each is a part."""
     names = ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_MAX")
     index, count, low, high = (_number(environment.get(name, "")) for name in names)
     if count < 1 or high - low + 1 != count or not low <= index <= high:
@@ -80,8 +82,8 @@ def _of_array(environment: Mapping[str, str], option: str) -> tuple[tuple[int, i
         )
     tasks = _number(environment.get("SLURM_STEP_NUM_TASKS", "1"))
     rank = _number(environment.get("SLURM_PROCID", "0")) if tasks > 1 else 0
-    found = "SLURM_ARRAY_TASK_ID and SLURM_ARRAY_TASK_COUNT" + " with SLURM_PROCID" * (tasks > 1)
-    return ((index - low) * max(tasks, 1) + rank, count * max(tasks, 1)), found
+    source = "SLURM_ARRAY_TASK_ID and SLURM_ARRAY_TASK_COUNT" + " with SLURM_PROCID" * (tasks > 1)
+    return ((index - low) * max(tasks, 1) + rank, count * max(tasks, 1)), source
 
 
 def _index(environment: Mapping[str, str]) -> tuple[int, str]:
@@ -92,5 +94,5 @@ def _index(environment: Mapping[str, str]) -> tuple[int, str]:
 
 
 def _number(text: str) -> int:
-    """A count or an index; -1 for anything else."""
+    """Parse a count or an index; return -1 for any other text."""
     return int(text) if text.isdecimal() else -1

@@ -1,5 +1,8 @@
-"""Live: what a job does while it does it. A thread looks at the engine's counters now and then: for the report's plots
-over time, and for a status in the user's own folder that other terminals can show."""
+"""Record what a job does while it runs: for the report's plots over time, and for a status in a folder of the user that
+other terminals can show.
+
+A thread reads the engine's counters from time to time. Used by `JobRun`; `statuses` is called by `dali-run top`.
+"""
 
 from __future__ import annotations
 
@@ -18,27 +21,28 @@ from typing import Any
 from ...ops.errors import JobError
 from ...writers.bytes import sidecar
 from ..engine.engine import Engine
-from .known_jobs import forget_oldest, keep, key_of, state_folder
+from .known_jobs import forget_oldest, key_of, state_folder, write_atomically
 from .report import bottleneck, loads_of, operator_seconds, overlap, step_seconds
 
 SCHEMA_VERSION = 1
-MOST_ROWS = 240
-"""Rows that are kept for a report; when there are more, every second one goes, and rows come half as often."""
+MAX_ROWS = 240
+"""Maximum number of rows that are kept for a report; above it every second one is removed, and rows are added half as
+often."""
 _FIRST_INTERVAL = 0.05
-"""Seconds between the first rows: a job of a few seconds has a curve, too."""
-_TICK = 1.0
-"""Seconds between two looks at most."""
+"""Seconds between the first rows, so that a job of a few seconds also has a curve."""
+_MAX_INTERVAL = 1.0
+"""Maximum seconds between two rows."""
 _SHARE = 0.01
-"""Part of the time that writing the status may take: on a slow file system it is written less often."""
+"""Maximum share of the time for writing the status: on a slow file system it is written less often."""
 _WINDOW = 5.0
-"""Seconds over which current rates are taken."""
+"""Seconds over which current rates are averaged."""
 _SILENT = 60.0
-"""Seconds after which a job on another machine that has written nothing counts as lost."""
+"""Seconds without a new status after which a job on another machine counts as lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How far a job is, by its own thread."""
+    """The progress of a job, as its own thread counts it."""
 
     read: int
     rejected: int
@@ -48,22 +52,22 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The engine at one moment. Counts and seconds are those since the start."""
+    """The counters of the engine at one moment. Counts and seconds are totals since the start."""
 
     at: float
     counts: Counts
     fills: tuple[int, ...]
     operators: tuple[tuple[float, float], ...]
-    """CPU and GPU seconds."""
+    """CPU and GPU seconds of each operator."""
     steps: tuple[float, ...]
     host: int
     device: int
     process: int
-    """Bytes: on the accounts of host and GPU memory, and of the process."""
+    """Bytes in use: reserved in the host's and the GPU's memory budget (`host`, `device`), and of the process."""
 
 
 class Recorder:
-    """Takes rows. Only one thread takes them; any may read."""
+    """Records rows of an engine's counters. Created by `JobRun`; one thread records, any thread may read."""
 
     def __init__(self, engine: Engine, counts: Callable[[], Counts]) -> None:
         self.engine = engine
@@ -83,32 +87,32 @@ class Recorder:
         )  # fmt: skip
 
     def due(self) -> bool:
-        """It is time for another row."""
+        """Return whether it is time for another row."""
         return time.perf_counter() - self.began - self.rows[-1].at >= self.interval
 
-    def take(self) -> None:
-        """Look now."""
+    def record(self) -> None:
+        """Record a row now."""
         row = self._row()
-        if row.at - self.recent[-1].at >= _TICK / 2 or len(self.recent) < 8:
+        if row.at - self.recent[-1].at >= _MAX_INTERVAL / 2 or len(self.recent) < 8:
             self.recent.append(row)
         if row.at - self.rows[-1].at >= self.interval * 0.9:
             self.rows.append(row)
-            if len(self.rows) > MOST_ROWS:
+            if len(self.rows) > MAX_ROWS:
                 self.rows = self.rows[::2]
                 self.interval *= 2
 
     def end(self) -> None:
-        """The run is over; its counts stay as they are, and it is let go of."""
+        """End recording: keep the last counts, and drop the reference to the run."""
         counts = self._counts()
         self._counts = lambda: counts
 
     def over_time(self) -> dict[str, Any]:
-        """The rows as columns for a report. Counts and seconds add up from the start."""
+        """Return the rows as columns for a report. Counts and seconds are totals since the start."""
         rows = [*self.rows, self._row()]
         engine = self.engine
         names = [c.name for c in engine.channels]
         operators = operator_seconds(engine)
-        found: dict[str, Any] = {
+        columns: dict[str, Any] = {
             "seconds": [round(r.at, 3) for r in rows],
             "samples": [r.counts.read for r in rows],
             "rejected": [r.counts.rejected for r in rows],
@@ -119,15 +123,15 @@ class Recorder:
             "memory": {"process": [r.process for r in rows], "host": [r.host for r in rows]},
         }  # fmt: skip
         if engine.plan.target.device != "cpu":
-            found["gpu_busy_seconds"] = [round(self._gpu(r), 4) for r in rows]
-            found["memory"]["gpu"] = [r.device for r in rows]
-        return found
+            columns["gpu_busy_seconds"] = [round(self._gpu(r), 4) for r in rows]
+            columns["memory"]["gpu"] = [r.device for r in rows]
+        return columns
 
     def _gpu(self, row: Row) -> float:
         return sum(gpu for _, gpu in row.operators) / overlap(self.engine)
 
     def now(self) -> dict[str, Any]:
-        """The state of the run as plain data: rates and loads are over the last seconds."""
+        """Return the state of the run as plain data; rates and loads are averaged over the last seconds."""
         engine, recent = self.engine, list(self.recent)
         last = self._row()
         first = next((r for r in reversed(recent) if last.at - r.at >= _WINDOW), recent[0])
@@ -141,9 +145,9 @@ class Recorder:
         loads = loads_of(engine, operators, seconds, last.counts.sink_seconds - first.counts.sink_seconds, "write",
                          steps)  # fmt: skip
         passed = engine.channels[0].passed if engine.channels else 0
-        top = bottleneck(loads, passed)
+        slowest = bottleneck(loads, passed)
         budgets = engine.budgets
-        found: dict[str, Any] = {
+        state: dict[str, Any] = {
             "seconds": round(last.at, 3),
             "done": last.counts.read,
             "rejected": last.counts.rejected,
@@ -157,19 +161,19 @@ class Recorder:
             "queues": [{"name": c.name, "depth": c.depth, "fill": _at(last.fills, i)}
                        for i, c in enumerate(engine.channels)],
             "loads": {x.name: round(x.share, 4) for x in loads},
-            "bottleneck": {"what": top.name, "share": round(top.share, 4), "sentence": top.sentence,
-                           "advice": top.advice},
+            "bottleneck": {"what": slowest.name, "share": round(slowest.share, 4), "sentence": slowest.sentence,
+                           "advice": slowest.advice},
             "memory": {"process": last.process, "host": last.host, "host_limit": budgets["host"].limit},
         }  # fmt: skip
         if "gpu" in budgets:
-            found["memory"] |= {"gpu": last.device, "gpu_limit": budgets["gpu"].limit}
+            state["memory"] |= {"gpu": last.device, "gpu_limit": budgets["gpu"].limit}
         if engine.plan.target.device != "cpu":
-            found["gpu_busy"] = round((self._gpu(last) - self._gpu(first)) / seconds, 4)
-        return found
+            state["gpu_busy"] = round((self._gpu(last) - self._gpu(first)) / seconds, 4)
+        return state
 
 
 def _at(values: Sequence[int], i: int) -> int:
-    return values[i] if i < len(values) else 0  # the channel was not open yet
+    return values[i] if i < len(values) else 0  # the channel did not exist yet
 
 
 def _rates(rows: Sequence[Row]) -> list[float]:
@@ -178,7 +182,7 @@ def _rates(rows: Sequence[Row]) -> list[float]:
 
 
 def _resident() -> int:
-    """Bytes of this process in memory; 0 where the system does not tell."""
+    """Return the bytes of this process in memory; 0 if the system does not tell."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -190,10 +194,10 @@ def _resident() -> int:
 
 
 class Live:
-    """The status of one job: `of` says it, a thread publishes it while the job runs."""
+    """The status of one job. `of` returns it, and a thread publishes it while the job runs. Created by `JobRun`."""
 
     def __init__(self, out: Path | str, part: tuple[int, int] | None, facts: Mapping[str, Any]) -> None:
-        """``facts`` stay as they are: name, total, device, threads."""
+        """``facts`` do not change: name, total, device, threads."""
         number = "" if part is None else f"-{part[0]}-of-{part[1]}"
         self._file = state_folder("live") / f"{key_of(out)}{number}.json"
         self._facts = {
@@ -209,16 +213,16 @@ class Live:
             forget_oldest(self._file.parent)
 
     def start(self, recorder: Recorder) -> None:
-        """From here on the status follows ``recorder``."""
+        """Follow ``recorder`` from now on, in a thread."""
         self._recorder = recorder
         self._ending = {"state": "running"}
         thread = threading.Thread(target=self._watch, args=(recorder,), name="live", daemon=True)
-        with contextlib.suppress(RuntimeError):  # no thread to be had: the job goes on without
+        with contextlib.suppress(RuntimeError):  # no thread could be started: the job continues without a status
             thread.start()
             self._thread = thread
 
     def end(self, state: str, message: str) -> None:
-        """The job is over; the status stays to be read."""
+        """Publish the final status, which remains after the job."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -227,44 +231,47 @@ class Live:
             self._publish()
 
     def of(self) -> dict[str, Any]:
-        """The status as plain data."""
+        """Return the status as plain data."""
         now = self._recorder.now() if self._recorder is not None else {}
         return {**self._facts, **now, **self._ending, "written": time.time()}
 
     def _publish(self) -> None:
-        keep(self._file, self.of())
+        write_atomically(self._file, self.of())
 
     def _watch(self, recorder: Recorder) -> None:
         due = 0.0
-        while not self._stop.wait(min(recorder.interval, _TICK)):
-            recorder.take()
+        while not self._stop.wait(min(recorder.interval, _MAX_INTERVAL)):
+            recorder.record()
             began = time.perf_counter()
             if began >= due:
-                with contextlib.suppress(OSError):  # a full disk: the job itself may be elsewhere
+                with contextlib.suppress(OSError):  # the disk may be full, while the job writes elsewhere
                     self._publish()
                 took = time.perf_counter() - began
-                due = began + max(_TICK, took / _SHARE)
+                due = began + max(_MAX_INTERVAL, took / _SHARE)
 
 
 def statuses(out: Path | str | None = None) -> list[dict[str, Any]]:
-    """The statuses of this user's jobs, the newest last; of those that write ``out``, part by part."""
+    """Return the statuses of this user's jobs, the newest last; with ``out``, those of the job that writes there, part
+    by part."""
     folder = state_folder("live")
-    wanted = f"{key_of(out)}*.json" if out is not None else "*.json"
+    pattern = f"{key_of(out)}*.json" if out is not None else "*.json"
     found = []
-    for path in sorted(folder.glob(wanted)) if folder.is_dir() else ():
-        with contextlib.suppress(OSError, ValueError, JobError):  # just replaced, or of another version
+    for path in sorted(folder.glob(pattern)) if folder.is_dir() else ():
+        with contextlib.suppress(OSError, ValueError, JobError):  # the file was just replaced, or is of another version
             status = sidecar.read_json(path, sidecar.REPORT)
             if status.get("schema_version") == SCHEMA_VERSION:
                 found.append({**status, "state": _state(status)})
     if out is None:
         return sorted(found, key=lambda s: s["started"])
     newest = max(found, key=lambda s: s["started"], default={"part": None})["part"]
-    found = [s for s in found if (s["part"] or [0])[1:] == (newest or [0])[1:]]  # of this many parts, or the whole
+    found = [
+        s for s in found if (s["part"] or [0])[1:] == (newest or [0])[1:]
+    ]  # with the same number of parts, or without parts
     return sorted(found, key=lambda s: s["part"] or [0])
 
 
 def _state(status: Mapping[str, Any]) -> str:
-    """The state as the status says it; ``lost`` where its process is gone without a word."""
+    """Return the state in the status; ``lost`` if its process has ended without a final status."""
     state = str(status["state"])
     if state not in ("preparing", "running"):
         return state

@@ -1,4 +1,4 @@
-"""Look: a few samples of a run, before and after, and a few of those that were refused, for its page."""
+"""Keep a few samples of a run, before and after processing, and a few rejected ones, to show them on the run's page."""
 
 from __future__ import annotations
 
@@ -26,57 +26,59 @@ from ..show.pictures import as_picture
 from ..tools.thumbnails import thumbnail, thumbnails
 from ..wording import size
 
-MOST_SAMPLES, MOST_REJECTS = 6, 12
-_OF_A_BATCH = 2
-"""Samples of one batch: neighbours often look alike."""
-_LARGEST = 64 << 20
-"""Bytes of an input that is looked at."""
+MAX_SAMPLES, MAX_REJECTS = 6, 12
+"""Numbers of samples and rejects that are shown."""
+_MAX_PER_BATCH = 2
+"""Maximum number of samples from one batch: neighbours often look alike."""
+_MAX_INPUT_BYTES = 64 << 20
+"""Maximum bytes of an encoded input that is shown."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
-    """A picture: a thumbnail, or encoded as it is written."""
+class _Image:
+    """An image: a thumbnail, or encoded as it was written."""
 
     data: bytes
     small: bool
 
 
 @dataclass(slots=True)
-class _Kept:
+class _KeptSample:
     key: str
     place: int
-    after: list[tuple[str, str, _Shown]]
-    """Field, what it is, and its picture."""
+    after: list[tuple[str, str, _Image]]
+    """For each shown field: its name, a description, and its image."""
 
 
 @dataclass(slots=True)
 class Look:
-    """Takes samples as batches are written; `seen` gives them as small pictures."""
+    """Collects samples while batches are written; `seen` returns them as small images. Created by the command line;
+    used by the job's thread."""
 
-    kept: list[_Kept] = field(default_factory=list)
+    kept: list[_KeptSample] = field(default_factory=list)
     rejects: list[tuple[int, RejectRow]] = field(default_factory=list)
     more_rejects: int = 0
     inputs: dict[int, bytes] = field(default_factory=dict)
-    """Encoded pictures as they were read, by their places."""
+    """Encoded images as they were read, by the samples' numbers."""
 
-    def refused(self, rejects: Sequence[tuple[int, RejectRow]]) -> None:
-        """Look at samples that were refused, by their places."""
-        room = MOST_REJECTS - len(self.rejects)
+    def add_rejects(self, rejects: Sequence[tuple[int, RejectRow]]) -> None:
+        """Keep some of the samples that were rejected, given with their numbers."""
+        room = MAX_REJECTS - len(self.rejects)
         self.rejects += rejects[:room]
         self.more_rejects += len(rejects[room:])
 
-    def written(self, places: Sequence[int], samples: Samples, outputs: Mapping[str, Batch]) -> None:
-        """Look at a batch that was written."""
-        for i in range(min(_OF_A_BATCH, len(samples), MOST_SAMPLES - len(self.kept))):
+    def add_written(self, places: Sequence[int], samples: Samples, outputs: Mapping[str, Batch]) -> None:
+        """Keep some samples of a batch that was written."""
+        for i in range(min(_MAX_PER_BATCH, len(samples), MAX_SAMPLES - len(self.kept))):
             after = []
             for name, batch in outputs.items():
                 if batch.on_host and i < len(batch):
-                    shown = _shown(np.asarray(next(islice(iter(batch), i, None))), batch.layout)
-                    after += [(name, *shown)] if shown is not None else []
-            self.kept.append(_Kept(samples.origin(i).key, places[i], after))
+                    described = _described(np.asarray(next(islice(iter(batch), i, None))), batch.layout)
+                    after += [(name, *described)] if described is not None else []
+            self.kept.append(_KeptSample(samples.origin(i).key, places[i], after))
 
     def read_inputs(self, plan: Plan, feed: JobFeed, rng: str) -> None:
-        """Read the chosen samples once more. What cannot be read again has no picture."""
+        """Read the encoded inputs of the kept samples again. A sample that cannot be read again has no image."""
         readers = [n for n in plan.graph.nodes if isinstance(n.op, Reader)]
         for place in [*(k.place for k in self.kept), *(place for place, _ in self.rejects)]:
             env: Env = {}
@@ -90,30 +92,30 @@ class Look:
             for batch in env.values():
                 if len(batch) == 1 and batch.dtype == np.uint8 and batch.on_host:
                     data = np.asarray(next(iter(batch)))
-                    if data.ndim == 1 and data.size <= _LARGEST and _format(data.tobytes()):
+                    if data.ndim == 1 and data.size <= _MAX_INPUT_BYTES and _format(data.tobytes()):
                         self.inputs.setdefault(place, data.tobytes())
 
     def seen(self) -> ReportSamples:
-        """All of it for a page."""
+        """Return all kept samples as small images, for a page."""
         encoded = {(-1, place): data for place, data in self.inputs.items()}
-        for k, one in enumerate(self.kept):
-            encoded |= {(k, i): made.data for i, (_, _, made) in enumerate(one.after) if not made.small}
+        for k, sample in enumerate(self.kept):
+            encoded |= {(k, i): image.data for i, (_, _, image) in enumerate(sample.after) if not image.small}
         small = dict(zip(encoded, thumbnails(list(encoded.values())), strict=True))
         samples = []
-        for k, one in enumerate(self.kept):
-            after = [(name, what, made.data if made.small else small[k, i])
-                     for i, (name, what, made) in enumerate(one.after)]  # fmt: skip
-            before = small.get((-1, one.place))
-            pictures = [(name, what, made) for name, what, made in after if made]
+        for k, sample in enumerate(self.kept):
+            after = [(name, description, image.data if image.small else small[k, i])
+                     for i, (name, description, image) in enumerate(sample.after)]  # fmt: skip
+            before = small.get((-1, sample.place))
+            pictures = [(name, description, image) for name, description, image in after if image]
             if before or pictures:
-                samples.append(Sample(one.key, before, pictures))
+                samples.append(Sample(sample.key, before, pictures))
         rejects = [Reject(row.key, row.operator, row.code, row.message, small.get((-1, place)))
                    for place, row in self.rejects]  # fmt: skip
         return ReportSamples(samples, rejects, self.more_rejects)
 
 
 def _format(data: bytes) -> str:
-    """The format of an encoded picture, or "video"; nothing for anything else."""
+    """Return the format of an encoded image, or "video"; empty for anything else."""
     if is_video(data):
         return "video"
     try:
@@ -122,11 +124,11 @@ def _format(data: bytes) -> str:
         return ""
 
 
-def _shown(value: NDArray[Any], layout: str) -> tuple[str, _Shown] | None:
-    """A word for a value's kind, and the way to show it: None for numbers and texts."""
+def _described(value: NDArray[Any], layout: str) -> tuple[str, _Image] | None:
+    """Return a description of a value, and its image; None for numbers and texts."""
     if value.ndim == 1 and value.dtype == np.uint8 and (kind := _format(data := value.tobytes())):
-        return f"{kind}, {size(len(data))}", _Shown(data, small=False)
+        return f"{kind}, {size(len(data))}", _Image(data, small=False)
     picture = as_picture(value, layout)
     if picture is None:
         return None
-    return f"{' x '.join(map(str, value.shape))} {value.dtype}", _Shown(thumbnail(picture), small=True)
+    return f"{' x '.join(map(str, value.shape))} {value.dtype}", _Image(thumbnail(picture), small=True)

@@ -1,5 +1,8 @@
-"""Data sets with later additions, in the order in which records were added: first those of the job's first run,
-then each addition. So old samples keep their numbers, keys and random numbers."""
+"""Order the records of data sets with later additions: first those of the job's first run, then those of each addition.
+So old samples keep their numbers, keys and random numbers.
+
+Used by jobs with `--append` and by retries. A stage here is the first run, or one addition.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,9 @@ from ..engine.first_sample import MAX_TRIED, Decided, Stored, first_sample, unde
 from ..engine.inputs import JobFeed, Sources, inventory_of
 
 
-class Renumbered:
-    """A data set under other record numbers: record ``i`` is ``numbers[i]`` of the data set itself."""
+class RenumberedSource:
+    """A data set with other record numbers: record ``i`` is record ``numbers[i]`` of the original. Created by
+    `Lineup`."""
 
     def __init__(self, source: Source, numbers: I64, groups: I64 | None) -> None:
         self.groups = groups
@@ -49,12 +53,15 @@ class Renumbered:
 
 
 class Lineup:
-    """The data sets of a plan, cut into stages: the first run's, then each addition's."""
+    """The data sets of a plan, divided into stages: the first run's records, then each addition's. Created by
+    `additions`; used by the job's reading thread."""
 
     def __init__(self, sources: Sources, stages: Sequence[Mapping[str, I64]]) -> None:
-        """``stages``: for each, by the readers' names, the places of its pieces in the data set as it is now.
+        """``stages``: for each stage, by reader name, the indices of its entries in the present inventory of the data
+        set.
 
-        Raises SpecError where a reader leaves out records by number, JobError where readers were given unequally many.
+        Raises SpecError if a reader leaves out records by number, JobError if the readers have different numbers of
+        records.
         """
         self.states, self._plan = dict(sources.states), sources.plan
         self._readers: list[tuple[int, Source, I64]] = []
@@ -63,7 +70,7 @@ class Lineup:
         self._stored: list[I64] = []
         """The first `MAX_TRIED` records of each reader in stored order."""
         self.ends: list[int] = []
-        """The position after each stage's last."""
+        """The position after the last sample of each stage."""
         for node, name, op, source, order in sources.readers:
             if len(stages) > 1 and (op.skip or op.limit is not None or op.num_shards > 1):
                 raise SpecError(f"{name}: inputs cannot be added to a job whose reader has skip, limit or num_shards")
@@ -76,34 +83,34 @@ class Lineup:
             first = 0
             for places in (stage[name] for stage in stages):
                 records = now.record_numbers(places)
-                if len(stages) == 1:  # as it was opened; records may be left out
+                if len(stages) == 1:  # the reader's own order; records may be left out
                     orders.append(order.job().index)
                 else:
                     groups = now.records[places] if source.groups is not None else None
-                    own = op.order(
+                    order_of_stage = op.order(
                         len(records), order.seed, order.batch_size, groups, None if chosen is None else chosen[records]
                     )
-                    order = own if not orders else order
-                    orders.append(own.job().index + first)
+                    order = order_of_stage if not orders else order
+                    orders.append(order_of_stage.job().index + first)
                 numbers.append(records)
                 first += len(records)
             ends = np.cumsum([len(o) for o in orders]).tolist()
             if self.ends and self.ends != ends:
-                raise JobError(f"the readers of one job must have equally many records, {name} has not")
+                raise JobError(f"the readers of one job must have the same number of records; {name} differs")
             self.ends = ends
             counts = now.records[np.concatenate([s[name] for s in stages])] if source.groups is not None else None
-            view = Renumbered(source, np.concatenate(numbers), counts)
+            view = RenumberedSource(source, np.concatenate(numbers), counts)
             self.states[node] = view
             self._readers.append((node, view, np.concatenate(orders)))
             self._epochs.append(order.job().epochs if len(stages) == 1 else None)
             self._stored.append(order.records(np.arange(min(order.size, MAX_TRIED))))
 
     def positions(self, stage: int) -> range:
-        """Of the samples of a stage."""
+        """Return the positions of the samples of a stage."""
         return range(self.ends[stage - 1] if stage else 0, self.ends[stage])
 
     def stored(self) -> Iterator[Stored]:
-        """The records of the first inputs in stored order, as `Sources.stored` of the first run gave them."""
+        """Yield the records of the first run's inputs in stored order, as `Sources.stored` of that run did."""
         slot, zeros = np.zeros(1, np.int32), np.zeros(1, np.int64)
         for i in range(min(self.ends[0], MAX_TRIED)):
             per_reader = {
@@ -119,12 +126,12 @@ class Lineup:
         return Decided.by(first_sample(self._plan, self.states, self.stored(), edges), edges)
 
     def key(self, position: int) -> str | None:
-        """The key of the sample at ``position``, by the first reader; None where there is none."""
+        """Return the key of the sample at ``position``, by the first reader; None if there is no such sample."""
         _, view, index = self._readers[0]
         return view.origin(int(index[position])).key if 0 <= position < len(index) else None
 
     def samples(self, position: I64) -> tuple[Samples, Mapping[int, Samples]]:
-        """The samples at the given positions."""
+        """Return the samples at the given positions, and those of each reader by its node id."""
         slot, zeros = np.arange(len(position), dtype=np.int32), np.zeros(len(position), np.int64)
         per_reader = {
             n: Samples(slot, position, zeros if epochs is None else epochs[position], index[position], view)
@@ -134,22 +141,24 @@ class Lineup:
 
 
 class LineupFeed(JobFeed):
-    """Some positions of a lineup, in ascending order; requests are places among them."""
+    """The feed of some positions of a lineup, in ascending order; requests count within them. Created by jobs with
+    additions and by retries."""
 
-    def __init__(self, lineup: Lineup, chosen: Sequence[int], decided: Decided | None = None) -> None:
-        """``decided``: what the job's journal says; else the first sample is looked at."""
+    def __init__(self, lineup: Lineup, selected: Sequence[int], decided: Decided | None = None) -> None:
+        """``decided``: the decisions in the job's journal; if None, the first sample is examined."""
         self.states, self.stored = lineup.states, lineup.stored
         self.decided = lineup.decided if decided is None else decided
         self.kinds = self.decided.kinds
         self._jobs = []
         self._lineup = lineup
-        self._chosen = np.asarray(chosen, np.int64)
-        self.positions = self._everything = range(len(self._chosen))
+        self._selected = np.asarray(selected, np.int64)
+        self.positions = self._all_positions = range(len(self._selected))
 
     def places(self, positions: I64) -> I64:
-        """Places among the chosen ones."""
-        return np.searchsorted(self._chosen, positions)
+        """Return the indices of ``positions`` among the selected ones."""
+        return np.searchsorted(self._selected, positions)
 
     def samples(self, request: Request) -> tuple[Samples, Mapping[int, Samples]]:
-        """The ``request.n`` samples from the ``request.start``-th chosen one on."""
-        return self._lineup.samples(self._chosen[request.start : request.start + request.n])
+        """Return ``request.n`` samples, from the selected one number ``request.start`` on, and those of each reader by
+        its node id."""
+        return self._lineup.samples(self._selected[request.start : request.start + request.n])

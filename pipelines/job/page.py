@@ -1,4 +1,4 @@
-"""The page of a run: its report, the samples that were looked at, the command and the spec."""
+"""Write the HTML page of a run: its report, a few samples, the command and the spec. Called by the command line."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from ..show.html import Origin, html_report
 from ..spec.shipped import known_spec
 from .look import Look
 
-_LONGEST = 200_000
-"""Bytes of a spec that are shown."""
+_MAX_SPEC_BYTES = 200_000
+"""Maximum number of bytes of a spec that the page shows."""
 
 
 def run_page(
     report: Mapping[str, Any], look: Look | None, command: Sequence[str], spec: Path, overrides: Mapping[str, Any]
 ) -> str:
-    """The page. Pictures are there only where this process wrote the samples."""
+    """Return the page as HTML. It shows samples only if this process wrote them (``look``)."""
     origin = Origin(shlex.join(command), _text_of(spec), overrides)
     return html_report(report, look.seen() if look is not None else None, origin)
 
 
 def _text_of(spec: Path) -> str:
-    """The spec's text; nothing for what is no text."""
+    """Return the text of the spec; empty if the file is not text."""
     try:
         with known_spec(spec).open("rb") as file:
-            return file.read(_LONGEST).decode()
+            return file.read(_MAX_SPEC_BYTES).decode()
     except (OSError, UnicodeDecodeError, DaliRunError):
         return ""

@@ -1,4 +1,4 @@
-"""A job that is opened once, of which this process runs one part after the other."""
+"""Run one part of a job after the other in one process, with the job opened once. Used by fleet workers."""
 
 from __future__ import annotations
 
@@ -19,44 +19,44 @@ from .schema import schema_of
 
 @dataclass(frozen=True, slots=True)
 class PartResult:
-    """How a part ended."""
+    """The result of a part of a job. Returned by `OpenJob.run`."""
 
     job: JobResult
     written: int
-    """Samples in its shards, of earlier runs too."""
+    """Number of samples in the part's shards, including those of earlier runs."""
     rejected: int
     left_out: int = 0
 
 
 class OpenJob:
-    """A job's plan, and its data sets. Parts are led: nobody looks at the output as a whole here. One may begin in
-    another thread while the last ends."""
+    """An open job: its plan and its data sets. Created and closed by a fleet worker; `run` may be called by a second
+    thread while the last part ends. The driver controls all parts, so nothing here checks the output as a whole."""
 
     def __init__(self, prepared: Prepared, sources: Sources, who: Mapping[str, Any], limit: int | None = None) -> None:
-        """``who`` is the job's `identity`. Raises SpecError where its samples cannot be numbered."""
+        """``who``: the job's `identity`. Raises SpecError if its samples cannot be numbered."""
         self.prepared = prepared
         self.sources = sources
         self.who = who
         self._feed = JobFeed(sources, limit)
         self._schema = schema_of(prepared, self._feed, write_config(prepared))
-        # parts may be too short to find out which way is faster, and lie in the same files
+        # parts may be too short to find out which upload method is faster, and read the same files
         self._uploads = RegistrationCache(repeatedly=False, keep=True)
         self._resources = SharedResources()
         self._warm = False
 
     def close(self) -> None:
-        """No part runs any more."""
+        """Close the lanes; no part runs any longer."""
         self._resources.close()
 
     @property
     def positions(self) -> range:
-        """Of all samples of the job."""
+        """The positions of all samples of the job."""
         return self._feed.positions
 
     def run(
         self, part: tuple[int, int], span: range, progress: Callable[[Progress], None], command: Mapping[str, Any]
     ) -> PartResult:
-        """Run part (i, n), of positions ``span``, or continue it. Raises as `run_job`."""
+        """Run part (i, n), the positions ``span``, or continue it. Raises the exceptions of `run_job`."""
         config = write_config(self.prepared, part)
         feed = self._feed.part(span)
         on_error = self.prepared.spec.on_error
@@ -68,7 +68,7 @@ class OpenJob:
             whole=len(self.positions),
             part=part,
             reject_limit=RejectLimit(on_error.max_errors, on_error.max_error_rate),
-            inputs=self.sources.inputs if part[0] == 0 else None,  # the same list for all
+            inputs=self.sources.inputs if part[0] == 0 else None,  # one list for all parts
             led=True,
             waiting=waiting_for(self.prepared.spec.pipeline.memory.host_bytes()),
             schema=self._schema,
@@ -85,7 +85,7 @@ class OpenJob:
 
 
 def check_divisible(prepared: Prepared) -> str | None:
-    """Why the parts of a job would not make the files that one process makes; None where they do."""
+    """Return why the parts of a job would not write the same files as one process; None if they do."""
     spec = prepared.spec
     if spec.write is None:
         raise SpecError(f"{spec.file}: there is no `write:` section, so there is nothing to run")

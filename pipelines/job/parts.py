@@ -1,8 +1,8 @@
-"""Parts: the batches of a job that makes several samples of one (`split_samples`).
+"""The batches of a job that makes several items of one sample (`split_samples`).
 
-Two engines run one after the other: the first does what comes before the split, and its batches are cut into pieces,
-each of which holds all parts of some samples and is a batch of the second. So shards, journals and resumption go on
-counting in positions of whole samples, and nothing depends on how many parts there are.
+Two engines run one after the other. The first computes what comes before the split; its batches are cut into pieces,
+each of which holds all items of some samples and is a batch of the second engine. So shards, journals and resumption
+count in positions of original samples, and nothing depends on how many items there are. Used by `JobRun`.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from ..engine.first_sample import Decided, first_part, undecided
 from ..engine.nodes.envs import gone
 from ..engine.nodes.node_pass import Dropped, rejected
 from ..engine.stats import Stats
-from .batches import Batches, Finished, Stretch, rows_left_out, rows_of
+from .batches import Batches, Finished, RunRange, rows_left_out, rows_of
 from .report import build_report
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A sample that was dropped before it was split."""
+    """A sample that was dropped before it was split. Created by `PartsFeed`."""
 
     dropped: Dropped
     position: int
     samples: Samples
-    """It alone."""
+    """The `Samples` of this sample only."""
 
 
 @dataclass(slots=True)
 class PartBatch:
-    """A batch of the second engine: all parts of the samples in [start, stop), of which ``lost`` and ``left_out`` have
-    none."""
+    """A batch of the second engine: all items of the samples in [start, stop). Samples in ``lost`` and ``left_out``
+    have no items. Created by `PartsFeed`."""
 
     start: int
     stop: int
@@ -50,125 +50,128 @@ class PartBatch:
     samples: Samples
     batches: tuple[Batch, ...]
     first: int = 0
-    """Number of its first part, counted over the run."""
+    """Number of the first item, counted over the run."""
 
 
 class PartsFeed:
-    """The feed of the second engine. ``requests`` takes batches from the first one, in the thread that asks."""
+    """The feed of the second engine. Created by `PartsBatches`. The second engine's reading thread calls `requests`,
+    which takes batches from the first engine."""
 
-    def __init__(self, split_plans: SplitPlans, stretch: Stretch, front: Engine) -> None:
+    def __init__(self, split_plans: SplitPlans, run_range: RunRange, front: Engine) -> None:
         self._split_plans = split_plans
-        self._stretch = stretch
+        self._run_range = run_range
         self._front = front
-        self.at = stretch.first
-        """The position up to which there are pieces."""
+        self.at = run_range.first
+        """The position up to which pieces were cut."""
         self.lost: list[Lost] = []
-        """Samples from there on that were dropped. Of this and `at` the thread that asks for batches is the owner; the
-        caller's reads them when the run is over."""
+        """Samples from `at` on that were dropped. The thread that takes requests writes this and `at`; the caller's
+        thread reads them when the run is over."""
         self.left_out = NOTHING_LEFT_OUT
-        """Samples from there on that were left out on purpose; owned as `lost` is."""
+        """Samples from `at` on that were left out on purpose; written and read like `lost`."""
         self.states: Mapping[int, Any] = {split_plans.source: self}
         edges = undecided(split_plans.back)
-        env = first_part(split_plans, stretch.feed.states, stretch.feed.stored()) if edges else {}
+        env = first_part(split_plans, run_range.feed.states, run_range.feed.stored()) if edges else {}
         self.kinds = Decided.by(env, edges).kinds
-        self._under_way: deque[PartBatch] = deque()
-        """Pieces that were asked for, and whose batch has not been delivered. Appended to by the thread that asks,
-        taken from by the caller's."""
+        self._in_flight: deque[PartBatch] = deque()
+        """Pieces that were requested and whose batch is not delivered yet. The thread that takes requests appends, the
+        caller's thread removes."""
 
     # -- for the engine -------------------------------------------------------------------------------------------
 
     def requests(self) -> Iterator[Request]:
-        """The pieces, one after the other."""
+        """Yield a request for each piece, one after the other."""
         first = 0
         for iteration in self._front:
             for piece in self._pieces(iteration):
                 piece.first = first
                 first += len(piece.samples)
-                self._under_way.append(piece)
+                self._in_flight.append(piece)
                 yield Request(piece.first, len(piece.samples))
 
     def samples(self, request: Request) -> tuple[Samples, Mapping[int, Samples]]:
-        """The parts of a piece."""
-        piece = next(p for p in reversed(self._under_way) if p.first == request.start)
+        """Return the items of the piece of ``request``."""
+        piece = next(p for p in reversed(self._in_flight) if p.first == request.start)
         return piece.samples, {self._split_plans.source: piece.samples}
 
     def take(self, samples: Samples) -> tuple[Batch, ...]:
-        """The data of those samples of a piece that are left."""
-        piece = next(p for p in list(self._under_way) if _same(p.samples, samples))
+        """Return the data of the items ``samples``, which are those of a piece that were not dropped."""
+        piece = next(p for p in list(self._in_flight) if _same(p.samples, samples))
         if len(samples) == len(piece.samples):
             return piece.batches
-        where = np.searchsorted(piece.samples.slot, samples.slot)
-        return tuple(b.take(where, samples) for b in piece.batches)
+        indices = np.searchsorted(piece.samples.slot, samples.slot)
+        return tuple(b.take(indices, samples) for b in piece.batches)
 
     def close(self) -> None:
-        """Nothing is open: the first engine's data set belongs to others."""
+        """Do nothing: the data sets belong to the first engine's feed."""
 
     # -- for the job ----------------------------------------------------------------------------------------------
 
     def delivered(self) -> PartBatch:
-        """The piece whose batch has come out; they come in order."""
-        return self._under_way.popleft()
+        """Remove and return the piece whose batch was delivered; batches come in order."""
+        return self._in_flight.popleft()
 
     # -- pieces ---------------------------------------------------------------------------------------------------
 
     def _pieces(self, iteration: InFlightBatch) -> Iterator[PartBatch]:
-        """The parts of a batch's samples in pieces of about as many as the batch size, each with all parts of its
-        samples. Samples without parts belong to the piece before them, or to the next where there is none."""
+        """Yield the items of a batch's samples in pieces of about the batch size, each with all items of its samples.
+        Samples without items belong to the piece before them, or to the next one if there is none."""
         outputs = iteration.outputs(self._split_plans.front)
         data = outputs[self._split_plans.data]
-        owner, part = self._chosen(iteration, data, outputs)
+        owner, part = self._selected(iteration, data, outputs)
         counts = np.bincount(owner, minlength=len(data)).astype(np.int64)
         lost = [*self.lost, *_lost(iteration)]
         left_out = LeftOutRows.joined([self.left_out, rows_left_out(self._split_plans.front, iteration)])
-        places, ends = self._stretch.feed.places(data.samples.position), np.cumsum(counts)
-        there = np.flatnonzero(counts)
+        places, ends = self._run_range.feed.places(data.samples.position), np.cumsum(counts)
+        with_items = np.flatnonzero(counts)
         a = 0
-        while a < len(there):
-            low = int(ends[there[a]] - counts[there[a]])
-            b = max(a + 1, int(np.searchsorted(ends[there], low + self._stretch.batch_size, "right")))
-            high = int(ends[there[b - 1]])
-            stop = iteration.request.start + iteration.request.n if b == len(there) else int(places[there[b]])
-            mine = [x for x in lost if self._place(x) < stop]
+        while a < len(with_items):
+            low = int(ends[with_items[a]] - counts[with_items[a]])
+            b = max(a + 1, int(np.searchsorted(ends[with_items], low + self._run_range.batch_size, "right")))
+            high = int(ends[with_items[b - 1]])
+            stop = iteration.request.start + iteration.request.n if b == len(with_items) else int(places[with_items[b]])
+            lost_here = [x for x in lost if self._place(x) < stop]
             lost = [x for x in lost if self._place(x) >= stop]
-            before = self._stretch.feed.places(left_out.positions) < stop
-            here, left_out = left_out.take(np.flatnonzero(before)), left_out.take(np.flatnonzero(~before))
-            yield self._piece(stop, mine, here, outputs, owner[low:high], part[low:high])
+            before = self._run_range.feed.places(left_out.positions) < stop
+            left_out_here, left_out = left_out.take(np.flatnonzero(before)), left_out.take(np.flatnonzero(~before))
+            yield self._piece(stop, lost_here, left_out_here, outputs, owner[low:high], part[low:high])
             a = b
         self.lost, self.left_out = lost, left_out
 
     def _place(self, lost: Lost) -> int:
-        return int(self._stretch.feed.places(np.array([lost.position]))[0])
+        return int(self._run_range.feed.places(np.array([lost.position]))[0])
 
     def _beside(self, outputs: Mapping[str, Batch]) -> list[Batch]:
-        """The further inputs of the split, for the samples of the first."""
+        """Return the further inputs of the split, for the samples of the first one."""
         slots = outputs[self._split_plans.data].samples.slot
-        found = [outputs[name] for name in self._split_plans.beside]
-        return [b.take(np.searchsorted(b.samples.slot, slots)) for b in found]
+        batches = [outputs[name] for name in self._split_plans.beside]
+        return [b.take(np.searchsorted(b.samples.slot, slots)) for b in batches]
 
-    def _chosen(self, iteration: InFlightBatch, data: Batch, outputs: Mapping[str, Batch]) -> tuple[I64, I32]:
-        """The parts that are wanted, in order: the place of each one's sample in ``data``, and its number there.
-        Samples that have none are dropped."""
-        if not len(data):  # all were dropped, and how many dimensions there would be is not known
+    def _selected(self, iteration: InFlightBatch, data: Batch, outputs: Mapping[str, Batch]) -> tuple[I64, I32]:
+        """Return the items to process, in order: the index in ``data`` of each one's sample (int64), and its number
+        within the sample (int32). Samples without items are dropped."""
+        if not len(data):  # all samples were dropped, and the rank is not known
             return np.zeros(0, np.int64), np.zeros(0, np.int32)
         counts = self._split_plans.split.counts(data)
         for i in np.flatnonzero(counts == 0).tolist():
             shape, size = " x ".join(map(str, data.shapes[i].tolist())), self._split_plans.split.size
-            self._drop(iteration, data, i, f"it has no part: it is {shape}" + f", a part has {size} items" * bool(size))
+            self._drop(
+                iteration, data, i, f"it has no part: its shape is {shape}" + f", a part has {size} items" * bool(size)
+            )
         for other in self._beside(outputs):
             theirs = other.shapes[:, 0]
             for i in np.flatnonzero((counts > 0) & (theirs != data.shapes[:, 0])).tolist():
                 self._drop(iteration, data, i, f"its inputs have {data.shapes[i, 0]} and {theirs[i]} items to split")
                 counts[i] = 0
         owner, part = np.repeat(np.arange(len(data)), counts), _counted(counts)
-        wanted = self._stretch.wanted
-        if wanted is None:
+        selected = self._run_range.selected
+        if selected is None:
             return owner, part
         positions = data.samples.position[owner].tolist()
-        chosen = np.array([bool(wanted & {(p, k), (p, -1)}) for p, k in zip(positions, part.tolist(), strict=True)],
-                          np.bool_)  # fmt: skip
-        for i in np.flatnonzero((counts > 0) & (np.bincount(owner[chosen], minlength=len(data)) == 0)).tolist():
-            self._drop(iteration, data, i, "the parts that were rejected are not there any more")
-        return owner[chosen], part[chosen]
+        pairs = zip(positions, part.tolist(), strict=True)
+        is_selected = np.array([bool(selected & {(p, k), (p, -1)}) for p, k in pairs], np.bool_)
+        for i in np.flatnonzero((counts > 0) & (np.bincount(owner[is_selected], minlength=len(data)) == 0)).tolist():
+            self._drop(iteration, data, i, "the parts that were rejected no longer exist")
+        return owner[is_selected], part[is_selected]
 
     def _drop(self, iteration: InFlightBatch, data: Batch, i: int, why: str) -> None:
         iteration.dropped.append(Dropped(int(data.samples.slot[i]), self._split_plans.name, "bad_shape", why))
@@ -176,34 +179,34 @@ class PartsFeed:
     def _piece(
         self, stop: int, lost: list[Lost], left_out: LeftOutRows, outputs: Mapping[str, Batch], owner: I64, part: I32
     ) -> PartBatch:
-        whole = outputs[self._split_plans.data].samples
+        before = outputs[self._split_plans.data].samples
         cut = [outputs[self._split_plans.data], *self._beside(outputs)]
         samples = Samples(
-            np.arange(len(owner), dtype=np.int32), whole.position[owner], whole.epoch[owner], whole.index[owner],
-            whole.origins, part,
+            np.arange(len(owner), dtype=np.int32), before.position[owner], before.epoch[owner], before.index[owner],
+            before.origins, part,
         )  # fmt: skip
         repeated = [outputs[name] for name in self._split_plans.repeated]
         batches = (
             *self._split_plans.split.parts(cut, owner, part, samples),
-            *(b.take(np.searchsorted(b.samples.slot, whole.slot[owner]), samples) for b in repeated),
+            *(b.take(np.searchsorted(b.samples.slot, before.slot[owner]), samples) for b in repeated),
         )
         start, self.at = self.at, stop
         return PartBatch(start, stop, lost, left_out, samples, batches)
 
 
 def _lost(iteration: InFlightBatch) -> list[Lost]:
-    """The samples that were dropped, or noted, by position."""
+    """Return the samples that were dropped, or only reported, by position."""
     everyone, dropped = iteration.all_samples, gone(iteration.dropped)
-    found = []
+    losses = []
     for d in rejected(iteration.dropped):
         if not (d.kept and d.slot in dropped):
             at = int(np.searchsorted(everyone.slot, d.slot))
-            found.append(Lost(d, int(everyone.position[at]), everyone.take(slice(at, at + 1))))
-    return sorted(found, key=lambda x: x.position)
+            losses.append(Lost(d, int(everyone.position[at]), everyone.take(slice(at, at + 1))))
+    return sorted(losses, key=lambda x: x.position)
 
 
 def _same(piece: Samples, some: Samples) -> bool:
-    """Whether ``some`` are samples of ``piece``."""
+    """Return whether ``some`` are samples of ``piece``."""
     assert piece.part is not None
     assert some.part is not None
     at = int(some.slot[0])
@@ -211,35 +214,35 @@ def _same(piece: Samples, some: Samples) -> bool:
 
 
 def _counted(counts: I64) -> npt.NDArray[np.int32]:
-    """0, 1, ... for each count."""
+    """Return the numbers 0, 1, ... below each count, concatenated (int32)."""
     ends = np.cumsum(counts)
     return (np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts, counts)).astype(np.int32)
 
 
 class PartsBatches(Batches):
-    """The batches of a job that splits its samples."""
+    """The finished batches of a job that splits its samples. Created and stopped by `JobRun`; used by one thread."""
 
-    def __init__(self, split_plans: SplitPlans, stretch: Stretch, options: Options) -> None:
+    def __init__(self, split_plans: SplitPlans, run_range: RunRange, options: Options) -> None:
         self.plan = split_plans.back
-        self.stretch = stretch
-        # Both engines are at work at once, each with half of the memory.
+        self.run_range = run_range
+        # Both engines run at the same time, each with half of the memory.
         options = replace(options, memory=replace(options.memory, host=max(1, options.memory.host_bytes() // 2)))
         self.front = Engine(
-            split_plans.front, stretch.feed, stretch.feed.requests(stretch.batch_size, stretch.first),
+            split_plans.front, run_range.feed, run_range.feed.requests(run_range.batch_size, run_range.first),
             replace(options, whole_batches=False, lanes=1), Stats(),
         )  # fmt: skip
-        self.parts = PartsFeed(split_plans, stretch, self.front)
+        self.parts = PartsFeed(split_plans, run_range, self.front)
         self.engine = Engine(
             split_plans.back, self.parts, self.parts.requests(), replace(options, whole_batches=True),
-            Stats(trace=stretch.trace),
+            Stats(trace=run_range.trace),
         )  # fmt: skip
 
     def warm_up(self, sink: Callable[[Mapping[str, Batch]], object]) -> float:
-        """Compile what comes before the split."""
-        return self._warmed(self.front, lambda _: None)
+        """Compile what the first engine needs, and return the seconds that it took."""
+        return self._warm_up(self.front, lambda _: None)
 
     def stop(self) -> None:
-        self.front.stop()  # first: the other one's reading thread may wait for it
+        self.front.stop()  # stopped first: the other engine's reading thread may wait for it
         self.engine.stop()
 
     def __iter__(self) -> Iterator[Finished]:
@@ -249,12 +252,14 @@ class PartsBatches(Batches):
             rows = [*map(_row, piece.lost), *rows_of(it.dropped, it.position_of, it.origin_of, part_of=it.part_of)]
             omitted = LeftOutRows.joined([piece.left_out, rows_left_out(self.plan, it)])
             yield Finished(piece.start, piece.stop, it.samples, it.outputs(self.plan), rows, it.number, omitted)
-        if self.parts.at < self.stretch.stop:
+        if self.parts.at < self.run_range.stop:
             rows = [_row(x) for x in self.parts.lost]
-            yield Finished(self.parts.at, self.stretch.stop, Samples.numbered(0), {}, rows, number, self.parts.left_out)
+            yield Finished(
+                self.parts.at, self.run_range.stop, Samples.numbered(0), {}, rows, number, self.parts.left_out
+            )
 
     def report(self, seconds: float, counts: Mapping[str, int], sink_seconds: float) -> dict[str, Any]:
-        """One report of both engines; stages are numbered on."""
+        """Return one report of both engines; the second engine's stages are numbered after the first one's."""
         first = build_report(self.front, seconds, counts)
         then = build_report(self.engine, seconds, counts, sink_seconds=sink_seconds)
         offset = len(self.front.plan.steps)
@@ -268,7 +273,7 @@ class PartsBatches(Batches):
             then[key] = [*before, *(moved(r, place) for r in then[key])]
         for key in ("rejected", "left_out", "decoders", "fallbacks", "uploads"):
             then[key] = dict(sorted((Counter(first[key]) + Counter(then[key])).items()))
-        for name, times in first["decoder_times"].items():  # a decoder may work in both
+        for name, times in first["decoder_times"].items():  # a decoder may run in both engines
             added = then["decoder_times"].get(name, {})
             then["decoder_times"][name] = {k: round(t + added.get(k, 0.0), 6) for k, t in times.items()}
         then["fused"] = [*first["fused"], *then["fused"]]

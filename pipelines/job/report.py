@@ -1,4 +1,8 @@
-"""Report: what a run did, for every operator, stage and queue, and what held it back. The schema is versioned."""
+"""Build the report of a run: what every operator, stage and queue did, and what limited the speed. The schema is
+versioned.
+
+Called by jobs and benchmarks.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +23,18 @@ from ..graph.conditionals import Merge, Split
 
 SCHEMA_VERSION = 1
 _BUSY = 0.5
-"""Share of the time from which something can be said to hold the run back."""
-_FEW = 8
-"""Batches from which stages overlap for most of a run."""
+"""Share of the time that a resource must be busy to count as the bottleneck."""
+_MIN_BATCHES = 8
+"""Number of batches from which stages overlap for most of a run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How busy one resource was."""
+    """How busy one resource was, with a sentence and advice for the user."""
 
     name: str
     share: float
-    """Of the run's time, 0..1 (and above where work overlaps)."""
+    """Share of the run's time, 0 to 1 (above 1 if work overlaps)."""
     sentence: str
     advice: str
 
@@ -38,7 +42,8 @@ class Load:
 def build_report(
     engine: Engine, seconds: float, samples: Mapping[str, int], *, sink_seconds: float = 0.0, sink: str = "write"
 ) -> dict[str, Any]:
-    """The report of a finished (or stopped) run as plain data. ``seconds`` is wall time from start to end."""
+    """Return the report of a finished (or stopped) run as plain data. ``seconds`` is the wall time from start to end;
+    ``sink`` names the consumer of batches."""
     stats, plan = engine.stats, engine.plan
     stage_of = {n.name: i for i, s in enumerate(plan.steps) for n in s.nodes}
     operators = []
@@ -69,7 +74,7 @@ def build_report(
         )
     loads = loads_of(engine, operators, seconds, sink_seconds, sink, step_seconds(engine))
     waited = engine.budgets["host"].waited / max(seconds, 1e-9)
-    top = bottleneck(loads, _box(engine, 0)[1].passed, waited)
+    slowest = bottleneck(loads, _channels(engine, 0)[1].passed, waited)
     return {
         "schema_version": SCHEMA_VERSION,
         "device": plan.target.device,
@@ -125,27 +130,32 @@ def build_report(
         "uploads": dict(sorted(stats.uploads.items())),
         "fused": list(plan.fused),
         "loads": {x.name: round(x.share, 4) for x in loads},
-        "bottleneck": {"what": top.name, "share": round(top.share, 4), "sentence": top.sentence, "advice": top.advice},
+        "bottleneck": {
+            "what": slowest.name,
+            "share": round(slowest.share, 4),
+            "sentence": slowest.sentence,
+            "advice": slowest.advice,
+        },
         "memory": _memory(engine),
     }
 
 
 def bottleneck(loads: Sequence[Load], batches: int, memory: float = 0.0) -> Load:
-    """The bottleneck of the run: the busiest resource, unless nothing was busy for half of the time. ``memory``: the
-    share of the time in which batches waited for room in the budget of host memory."""
-    top = max(loads, key=lambda x: x.share)
-    if top.share >= _BUSY:
-        return top
-    idle = f"No stage was busy more than half the time; the busiest was {top.name} ({_percent(top.share)})"
-    if batches < _FEW:
+    """Return the bottleneck of the run: the busiest resource, unless nothing was busy for half of the time. ``memory``:
+    the share of the time in which batches waited for memory in the host's budget."""
+    slowest = max(loads, key=lambda x: x.share)
+    if slowest.share >= _BUSY:
+        return slowest
+    idle = f"No stage was busy more than half the time; the busiest was {slowest.name} ({_percent(slowest.share)})"
+    if batches < _MIN_BATCHES:
         count = "1 batch is" if batches == 1 else f"{batches} batches are"
-        return Load(top.name, top.share, f"{idle}. {count} too few for the stages to work at the same time.",
+        return Load(slowest.name, slowest.share, f"{idle}. {count} too few for the stages to work at the same time.",
                     "Too short to tell: run more samples or lower batch_size.")  # fmt: skip
     if memory >= _BUSY:
         return Load("memory", memory, f"Bottleneck: host memory; batches waited for it {_percent(memory)} of the time.",
                     "A larger pipeline.memory.host, or a smaller batch_size.")  # fmt: skip
-    return Load(top.name, top.share, f"{idle}: the stages wait for each other, or for other programs on this machine.",
-                "A larger prefetch_queue_depth.")  # fmt: skip
+    sentence = f"{idle}: the stages wait for each other, or for other programs on this machine."
+    return Load(slowest.name, slowest.share, sentence, "A larger prefetch_queue_depth.")
 
 
 def _stage_id(engine: Engine, i: int) -> str:
@@ -153,24 +163,24 @@ def _stage_id(engine: Engine, i: int) -> str:
 
 
 def _busy(engine: Engine, i: int) -> float:
-    """Seconds in which step ``i`` was busy; where several batches are read at once, with as many as may be."""
+    """Return the seconds in which step ``i`` was busy, divided by the number of batches that it reads at once."""
     busy = engine.stats.stages.get(_stage_id(engine, i), 0.0)
     return busy / engine.host_executor.concurrent_reads if i == 0 and engine.plan.steps[i].kind == "whole" else busy
 
 
-def _box(engine: Engine, i: int) -> tuple[Channel[Any] | None, Channel[Any]]:
-    """The channels before and after step ``i``; of an engine that could not begin, one that nothing went through."""
+def _channels(engine: Engine, i: int) -> tuple[Channel[Any] | None, Channel[Any]]:
+    """Return the channels before and after step ``i``; of an engine that could not start, an unused one."""
     return engine.boxes.get(_stage_id(engine, i), (None, engine.delivery))
 
 
 def _waits(engine: Engine, i: int) -> dict[str, float]:
-    """How long step ``i`` waited for batches, and for room after it."""
+    """Return how long step ``i`` waited for batches, and for room in the next queue."""
     name = _stage_id(engine, i)
-    before, after = _box(engine, i)
+    before, after = _channels(engine, i)
     waited, blocked = before.waited_empty if before is not None else 0.0, after.waited_full
     if engine.plan.steps[i].kind == "chunk":
-        # A batch has its place in the queue before the workers are done with it. While they work the queue may be full
-        # and holds nobody up but the thread that reads; without work they wait for room, else for batches.
+        # A batch is in the queue before the workers have finished it. While they work, a full queue delays only the
+        # reading thread; while they have no work, they wait for room in the queue, or else for batches.
         idle = engine.stats.idled.get(name, 0.0)
         blocked = min(blocked, idle)
         waited = idle - blocked
@@ -178,7 +188,7 @@ def _waits(engine: Engine, i: int) -> dict[str, float]:
 
 
 def _worked(engine: Engine, i: int) -> dict[str, float]:
-    """The times of worker threads in step ``i``, if they work on it."""
+    """Return the times of worker threads in step ``i``, if they work on it."""
     work = engine.stats.worked.get(_stage_id(engine, i))
     if work is None:
         return {}
@@ -190,12 +200,13 @@ def _worked(engine: Engine, i: int) -> dict[str, float]:
 
 
 def step_seconds(engine: Engine) -> list[float]:
-    """The busy seconds of every step's own thread."""
+    """Return the busy seconds of every step's own thread."""
     return [_busy(engine, i) for i in range(len(engine.plan.steps))]
 
 
 def operator_seconds(engine: Engine) -> list[dict[str, Any]]:
-    """The seconds of every operator so far, as `loads_of` takes them. Cheap; threads may go on."""
+    """Return the seconds of every operator so far, as `loads_of` takes them. Cheap, and the threads may run
+    meanwhile."""
     rows = []
     for i, step in enumerate(engine.plan.steps):
         for node in step.nodes:
@@ -208,7 +219,7 @@ def operator_seconds(engine: Engine) -> list[dict[str, Any]]:
 
 
 def overlap(engine: Engine) -> int:
-    """Lanes whose events overlap each other on the devices."""
+    """Return the number of lanes whose events overlap each other on the devices."""
     return max(1, engine.options.lanes - 1) * len(engine.plan.target.indices)
 
 
@@ -216,7 +227,7 @@ def loads_of(
     engine: Engine, operators: Sequence[Mapping[str, Any]], seconds: float, sink_seconds: float, sink: str,
     steps: Sequence[float],
 ) -> list[Load]:  # fmt: skip
-    """How busy readers, workers, devices and the sink were, by the seconds of operators and of ``steps``."""
+    """Return how busy readers, workers, devices and the sink were, from the seconds of operators and of ``steps``."""
     seconds = max(seconds, 1e-9)
     threads = engine.options.num_threads
     loads = []
@@ -276,18 +287,18 @@ def loads_of(
     return loads
 
 
-_COMPUTING = 0.7
-"""Share of workers' time on processors from which more cores would help them."""
+_CPU_BOUND = 0.7
+"""Share of the workers' time on processors from which more cores would help."""
 
 
 def _workers(stats: Stats, operators: Sequence[Mapping[str, Any]], threads: int, cores: int, seconds: float) -> Load:
-    """How busy worker threads were, and what they waited for in that time if they were not on processors."""
+    """Return how busy worker threads were, and what they waited for if they were not on processors."""
     share = sum(o["cpu_seconds"] for o in operators) / (threads * seconds)
     work = _total(stats)
     computing, no_core = work.processor / work.passed, work.no_core / work.passed
     used = f"{share * threads * min(computing, 1):.1f} of {cores} core{'s' * (cores > 1)} used"
     busy = f"{threads} thread{'s' * (threads > 1)}, {_percent(share)} busy, {used}"
-    if computing >= _COMPUTING:
+    if computing >= _CPU_BOUND:
         more = f"More threads (--set pipeline.num_threads={cores})" if threads < cores else "A machine with more cores"
         sentence = f"Bottleneck: CPU workers ({busy}, mostly in {_worst(operators, 'cpu_seconds')})."
         return Load("cpu", share, sentence, f"{more}, or a GPU (device: gpu).")
@@ -301,7 +312,7 @@ def _workers(stats: Stats, operators: Sequence[Mapping[str, Any]], threads: int,
 
 
 def _total(stats: Stats) -> Work:
-    """The times of all workers; those of a run without chunks are all work."""
+    """Return the times of all workers; a run without chunks counts as computing all the time."""
     works = list(stats.worked.values()) or [Work(1.0, 1.0)]
     return Work(max(1e-9, sum(w.passed for w in works)), sum(w.processor for w in works), sum(w.no_core for w in works))
 
@@ -313,14 +324,17 @@ def _worst(operators: Sequence[Mapping[str, Any]], key: str) -> str:
 
 
 def _percent(share: float) -> str:
-    return f"{min(share, 1):.0%}"  # what was busy before the clock started counts, too
+    return f"{min(share, 1):.0%}"  # work before the clock started also counts
 
 
 def _memory(engine: Engine) -> dict[str, float]:
-    """``*_peak_bytes``: what batches and work held at most, by the accounts; ``peak_host_bytes``: the process;
-    ``gpu_pool_bytes``: the peak of our pool; outputs and results in between (``gpu_arrays_bytes``), workspaces of
-    kernels and files when most of it was in use; ``remembered_*``: facts about the records of a data set that is read
-    again and again."""
+    """Return the memory section of the report.
+
+    ``*_peak_bytes``: maximum reserved by batches and tasks, per budget; ``peak_host_bytes``: maximum of the process;
+    ``gpu_pool_bytes``: maximum of the built-in pool; when most of it was in use, outputs and intermediate results
+    (``gpu_arrays_bytes``), workspaces of kernels and files; ``remembered_*``: facts that are kept about the records of
+    a data set that is read repeatedly.
+    """
     memory: dict[str, float] = {"peak_host_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
     for name, budget in engine.budgets.items():
         memory[f"{name}_budget_bytes"] = budget.limit

@@ -1,4 +1,5 @@
-"""Retry: what a finished job rejected is tried again, say after the files were repaired, and added to its output."""
+"""Process the rejected samples of a finished job again, for example after files were repaired, and add them to its
+output. Called by `dali-run retry-failed`."""
 
 from __future__ import annotations
 
@@ -32,8 +33,8 @@ from .schema import decided_in
 def retry_feed(
     out: Path, sources: Sources, pending: PendingRetry, decided: Decided | None = None
 ) -> LineupFeed:  # fmt: skip
-    """The rejected samples only, in their order; ``decided`` is what the job's first sample decided. Raises JobError
-    if the inputs are not those of the job, or come in another order."""
+    """Return the feed of the rejected samples only, in their order; ``decided`` are the facts that the job's first
+    sample decided. Raises JobError if the inputs are not those of the job, or have another order."""
     lineup = lineup_of(out, sources)
     for row in pending.rows:
         now = lineup.key(row.position)
@@ -54,48 +55,50 @@ def retry_failed(
     *,
     progress: Callable[[Progress], None] = lambda _: None,
 ) -> JobResult:
-    """Try the rejects of the finished output ``out`` again, with the spec that this user ran to make it, or ``spec``.
+    """Process the rejects of the finished output ``out`` again, with the spec that this user ran to create it, or with
+    ``spec``.
 
-    The output itself is not asked: a spec is code to be trusted, and whoever made the output may have written anything
-    into it. Raises SpecError, DeviceError and JobError for what stops it before it begins.
+    The spec that the output names is not used: a spec is code that must be trusted, and whoever created the output may
+    have written anything into it. Raises SpecError, DeviceError and JobError for errors before the retry begins.
     """
     with state_of(out) as root, tempfile.TemporaryDirectory(prefix="dali-run-") as folder:
         pending = next_retry(root)
         if not pending.rows:
             return JobResult(CLEAN, f"{out} has no rejects; nothing to do", {}, out)
-        command, told = recall(out), _told(root)
-        if isinstance(told.get("spec"), dict) and not is_conversion(told["spec"]):
-            raise JobError(f"{out}: somebody has changed its report, which holds a spec that is no conversion")
+        command, claimed = recall(out), _claimed_command(root)
+        if isinstance(claimed.get("spec"), dict) and not is_conversion(claimed["spec"]):
+            raise JobError(f"{out}: its report was changed: it holds a spec that is not a conversion")
         if command is None:
             if spec is None:
-                raise JobError(_which_spec(out, told))
+                raise JobError(_which_spec(out, claimed))
             command = {"spec": str(spec.absolute()), "overrides": {}, "device": None}
         path = spec or _spec_of(command, Path(folder))
         if not path.exists():
-            raise JobError(f"the spec of {out} is not at {path} any more; name it with --spec")
-        known = command["overrides"] if isinstance(command["spec"], str) else {}
-        prepared = prepare(path, {**known, **(overrides or {})}, device=command["device"])
+            raise JobError(f"the spec of {out} is no longer at {path}; name it with --spec")
+        earlier = command["overrides"] if isinstance(command["spec"], str) else {}
+        prepared = prepare(path, {**earlier, **(overrides or {})}, device=command["device"])
         config = write_config(prepared)
         if not _same_place(config, out):
             raise JobError(f"{path} writes to {config.where}, not to {out}; name the spec of this output with --spec")
         with Sources(prepared.plan, prepared.spec.pipeline.batch_size) as sources:
             who = identity(prepared, sources)
             check_same_job(root, who, config.identity())
-            schema = sidecar.read_json(root / "manifest.json").get("schema", {})  # as the first run decided
+            schema = sidecar.read_json(root / "manifest.json").get("schema", {})  # the decisions of the first run
             feed = retry_feed(root, sources, pending, decided_in(schema, prepared.plan))
             output = Output.open(config, who, total=len(feed.positions), reject_limit=RejectLimit(),
                                  addition=pending.retry, schema=schema)  # fmt: skip
             with output:
-                wanted = frozenset((r.position, r.part) for r in pending.rows)
-                return JobRun(prepared, feed, output, config, None, progress, command, wanted=wanted).run()
+                selected = frozenset((r.position, r.part) for r in pending.rows)
+                return JobRun(prepared, feed, output, config, None, progress, command, selected=selected).run()
 
 
 def _spec_of(command: Mapping[str, Any], folder: Path) -> Path:
-    """The spec's file; of a conversion the spec itself is known, which becomes a file in ``folder``."""
+    """Return the path of the spec. The spec of a conversion is part of the command; it is written to a file in
+    ``folder``."""
     if isinstance(command["spec"], str):
         return Path(command["spec"])
     if not is_conversion(command["spec"]):
-        raise JobError("what is known of this job is no conversion; name the spec of this output with --spec")
+        raise JobError("the command of this job is not a conversion; name the spec of this output with --spec")
     path = folder / "convert.json"
     path.write_text(json.dumps(command["spec"]))
     return path
@@ -105,19 +108,19 @@ def _same_place(config: WriteConfig, out: Path | str) -> bool:
     return config.url == str(out).rstrip("/") if config.url else config.path.resolve() == Path(out).resolve()
 
 
-def _told(out: Path) -> Mapping[str, Any]:
-    """How the job was started, by what its report claims."""
+def _claimed_command(out: Path) -> Mapping[str, Any]:
+    """Return the command of the job, as its report claims."""
     for files in output_files_of(out)[:1]:
         with contextlib.suppress(OSError, ValueError, JobError):
-            told = sidecar.read_json(files.report, sidecar.REPORT).get("command")
-            return told if isinstance(told, dict) else {}
+            command = sidecar.read_json(files.report, sidecar.REPORT).get("command")
+            return command if isinstance(command, dict) else {}
     return {}
 
 
-def _which_spec(out: Path | str, told: Mapping[str, Any]) -> str:
-    """Advice where this user has not run the job here."""
+def _which_spec(out: Path | str, claimed: Mapping[str, Any]) -> str:
+    """Return the advice for a job that this user has not run on this machine."""
     begin = f"{out}: you have not run this job on this machine, and what its report says is not trusted; "
-    spec, overrides = told.get("spec"), told.get("overrides")
+    spec, overrides = claimed.get("spec"), claimed.get("overrides")
     if isinstance(spec, dict):
         return begin + "it is a conversion: save what `dali-run convert ... --show` prints, and name it with --spec"
     if not isinstance(spec, str):

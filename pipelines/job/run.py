@@ -1,4 +1,7 @@
-"""Job: a spec with a ``write:`` section from start to end - read, run, write, report - and how it went."""
+"""Run a job, a spec with a ``write:`` section, from start to end: read, compute, write, report.
+
+Called by the command line, `fleet` and `pipelines.fleet.api`.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,7 @@ from ..spec.shipped import known_spec
 from ..tools.machine import facts
 from ..wording import count
 from .additions import OutputGrowth, find_growth
-from .batches import Batches, Finished, Stretch
+from .batches import Batches, Finished, RunRange
 from .known_jobs import remember
 from .live import Counts, Live, Recorder
 from .look import Look
@@ -65,59 +68,60 @@ CLEAN, FAILED, BAD_SPEC, REJECTS, INTERRUPTED = 0, 1, 2, 3, 130
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a job is."""
+    """The progress of a job, passed to the caller's callback after every batch."""
 
     done: int
-    """Positions finished in this run."""
+    """Number of positions finished in this run."""
     total: int
-    """Positions to do in this run."""
+    """Number of positions to process in this run."""
     rejected: int
-    """Samples rejected in this run."""
+    """Number of samples rejected in this run."""
     started: float
     """`time.perf_counter` at the first batch."""
     status: Callable[[], Mapping[str, Any]] = dict
-    """All that is known of the job now, as `dali-run top` shows it; nothing where others run it."""
+    """Function that returns the current state of the job, as `dali-run top` shows it; empty if other processes run
+    it."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """How a job ended."""
+    """How a job ended. Returned by `run_job`."""
 
     exit_code: int
     message: str
-    """One sentence: what was done, or what ended it."""
+    """One sentence: what was done, or what ended the job."""
     report: Mapping[str, Any]
     path: Path | str
-    """Where the output is; text for a URL."""
+    """Path of the output; a text if it is a URL."""
     final: bool = False
-    """Another try ends in the same way: a sample failed in a job whose policy is ``fail``."""
+    """Whether another try would end in the same way: a sample failed in a job whose policy is ``fail``."""
     ran: bool = True
-    """Something was done; else the report is that of the run that finished the job."""
+    """Whether this run did something; if not, the report is that of the run that finished the job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A spec that was read, checked and compiled; no data was touched."""
+    """A spec that was read, checked and compiled; no data were touched. Created by `prepare`."""
 
     built: BuiltSpec
     plan: Plan
-    """All of it, or what comes before samples are split."""
+    """The plan of the job, or of its part before samples are split."""
     split_plans: SplitPlans | None = None
-    """Where samples are split: both plans."""
+    """Both plans, if samples are split; otherwise None."""
 
     @property
     def whole(self) -> Graph:
-        """The graph, with what is known of its outputs."""
+        """The whole graph, with the specs of its outputs."""
         return self.plan.graph if self.split_plans is None else self.split_plans.whole
 
     @property
     def target(self) -> Target:
-        """Where it runs."""
+        """The device on which the job runs."""
         return (self.plan if self.split_plans is None else self.split_plans.back).target
 
     @property
     def spec(self) -> Spec:
-        """The contents of the file."""
+        """The contents of the spec file."""
         return self.built.spec
 
 
@@ -129,10 +133,10 @@ def prepare(
     part: tuple[int, int] | None = None,
     ahead: bool = False,
 ) -> Prepared:
-    """Read and compile a spec; ``part`` (i, n) is one of n jobs that write one data set. ``ahead``: it will run in this
-    process, so its GPU may start meanwhile.
+    """Read and compile a spec. ``part`` (i, n): one of n jobs that write one data set. ``ahead``: the job will run in
+    this process, so its GPU may be started meanwhile.
 
-    Raises SpecError, DeviceError.
+    Raises SpecError and DeviceError.
     """
     built = load_spec(path, overrides)
     settings = built.spec.pipeline
@@ -146,10 +150,10 @@ def prepare(
 
 
 def check_parts(graph: Graph, part: tuple[int, int]) -> None:
-    """Raises SpecError for an impossible part, and where readers have shards of their own.
+    """Raise SpecError for an impossible part, and if readers have shards of their own.
 
-    Parts are ranges of the whole job's order, cut where shards of the output begin: so any number of parts writes the
-    same files. The readers know nothing of it.
+    Parts are ranges of the order of the whole job, cut at the borders of output shards: so any number of parts writes
+    the same files. Readers do not know of parts.
     """
     index, count = part
     if not 0 <= index < count:
@@ -176,14 +180,18 @@ def run_job(
     prepared: Prepared | None = None,
     look: Look | None = None,
 ) -> JobResult:
-    """Run the job of a spec, or continue it. Raises SpecError for a wrong spec, DeviceError and JobError for what stops
-    a job before its output is open; what ends it later is in the result, with a report of what was done till then.
-    ``append`` adds inputs that came since to what is there. ``note`` gets, line by line, what in the spec has no
-    effect. ``made_of`` is the spec itself, where its file will be gone; ``amend`` completes the report. ``prepared`` is
-    the spec as `prepare` gives it for these arguments, where the caller has it. ``look`` keeps a few samples, to be
-    shown."""
+    """Run the job of a spec, or continue it.
+
+    ``append`` adds inputs that are new to the existing output. ``note`` is called with each line about a part of the
+    spec that has no effect. ``made_of`` is the spec itself, if its file will not exist later; ``amend`` completes the
+    report. ``prepared`` is the result of `prepare` for these arguments, if the caller has it. ``look`` keeps a few
+    samples, to be shown.
+
+    Raises SpecError for a wrong spec, and DeviceError and JobError for errors before the output is open. Later errors
+    are in the result, with a report of what was done until then.
+    """
     if append and (fresh or limit is not None):
-        raise SpecError(f"--append adds to what is there: leave out {'--fresh' if fresh else '--limit'}")
+        raise SpecError(f"--append adds to the existing output: leave out {'--fresh' if fresh else '--limit'}")
     prepared = prepared or prepare(path, overrides, device=device, part=part, ahead=True)
     if prepared.target.device == "gpu":
         start_ahead(prepared.target.indices)
@@ -200,7 +208,7 @@ def run_job(
             with state_of(config.where) as root:
                 grown = find_growth(root, sources, who, config.identity(), append=append, part=part)
                 if grown is not None and not grown.todo:
-                    Lock(OutputFiles(root).lock).release()  # what a run left that was killed when all was done
+                    Lock(OutputFiles(root).lock).release()  # the lock of a run that was killed after all was done
                     manifest = sidecar.read_json(root / "manifest.json")
                     return _already_done(manifest["samples"], manifest["rejects"], root, config)
             if grown is not None:
@@ -236,7 +244,7 @@ def _run_grown(
     trace: str | Path | None, progress: Callable[[Progress], None], command: Mapping[str, Any],
     amend: Callable[[dict[str, Any]], dict[str, Any]], look: Look | None,
 ) -> JobResult:  # fmt: skip
-    """Run what is left, addition by addition."""
+    """Run the remaining work, one addition after the other."""
     for todo in grown.todo:
         feed = LineupFeed(grown.lineup, grown.lineup.positions(todo.number))
         output = Output.open(
@@ -257,9 +265,9 @@ def _run_grown(
 
 
 def write_config(prepared: Prepared, part: tuple[int, int] | None = None) -> WriteConfig:
-    """The ``write:`` section for the writers (of a part of the job).
+    """Return the ``write:`` section for the writers (of a part of the job).
 
-    Raises SpecError where there is none, or its writer refuses it.
+    Raises SpecError if the spec has none, or if the writer rejects it.
     """
     spec, fields = prepared.spec, prepared.built.fields
     if spec.write is None or fields is None or prepared.built.writer is None:
@@ -287,7 +295,8 @@ def write_config(prepared: Prepared, part: tuple[int, int] | None = None) -> Wri
 
 
 def identity(prepared: Prepared, sources: Sources) -> dict[str, Any]:
-    """Everything besides the ``write:`` section that decides the output's bytes, compared before a job is resumed."""
+    """Return everything except the ``write:`` section that decides the output's bytes; it is compared before a job is
+    resumed."""
     settings = prepared.spec.pipeline
     names = [node.op.name for node in prepared.built.graph.nodes]  # before nodes are joined
     libraries = ["simplejpeg", "pillow"]
@@ -306,7 +315,7 @@ def identity(prepared: Prepared, sources: Sources) -> dict[str, Any]:
 
 
 def _locations(op: Operator) -> Collection[str]:
-    """Arguments that say where inputs lie: the inputs are compared themselves."""
+    """Return the arguments that locate inputs: they are left out, because the inputs themselves are compared."""
     return op.locations if isinstance(op, Reader) else ()
 
 
@@ -323,22 +332,22 @@ def _already_done(written: int, rejected: int, root: Path, config: WriteConfig) 
         report = sidecar.read_json(root / "report.json", sidecar.REPORT)
     code = REJECTS if rejected else CLEAN
     return JobResult(code, f"{config.where} is complete already ({count(written, 'sample')}); nothing to do. "
-                     "--fresh starts anew", report, config.url or config.path, ran=False)  # fmt: skip
+                     "--fresh starts again", report, config.url or config.path, ran=False)  # fmt: skip
 
 
 class JobRun:
-    """One run of a job whose output is open."""
+    """One run of a job whose output is open. Created by `run_job`, `OpenJob` and `retry_failed`; used by one thread."""
 
     def __init__(
         self, prepared: Prepared, feed: JobFeed, output: Output, config: WriteConfig,
         trace: str | Path | None, progress: Callable[[Progress], None], command: Mapping[str, Any],
         amend: Callable[[dict[str, Any]], dict[str, Any]] = lambda report: report, *, warm: bool = False,
-        wanted: frozenset[tuple[int, int]] | None = None, look: Look | None = None,
+        selected: frozenset[tuple[int, int]] | None = None, look: Look | None = None,
         uploads: RegistrationCache | None = None, resources: SharedResources | None = None,
     ) -> None:  # fmt: skip
-        """``command`` says how the job was started, for its report, which ``amend`` completes. ``warm``: this process
-        ran a part of the job before, so everything is compiled. ``wanted``: see `Stretch`. ``look`` keeps a few
-        samples. ``uploads`` and ``beside``: see `Options`."""
+        """``command``: how the job was started, for its report, which ``amend`` completes. ``warm``: this process ran a
+        part of the job before, so everything is compiled. ``selected``: see `RunRange`. ``look`` keeps a few samples.
+        ``uploads`` and ``resources``: see `Options`."""
         compile_ahead(clients_of(prepared.plan, config.writer))
         self.started = datetime.now(UTC)
         self.amend = amend
@@ -365,8 +374,8 @@ class JobRun:
         })  # fmt: skip
         progress(Progress(0, self.total, 0, time.perf_counter(), self.live.of))
         settings = prepared.spec.pipeline
-        stretch = Stretch(
-            feed, self.first, settings.batch_size, prepared.spec.depends_on_batches, trace is not None, wanted
+        run_range = RunRange(
+            feed, self.first, settings.batch_size, prepared.spec.depends_on_batches, trace is not None, selected
         )
         options = options_of(prepared.spec, prepared.target)
         options = replace(options, uploads=uploads or RegistrationCache(repeatedly=False), resources=resources)
@@ -374,24 +383,25 @@ class JobRun:
             options = replace(options, lanes=lanes_for(options.gpu_queue, late=True))
         self.batches: Batches
         if prepared.split_plans is None:
-            self.batches = Batches(prepared.plan, stretch, options)
+            self.batches = Batches(prepared.plan, run_range, options)
         else:
-            self.batches = PartsBatches(prepared.split_plans, stretch, options)
+            self.batches = PartsBatches(prepared.split_plans, run_range, options)
         try:
             self.warm_up = 0.0 if warm else self.batches.warm_up(lambda given: rehearse(config, given))
-        except BaseException as e:  # Ctrl-C: decoders' processes may run already
+        except BaseException as e:  # also after Ctrl-C, because decoder processes may run already
             self.batches.stop()
-            ours = as_user_error(e)
-            self.live.end("interrupted" if isinstance(e, KeyboardInterrupt) else "failed", str(ours))
-            if ours is e:
+            user_error = as_user_error(e)
+            self.live.end("interrupted" if isinstance(e, KeyboardInterrupt) else "failed", str(user_error))
+            if user_error is e:
                 raise
-            raise ours from e
+            raise user_error from e
         self.began = time.perf_counter()
         self.recorder = Recorder(
             self.batches.engine, lambda: Counts(self.read, self.rejected, self.left_out, self.writing)
         )
 
     def run(self) -> JobResult:
+        """Run the job to its end, and return its result. Only unexpected exceptions propagate."""
         self.live.start(self.recorder)
         try:
             return self._run()
@@ -409,7 +419,7 @@ class JobRun:
                     self._write(batch)
                     self.progress(Progress(self.read, self.total, self.rejected, self.began, self.live.of))
             report = self._report()
-            self.output.finish(report)  # the last shard: a full disk or a spent budget may show here
+            self.output.finish(report)  # writes the last shard: a full disk, or too many rejects, may end the job here
         except KeyboardInterrupt:
             return self._ended(INTERRUPTED, f"interrupted after {self.read} of {self.total} samples; run the same "
                                "command again: it continues")  # fmt: skip
@@ -426,9 +436,9 @@ class JobRun:
         return self._result(code, text, report)
 
     def _write(self, batch: Finished) -> None:
-        if self.look is not None:  # before they may be too many
+        if self.look is not None:  # before too many rejects may end the job
             places = self.feed.places(np.array([r.position for r in batch.rejects], np.int64))
-            self.look.refused(list(zip(places.tolist(), batch.rejects, strict=True)))
+            self.look.add_rejects(list(zip(places.tolist(), batch.rejects, strict=True)))
         began, compiling = time.perf_counter(), times.in_this_thread()
         self.output.add(
             batch.start,
@@ -445,7 +455,7 @@ class JobRun:
         self.rejected += len(batch.rejects)
         self.left_out += len(batch.left_out)
         if self.look is not None:
-            self.look.written(self.feed.places(batch.samples.position).tolist(), batch.samples, batch.outputs)
+            self.look.add_written(self.feed.places(batch.samples.position).tolist(), batch.samples, batch.outputs)
 
     def _report(self) -> dict[str, Any]:
         seconds = time.perf_counter() - self.began
@@ -489,14 +499,14 @@ class JobRun:
 
 
 def written_text(config: WriteConfig, written: int, left_out: int, rejected: int, reject_log: str) -> str:
-    """The sentence about a finished job."""
+    """Return the sentence about a finished job."""
     omitted = f", left out {left_out} (see {config.where}/left_out.jsonl)" * bool(left_out)
     failed = f", {rejected} rejected (see {reject_log})" * bool(rejected)
     return f"wrote {count(written, 'sample')} to {config.where}{omitted}{failed}"
 
 
 def options_of(spec: Spec, target: Target) -> Options:
-    """The engine's options from the ``pipeline:`` and ``on_error:`` sections."""
+    """Return the engine's options, from the ``pipeline:`` and ``on_error:`` sections of the spec."""
     settings = spec.pipeline
     threads = threads_of(settings.num_threads)
     return Options(
@@ -512,8 +522,8 @@ def options_of(spec: Spec, target: Target) -> Options:
 
 
 def _check_intact(outputs: Mapping[str, Batch]) -> None:
-    """Raises JobError where records went into a shard as they are in their file, and that was cut short since the batch
-    was handed out: zeros may have been written instead of their bytes."""
+    """Raise JobError if records were written to a shard as they are in their file, and the file was truncated since the
+    batch was delivered: zeros may have been written instead of their bytes."""
     for batch in outputs.values():
         if batch.on_host and (gone := cut_short(batch.data.ctypes.data, batch.offsets * batch.dtype.itemsize)):
             raise JobError(

@@ -1,5 +1,9 @@
-"""Schema of a job: types, numbers of dimensions and shapes that its spec leaves open, as the data set's first sample
-decides them. The journal's first line holds it, so every part and every later run of a job has the same one."""
+"""Determine the schema of a job: types, numbers of dimensions and shapes that its spec leaves open, as the data set's
+first sample decides them.
+
+The first line of the journal holds the schema, so every part and every later run of a job has the same one. Called by
+`job.run` and `job.part`.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +24,21 @@ if TYPE_CHECKING:
 
 
 def schema_of(prepared: Prepared, feed: JobFeed, config: WriteConfig) -> dict[str, Any]:
-    """The schema of the job that writes as ``config`` says, as JSON: ``steps`` for outputs of operators, ``fields`` for
-    the writer, and the key of the ``first_sample`` that decided. Empty if the spec says everything."""
+    """Return the schema of the job that writes as ``config`` says, as JSON: ``steps`` for outputs of operators,
+    ``fields`` for the writer, and the key of the ``first_sample`` that decided. Empty if the spec leaves nothing
+    open."""
     graph = (prepared.plan if prepared.split_plans is None else prepared.split_plans.back).graph
     writer, key = config.check(), feed.decided.key
     fields = writer.schema(config.fields, {name: graph.spec(edge) for name, edge in graph.outputs.items()})
     if fields is None:
-        specs, first = _first(prepared, feed)
+        specs, first = _from_first_sample(prepared, feed)
         fields, key = writer.schema(config.fields, specs) if specs else None, key or first
     schema = {"steps": _steps(prepared.plan, feed.decided), "fields": fields, "first_sample": key}
     return {k: v for k, v in schema.items() if v}
 
 
-def _first(prepared: Prepared, feed: JobFeed) -> tuple[dict[str, Spec], str]:
-    """The job's outputs for the data set's first sample, and its key."""
+def _from_first_sample(prepared: Prepared, feed: JobFeed) -> tuple[dict[str, Spec], str]:
+    """Return the specs of the job's outputs for the first sample of the data set, and the sample's key."""
     if prepared.split_plans is not None:
         graph = prepared.split_plans.back.graph
         env = first_part(prepared.split_plans, feed.states, feed.stored())
@@ -46,7 +51,7 @@ def _first(prepared: Prepared, feed: JobFeed) -> tuple[dict[str, Spec], str]:
 
 
 def _records(prepared: Prepared, feed: JobFeed) -> Iterator[Stored]:
-    """Single records; the job's first batch if a sample's shape depends on its batch."""
+    """Yield single records; the first batch of the job if a sample's shape depends on its batch."""
     if any(n.op.per_batch and n.inputs and not isinstance(n.op, Reader) for n in prepared.plan.graph.nodes):
         yield feed.first_batch(prepared.spec.pipeline.batch_size)
     else:
@@ -54,7 +59,7 @@ def _records(prepared: Prepared, feed: JobFeed) -> Iterator[Stored]:
 
 
 def _steps(plan: Plan, decided: Decided) -> dict[str, Any]:
-    """Type and number of dimensions of each output that was open, by the name and output of its node."""
+    """Return type and number of dimensions of each output that was open, by the name and output of its node."""
     nodes = {n.id: n.name for n in plan.graph.nodes}
     return {
         f"{nodes[e.node]}.{e.output}": [k.dtype.name if k.dtype else None, k.ndim] for e, k in decided.kinds.items()
@@ -62,7 +67,7 @@ def _steps(plan: Plan, decided: Decided) -> dict[str, Any]:
 
 
 def decided_in(schema: Mapping[str, Any], plan: Plan) -> Decided:
-    """The decisions that a journal's ``schema`` holds, for the nodes of ``plan``."""
+    """Return the decisions that a journal's ``schema`` holds, for the nodes of ``plan``."""
     names = {f"{n.name}.{k}": Edge(n.id, k) for n in plan.graph.nodes for k in range(n.op.num_outputs)}
     kinds = {
         names[name]: Spec((None,) * ndim, DALIDataType[dtype] if dtype else None)

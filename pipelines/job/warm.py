@@ -1,4 +1,4 @@
-"""Warm: compile ahead what jobs need, for container images and read-only homes."""
+"""Compile in advance what jobs need, for container images and read-only home folders. Called by `dali-run warm`."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ def warm(
     spec: Path | None = None, overrides: Mapping[str, Any] | None = None, *, device: str | None = None,
     processes: int | None = None, progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Compile what ``spec`` needs, or all that is listed, unless it is kept already; what was done as plain data.
+    """Compile what ``spec`` needs, or everything that is listed, unless it is cached already. Return what was done as
+    plain data.
 
-    A spec's job is also begun on two of its samples where its data is there, so that what is on no list is compiled
-    too; nothing is written. Raises SpecError for a wrong spec.
+    A spec's job is also started on two of its samples if its data exist, so that unlisted code is compiled too; nothing
+    is written. Raises SpecError for a wrong spec.
     """
     began = time.perf_counter()
     prepared = prepare(spec, overrides, device=device) if spec is not None else None
     if prepared is None:
-        wanted = sorted(loops(), key=lambda loop: -loop.seconds)
+        needed = sorted(loops(), key=lambda loop: -loop.seconds)
     else:
         config = write_config(prepared) if prepared.spec.write is not None else None
-        wanted = needed_by(clients_of(prepared.plan, config.writer if config else None))
-    todo = missing(wanted)
+        needed = needed_by(clients_of(prepared.plan, config.writer if config else None))
+    not_cached = missing(needed)
     failed: list[str] = []
     compiled = 0
 
@@ -42,12 +43,12 @@ def warm(
         compiled += 1
         if not answer.get("kept"):
             failed.append(f"{loop.module}.{loop.function}: {answer.get('error', 'cannot be kept')}")
-        progress(f"compiled {compiled} of {len(todo)} loops: {loop.function}, {answer.get('seconds', 0.0):.1f} s")
+        progress(f"compiled {compiled} of {len(not_cached)} loops: {loop.function}, {answer.get('seconds', 0.0):.1f} s")
 
-    if todo:
-        compile_all(todo, processes or usable_cores(), done)
+    if not_cached:
+        compile_all(not_cached, processes or usable_cores(), done)
     result: dict[str, Any] = {
-        "loops": {"needed": len(wanted), "ready": len(wanted) - len(todo), "compiled": compiled - len(failed),
+        "loops": {"needed": len(needed), "ready": len(needed) - len(not_cached), "compiled": compiled - len(failed),
                   "failed": failed},
         "folder": str(store.writable_folder() or ""),
         "packs": [pack.path.name for pack in store.packs()],
@@ -60,20 +61,20 @@ def warm(
 
 
 def _rehearsed(prepared: Any, config: Any) -> str:
-    """Begin the job on two samples; a remark where that was not possible."""
+    """Start the job on two samples; return a remark about how that went."""
     try:
         with Sources(prepared.plan, prepared.spec.pipeline.batch_size) as sources:
             feed = JobFeed(sources, None)
             left = len(feed.positions)
-            sink = (lambda given: rehearse(config, given)) if config else (lambda _: None)
+            sink = (lambda outputs: rehearse(config, outputs)) if config else (lambda _: None)
             warm_up(prepared.plan, feed, feed.positions.start, left, sink=sink)
-    except Exception as e:  # data that is not there yet, in an image most often
+    except Exception as e:  # usually the data do not exist yet, in a container image
         return f"not begun: {e}"
     return "begun on two samples"
 
 
 def _kernels(progress: Callable[[str], None]) -> dict[str, Any]:
-    """Load every listed CUDA kernel where there is a GPU, so that CuPy keeps what the wheel did not bring."""
+    """Load every listed CUDA kernel if there is a GPU, so that CuPy caches those that the wheel did not bring."""
     from ...ops.gpu.lane import gpu_count, load
 
     if not gpu_count():
@@ -85,6 +86,6 @@ def _kernels(progress: Callable[[str], None]) -> dict[str, Any]:
             for name in [kernel] if kernel else binaries.kernels_of(source):
                 load(source, name)
                 loaded += 1
-        except Exception as e:  # CuPy raises many kinds
+        except Exception as e:  # CuPy raises many kinds of errors
             failed.append(f"{source} {kernel}: {e}")
     return {"listed": len(binaries.listed()), "loaded": loaded, "failed": failed}

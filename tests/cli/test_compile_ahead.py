@@ -53,7 +53,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
         found.append(set(clients))
         return []
 
-    monkeypatch.setattr(tested, "_asked", set())
+    monkeypatch.setattr(tested, "_done", set())
     monkeypatch.setattr(tested, "needed_by", needed_by)
     return found
 
@@ -141,7 +141,7 @@ def compiling(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             compiled.append(loop.function)
             done(loop, {"error": "LLVM ERROR: no"} if loop.function == "second" else {"kept": True})
 
-    monkeypatch.setattr(tested, "_asked", set())
+    monkeypatch.setattr(tested, "_done", set())
     monkeypatch.setattr(tested, "needed_by", lambda clients: LONG if "a" in clients else [])
     monkeypatch.setattr(ahead, "missing", list)
     monkeypatch.setattr(ahead, "compile_all", compile_all)
@@ -156,7 +156,7 @@ def test_it_is_told_once_on_a_machine(compiling: list[str], tmp_path: Path, monk
     """Not by every command that needs loops of its own."""
     monkeypatch.setattr(store, "writable_folder", lambda: tmp_path)
     monkeypatch.setattr(tested, "announce_once", store.announce_once)
-    short = Loop("ops.here", "first", (), frozenset({"a"}), tested._PATIENCE)
+    short = Loop("ops.here", "first", (), frozenset({"a"}), tested._SECONDS_BETWEEN_LINES)
     monkeypatch.setattr(tested, "needed_by", lambda clients: [short])
     for client, lines in (("a", 1), ("c", 0), ("d", 0)):
         told: list[str] = []

@@ -24,7 +24,7 @@ from dali_run.cli import main as cli
 from dali_run.ops.errors import JobError, SpecError
 from dali_run.pipelines.fleet.run import run as run_by_many
 from dali_run.pipelines.job.convert import ConvertOptions, conversion, convert, is_conversion
-from dali_run.pipelines.job.data_layout import PEEK_BYTES, find_data, first_records, look
+from dali_run.pipelines.job.data_layout import MAX_EXAMINED_BYTES, find_data, first_records, look
 from dali_run.pipelines.job.retry import retry_failed
 from dali_run.pipelines.job.run import FAILED, run_job
 from dali_run.pipelines.show.terminal import report_view
@@ -235,7 +235,7 @@ def test_chains_of_conversions_end_in_what_they_began_with(
                 result = convert(last, at, ConvertOptions(to, samples=3), note=said.append)
                 assert result.exit_code == 0, (chain, result.message)
             if "recordio" in chain:
-                assert any("no room for the samples' keys" in line for line in said) or chain[0] == "recordio"
+                assert any("cannot store the samples' keys" in line for line in said) or chain[0] == "recordio"
                 payload = [sorted(str(list(f.values())) for _, f in rows) for rows in (begun, contents(at))]
                 assert payload[0] == payload[1], chain
                 continue
@@ -362,7 +362,7 @@ def test_chosen_columns(pictures: Path, tmp_path: Path) -> None:
     assert payloads(tmp_path / "out") == originals(pictures)
     with pytest.raises(SpecError, match="did you mean image"):
         conversion(tmp_path / "in", tmp_path / "out", ConvertOptions("recordio", columns=("images",)))
-    with pytest.raises(SpecError, match="of Parquet files only"):
+    with pytest.raises(SpecError, match="only from Parquet files"):
         conversion(pictures, tmp_path / "out", ConvertOptions("recordio", columns=("image",)))
     row = next(open_data(tmp_path / "in").records).fields
     assert row["score"] == 0
@@ -520,7 +520,7 @@ def test_a_report_of_somebody_s_executes_nothing(pictures: Path, tmp_path: Path)
     ):
         spec = {**sound["command"]["spec"], **change}
         report.write_text(json.dumps({**sound, "command": {**sound["command"], "spec": spec}}))
-        with pytest.raises(JobError, match="no conversion"):
+        with pytest.raises(JobError, match="not a conversion"):
             retry_failed(tmp_path / "out")
     assert not (tmp_path / "executed").exists()
 
@@ -572,7 +572,7 @@ def test_fields_get_names_that_fit(tmp_path: Path, converted: dict[str, Path]) -
 
 @pytest.mark.parametrize(("make", "words"), [
     (lambda p: (p / "class0/deep").mkdir(), "class0/deep is a folder in a folder"),
-    (lambda p: (p / "other.JPG").write_bytes(b"x") and None, r"holds pictures \(other.JPG\) beside folders"),
+    (lambda p: (p / "other.JPG").write_bytes(b"x") and None, r"holds images \(other.JPG\) next to folders"),
     (lambda p: unfinished(p), r"not finished \(journal.jsonl\); finish it first"),
     (lambda p: mixed(p), "containers of several kinds"),
     (lambda p: torn(p), r"data-00001-of-00003\.tar is missing, though the manifest lists it"),
@@ -625,10 +625,10 @@ def mixed(source: Path) -> Path:
 def test_the_output_is_no_part_of_the_source(pictures: Path, tmp_path: Path, inside: str) -> None:
     source = tmp_path / "in"
     shutil.copytree(pictures, source)
-    with pytest.raises(SpecError, match="what is written would be read the next time"):
+    with pytest.raises(SpecError, match="the output would be read the next time"):
         convert(source, source / inside, ConvertOptions("tfrecord"))
     (tmp_path / "link").symlink_to(source)
-    with pytest.raises(SpecError, match="what is written would be read the next time"):
+    with pytest.raises(SpecError, match="the output would be read the next time"):
         convert(source, tmp_path / "link" / inside, ConvertOptions("tfrecord"))
     assert {p.name for p in source.iterdir()} == {"class0", "class1"}
 
@@ -693,7 +693,7 @@ def test_without_pyarrow_the_remedy_is_named(pictures: Path, tmp_path: Path, mon
 @pytest.mark.parametrize(("make", "words"), [
     (lambda p: p / "nowhere", "no such file"),
     (lambda p: p, "is empty"),
-    (lambda p: (p / "a.zip").write_bytes(b"PK") and p / "a.zip", "no container that is known"),
+    (lambda p: (p / "a.zip").write_bytes(b"PK") and p / "a.zip", "not a known container"),
     (lambda p: (p / "a.npy").write_bytes(b"x") and p, "readers.numpy"),
 ])  # fmt: skip
 def test_what_cannot_be_converted_is_said(tmp_path: Path, make: Any, words: str) -> None:
@@ -799,6 +799,6 @@ def test_few_large_records_are_looked_at() -> None:
     def records() -> Iterator[Record]:
         for i in range(1000):
             taken.append(i)
-            yield Record(str(i), "x", i, {"value": bytes(PEEK_BYTES // 2)})
+            yield Record(str(i), "x", i, {"value": bytes(MAX_EXAMINED_BYTES // 2)})
 
     assert len(first_records(records())) == len(taken) == 2

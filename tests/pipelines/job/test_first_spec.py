@@ -154,7 +154,7 @@ def test_the_schema_is_beside_it(data: Path, tmp_path: Path) -> None:
     [
         (lambda p: None, "there is no such file or folder"),
         (lambda p: p.mkdir(), "holds no files"),
-        (lambda p: (p.mkdir(), (p / "a.doc").write_text("x")), r"nothing that is known here \(names end in .doc\)"),
+        (lambda p: (p.mkdir(), (p / "a.doc").write_text("x")), r"no known kind of data \(names end in .doc\)"),
     ],
 )
 def test_what_it_cannot_use(make: Any, message: str, tmp_path: Path) -> None:

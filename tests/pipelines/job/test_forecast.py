@@ -64,7 +64,7 @@ def test_what_is_not_known_is_said_with_its_reason(data: Path, tmp_path: Path, m
         return 1
 
     monkeypatch.setattr(forecasts, "_count", slow)
-    monkeypatch.setattr(forecasts, "PATIENCE", 0.05)
+    monkeypatch.setattr(forecasts, "MAX_LISTING_SECONDS", 0.05)
     late = forecast(SPEC, {"data": str(data / "lmdb")})
     looked.set()
     assert (late["samples"], late["why"]) == (None, "not counted in 0.05 s")

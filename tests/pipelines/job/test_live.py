@@ -129,7 +129,7 @@ def test_a_process_that_is_gone_is_lost(place: Path, tmp_path: Path, state: Path
 
 
 def test_a_report_over_time_is_bounded(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "MOST_ROWS", 8)
+    monkeypatch.setattr(live, "MAX_ROWS", 8)
     recorders: list[live.Recorder] = []
     begin = live.Recorder.__init__
 
@@ -139,7 +139,7 @@ def test_a_report_over_time_is_bounded(place: Path, tmp_path: Path, monkeypatch:
         self.interval = 1e-6
 
     monkeypatch.setattr(live.Recorder, "__init__", made)
-    report = run(place, tmp_path / "out", progress=lambda p: [r.take() for r in recorders for _ in range(9)]).report
+    report = run(place, tmp_path / "out", progress=lambda p: [r.record() for r in recorders for _ in range(9)]).report
     found = report["over_time"]
     n = len(found["seconds"])
     assert 4 <= n <= 11

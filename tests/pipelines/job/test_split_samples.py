@@ -188,7 +188,7 @@ def test_a_part_that_is_gone_stays_a_reject(place: Path) -> None:
     result = retry_failed(place / "out")
     assert result.exit_code == 3
     last = [json.loads(line) for line in (place / "out/rejects.jsonl").read_text().splitlines()]
-    assert {r["key"]: r["message"] for r in last}["3.npy"] == "the parts that were rejected are not there any more"
+    assert {r["key"]: r["message"] for r in last}["3.npy"] == "the parts that were rejected no longer exist"
     assert verify(place / "out").sound
 
 
