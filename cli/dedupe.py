@@ -14,28 +14,32 @@ NAME = "dedupe"
 
 
 def command(
-    scores: Annotated[list[str], typer.Argument(metavar="SCORES...", help="Files of scores, or folders of them.")],
-    out: Annotated[Path, written_to("File of the keys to keep: .txt, a key a line, or .parquet.")],
+    scores: Annotated[list[str], typer.Argument(metavar="SCORES", help="Files of scores, or folders of them.")],
+    out: Annotated[Path, written_to("File for the keys to keep: .txt, one per line, or .parquet.")],
     exact: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Content hashes: equal ones are duplicates.")
+        str | None, typer.Option(metavar="COLUMN", help="Column of content hashes: equal ones are duplicates.")
     ] = None,
-    near: Annotated[str | None, typer.Option(metavar="COLUMN", help="Perceptual hashes: near ones are too.")] = None,
+    near: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Column of perceptual hashes: near ones are duplicates, too.")
+    ] = None,
     distance: Annotated[
         int, typer.Option(min=0, max=32, metavar="N", help="Bits of 64 in which near duplicates may differ.")
     ] = 4,
     best: Annotated[
         str | None,
-        typer.Option(metavar="COLUMN", help="Keep the row with the largest number, not the first key."),
+        typer.Option(metavar="COLUMN", help="Keep the row with the largest number in this column."),
     ] = None,
-    key: Annotated[str, typer.Option(metavar="COLUMN", help="Keys of the samples.")] = "key",
-    keys: Annotated[str | None, typer.Option(metavar="FILE", help="Keys of a .npy file, a key a line.")] = None,
+    key: Annotated[str, typer.Option(metavar="COLUMN", help="Column of the samples' keys.")] = "key",
+    keys: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Text file with the keys of a .npy file, one per line.")
+    ] = None,
     html: Annotated[Path | None, written_to("Write the largest clusters as a page.")] = None,
     images: Annotated[
         Path | None,
         typer.Option(metavar="DIR", file_okay=False, exists=True, help="Folder of the images, for thumbnails."),
     ] = None,
     json: Json = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")] = False,
 ) -> None:
     """List the keys of a data set without its duplicates.
 
@@ -51,10 +55,8 @@ def command(
 
     \b
     Examples:
-      dali-run dedupe out/scores --out keep.txt
+      dali-run dedupe out/scores --out keep.txt --html page.html --images data
       dali-run dedupe out/scores --out keep.parquet --distance 6 --best sharpness
-      dali-run dedupe 'parts/*.parquet' --exact xxh64 --out keep.txt --html clusters.html --images data/train
-      dali-run dedupe hashes.npy --keys keys.txt --out keep.txt
     """
     from ..ops.errors import SpecError
     from ..pipelines.tools.dedupe.deduplicate import DedupeOptions, deduplicate, write_keys

@@ -231,7 +231,7 @@ def _first_of_each(table: Any) -> Any:
 
 
 def write_keys(found: Duplicates, out: Path) -> None:
-    """Write the keys to keep, in the order of rows: a key a line, or a Parquet file with the column ``key``.
+    """Write the keys to keep, in the order of rows: one key per line, or a Parquet file with the column ``key``.
 
     Raises JobError for a key that does not fit into a line.
     """

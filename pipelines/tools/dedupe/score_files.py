@@ -78,7 +78,7 @@ class ScoreFile(ABC):
 
 def score_files(paths: Sequence[str], keys: str | None) -> list[ScoreFile]:
     """The files at ``paths``: files, patterns, URLs, or folders, of which an output of a job counts with its shards,
-    another one with its files of scores. ``keys``: a text file with a key a line, for a .npy file.
+    another one with its files of scores. ``keys``: a text file with one key per line, for a .npy file.
 
     Raises SpecError for other kinds of files, JobError for files that are not there.
     """
@@ -306,7 +306,7 @@ class NpyScores(ScoreFile):
             first += len(part)
         if texts is not None and (first != n or next(texts, None) is not None):
             raise JobError(f"{self._keys} has {'fewer' if first < n else 'more'} lines than {self.path} has hashes "
-                           f"({n:,}); give a key a line")  # fmt: skip
+                           f"({n:,}); give one key per line")  # fmt: skip
 
     def _texts(self) -> Iterator[Any]:
         """The lines of the file of keys, as Arrow arrays."""
