@@ -301,19 +301,26 @@ class BaseIterator:
             self._scheduled = True
 
     def next_outputs(self) -> list[tuple[TensorList, ...]]:
-        """Return the next batch of each pipeline, cut to its valid samples. Raises StopIteration at the end of the
+        """Return the next batch of each pipeline, cut to its valid samples. Batches are smaller by the samples that the
+        pipelines reject or leave out; a batch without any sample is skipped. Raises StopIteration at the end of the
         epoch."""
-        if self._at_end or self._all_given:
-            self._end()
-        try:
-            outputs = self._run_on()
-        except StopIteration:
-            self._end()
-        counts = self._epochs.counts(self._batch)
-        self._batch += 1
-        if counts is None:
-            return outputs
-        return [tuple(_cut(t, n) for t in one) for one, n in zip(outputs, counts, strict=False)]
+        while True:
+            if self._at_end or self._all_given:
+                self._end()
+            try:
+                outputs = self._run_on()
+            except StopIteration:
+                self._end()
+            counts = self._epochs.counts(self._batch)
+            self._batch += 1
+            if counts is not None:
+                starts = [p._session.started for p in self.pipelines]
+                outputs = [
+                    tuple(_cut(t, start + n) for t in one)
+                    for one, start, n in zip(outputs, starts, counts, strict=False)
+                ]
+            if any(len(one[0]) for one in outputs if one):
+                return outputs
 
     @property
     def _all_given(self) -> bool:
@@ -418,7 +425,9 @@ class BaseIterator:
         return [p.checkpoint_with(extra) for p in self.pipelines]
 
 
-def _cut(outputs: TensorList, n: int) -> TensorList:
+def _cut(outputs: TensorList, stop: int) -> TensorList:
+    """Return the samples whose positions are below ``stop``; samples may be missing between them."""
+    n = int(np.searchsorted(outputs.batch.samples.position, stop))
     return outputs if len(outputs) <= n else type(outputs)(outputs.batch.take(slice(0, n)))
 
 

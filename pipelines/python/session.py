@@ -40,8 +40,8 @@ class Session:
         self.built: Plan | None = None
         self.sources: Sources | None = None
         self.stats = Stats()
-        self.taken = 0
-        """Position after the last batch that was returned."""
+        self.started = self.taken = 0
+        """First position of the last batch that was returned, and the position after it."""
         self.dropped: list[Loss] = []
         """Samples missing from that batch, with the reasons."""
         self.next = 0
@@ -294,6 +294,7 @@ class Session:
             self.in_flight -= 1
             raise
         self.in_flight -= 1
+        self.started = iteration.request.start
         self.taken = iteration.request.start + iteration.request.n
         self.dropped = iteration.dropped
         env = iteration.env

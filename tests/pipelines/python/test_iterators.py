@@ -289,3 +289,20 @@ def test_jax_wants_a_checkpoint_for_each_device(files: list[str]) -> None:
     make = data_iterator(definition, output_map=["x"], reader_name="R", devices=jax.local_devices())
     with pytest.raises(ValueError, match="0 checkpoints for the"):
         make(batch_size=2 * len(jax.local_devices()), checkpoints=[])
+
+
+@pytest.mark.parametrize("policy", [LastBatchPolicy.PARTIAL, LastBatchPolicy.FILL, LastBatchPolicy.DROP])
+def test_samples_that_are_left_out_do_not_shift_the_end_of_an_epoch(files: list[str], policy: LastBatchPolicy) -> None:
+    """11 samples in batches of 4: batches are smaller, a batch without samples is skipped, and no sample of the next
+    epoch comes in the place of one that was left out."""
+
+    @pipeline_def(batch_size=4, num_threads=1)
+    def pipe() -> Any:
+        label = fn.readers.file(files=files, name="R")[1]
+        fn.keep_if((label < 2) | (label == 3) | (label == 10))
+        return label
+
+    it = DALIGenericIterator(pipe(), ["x"], reader_name="R", last_batch_policy=policy, auto_reset=True)
+    found = [one["x"].reshape(-1).tolist() for (one,) in it]
+    last = {LastBatchPolicy.PARTIAL: [[10]], LastBatchPolicy.FILL: [[10, 0]], LastBatchPolicy.DROP: []}[policy]
+    assert found == [[0, 1, 3], *last]
