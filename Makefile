@@ -132,10 +132,10 @@ pages: setup ## the tests of HTML pages in a real browser (installs a Chromium f
 	$(BIN)/python -m pytest -q tests/pipelines/show/test_pages_in_a_browser.py
 
 .PHONY: site
-site: docs ## build the documentation as a site, strictly: build/site/docs/index.html
+site: docs ## build the documentation as a site, strictly: build/site/index.html
 	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	$(BIN)/python -m sphinx -W --keep-going --fresh-env -q -c docs . build/site
-	@echo build/site/docs/index.html
+	@echo build/site/index.html
 
 .PHONY: report-svg
 report-svg: $(VENV)/.runtime ## draw a run's report (REPORT=path/report.json) as docs/report.svg

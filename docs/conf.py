@@ -8,10 +8,15 @@ the site and in a file browser. Sphinx and MyST, because both are kept well and 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 from myst_parser.parsers.sphinx_ import MystParser
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from docs.contents import CONTENTS, toctrees
 
 ROOT = Path(__file__).parents[1]
 
@@ -72,28 +77,45 @@ def _as_text(app: Any, doctree: Any) -> None:
     here = (ROOT / app.env.docname).parent
     for node in list(doctree.findall(addnodes.pending_xref)):
         target = node.get("reftarget", "")
-        folder = next((p for p in (here / target, ROOT / target) if target and p.is_dir()), None)
         page = node.get("reftype") == "doc" or node.get("refdomain") == "doc"
+        if page and _is_page(app, here, target):  # also if a folder has its name, as performance.md and performance/
+            continue
+        folder = any(p.is_dir() for p in (here / target, ROOT / target) if target)
         name = target.lstrip("/")
         there = any((at / (name + suffix)).is_file() for at in (here, ROOT) for suffix in ("", ".md", ".ipynb"))
-        if folder is not None or (page and there and name not in app.env.found_docs):
+        if folder or (page and there):
             node.replace_self(nodes.inline("", node.astext()))
 
 
-def _with_the_rest(app: Any, docname: str, source: list[str]) -> None:
-    """Pages that the contents of the first page do not name are listed after the others."""
+def _is_page(app: Any, here: Path, target: str) -> bool:
+    """Return whether the site has the page that is ``target``, as seen from the folder ``here`` or from the root."""
+    inside = ((at / target.lstrip("/")).resolve() for at in (here, ROOT))
+    names = {str(p.relative_to(ROOT)) for p in inside if p.is_relative_to(ROOT)}
+    return bool(app.env.found_docs & (names | {n.removesuffix(".md").removesuffix(".ipynb") for n in names}))
+
+
+def _with_contents(app: Any, docname: str, source: list[str]) -> None:
+    """Append the tables of contents to the first page. They are not in its file, which GitHub shows as it is."""
     if docname != root_doc:
         return
-    named = {line.strip() for line in source[0].splitlines()}
+    named = {page for pages in CONTENTS.values() for page in pages}
     found = [d.removeprefix("docs/") if d.startswith("docs/") else f"../{d}" for d in sorted(app.env.found_docs)]
-    rest = [d for d in found if d not in named and d != "index"]
-    if rest:
-        source[0] += "\n".join(["", "```{toctree}", ":hidden:", ":caption: More", "", *rest, "```", ""])
+    source[0] += toctrees([d for d in found if d not in named and d != "index"])
+
+
+def _with_a_root(app: Any, error: Exception | None) -> None:
+    """Write the site's index.html, which leads to the first page."""
+    if error is None:
+        page = f"{root_doc}.html"
+        text = f'<!doctype html>\n<meta charset="utf-8">\n<meta http-equiv="refresh" content="0; url={page}">\n'
+        link = f'<title>{html_title}</title>\n<p><a href="{page}">{html_title}</a></p>\n'
+        (Path(app.outdir) / "index.html").write_text(text + link)
 
 
 def setup(app: Any) -> None:
     """Called by Sphinx."""
     app.add_source_suffix(".ipynb", "notebook")
     app.add_source_parser(_Notebook)
-    app.connect("source-read", _with_the_rest)
+    app.connect("source-read", _with_contents)
     app.connect("doctree-read", _as_text)
+    app.connect("build-finished", _with_a_root)
