@@ -153,7 +153,7 @@ def command(
 
 def _specs(given: list[Path], suite: str | None, data: Path | None, folder: Path) -> dict[str, Path]:
     """Return the specs to measure, by name."""
-    from ..pipelines.bench.suites import MADE_OF_NOTHING, SUITES, write_suite
+    from ..pipelines.bench.suites import GENERATED, SUITES, write_suite
 
     if suite is None and not given:
         raise typer.BadParameter("name a spec, or use --suite", param_hint="SPEC")
@@ -162,7 +162,7 @@ def _specs(given: list[Path], suite: str | None, data: Path | None, folder: Path
         return specs
     if suite not in SUITES:
         raise typer.BadParameter(f"must be one of {', '.join(SUITES)}, got {suite!r}", param_hint="--suite")
-    if data is None and suite not in MADE_OF_NOTHING:
+    if data is None and suite not in GENERATED:
         raise typer.BadParameter("needs --data: the folder of images to measure with", param_hint="--suite")
     return {**specs, **write_suite(suite, folder)}
 

@@ -35,7 +35,7 @@ def command(
       dali-run tune spec.yaml --device gpu -o h200.yaml
     """
     from ..pipelines.bench.measure import Measurement
-    from ..pipelines.bench.tune import settings_text, shown, tune
+    from ..pipelines.bench.tune import settings_text, text_of, tune
 
     overridden = overrides(changes)
     if device is not None:
@@ -48,7 +48,7 @@ def command(
     before = result["before"]
     gain = result["samples_per_second"] / before["samples_per_second"]
     tell(
-        f"{shown(result['settings'])}: {result['samples_per_second']:,.0f}/s, {gain:.2f}x the rate with the spec's "
+        f"{text_of(result['settings'])}: {result['samples_per_second']:,.0f}/s, {gain:.2f}x the rate with the spec's "
         "own settings"
     )
     tell(f"written to {out}; to use it: dali-run run {spec} --settings {out}")

@@ -1,1 +1,1 @@
-"""`bench` and `tune`: settings and peers, measured in turns."""
+"""Measure specs: `dali-run bench` and `tune`, with settings and other libraries measured in turn."""

@@ -1,4 +1,4 @@
-"""Machine: the speeds that no program can pass where a benchmark ran."""
+"""Measure the limits of the machine on which a benchmark runs: speeds that no program can exceed."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from ..tools.machine import facts
 
 __all__ = ["facts", "limits"]
 
-_MOST_READ = 1 << 29
-"""Bytes of the data set that are read to measure the page cache."""
+_MAX_READ = 1 << 29
+"""Maximum bytes of the data set that are read to measure the page cache."""
 _COPIED = 1 << 28
 """Bytes of the arrays that are copied to measure memory."""
 _REPEATS = 3
 
 
 def limits(files: Sequence[str], threads: int, gpu: int | None = None) -> dict[str, float]:
-    """Measured speeds in GB/s: reading ``files`` out of the page cache and copying memory, with ``threads`` threads;
-    with a ``gpu``, also uploads from page-locked memory and copies on the device. What cannot be measured is left out.
-    """
+    """Return measured speeds in GB/s: reading ``files`` from the page cache and copying memory, with ``threads``
+    threads; with a ``gpu``, also uploads from page-locked memory and copies on the device. Speeds that cannot be
+    measured are left out."""
     measured: dict[str, float] = {}
     with ThreadPoolExecutor(threads) as pool:
         if files:
@@ -36,7 +36,8 @@ def limits(files: Sequence[str], threads: int, gpu: int | None = None) -> dict[s
 
 
 def _best(work: Callable[[], int]) -> float:
-    """GB/s of the fastest of a few calls of ``work``, which returns bytes; one more before fills caches."""
+    """Return the GB/s of the fastest of a few calls of ``work``, which returns bytes; a first call, not measured, fills
+    caches."""
     work()
     speeds = []
     for _ in range(_REPEATS):
@@ -50,16 +51,16 @@ def _read(files: Sequence[str], pool: ThreadPoolExecutor, threads: int) -> float
     chosen: list[str] = []
     total = 0
     for file in files:
-        if total >= _MOST_READ:
+        if total >= _MAX_READ:
             break
         chosen.append(file)
         total += os.stat(file).st_size
 
-    def read(mine: Sequence[str]) -> int:
+    def read(own_files: Sequence[str]) -> int:
         buffer = bytearray(1 << 20)
         done = left = 0
-        for file in mine:
-            left = _MOST_READ
+        for file in own_files:
+            left = _MAX_READ
             with Path(file).open("rb", buffering=0) as f:
                 while left > 0 and (n := f.readinto(buffer)):
                     done, left = done + n, left - n
@@ -86,19 +87,19 @@ def _gpu(index: int) -> dict[str, float]:
     from ...ops.gpu.lane import pinned_empty
 
     with OnGpu(index):
-        there, copy = cupy.empty(_COPIED, np.uint8), cupy.empty(_COPIED, np.uint8)
-        here = pinned_empty(_COPIED)
+        on_device, copy = cupy.empty(_COPIED, np.uint8), cupy.empty(_COPIED, np.uint8)
+        on_host = pinned_empty(_COPIED)
         stream = cupy.cuda.Stream(non_blocking=True)
 
         def upload() -> int:
-            there.set(here, stream)
+            on_device.set(on_host, stream)
             stream.synchronize()
             return _COPIED
 
         def move() -> int:
             with stream:
-                for _ in range(16):  # one alone takes less than the call
-                    cupy.copyto(copy, there)
+                for _ in range(16):  # one copy alone takes less time than its call
+                    cupy.copyto(copy, on_device)
             stream.synchronize()
             return 16 * _COPIED
 

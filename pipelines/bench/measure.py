@@ -1,4 +1,5 @@
-"""The measuring process of a benchmark: one setting, in a process of its own. ``python -m ... JSON`` prints JSON."""
+"""The process that measures one setting of a benchmark. ``python -m ... JSON`` prints its result as JSON. Started by
+`bench.run` and `bench.several`."""
 
 from __future__ import annotations
 
@@ -29,39 +30,39 @@ from ..spec.build import BuiltSpec, build, load_spec
 from .machine import limits
 from .strata import only
 
-FEWEST_BATCHES = 4
-"""A measurement has so many at least, however short: with one, it would say when a batch happened to come."""
+MIN_BATCHES = 4
+"""Minimum number of batches of a measurement: with one batch, it would only tell when a batch happened to arrive."""
 READY = "ready"
-"""The line that a process prints when it could begin to measure."""
-_FILES_ASKED = 4096
-"""Samples whose files are looked up to measure the page cache."""
+"""The line that a process prints when it is ready to measure."""
+_MAX_FILES = 4096
+"""Number of samples whose files are read to measure the page cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """The measurements of one process."""
+    """What one process is to measure. Created by the command line, passed to the process as JSON."""
 
     spec: str
     overrides: Mapping[str, str]
     seconds: float
     warm_up: int
-    """Batches before the clock starts."""
+    """Number of batches before the clock starts."""
     to_host: bool = False
-    """Bring outputs of the GPU to the host; else they stay where they are."""
+    """Whether outputs of the GPU are copied to the host."""
     encode: bool = True
-    """Include the encoders that ``write:`` asks for."""
+    """Whether the encoders that ``write:`` needs are part of the measurement."""
     stratum: str = ""
-    """Of the data set's files only these; see `bench.strata`."""
+    """Only files of this stratum are read; empty for all. See `bench.strata`."""
     on: str = ""
-    """``processes:N``: by so many processes together. Several GPUs have one each; see `bench.several`."""
+    """``processes:N`` to measure with N processes together; several GPUs have one process each. See `bench.several`."""
     resources: Mapping[str, Any] | None = None
     """The `WorkerResources` of one of several processes, as plain data; it then waits for the others before it
-    measures."""
+    measures. None for a single process."""
     turn: tuple[int, int] = (0, 1)
-    """Which of how many it is: it begins at its part of the data set."""
+    """Number of this process, and number of processes: it begins at its part of the data set."""
 
     def compiled(self) -> tuple[BuiltSpec, Plan]:
-        """The spec as it is measured, and its plan. Raises SpecError, DeviceError."""
+        """Return the spec as it is measured, and its plan. Raises SpecError and DeviceError."""
         built = load_spec(self.spec, self.overrides)
         if self.resources is not None:
             built = replace(built, spec=fitted_spec(built.spec, WorkerResources.of(self.resources)))
@@ -73,16 +74,16 @@ class Measurement:
         return built, compile_graph(built.graph, resolve_target(settings.device), settings.seed)
 
     def as_json(self, what: str) -> str:
-        """The argument of the process that does ``what``: measure or limits."""
+        """Return the argument for a process that does ``what``: measure or limits."""
         return json.dumps({"what": what, **asdict(self)})
 
 
 def measure(this: Measurement, together: Callable[[], None] = lambda: None) -> dict[str, Any]:
-    """Run the spec's graph endlessly, without writing; samples/s after the warm-up, and the report of that time.
-    ``together()`` is called between both, and waits for other processes."""
+    """Run the spec's graph repeatedly, without writing, and return the samples per second after the warm-up, with the
+    report of that time. ``together()`` is called after the warm-up, and waits for other processes."""
     built, plan = this.compiled()
     settings = built.spec.pipeline
-    whole = built.spec.depends_on_batches  # else as `run` does it
+    whole = built.spec.depends_on_batches  # otherwise like `dali-run run`
     options = replace(options_of(built.spec, plan.target), to_host=this.to_host, whole_batches=whole,
                       merge_requests=not whole)  # fmt: skip
     size = settings.batch_size
@@ -94,35 +95,37 @@ def measure(this: Measurement, together: Callable[[], None] = lambda: None) -> d
         for _ in range(this.warm_up):
             next(engine)
         together()
-        for _ in range(this.warm_up if this.resources is not None else 0):  # what came meanwhile is no rate
+        for _ in range(
+            this.warm_up if this.resources is not None else 0
+        ):  # batches that were finished during the wait would falsify the rate
             next(engine)
-        _forget(engine)
+        _reset_counters(engine)
         samples = read = batches = 0
         recorder = Recorder(engine, lambda: Counts(read, 0, 0, 0.0))
         began = time.perf_counter()
-        while (taken := time.perf_counter() - began) < this.seconds or batches < FEWEST_BATCHES:
+        while (elapsed := time.perf_counter() - began) < this.seconds or batches < MIN_BATCHES:
             batch = next(engine)
             samples += len(batch.samples)
             read += batch.request.n
             batches += 1
             if recorder.due():
                 recorder.record()
-        report = build_report(engine, taken, {"read": read}, sink="take")
+        report = build_report(engine, elapsed, {"read": read}, sink="take")
         report["over_time"] = recorder.over_time()
         outputs = [[from_numpy(b.dtype).name, b.shapes.shape[1], b.layout] for b in batch.outputs(plan).values()]
-    return {"samples_per_second": samples / taken, "first_batch_seconds": first, "outputs": outputs, "report": report}
+    return {"samples_per_second": samples / elapsed, "first_batch_seconds": first, "outputs": outputs, "report": report}
 
 
 def _requests(this: Measurement, sources: Sources, size: int) -> Iterator[Request]:
-    """Batches from this process' part of the data set on, as each worker of a job has a part of its own."""
+    """Yield requests from this process' part of the data set on, as each worker of a job has a part of its own."""
     turn, of = this.turn
     records = len(sources.readers[0][4].job()) if sources.readers else 0
     first = records * turn // of // size * size
     return (Request(at, size) for at in itertools.count(first, size))
 
 
-def _forget(engine: Engine) -> None:
-    """Start counting anew: what was recorded while caches filled and kernels compiled is no part of the result."""
+def _reset_counters(engine: Engine) -> None:
+    """Reset all counters: times while caches filled and kernels were compiled are not part of the result."""
     engine.services.stats = Stats()
     for channel in engine.channels:
         channel.waited_full = channel.waited_empty = 0.0
@@ -130,18 +133,18 @@ def _forget(engine: Engine) -> None:
 
 
 def measure_limits(this: Measurement) -> dict[str, float]:
-    """The machine's speeds, with the files, threads and GPU of this spec."""
+    """Measure the limits of the machine, with the files, threads and GPU of this spec."""
     built, plan = this.compiled()
     with Sources(plan, built.spec.pipeline.batch_size) as sources:
-        samples, _ = EndlessFeed(sources).samples(Request(0, _FILES_ASKED))
-        found = dict.fromkeys(samples.origin(i).source for i in range(_FILES_ASKED))
-    files = [f for f in found if f and Path(f).is_file()]
+        samples, _ = EndlessFeed(sources).samples(Request(0, _MAX_FILES))
+        paths = dict.fromkeys(samples.origin(i).source for i in range(_MAX_FILES))
+    files = [f for f in paths if f and Path(f).is_file()]
     gpu = plan.target.index if plan.target.device == "gpu" else None
     return limits(files, threads_of(built.spec.pipeline.num_threads), gpu)
 
 
-def _meet() -> None:
-    """Say that this process is ready, and wait for the word to measure; end with the one that was to give it."""
+def _wait_for_start() -> None:
+    """Print that this process is ready, and wait for the line to start; exit if the parent process has ended."""
     sys.stdout.write(READY + "\n")
     sys.stdout.flush()
     if not sys.stdin.readline():
@@ -149,13 +152,13 @@ def _meet() -> None:
 
 
 def main() -> None:
-    """Do what the first argument says; the last line that is printed is the result."""
-    asked = json.loads(sys.argv[1])
-    work = {"measure": measure, "limits": measure_limits}[asked.pop("what")]
-    this = Measurement(**{**asked, "turn": tuple(asked["turn"])})
+    """Do what the first argument says, and print the result as the last line."""
+    arguments = json.loads(sys.argv[1])
+    work = {"measure": measure, "limits": measure_limits}[arguments.pop("what")]
+    this = Measurement(**{**arguments, "turn": tuple(arguments["turn"])})
     if this.resources is not None:
         bind_to(WorkerResources.of(this.resources))
-        work = partial(measure, together=_meet)
+        work = partial(measure, together=_wait_for_start)
     try:
         result: dict[str, Any] = work(this)
     except DaliRunError as e:

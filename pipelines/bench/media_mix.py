@@ -1,4 +1,4 @@
-"""Sounds and videos to measure with, made here in the formats that data sets have; all files differ."""
+"""Generate audio clips and videos for benchmarks, in the formats that data sets have; all files differ."""
 
 from __future__ import annotations
 
@@ -17,70 +17,71 @@ from .web_mix import in_turns
 
 RATE = 16_000
 SECONDS = 10
-"""Of a sound."""
-_VARIETY = 60
-"""Seconds of noise within which sounds begin."""
+"""Length of an audio clip in seconds."""
+_OFFSET_SECONDS = 60
+"""Length in seconds of the noise in which clips begin at different offsets."""
 FRAMES = 64
 HEIGHT, WIDTH = 720, 1280
-"""Of a video."""
+"""Height and width of a video in pixels."""
 SOUNDS: Mapping[str, float] = {"wav": 0.5, "flac": 0.35, "ogg": 0.15}
-"""Parts of the sounds; no MP3, which DALI does not decode."""
+"""Shares of the audio formats; without MP3, which DALI does not decode."""
 VIDEOS: Mapping[str, float] = {"h264": 0.6, "vp9": 0.25, "hevc": 0.15}
-"""Parts of the videos."""
+"""Shares of the video codecs."""
 _CODECS: Mapping[str, tuple[str, str, Mapping[str, str]]] = {
     "h264": ("mp4", "libx264", {"preset": "veryfast"}),
     "hevc": ("mp4", "libx265", {"preset": "ultrafast", "x265-params": "log-level=none"}),
     "vp9": ("webm", "libvpx-vp9", {"deadline": "realtime", "cpu-used": "8"}),
 }
 _GOP = 24
+"""Frames from one key frame of a video to the next."""
 
 
 def write_sounds(folder: Path, count: int = 600, shares: Mapping[str, float] = SOUNDS) -> None:
-    """Write ``count`` sounds of ten seconds, 16 kHz, one channel, 16 bits, to ``folder``/<format>. They are noise with
-    the pauses and the lower pitch of speech. Raises SpecError where the package soundfile is missing."""
+    """Write ``count`` audio clips of ten seconds, 16 kHz, one channel, 16 bits, to ``folder``/<format>: noise with the
+    pauses and the low pitch of speech. Raises SpecError if the package soundfile is missing."""
     soundfile = require_soundfile()
     random = np.random.default_rng(0)
-    length = RATE * (SECONDS + _VARIETY)
+    length = RATE * (SECONDS + _OFFSET_SECONDS)
     noise = np.convolve(random.standard_normal(length).astype(np.float32), np.hanning(12).astype(np.float32), "same")
     steps = np.arange(0, length, RATE // 4)
     voice = noise * np.interp(np.arange(length), steps, random.random(len(steps)) ** 2).astype(np.float32)
     voice *= 0.5 / np.abs(voice).max()
 
     def write(number: int, kind: str) -> None:
-        start = number * 7919 % (RATE * _VARIETY)
+        start = number * 7919 % (RATE * _OFFSET_SECONDS)
         part = voice[start : start + RATE * SECONDS] * np.float32(0.5 + number % 97 / 194)
         subtype = "VORBIS" if kind == "ogg" else "PCM_16"
         path = folder / kind / f"{number:06d}.{kind}"
         soundfile.write(path, part, RATE, format=kind.upper(), subtype=subtype)
 
-    _written(folder, shares, count, write)
+    _write_all(folder, shares, count, write)
 
 
 def write_videos(folder: Path, count: int = 24, shares: Mapping[str, float] = VIDEOS) -> None:
-    """Write ``count`` videos of 64 frames, 1280 x 720, 25 a second, a key frame every 24, to ``folder``/<codec>: a view
-    that moves over a picture. Raises SpecError where the package av is missing."""
+    """Write ``count`` videos of 64 frames, 1280 x 720, 25 frames per second, a key frame every 24 frames, to
+    ``folder``/<codec>: a view that moves over an image. Raises SpecError if the package av is missing."""
     av = require_av()
-    picture = _picture()
+    image = _background()
 
     def write(number: int, kind: str) -> None:
         ending, codec, options = _CODECS[kind]
         draw = np.random.default_rng(number)
-        y = int(draw.integers(0, picture.shape[0] - HEIGHT - 2 * FRAMES))
-        x = int(draw.integers(0, picture.shape[1] - WIDTH - 3 * FRAMES))
+        y = int(draw.integers(0, image.shape[0] - HEIGHT - 2 * FRAMES))
+        x = int(draw.integers(0, image.shape[1] - WIDTH - 3 * FRAMES))
         with av.open(str(folder / kind / f"{number:04d}.{ending}"), "w") as container:
             stream = container.add_stream(codec, rate=25, options=dict(options))
             stream.height, stream.width, stream.pix_fmt, stream.gop_size = HEIGHT, WIDTH, "yuv420p", _GOP
-            stream.codec_context.thread_count = 1  # files are made beside each other
+            stream.codec_context.thread_count = 1  # several files are encoded at the same time
             for k in range(FRAMES):
-                view = picture[y + 2 * k : y + 2 * k + HEIGHT, x + 3 * k : x + 3 * k + WIDTH]
+                view = image[y + 2 * k : y + 2 * k + HEIGHT, x + 3 * k : x + 3 * k + WIDTH]
                 container.mux(stream.encode(av.VideoFrame.from_ndarray(np.ascontiguousarray(view), "rgb24")))
             container.mux(stream.encode())
 
-    _written(folder, shares, count, write)
+    _write_all(folder, shares, count, write)
 
 
-def _picture() -> npt.NDArray[np.uint8]:
-    """Coarse and fine structure in all colours, larger than a video."""
+def _background() -> npt.NDArray[np.uint8]:
+    """Return an image with coarse and fine structure in all colours, larger than a video."""
     draw = np.random.default_rng(0)
     height, width = HEIGHT + 640, WIDTH + 960
     total = np.zeros((height, width, 3), np.float32)
@@ -90,7 +91,7 @@ def _picture() -> npt.NDArray[np.uint8]:
     return np.clip(total, 0, 255).astype(np.uint8)
 
 
-def _written(folder: Path, shares: Mapping[str, float], count: int, write: Callable[[int, str], Any]) -> None:
+def _write_all(folder: Path, shares: Mapping[str, float], count: int, write: Callable[[int, str], Any]) -> None:
     for kind in shares:
         (folder / kind).mkdir(parents=True)
     with ThreadPoolExecutor(os.cpu_count()) as pool:

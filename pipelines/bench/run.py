@@ -1,4 +1,5 @@
-"""Bench: how fast a spec's graph runs, setting by setting and beside peers; each measurement in a fresh process."""
+"""Measure how fast a spec's graph runs, for several settings and next to other libraries; each measurement runs in a
+fresh process: `dali-run bench`."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from ..engine.inputs import opened_once
 from ..spec.build import BuiltSpec
 from ..wording import count, duration
 from .machine import facts
-from .measure import FEWEST_BATCHES, Measurement
+from .measure import MIN_BATCHES, Measurement
 from .peers.dali import dali_script
 from .peers.media_recipe import media_recipe_of
 from .peers.recipe import recipe_of
@@ -33,7 +34,7 @@ from .strata import strata_of
 SCHEMA_VERSION = 2
 OURS = "dali-run"
 WITHOUT_ENCODERS = ", without encoders"
-"""The suffix for the label of a setting that is measured beside peers."""
+"""Suffix for the label of a setting that is compared with peers."""
 PEERS = {
     "dali": "NVIDIA DALI, the same graph",
     "torchvision": "torchvision's decoders and transforms on tensors",
@@ -44,39 +45,40 @@ PEERS = {
     "torchcodec": "torchcodec in threads, torch's resizing",
     "pyav": "PyAV in threads, FFmpeg's resizing",
 }
-"""The peers that can be measured beside us, with a description."""
+"""The libraries (peers) that can be measured for comparison, with a description."""
 _SCRIPTS = {"nvjpeg": "nvjpeg.py", **dict.fromkeys(("torchvision", "dataloader"), "torch_loop.py")}
 _MEDIA = ("torchaudio", "librosa", "torchcodec", "pyav")
-"""Peers for sounds and videos, on the CPU."""
+"""Peers for audio and video, on the CPU."""
 _PIPELINE_KEYS = ("batch_size", "num_threads", "device", "prefetch_queue_depth", "rng")
-"""Settings that a sweep may name without `pipeline.` before them."""
-_PATIENCE = 600
-"""Seconds that a process may take to start and warm up."""
+"""Settings that a sweep may name without the prefix `pipeline.`."""
+_MAX_START_SECONDS = 600
+"""Maximum seconds for a process to start and warm up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """The settings to measure."""
+    """All measurements of one benchmark. Created by the command line."""
 
     specs: Mapping[str, Measurement]
-    """Measurements by name (of no interest where there is one), with their lengths; overrides hold for all settings."""
+    """Measurements by name (unused if there is only one), with their lengths; their overrides hold for all settings."""
     sweep: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Values of overrides to go through; all combinations are measured. Keys of ``pipeline:`` may stand alone."""
+    """Values of overrides; all combinations are measured. Keys of ``pipeline:`` may be written without the section."""
     repeats: int = 3
     peers: Mapping[str, str] = field(default_factory=dict)
-    """The Python interpreter that a peer is installed for, by its name."""
+    """The Python interpreter in which each peer is installed, by the peer's name."""
     strata: bool = False
-    """Measure each kind of JPEG in the data set by itself, too."""
+    """Whether to measure also each kind of JPEG in the data set alone."""
     limits: bool = False
-    """Measure the machine, too."""
+    """Whether to measure also the limits of the machine."""
 
     @property
     def first(self) -> Measurement:
-        """The one that stands for what all have in common."""
+        """The first measurement, for facts that all have in common."""
         return next(iter(self.specs.values()))
 
     def settings(self) -> list[tuple[str, Measurement]]:
-        """Every spec with every combination of the swept values, all files and stratum by stratum, with a label.
+        """Return every spec with every combination of the swept values, for all files and for each stratum, with a
+        label.
 
         Raises SpecError for a wrong spec or setting.
         """
@@ -99,7 +101,7 @@ def _full_key(key: str) -> str:
 
 @dataclass(slots=True)
 class _Subject:
-    """One setting of one engine."""
+    """One setting of one engine, with its results. Created by `run_bench`."""
 
     label: str
     engine: str
@@ -107,7 +109,7 @@ class _Subject:
     results: list[dict[str, Any]] = field(default_factory=list)
 
     def ended(self) -> bool:
-        """A process said why there will be no result."""
+        """Return whether a process has reported that it cannot give a result."""
         return any("refused" in r or "error" in r for r in self.results)
 
 
@@ -117,11 +119,11 @@ def run_bench(
     note: Callable[[str], None] = lambda _: None,
     baseline: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Measure all settings of ours and of the peers in turns, ``repeats`` times; the report as plain data.
+    """Measure all settings with dali-run and the peers in turn, ``repeats`` times, and return the report as plain data.
 
-    ``note`` gets each result as it comes. ``baseline``: an earlier report, to compare with. Raises SpecError for a
-    wrong spec, or where no setting is in the baseline, before anything is measured; what fails while it is measured is
-    an ``error`` in the report.
+    ``note`` is called with each result. ``baseline``: an earlier report, to compare with. Raises SpecError before
+    anything is measured for a wrong spec, or if no setting is in the baseline; later failures are ``error`` entries in
+    the report.
     """
     subjects = []
     for base in bench.specs.values():
@@ -129,27 +131,27 @@ def run_bench(
     for name, wanted in bench.settings():
         label, this = name, wanted
         built, _ = this.compiled()
-        subjects.append(_Subject(label, OURS, lambda this=this: run_apart(this, "measure")))  # type: ignore[misc]
+        subjects.append(_Subject(label, OURS, lambda this=this: run_in_process(this, "measure")))  # type: ignore[misc]
         if bench.peers and this.encode and _encodes(built):
-            # No peer encodes. Ours is measured both ways, and they are compared with what they can do of it.
+            # No peer encodes: dali-run is measured with and without encoders, and peers are compared with the latter.
             label, this = f"{label}{WITHOUT_ENCODERS}", replace(this, encode=False)
             note(f"{', '.join(bench.peers)} cannot encode: left out is `write:`, in {label!r}, which ours runs, too")
-            subjects.append(_Subject(label, OURS, lambda this=this: run_apart(this, "measure")))  # type: ignore[misc]
+            subjects.append(_Subject(label, OURS, lambda this=this: run_in_process(this, "measure")))  # type: ignore[misc]
         for peer, python in bench.peers.items():
             subjects.append(_Subject(label, peer, _peer(peer, this, python)))
     before = {} if baseline is None else _medians(baseline)
     if baseline is not None and not any(s.label in before for s in subjects):
         raise SpecError(f"no setting is in the baseline, too; it has: {', '.join(before) or 'none'}")
-    machine_limits = run_apart(bench.first, "limits") if bench.limits else None
+    machine_limits = run_in_process(bench.first, "limits") if bench.limits else None
     total = len(subjects) * bench.repeats
     began = time.monotonic()
     for number, (_, subject) in enumerate(itertools.product(range(bench.repeats), subjects), 1):
         if subject.ended():
             continue
         subject.results.append(subject.run())
-        _refuse_unlike(subject, subjects)
+        _reject_different(subject, subjects)
         left = (time.monotonic() - began) / number * (total - number)
-        note(f"[{number}/{total}] {subject.engine} {subject.label}: {_said(subject.results[-1])}"
+        note(f"[{number}/{total}] {subject.engine} {subject.label}: {_result_text(subject.results[-1])}"
              f"{f'; {duration(left)} left' if left else ''}")  # fmt: skip
     base = bench.first
     report: dict[str, Any] = {
@@ -179,7 +181,7 @@ def run_bench(
 
 
 def _encodes(built: BuiltSpec) -> bool:
-    """`write:` asks for encoders, which its graph without `write:` does not have."""
+    """Return whether `write:` needs encoders, which the graph without `write:` does not have."""
     return built.spec.write is not None and any(n.op.name.startswith("encoders.") for n in built.graph.nodes)
 
 
@@ -187,18 +189,18 @@ _SAME_MACHINE = ("cpu", "usable_cores", "gpus")
 
 
 def _other_machine(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
-    """Signs that the baseline was measured elsewhere; empty where there are none."""
+    """Return signs that the baseline was measured on another machine; empty if there are none."""
     return [f"{k} {now.get(k)}, was {before.get(k)}" for k in _SAME_MACHINE if now.get(k) != before.get(k)]
 
 
 def _medians(report: Mapping[str, Any]) -> dict[str, float]:
-    """Our speeds by setting, where there are any."""
+    """Return the median speeds of dali-run by setting, for those that have one."""
     rows = report["results"]
     return {r["setting"]: m for r in rows if r["engine"] == OURS and (m := median_of(r)) is not None}
 
 
-def _refuse_unlike(peer: _Subject, subjects: Sequence[_Subject]) -> None:
-    """Take back a peer's result whose outputs differ from ours in number, type, dimensions or layout."""
+def _reject_different(peer: _Subject, subjects: Sequence[_Subject]) -> None:
+    """Remove a peer's result if its outputs differ from those of dali-run in number, type, dimensions or layout."""
     ours = next(s for s in subjects if s.label == peer.label and s.engine == OURS)
     if peer is ours or "outputs" not in peer.results[-1] or "outputs" not in ours.results[-1]:
         return
@@ -208,23 +210,24 @@ def _refuse_unlike(peer: _Subject, subjects: Sequence[_Subject]) -> None:
 
 
 def _alike(a: Sequence[Any], b: Sequence[Any]) -> bool:
-    """Types and dimensions are equal, and so are layouts where both are known."""
+    """Return whether types and dimensions are equal, and layouts too if both are known."""
     return a[:2] == b[:2] and (a[2] == b[2] or not a[2] or not b[2])
 
 
-def run_apart(this: Measurement, what: str) -> dict[str, Any]:
-    """The result of our measuring process; loops are compiled before it, where the user is told of it."""
-    with suppress(DaliRunError):  # which that process says
+def run_in_process(this: Measurement, what: str) -> dict[str, Any]:
+    """Measure with dali-run in a fresh process, and return its result. Loops are compiled before, with a message for
+    the user."""
+    with suppress(DaliRunError):  # the process reports the error
         plan = this.compiled()[1]
         compile_ahead(clients_of(plan), check=lambda: opened_once(plan), background=False)
         resources = resources_of(this.on, plan.target)
         if resources and what == "measure":
-            return measure_together(this, resources, this.seconds + _PATIENCE)
+            return measure_together(this, resources, this.seconds + _MAX_START_SECONDS)
     return _run([sys.executable, "-m", "dali_run.pipelines.bench.measure", this.as_json(what)], this.seconds)
 
 
 def _peer(name: str, this: Measurement, python: str) -> Callable[[], dict[str, Any]]:
-    """The run of a peer; one that says why there is none, where the graph cannot be translated."""
+    """Return a function that runs a peer; if the graph cannot be translated, it returns the reason."""
     try:
         files = peer_files(name, this)
     except SpecError as e:
@@ -242,50 +245,53 @@ def _peer(name: str, this: Measurement, python: str) -> Callable[[], dict[str, A
 
 
 def peer_files(name: str, this: Measurement) -> dict[str, str]:
-    """Peer ``name``: its script, and the recipe it takes. Raises SpecError where there is no like for like."""
+    """Return the files of peer ``name``: its script, and the recipe that it reads. Raises SpecError if the peer has no
+    equivalent."""
     built, plan = this.compiled()
     settings, target = built.spec.pipeline, plan.target
     graph = compile_graph(built.graph, target, settings.seed, fusing=False).graph
     threads = threads_of(settings.num_threads)
-    if name == "dali":  # as a file, because DALI looks its callers up
+    if name == "dali":  # a file, because DALI inspects the source of its callers
         script = dali_script(graph, target, settings, threads, seconds=this.seconds, warm_up=this.warm_up,
-                             to_host=this.to_host, fewest=FEWEST_BATCHES)  # fmt: skip
+                             to_host=this.to_host, fewest=MIN_BATCHES)  # fmt: skip
         return {"peer.py": script}
     if target.device == "null":
-        raise SpecError("device null is no device of a peer's")
+        raise SpecError("peers do not have the device null")
     gpu = target.index if target.device == "gpu" else None
     if name in _MEDIA:
         if gpu is not None:
-            raise SpecError(f"{name} is measured on the CPU: give --device cpu")
+            raise SpecError(f"{name} runs only on the CPU: use --device cpu")
         recipe = media_recipe_of(graph)
     else:
-        pictures = recipe_of(graph)
-        if name == "nvjpeg" and not pictures.only_decodes:
+        image_recipe = recipe_of(graph)
+        if name == "nvjpeg" and not image_recipe.only_decodes:
             raise SpecError("nvJPEG only decodes: measure a graph that ends with the decoder")
-        recipe = pictures.as_dict()
+        recipe = image_recipe.as_dict()
     script = (Path(__file__).with_name("peers") / _SCRIPTS.get(name, "media_loop.py")).read_text()
     data = {**recipe, "batch_size": settings.batch_size, "num_threads": threads, "gpu": gpu, "seconds": this.seconds,
-            "warm_up": this.warm_up, "to_host": this.to_host, "fewest_batches": FEWEST_BATCHES}  # fmt: skip
+            "warm_up": this.warm_up, "to_host": this.to_host, "fewest_batches": MIN_BATCHES}  # fmt: skip
     return {"peer.py": script, "recipe.json": json.dumps(data)}
 
 
 def _run(command: Sequence[str], seconds: float) -> dict[str, Any]:
-    """The JSON in the last line that ``command`` prints, or an ``error``."""
+    """Return the JSON in the last line that ``command`` prints, or an ``error``."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds + _PATIENCE)
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=seconds + _MAX_START_SECONDS
+        )
     except subprocess.TimeoutExpired:
-        return {"error": f"no result after {seconds + _PATIENCE:g} s"}
+        return {"error": f"no result after {seconds + _MAX_START_SECONDS:g} s"}
     except OSError as e:
         return {"error": f"{command[0]}: {e.strerror}"}
     try:
         result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     except (IndexError, ValueError):
-        said = done.stderr.strip().splitlines() or [f"ended with {done.returncode}"]
-        return {"error": said[-1]}
+        lines = done.stderr.strip().splitlines() or [f"ended with {done.returncode}"]
+        return {"error": lines[-1]}
     return result
 
 
-def _said(result: Mapping[str, Any]) -> str:
+def _result_text(result: Mapping[str, Any]) -> str:
     if "refused" in result:
         return f"refused: {result['refused']}"
     if "error" in result:
@@ -316,24 +322,24 @@ def _summary(subject: _Subject) -> dict[str, Any]:
 
 
 def median_of(row: Mapping[str, Any]) -> float | None:
-    """The median speed of a result, None where it has none."""
+    """Return the median speed of a result; None if it has none."""
     speeds = row.get("samples_per_second")
     return None if speeds is None else float(speeds["median"])
 
 
 def failures(report: Mapping[str, Any]) -> list[str]:
-    """Message about those of our settings that did not run."""
+    """Return a text for each setting of dali-run that did not run."""
     return [f"{r['setting']}: {r['error']}" for r in report["results"] if r["engine"] == OURS and "error" in r]
 
 
 def load_baseline(path: Path) -> dict[str, Any]:
-    """A report of an earlier run. Raises SpecError where the file holds none."""
+    """Read the report of an earlier benchmark. Raises SpecError if the file holds none."""
     try:
         found = json.loads(path.read_text())
     except ValueError:
         found = None
     if not isinstance(found, dict) or found.get("kind") != "dali-run bench":
-        raise SpecError(f"{path}: this is no result of `dali-run bench --report`")
+        raise SpecError(f"{path}: this is not a result of `dali-run bench --report`")
     if found.get("schema_version") != SCHEMA_VERSION:
         raise SpecError(f"{path}: was written with schema {found.get('schema_version')}, this is {SCHEMA_VERSION}; "
                         "measure the baseline again")  # fmt: skip
@@ -341,7 +347,7 @@ def load_baseline(path: Path) -> dict[str, Any]:
 
 
 def compare(report: Mapping[str, Any], share: float) -> list[str]:
-    """The settings of ours whose median is below ``share`` of the baseline's, as sentences."""
+    """Return a sentence for each setting of dali-run whose median is below ``share`` of the baseline's."""
     before, now = report["baseline"]["samples_per_second"], _medians(report)
     return [
         f"{label}: {now[label]:,.1f}/s is {now[label] / was:.1%} of the baseline's {was:,.1f}/s"
@@ -351,7 +357,7 @@ def compare(report: Mapping[str, Any], share: float) -> list[str]:
 
 
 def comparison(report: Mapping[str, Any], share: float) -> list[str]:
-    """Message that says what was compared with the baseline, if anything was."""
+    """Return the lines that tell what was compared with the baseline, if anything was."""
     found, now = report["baseline"], _medians(report)
     ratios = [now[k] / v for k, v in found["samples_per_second"].items() if k in now and v]
     alone = [k for k in now if k not in found["samples_per_second"]]

@@ -1,4 +1,4 @@
-"""One graph measured by several processes at the same time: one a GPU, as `dali-run run` has them."""
+"""Measure one graph with several processes at the same time: one per GPU, as `dali-run run` starts them."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _PROCESSES = re.compile(r"processes:([1-9][0-9]{0,3})|")
 
 
 def check(on: str) -> None:
-    """Raises SpecError where ``on`` is nothing that `resources_of` knows."""
+    """Raise SpecError if ``on`` is not a value that `resources_of` accepts."""
     if not _PROCESSES.fullmatch(on):
         raise SpecError(f"--on must be processes:N, got {on!r}")
 
 
 def resources_of(on: str, target: Target) -> list[WorkerResources]:
-    """The places of the processes that measure together; none where one process measures alone."""
-    found = _PROCESSES.fullmatch(on)
-    n = int(found[1]) if found and found[1] else 0
+    """Return the resources of the processes that measure together; empty if one process measures alone."""
+    match = _PROCESSES.fullmatch(on)
+    n = int(match[1]) if match and match[1] else 0
     if not n and (target.device != "gpu" or len(target.indices) < 2):
         return []
     return share_gpus(target.indices, n or None) if target.device == "gpu" else share_cpu(n)
@@ -55,20 +55,20 @@ def measure_together(this: Measurement, resources: Sequence[WorkerResources], pa
             if not process.ready():
                 return {"error": f"{process.resources.name}: {process.problem()}"}
         for process in processes:
-            process.go()
-        found = [process.result() for process in processes]
+            process.start()
+        results = [process.result() for process in processes]
     finally:
         late.cancel()
         _kill(processes)
-    for process, result in zip(processes, found, strict=True):
+    for process, result in zip(processes, results, strict=True):
         if "error" in result:
             return {"error": f"{process.resources.name}: {result['error']}"}
-    return _joined(Path(this.spec).stem, resources, found)
+    return _joined(Path(this.spec).stem, resources, results)
 
 
-def _joined(name: str, resources: Sequence[WorkerResources], found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    reports = [r["report"] for r in found]
-    rate = sum(r["samples_per_second"] for r in found)
+def _joined(name: str, resources: Sequence[WorkerResources], results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    reports = [r["report"] for r in results]
+    rate = sum(r["samples_per_second"] for r in results)
     seconds = max(float(r["seconds"]) for r in reports)
     read = sum(int(r["samples"]["read"]) for r in reports)
     node = socket.gethostname()
@@ -79,8 +79,8 @@ def _joined(name: str, resources: Sequence[WorkerResources], found: Sequence[Map
     report["samples_per_second"] = round(rate, 1)
     return {
         "samples_per_second": rate,
-        "first_batch_seconds": max(r["first_batch_seconds"] for r in found),
-        "outputs": found[0]["outputs"],
+        "first_batch_seconds": max(r["first_batch_seconds"] for r in results),
+        "outputs": results[0]["outputs"],
         "report": report,
     }
 
@@ -91,24 +91,25 @@ def _kill(processes: Sequence[_Process]) -> None:
 
 
 class _Process:
-    """One of them."""
+    """One measuring process. Created by `measure_together`, which also kills it."""
 
     def __init__(self, this: Measurement, resources: WorkerResources, turn: tuple[int, int]) -> None:
         self.resources = resources
         changes = {"pipeline.device": "gpu"} if resources.visible is not None else {}
         mine = replace(this, overrides={**this.overrides, **changes}, resources=resources.to_dict(), turn=turn)
         command = [sys.executable, "-m", "dali_run.pipelines.bench.measure", mine.as_json("measure")]
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `kill`
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `kill`
         try:
-            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said,
-                                             text=True)  # fmt: skip
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, text=True
+            )
         except BaseException:
-            self._said.close()
+            self._stderr.close()
             raise
         self._last = ""
 
     def ready(self) -> bool:
-        """Wait until it is warm; False where it ended instead."""
+        """Wait until the process is warm; return False if it ended instead."""
         for line in self._out:
             if line.strip() == READY:
                 return True
@@ -120,15 +121,15 @@ class _Process:
         assert self._process.stdout is not None
         return self._process.stdout
 
-    def go(self) -> None:
-        """Let it measure."""
+    def start(self) -> None:
+        """Tell the process to start measuring."""
         assert self._process.stdin is not None
-        with suppress(OSError):  # it has ended, and its result says so
+        with suppress(OSError):  # it has ended, and `result` reports that
             self._process.stdin.write("go\n")
             self._process.stdin.flush()
 
     def result(self) -> dict[str, Any]:
-        """The last line that it prints, or why there is none."""
+        """Return the result that the process prints as its last line, or an error."""
         for line in self._out:
             self._last = line
         try:
@@ -138,20 +139,20 @@ class _Process:
         return found
 
     def problem(self) -> str:
-        """Why it ended."""
+        """Return the reason why the process ended."""
         with suppress(ValueError, KeyError, TypeError):
             return str(json.loads(self._last)["error"])
         code = self._process.wait()
-        self._said.seek(0)
-        lines = self._said.read().decode(errors="replace").strip().splitlines()
+        self._stderr.seek(0)
+        lines = self._stderr.read().decode(errors="replace").strip().splitlines()
         return lines[-1] if lines else f"ended with {code}"
 
     def kill(self) -> None:
-        """End it, whatever it does."""
+        """End the process, whatever it does."""
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout, self._said):
+        for pipe in (self._process.stdin, self._process.stdout, self._stderr):
             with suppress(OSError):
                 if pipe is not None:
                     pipe.close()

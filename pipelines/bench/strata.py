@@ -1,7 +1,7 @@
-"""Strata: the formats and kinds of JPEGs in a data set, so that each can be measured by itself.
+"""Divide a data set into strata, its formats and kinds of JPEGs, so that each can be measured alone.
 
-A mean over a data set hides what some kinds cost: other formats are decoded on the CPU, large photos are bound by other
-things than small ones, and 4:2:0 has half the blocks of 4:4:4.
+A mean over a data set hides the cost of some kinds: other formats are decoded on the CPU, large photos have other
+bottlenecks than small ones, and 4:2:0 has half the blocks of 4:4:4.
 """
 
 from __future__ import annotations
@@ -22,68 +22,68 @@ from ...readers.videos.reader import VideoReader
 from ..graph.nodes import Graph
 
 LARGE = 8_000_000
-"""Pixels from which a photo is large."""
-_LOOKED_AT = 20_000
-"""Files whose headers are read."""
-_HEAD = 1 << 16
-"""Bytes of a file in which its header is looked for; one with more before its first scan is read whole."""
+"""Number of pixels from which a photo is large."""
+_MAX_FILES = 20_000
+"""Maximum number of files whose headers are read."""
+_HEADER_BYTES = 1 << 16
+"""Bytes of a file in which its header is searched; a file whose first scan begins later is read completely."""
 _SAMPLING = {(1, 1): "4:4:4", (2, 1): "4:2:2", (2, 2): "4:2:0", (1, 2): "4:4:0", (4, 1): "4:1:1"}
 _BASELINE = (0xC0, 0xC1)
-_SOUNDS = ((8, b"WAVE", "wav"), (0, b"fLaC", "flac"), (0, b"OggS", "ogg"), (0, b"ID3", "mp3"), (0, b"\xff\xfb", "mp3"))
-"""How files of sounds begin: where, with which bytes, and their stratum."""
+_AUDIO = ((8, b"WAVE", "wav"), (0, b"fLaC", "flac"), (0, b"OggS", "ogg"), (0, b"ID3", "mp3"), (0, b"\xff\xfb", "mp3"))
+"""First bytes of audio files: offset, bytes, and stratum."""
 
 
 def strata_of(graph: Graph) -> dict[str, int]:
-    """How many files of each stratum ``graph``'s data set has, the largest first.
+    """Return the number of files of each stratum in the data set of ``graph``, the largest first.
 
-    Strata: the formats other than JPEG (``png``, ``webp``, ...), and of JPEGs ``large`` (8 megapixels and more),
+    Strata are the formats other than JPEG (``png``, ``webp``, ...), and of JPEGs ``large`` (8 megapixels and more),
     ``progressive`` (or anything else that is not sequential Huffman), ``gray``, ``cmyk``, one for each chroma
-    subsampling, ``other``; a file is in the first that holds for it. Sounds are told apart by format (``wav``,
-    ``flac``, ...), videos by codec (``h264``, ...). Raises SpecError where the graph does not read files.
+    subsampling, and ``other``; a file belongs to the first that applies. Audio files are divided by format (``wav``,
+    ``flac``, ...), videos by codec (``h264``, ...). Raises SpecError if the graph does not read files.
     """
     files, _ = _files(graph)
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for kind in _kinds_in(graph, files):
-        found[kind] = found.get(kind, 0) + 1
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+        counts[kind] = counts.get(kind, 0) + 1
+    return dict(sorted(counts.items(), key=lambda item: -item[1]))
 
 
 def only(graph: Graph, stratum: str) -> Graph:
-    """``graph`` over the files of ``stratum`` alone. Raises SpecError where there is none."""
+    """Return ``graph`` with only the files of ``stratum``. Raises SpecError if there are none."""
     files, labels = _files(graph)
-    chosen = [i for i, kind in enumerate(_kinds_in(graph, files)) if kind == stratum]
-    if not chosen:
+    selected = [i for i, kind in enumerate(_kinds_in(graph, files)) if kind == stratum]
+    if not selected:
         raise SpecError(f"the data set has no files of the stratum {stratum}")
     number, reader = _reader(graph)
-    names, their = tuple(files[i] for i in chosen), tuple(labels[i] for i in chosen)
+    names, selected_labels = tuple(files[i] for i in selected), tuple(labels[i] for i in selected)
     narrowed: Operator
     if isinstance(reader, VideoReader):
-        narrowed = replace(reader, file_root="", file_list="", filenames=names, labels=their)
+        narrowed = replace(reader, file_root="", file_list="", filenames=names, labels=selected_labels)
     else:
-        narrowed = replace(reader, file_root=None, file_list=None, files=names, labels=their)
+        narrowed = replace(reader, file_root=None, file_list=None, files=names, labels=selected_labels)
     nodes = list(graph.nodes)
     nodes[number] = replace(nodes[number], op=narrowed)
     return replace(graph, nodes=tuple(nodes))
 
 
 def _reader(graph: Graph) -> tuple[int, File | VideoReader]:
-    found = [(i, node.op) for i, node in enumerate(graph.nodes) if isinstance(node.op, (File, VideoReader))]
-    if len(found) != 1:
-        raise SpecError(f"strata need one readers.file, or one reader of videos, in the graph; it has {len(found)}")
-    return found[0]
+    readers = [(i, node.op) for i, node in enumerate(graph.nodes) if isinstance(node.op, (File, VideoReader))]
+    if len(readers) != 1:
+        raise SpecError(f"strata need one readers.file, or one reader of videos, in the graph; it has {len(readers)}")
+    return readers[0]
 
 
 def _files(graph: Graph) -> tuple[Sequence[str], Sequence[int]]:
-    """The first files of the data set, with their labels."""
+    """Return the first files of the data set, with their labels."""
     reader = _reader(graph)[1]
     if isinstance(reader, VideoReader):
-        parts = reader.parts()[:_LOOKED_AT]
+        parts = reader.parts()[:_MAX_FILES]
         if any(p.start is not None for p in parts):
-            raise SpecError("strata are of whole videos; this file_list names parts of them")
+            raise SpecError("strata consist of whole videos; this file_list names parts of videos")
         return [p.path for p in parts], [p.label for p in parts]
     source = reader.open_records()
     try:
-        count = min(len(source), _LOOKED_AT)
+        count = min(len(source), _MAX_FILES)
         return [source.path(i) for i in range(count)], source.labels[:count].tolist()
     finally:
         source.close()
@@ -107,9 +107,9 @@ def _kinds(files: Sequence[str]) -> list[str]:
     kinds = []
     for file in files:
         row = None
-        for most in (_HEAD, -1):
+        for max_bytes in (_HEADER_BYTES, -1):
             with Path(file).open("rb") as opened:
-                data = np.frombuffer(opened.read(most), np.uint8)
+                data = np.frombuffer(opened.read(max_bytes), np.uint8)
             row = read_headers(data, np.zeros(1, np.int64), np.array([len(data)], np.int64))[0]
             if row["status"] != TRUNCATED:
                 break
@@ -121,10 +121,10 @@ def _kinds(files: Sequence[str]) -> list[str]:
 
 def _format(data: npt.NDArray[np.uint8]) -> str:
     try:
-        found = recognise(data.data)
+        format = recognise(data.data)
     except SampleError:
-        return next((kind for at, start, kind in _SOUNDS if data[at : at + len(start)].tobytes() == start), "other")
-    return "other" if found == "jpeg" else found
+        return next((kind for at, start, kind in _AUDIO if data[at : at + len(start)].tobytes() == start), "other")
+    return "other" if format == "jpeg" else format
 
 
 def _kind(header: Mapping[str, np.ndarray]) -> str:

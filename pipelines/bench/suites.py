@@ -1,4 +1,4 @@
-"""Suites: the specs that pipelines are compared by: over anybody's folder of images, or sounds and videos made here."""
+"""Suites of specs for comparing libraries: on a user's folder of images, or on generated audio clips and videos."""
 
 from __future__ import annotations
 
@@ -77,38 +77,38 @@ SUITES: Mapping[str, Mapping[str, str]] = {
     "audio": {"logmel": _LOGMEL},
     "video": {"clips": _CLIPS},
 }
-MADE: Mapping[str, Callable[..., object]] = {"web": write_mix}
-"""Suites whose images are made of those that are given, by what makes them."""
-MADE_OF_NOTHING: Mapping[str, Callable[[Path], object]] = {"audio": write_sounds, "video": write_videos}
-"""Suites that make their files themselves where none are given."""
-FEWEST = 2000
-"""Files that are made, or as many as are given."""
+DERIVED: Mapping[str, Callable[..., object]] = {"web": write_mix}
+"""Suites whose images are generated from the user's, with the function that does it."""
+GENERATED: Mapping[str, Callable[[Path], object]] = {"audio": write_sounds, "video": write_videos}
+"""Suites that generate their files if the user has none, with the function that does it."""
+MIN_FILES = 2000
+"""Minimum number of files that are generated; more if the user's folder has more."""
 
 
 def suite_data(name: str, images: Path | None, folder: Path) -> Path:
-    """The files that suite ``name`` is measured with: ``images`` (FOLDER/<class>/<file>), or those that are made, of
-    them or without, in ``folder``. Raises SpecError where there are none."""
+    """Return the folder of files with which suite ``name`` is measured: ``images`` (FOLDER/<class>/<file>), or files
+    that are generated in ``folder``, from ``images`` or without. Raises SpecError if there are none."""
     if images is None:
-        if name not in MADE_OF_NOTHING:
+        if name not in GENERATED:
             raise SpecError(f"the suite {name} needs a folder of images")
-        MADE_OF_NOTHING[name](folder / name)
+        GENERATED[name](folder / name)
         return folder / name
-    if name not in MADE:
+    if name not in DERIVED:
         return images
     kinds = (".jpg", ".jpeg", ".png", ".webp")
-    pictures = sorted(p for p in images.rglob("*") if p.suffix.lower() in kinds)
-    MADE[name](pictures[:_SOURCES], folder / "images", count=max(FEWEST, len(pictures)))
+    sources = sorted(p for p in images.rglob("*") if p.suffix.lower() in kinds)
+    DERIVED[name](sources[:_MAX_SOURCES], folder / "images", count=max(MIN_FILES, len(sources)))
     return folder / "images"
 
 
-_SOURCES = 200
-"""Pictures that a mix is made of, at most."""
+_MAX_SOURCES = 200
+"""Maximum number of images from which a mix is generated."""
 
 
 def write_suite(name: str, folder: Path) -> dict[str, Path]:
-    """The specs of a suite as files in ``folder``, by their names."""
-    made = {}
+    """Write the specs of a suite to files in ``folder``, and return them by name."""
+    paths = {}
     for spec, text in SUITES[name].items():
-        made[spec] = folder / f"{spec}.yaml"
-        made[spec].write_text(text)
-    return made
+        paths[spec] = folder / f"{spec}.yaml"
+        paths[spec].write_text(text)
+    return paths

@@ -1,4 +1,4 @@
-"""Results of a benchmark, as tables for the terminal and as one HTML page."""
+"""Show the results of a benchmark, as tables for the terminal and as one HTML page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..wording import count, duration, rate, size
 from .run import OURS, median_of
 
 _KINDS = {OURS: "busy"}
-"""Kinds of bars; those of peers differ."""
+"""Kinds of bars by engine; peers have another kind."""
 _LIMITS = {
     "page_cache_to_memory": "reading the data set from the page cache",
     "memory_copy": "copying memory",
@@ -27,11 +27,12 @@ _LIMITS = {
 }
 _COLUMNS = ("setting", "engine", "median", "min", "max", "against", "first batch", "memory")
 _WITH_BASELINE, _WITH_GPU = "of baseline", "GPU memory"
-"""Columns that are there where there is something to show in them."""
+"""Columns that are shown only if they have content."""
 
 
 def bench_view(report: Mapping[str, Any]) -> RenderableType:
-    """Every setting, then the operators and the bottleneck of the fastest of ours."""
+    """Return the tables for the terminal: every setting, then the operators and the bottleneck of the fastest setting
+    of dali-run."""
     columns, plain = _table(report)
     rows: list[Row] = [[Text(c, "bold") if c == OURS else c for c in row] for row in plain]
     parts: list[RenderableType] = [Text(_machine(report)), Text(), table(
@@ -42,19 +43,19 @@ def bench_view(report: Mapping[str, Any]) -> RenderableType:
         parts.append(Text(f"Limit of the machine: {name}: {speed}"))
     best = _best(report)
     if best is not None:
-        found = best["report"]["bottleneck"]
+        bottleneck = best["report"]["bottleneck"]
         parts += [Text(), Text(f"{OURS}, {best['setting']}", "bold"), operator_table(best["report"]), Text(),
-                  Text(found["sentence"], "bold"), Text(f"To go faster: {found['advice']}")]  # fmt: skip
+                  Text(bottleneck["sentence"], "bold"), Text(f"To go faster: {bottleneck['advice']}")]  # fmt: skip
     return Group(*parts)
 
 
 def bench_html(report: Mapping[str, Any]) -> str:
-    """The page of a benchmark; it needs nothing else."""
+    """Return the HTML page of a benchmark, which needs no other files."""
     measured = [r for r in report["results"] if median_of(r) is not None]
-    most = max((r["samples_per_second"]["max"] for r in measured), default=0.0) or 1.0
-    spreads = [(r["samples_per_second"]["min"] / most, r["samples_per_second"]["max"] / most) for r in measured]
+    fastest = max((r["samples_per_second"]["max"] for r in measured), default=0.0) or 1.0
+    spreads = [(r["samples_per_second"]["min"] / fastest, r["samples_per_second"]["max"] / fastest) for r in measured]
     speeds = [
-        (f"{r['engine']} {r['setting']}", [((median_of(r) or 0.0) / most, _KINDS.get(r["engine"], "blocked"))],
+        (f"{r['engine']} {r['setting']}", [((median_of(r) or 0.0) / fastest, _KINDS.get(r["engine"], "blocked"))],
          [rate(median_of(r)), f"{rate(r['samples_per_second']['min'])} to {rate(r['samples_per_second']['max'])}"])
         for r in measured
     ]  # fmt: skip
@@ -71,8 +72,8 @@ def bench_html(report: Mapping[str, Any]) -> str:
     head = [f"<p>{text(_machine(report))}</p>"]
     best = _best(report)
     if best is not None:
-        found = best["report"]["bottleneck"]
-        head.append(lead(found["sentence"], found["advice"]))
+        bottleneck = best["report"]["bottleneck"]
+        head.append(lead(bottleneck["sentence"], bottleneck["advice"]))
         sections += [
             Section(f"Time per operator: {best['setting']}",
                     [work_bars(best["report"]["operators"]), operators(best["report"]["operators"])]),
@@ -125,7 +126,7 @@ def _rows(report: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _table(report: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Columns and rows, with those of the baseline and of a GPU where there are any."""
+    """Return columns and rows, with columns for a baseline and for GPU memory if there are any."""
     columns, rows = list(_COLUMNS), _rows(report)
     if any(_gpu_memory(r) for r in report["results"]):
         columns.append(_WITH_GPU)
@@ -141,7 +142,7 @@ def _table(report: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 
 def _gpu_memory(row: Mapping[str, Any]) -> float | None:
-    """The GPU memory of an engine, where it is known."""
+    """Return the GPU memory of an engine in bytes; None if it is not known."""
     return (row.get("memory") or {}).get("gpu_pool_bytes")
 
 
@@ -155,6 +156,6 @@ def _problem(row: Mapping[str, Any]) -> str:
 
 
 def _best(report: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The fastest setting of ours."""
-    mine: Sequence[Mapping[str, Any]] = [r for r in report["results"] if r["engine"] == OURS and median_of(r)]
-    return max(mine, key=lambda r: median_of(r) or 0.0, default=None)
+    """Return the result of the fastest setting of dali-run."""
+    results: Sequence[Mapping[str, Any]] = [r for r in report["results"] if r["engine"] == OURS and median_of(r)]
+    return max(results, key=lambda r: median_of(r) or 0.0, default=None)

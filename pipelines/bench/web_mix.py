@@ -1,4 +1,5 @@
-"""Pictures as they lie about on the web, made of a folder of pictures: the shares of formats that scraped data have."""
+"""Generate images as they are on the web from a folder of images: with the shares of formats and the sizes of scraped
+data."""
 
 from __future__ import annotations
 
@@ -19,11 +20,11 @@ from ...ops.errors import SpecError
 from ..cores import usable_cores
 
 SHARES: Mapping[str, float] = {"baseline": 0.62, "progressive": 0.25, "png": 0.06, "webp": 0.05, "cmyk": 0.02}
-"""Parts of a scraped data set, by number of files."""
+"""Shares of kinds in a scraped data set, by number of files."""
 Sizes = Sequence[tuple[float, float]]
 """Rows of a table of image sizes: the share of images that are smaller, and megapixels."""
 MEGAPIXELS: Sizes = ((0.0, 0.01), (0.05, 0.04), (0.5, 0.25), (0.9, 1.0), (0.99, 4.0), (1.0, 20.0))
-"""Sizes of images on the web."""
+"""Sizes of images on the web, in megapixels."""
 _WAYS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     "baseline": ("jpg", "JPEG", {"quality": 88, "subsampling": "4:2:0"}),
     "progressive": ("jpg", "JPEG", {"quality": 88, "subsampling": "4:2:0", "progressive": True}),
@@ -38,27 +39,28 @@ _WAYS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     "png16": ("png", "", {}),
 }
 KINDS = tuple(_WAYS)
-"""The kinds of file that a picture can be written as."""
+"""The kinds of files that an image can be written as."""
 
 
 def write_mix(
     pictures: Sequence[Path], folder: Path, *, count: int, nbytes: int = 0, shares: Mapping[str, float] = SHARES,
     variants: int = 1, megapixels: Sizes = MEGAPIXELS,
 ) -> dict[str, int]:  # fmt: skip
-    """Write ``count`` files to ``folder``/0, and more until they hold about ``nbytes``; the files of each kind.
+    """Write ``count`` files to ``folder``/0, and more until they hold about ``nbytes`` bytes; return the number of
+    files of each kind.
 
-    Every picture is encoded in every kind, in sizes drawn from ``megapixels``, ``variants`` times: cut, turned over and
-    of another quality each time. Further files are copies of these, in turns, in the shares given. With ``variants`` 0
-    each file is a variant of its own, which processes make on all cores: all bytes are different, as those of real data
-    sets are. Raises SpecError where there are no pictures.
+    Every image is encoded as every kind, in sizes drawn from ``megapixels``, ``variants`` times: each time cropped,
+    mirrored and with another quality. Further files are copies of these, in turn, with the given shares. With
+    ``variants`` 0 each file is a variant of its own, which processes encode on all cores: all bytes are different, as
+    in real data sets. Raises SpecError if there are no images.
     """
     if not pictures:
-        raise SpecError("there are no pictures to make a mix of")
-    many = [(path, k) for k in range(max(1, variants)) for path in pictures]
-    some = many if variants else many[:: -(-len(many) // _SIZED)]
-    known = {kind: _all_encoded(kind, some, megapixels) for kind in shares}
+        raise SpecError("there are no images to generate a mix from")
+    variants_of_all = [(path, k) for k in range(max(1, variants)) for path in pictures]
+    encoded_ones = variants_of_all if variants else variants_of_all[:: -(-len(variants_of_all) // _SIZE_SAMPLES)]
+    files_of_kind = {kind: _all_encoded(kind, encoded_ones, megapixels) for kind in shares}
     with ThreadPoolExecutor(usable_cores()) as pool:
-        sizes = sum(shares[kind] * sum(map(len, files)) / len(files) for kind, files in known.items())
+        sizes = sum(shares[kind] * sum(map(len, files)) / len(files) for kind, files in files_of_kind.items())
         count = max(count, -(-nbytes // max(1, int(sizes / sum(shares.values())))))
         (folder / "0").mkdir(parents=True)
         written: dict[str, int] = dict.fromkeys(shares, 0)
@@ -69,7 +71,7 @@ def write_mix(
 
         def write(job: tuple[Path, str, int]) -> None:
             path, kind, k = job
-            path.write_bytes(known[kind][k % len(many)])
+            path.write_bytes(files_of_kind[kind][k % len(variants_of_all)])
 
         for _ in pool.map(write, jobs) if variants else ():
             pass
@@ -79,20 +81,21 @@ def write_mix(
 
 
 def _all_encoded(kind: str, ones: Sequence[tuple[Path, int]], megapixels: Sizes) -> list[bytes]:
-    """`encoded` of all ``ones``: by processes where there are many, since Pillow's encoders hold the GIL."""
-    if len(ones) <= _FEW:
+    """Return `encoded` of all ``ones``: in several processes if there are many, since Pillow's encoders hold the
+    GIL."""
+    if len(ones) <= _MAX_IN_PROCESS:
         return [encoded(kind, *one, pixels_of(k, megapixels)) for k, one in enumerate(ones)]
     with ProcessPoolExecutor(usable_cores(), get_context("spawn")) as pool:
         pixels = [pixels_of(k, megapixels) for k in range(len(ones))]
         return list(pool.map(encoded, repeat(kind), *zip(*ones, strict=True), pixels, chunksize=4))
 
 
-_FEW = 64
-"""Files that are made without processes of their own."""
-_SIZED = 24
-"""Pictures that tell how large files become."""
-_AT_ONCE = 16
-"""Files of a picture that a process makes before the next one."""
+_MAX_IN_PROCESS = 64
+"""Number of files that are encoded without extra processes."""
+_SIZE_SAMPLES = 24
+"""Number of images from which the mean file size is estimated."""
+_FILES_PER_TASK = 16
+"""Number of files that a process encodes from an image before it takes the next image."""
 
 
 def _name(folder: Path, number: int, kind: str) -> Path:
@@ -100,15 +103,15 @@ def _name(folder: Path, number: int, kind: str) -> Path:
 
 
 def _write_different(pictures: Sequence[Path], jobs: Sequence[tuple[Path, str, int]], megapixels: Sizes) -> None:
-    """Write file k of each kind as a variant of picture k modulo their number."""
-    of_each: list[list[tuple[Path, str, int]]] = [[] for _ in pictures]
+    """Write file k of each kind as a variant of image number k modulo the number of images."""
+    jobs_of_image: list[list[tuple[Path, str, int]]] = [[] for _ in pictures]
     for path, kind, k in jobs:
-        of_each[k % len(pictures)].append((path, kind, k // len(pictures)))
+        jobs_of_image[k % len(pictures)].append((path, kind, k // len(pictures)))
     with ProcessPoolExecutor(usable_cores(), get_context("spawn")) as pool:
         tasks = [
-            pool.submit(_write_some, picture, rows[at : at + _AT_ONCE], megapixels)
-            for at in range(0, max(map(len, of_each)), _AT_ONCE)
-            for picture, rows in zip(pictures, of_each, strict=True)
+            pool.submit(_write_some, picture, rows[at : at + _FILES_PER_TASK], megapixels)
+            for at in range(0, max(map(len, jobs_of_image)), _FILES_PER_TASK)
+            for picture, rows in zip(pictures, jobs_of_image, strict=True)
             if at < len(rows)
         ]
         for task in tasks:
@@ -123,26 +126,28 @@ def _write_some(picture: Path, rows: Sequence[tuple[Path, str, int]], megapixels
 
 
 def in_turns(shares: Mapping[str, float], count: int) -> Iterator[str]:
-    """``count`` kinds, so that any stretch of them has about the shares."""
+    """Yield ``count`` kinds, so that any stretch of them has about the given shares."""
     owed = dict.fromkeys(shares, 0.0)
     total = sum(shares.values())
     for _ in range(count):
         for kind, share in shares.items():
             owed[kind] += share / total
-        most = max(owed, key=lambda kind: owed[kind])
-        owed[most] -= 1
-        yield most
+        next_kind = max(owed, key=lambda kind: owed[kind])
+        owed[next_kind] -= 1
+        yield next_kind
 
 
 def pixels_of(number: int, table: Sizes = MEGAPIXELS) -> int:
-    """Pixels of image ``number``: images in a row have the sizes of ``table``, however many they are."""
+    """Return the number of pixels of image ``number``: consecutive images have the distribution of sizes of ``table``,
+    however many they are."""
     shares, megapixels = zip(*table, strict=True)
     share = (0.5 + number * (5**0.5 - 1) / 2) % 1  # multiples of the golden ratio fill the range evenly
     return int(1e6 * np.exp(np.interp(share, shares, np.log(megapixels))))
 
 
 def encoded(kind: str, path: Path, variant: int, pixels: int) -> bytes:
-    """The picture at ``path`` as a file of one of KINDS, with about ``pixels``; ``variant`` 0 shows all of it."""
+    """Return the image at ``path`` as a file of one of KINDS, with about ``pixels`` pixels; ``variant`` 0 shows all of
+    it."""
     with Image.open(path) as opened:
         return _encoded(kind, opened.convert("RGB"), variant, pixels)
 
@@ -166,8 +171,8 @@ def _encoded(kind: str, image: Image.Image, variant: int, pixels: int) -> bytes:
 
 
 def _png_of_16_bits(image: Image.Image, seed: int) -> bytes:
-    """A PNG of 16 bits a channel, which Pillow does not write for colours: ``image`` with noise of 4 bits below, its
-    filters all "up"."""
+    """Return a PNG with 16 bits per channel, which Pillow does not write for colours: ``image`` with noise in the low 4
+    bits, with the filter "up" for all lines."""
     pixels = np.asarray(image)
     noise = np.random.default_rng(seed).integers(0, 16, pixels.shape, np.uint16)
     rows = (pixels.astype(np.uint16) * 257 ^ noise).astype(">u2").view(np.uint8).reshape(image.height, -1)
@@ -185,16 +190,16 @@ def _png_of_16_bits(image: Image.Image, seed: int) -> bytes:
 
 
 def varied(image: Image.Image, variant: int) -> Image.Image:
-    """``image``, cut above and to the left by up to a quarter and turned over: otherwise for each ``variant``, until
-    all ways are used up; as it is for 0."""
-    turned, left = variant % 2, variant // 2
+    """Return ``image``, cropped at the top and the left by up to a quarter and mirrored: differently for each
+    ``variant``, until all combinations are used; unchanged for 0."""
+    mirrored, left = variant % 2, variant // 2
     across, down = max(1, image.width // 4), max(1, image.height // 4)
     x, y = left % across, left // across % down
     if x or y:
         image = image.crop((x, y, image.width, image.height))
-    return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if turned else image
+    return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if mirrored else image
 
 
 def quality_change(variant: int) -> int:
-    """The number that is added to the quality of ``variant``: 0 for the first, and up to 3 more or less."""
+    """Return the number that is added to the quality for ``variant``: 0 for the first, from -3 to 3 for the others."""
     return (variant + 3) % 7 - 3

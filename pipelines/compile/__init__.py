@@ -1,1 +1,1 @@
-"""Graph to plan, one file a pass."""
+"""Compile a graph to a plan: one pass per file."""

@@ -1,10 +1,11 @@
-"""Fuse: join chains of nodes into one kernel where the result is the same within the operators' stated bounds.
+"""Join chains of nodes into one kernel if the result is the same within the operators' stated bounds. Called by
+`compile_graph`.
 
-colour operators                           uint8 pixels go through all of them, rounded in between, in one kernel
-resize, crop_mirror_normalize              only the window that stays is resampled, straight into its final form
-decoder, resize [, crop_mirror_normalize]  on a GPU, the decoder's planes are resampled without a picture between; on a
-                                           CPU, blocks that the result does not show are not transformed
-spectrogram, mel_filter_bank [, to_decibels]   on a GPU, spectra stay within the blocks that make them
+colour operators                           uint8 pixels pass through all of them, rounded in between, in one kernel
+resize, crop_mirror_normalize              only the window that remains is resampled, directly into its final form
+decoder, resize [, crop_mirror_normalize]  on a GPU, the decoder's planes are resampled without an image in between; on
+                                           a CPU, blocks that the result does not show are not transformed
+spectrogram, mel_filter_bank [, to_decibels]   on a GPU, spectra stay within the thread blocks that compute them
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from ..graph.renumber import renumber
 from .place import Target
 
 Joined = tuple[Operator, dict[str, Edge]]
-"""A joined operator and its argument inputs."""
+"""A joined operator and its argument inputs by name."""
 Rule = tuple[Callable[[Node, Node], Joined | None], str, str]
-"""The join of a node with the one before, and the prefixes of both nodes' arguments."""
+"""A function that joins a node with the one before it, and the prefixes of both nodes' arguments."""
 
 
 def fuse(graph: Graph, target: Target, separate: Container[str] = ()) -> tuple[Graph, tuple[str, ...], dict[int, int]]:
@@ -57,19 +58,19 @@ def fuse(graph: Graph, target: Target, separate: Container[str] = ()) -> tuple[G
             seeds[node.id] = seeds[before.id] if before.op.random else seeds[node.id]
             del nodes[before.id]
     kept = [nodes[i] for i in sorted(nodes)]
-    told = tuple(n.name for n in kept if n.op.name.startswith("_fused."))
-    return renumber(kept, graph.outputs), told, {new: seeds[n.id] for new, n in enumerate(kept)}
+    groups = tuple(n.name for n in kept if n.op.name.startswith("_fused."))
+    return renumber(kept, graph.outputs), groups, {new: seeds[n.id] for new, n in enumerate(kept)}
 
 
 def _only_input(node: Node, nodes: dict[int, Node], graph: Graph) -> Node | None:
-    """The node before, if it serves this one alone and both run in the same place."""
+    """Return the node before, if ``node`` alone reads it and both run in the same place."""
     if len(node.inputs) != 1 or node.inputs[0].node not in nodes:
         return None
     before = nodes[node.inputs[0].node]
     readers = sum(e.node == before.id for n in nodes.values() for e in n.reads)
     leaves = any(e.node == before.id for e in graph.outputs.values())
-    together = before.stage == node.stage or (before.stage == "mixed" and node.stage == "gpu")
-    same = before.scope == node.scope and together and len(before.specs) == 1
+    same_place = before.stage == node.stage or (before.stage == "mixed" and node.stage == "gpu")
+    same = before.scope == node.scope and same_place and len(before.specs) == 1
     return before if same and readers == 1 and not leaves else None
 
 

@@ -1,4 +1,5 @@
-"""Join arithmetic: expr nodes that serve one other expr alone become part of it - one pass over the data for both."""
+"""Join arithmetic: an expr node that only another expr node reads becomes part of it, so that the data are passed over
+once. Called by `compile_graph`."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def join_arithmetic(graph: Graph) -> Graph:
-    """The graph with such nodes joined. What every node gives stays the same, types and layouts included."""
+    """Return the graph with such nodes joined. The outputs of all nodes stay the same, with their types and layouts."""
     readers = Counter(e for n in graph.nodes for e in n.reads)
     readers.update(graph.outputs.values())
     nodes: list[Node] = []
@@ -23,19 +24,19 @@ def join_arithmetic(graph: Graph) -> Graph:
         if isinstance(node.op, Expr):
             for k in reversed(range(len(node.inputs))):
                 before = nodes[node.inputs[k].node]
-                if isinstance(before.op, Expr) and readers[node.inputs[k]] == 1 and _together(before, node):
+                if isinstance(before.op, Expr) and readers[node.inputs[k]] == 1 and _same_place(before, node):
                     node = _joined(before, node, k, nodes) or node
         nodes.append(node)
     changed = any(a is not b for a, b in zip(nodes, graph.nodes, strict=True))
     return prune(replace(graph, nodes=tuple(nodes))) if changed else graph
 
 
-def _together(before: Node, node: Node) -> bool:
+def _same_place(before: Node, node: Node) -> bool:
     return before.stage == node.stage and before.scope == node.scope
 
 
 def _joined(before: Node, node: Node, k: int, nodes: list[Node]) -> Node | None:
-    """``node`` with input ``k`` written out as the expression of ``before``; None where that would change anything."""
+    """Return ``node`` with input ``k`` replaced by the expression of ``before``; None if that would change anything."""
     assert isinstance(before.op, Expr)
     assert isinstance(node.op, Expr)
     inputs = tuple(dict.fromkeys((*node.inputs[:k], *before.inputs, *node.inputs[k + 1 :])))
@@ -48,19 +49,20 @@ def _joined(before: Node, node: Node, k: int, nodes: list[Node]) -> Node | None:
         op = Expr(expr=ast.unparse(outer))
         op.check()
         specs = (op.infer(*(nodes[e.node].specs[e.output] for e in inputs)),)
-    except SpecError:  # too long, too deep, or layouts that only go together in steps
+    except SpecError:  # too long, too deep, or layouts that are compatible only step by step
         return None
     return replace(node, op=op, inputs=inputs) if specs == node.specs else None
 
 
 def _renamed(op: Expr, inputs: tuple[Edge, ...], letter: dict[Edge, str], written: dict[Edge, ast.expr]) -> ast.expr:
-    """The expression with names by edge, and the edges of ``written`` replaced by expressions."""
+    """Return the expression with inputs named by ``letter``, and the edges in ``written`` replaced by their
+    expressions."""
     names = op.names or tuple(_LETTERS[: len(inputs)])
-    of = dict(zip(names, inputs, strict=True))
+    edge_of = dict(zip(names, inputs, strict=True))
 
     class Rename(ast.NodeTransformer):
         def visit_Name(self, node: ast.Name) -> ast.expr:
-            edge = of.get(node.id)
+            edge = edge_of.get(node.id)
             if edge is None:
                 return node
             return written[edge] if edge in written else ast.Name(letter[edge], ast.Load())

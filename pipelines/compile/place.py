@@ -1,8 +1,9 @@
-"""Place: decide where every node runs - cpu, mixed or gpu - by DALI's rules; with ``auto``, the GPU where possible.
+"""Decide where every node runs (cpu, mixed or gpu), by DALI's rules; with ``auto``, on the GPU if possible. Called by
+`compile_graph`.
 
-A node with a GPU input is a GPU node. Argument inputs are computed on the CPU. Host data that a GPU node needs is
-uploaded by the engine; data of a GPU node never flows back, except into encoders and writers, and where a node asks
-for ``device: cpu`` itself (DALI's exec_dynamic).
+A node with a GPU input is a GPU node. Argument inputs are computed on the CPU. The engine uploads host data that a GPU
+node needs. Data of a GPU node never flow back, except into encoders and writers, and if a node itself has ``device:
+cpu`` (DALI's exec_dynamic).
 """
 
 from __future__ import annotations
@@ -18,24 +19,25 @@ from ..graph.nodes import Edge, Graph, Node
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The devices that a graph is compiled for."""
+    """The devices for which a graph is compiled. Created by `resolve_target`."""
 
     device: Literal["cpu", "gpu", "null"] = "cpu"
-    """``null`` places as for a GPU and runs the CPU kernels instead: the whole engine without a GPU."""
+    """Kind of device; ``null`` places nodes as for a GPU and runs their CPU kernels: the whole engine without a GPU."""
     indices: tuple[int, ...] = (0,)
-    """Which GPUs; batches are dealt to them in turns."""
+    """Indices of the GPUs; batches are assigned to them in turn."""
     auto_mixed: bool = True
-    """Decoders without a ``device`` become ``mixed`` on a GPU (YAML); DALI's Python API leaves them on the CPU."""
+    """Whether decoders without a ``device`` become ``mixed`` on a GPU (YAML); DALI's Python API leaves them on the
+    CPU."""
 
     @property
     def index(self) -> int:
-        """The first GPU, for what needs only one."""
+        """Index of the first GPU, for code that needs only one."""
         return self.indices[0]
 
 
 def resolve_target(device: str, *, auto_mixed: bool = True) -> Target:
-    """The target that ``auto | cpu | gpu | gpu:N | gpu:N,N | gpu:all | null`` means on this machine. Raises DeviceError
-    where a GPU that was asked for is missing, SpecError for anything else."""
+    """Return the target that ``auto | cpu | gpu | gpu:N | gpu:N,N | gpu:all | null`` means on this machine. Raises
+    DeviceError if a requested GPU is missing, SpecError for any other text."""
     name, _, numbers = device.partition(":")
     if device == "auto":
         return Target("gpu" if gpu_count() else "cpu", auto_mixed=auto_mixed)
@@ -43,21 +45,22 @@ def resolve_target(device: str, *, auto_mixed: bool = True) -> Target:
         return Target("cpu" if device == "cpu" else "null", auto_mixed=auto_mixed)
     each = ["0"] if device == "gpu" else numbers.split(",")
     if device == "gpu:all" or (name == "gpu" and all(n.isdecimal() for n in each)):
-        there = gpu_count()
-        wanted = tuple(range(there)) if numbers == "all" else tuple(map(int, each))
-        if len(set(wanted)) < len(wanted):
+        gpus = gpu_count()
+        gpu_indices = tuple(range(gpus)) if numbers == "all" else tuple(map(int, each))
+        if len(set(gpu_indices)) < len(gpu_indices):
             raise SpecError(f"device names a GPU twice: {device!r}; name each once")
-        if not wanted or max(wanted) >= there:
+        if not gpu_indices or max(gpu_indices) >= gpus:
             raise DeviceError(
-                f"device {device} was asked for, but this machine has {there} usable GPUs; `dali-run doctor` "
-                "says why, `--device cpu` runs without"
+                f"device is {device}, but this machine has {gpus} usable GPUs; `dali-run doctor` shows why, "
+                "`--device cpu` runs without a GPU"
             )
-        return Target("gpu", wanted, auto_mixed)
+        return Target("gpu", gpu_indices, auto_mixed)
     raise SpecError(f"device must be auto, cpu, gpu, gpu:N, gpu:N,N, gpu:all or null, got {device!r}")
 
 
 def place(graph: Graph, target: Target) -> Graph:
-    """The graph with ``stage`` filled in. Raises SpecError, with the place, for the first stage that cannot be."""
+    """Return the graph with ``stage`` filled in. Raises SpecError with the place of the first node that cannot be
+    placed."""
     stages, problems = _stages(graph, target)
     for node, text in problems:
         raise SpecError(f"{node.where}: {text}")
@@ -84,7 +87,7 @@ def _stages(graph: Graph, target: Target) -> tuple[list[Stage], list[tuple[Node,
             stage = _on_cpu(node) if on_cpu else _stage(node, from_device, node.id in bound_to_host, target)
         except SpecError as e:
             problems.append((node, str(e)))
-            stage = "gpu" if from_device else "cpu"  # the next nodes are checked from there
+            stage = "gpu" if from_device else "cpu"  # the following nodes are checked with this assumption
         for name, edge in node.args.items():
             if on_device(edge):
                 problems.append((node, f"argument {name!r} comes from the GPU ({graph.node(edge).name}); arguments are "
@@ -94,7 +97,7 @@ def _stages(graph: Graph, target: Target) -> tuple[list[Stage], list[tuple[Node,
 
 
 def is_late(node: Node) -> bool:
-    """It runs on the GPU, and its outputs come on the host."""
+    """Return whether the node runs on the GPU and its outputs are in host memory."""
     return node.op.output_after_sync and node.stage != "cpu"
 
 
@@ -109,18 +112,19 @@ def _accepts_gpu(node: Node) -> bool:
 
 
 def _bound_to_host(graph: Graph) -> set[int]:
-    """Nodes whose output a CPU-only node or an argument needs: they stay on the host when nothing else is asked."""
+    """Return the nodes whose output a CPU-only node or an argument needs: they stay on the host unless their device is
+    set."""
     bound: set[int] = set()
-    todo: list[Edge] = []
+    pending: list[Edge] = []
     for node in graph.nodes:
         if not {"mixed", "gpu"} & set(node.op.runs_in()) and not _accepts_gpu(node):
-            todo += node.inputs
-        todo += node.args.values()
-    while todo:
-        node = graph.node(todo.pop())
+            pending += node.inputs
+        pending += node.args.values()
+    while pending:
+        node = graph.node(pending.pop())
         if node.id not in bound:
             bound.add(node.id)
-            todo += node.inputs
+            pending += node.inputs
     return bound
 
 
@@ -130,7 +134,7 @@ def _stage(node: Node, on_device: bool, bound_to_host: bool, target: Target) -> 
         if node.device not in stages:
             raise SpecError(f"with these arguments, {node.op.name} runs only on {', '.join(stages)}")
         if node.device == "mixed" and on_device:
-            raise SpecError("mixed operators take CPU input, this one comes from the GPU")
+            raise SpecError("mixed operators take CPU input; this input is on the GPU")
         return node.device
     if node.device == "cpu" or (bound_to_host and not on_device):
         return _on_cpu(node)
@@ -141,7 +145,7 @@ def _stage(node: Node, on_device: bool, bound_to_host: bool, target: Target) -> 
             return "cpu"
         raise SpecError(
             f"{node.op.name} has no GPU kernel (it runs on {', '.join(stages)}), but its input is on the "
-            "GPU; move it before the decoder, or give `device: cpu` to it"
+            "GPU; move it before the decoder, or set `device: cpu` for it"
         )
     if "mixed" in stages and target.auto_mixed:
         return "mixed"

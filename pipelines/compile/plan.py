@@ -1,4 +1,7 @@
-"""Compile: graph -> prune -> infer -> place -> promote -> fuse -> schedule, verified between passes, to a Plan."""
+"""Compile a graph to a plan: prune -> infer -> place -> promote -> fuse -> schedule, verified between passes.
+
+Called by jobs, by the Python API, by `plan` and by benchmarks.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from .share import share
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A compiled graph: all that the executor needs to know."""
+    """A compiled graph: all that the engine needs to know. Created by `compile_graph`; never changed."""
 
     graph: Graph
     target: Target
@@ -32,19 +35,19 @@ class Plan:
     """Seed of each random node, by id."""
     seed: int
     fused: tuple[str, ...] = ()
-    """The groups that the fuse pass joined, in words."""
+    """The groups of nodes that the fuse pass joined, by their names."""
     promoted: tuple[str, ...] = ()
     """Names of the CPU operators that the promote pass moved to the GPU."""
 
     @property
     def readers(self) -> tuple[Node, ...]:
-        """Nodes that open a data set; the first gives the samples their names."""
+        """The nodes that open a data set; the samples' keys come from the first."""
         from ...readers.base import Reader
 
         return tuple(n for n in self.graph.nodes if isinstance(n.op, Reader))
 
     def describe(self) -> dict[str, Any]:
-        """The plan as plain data, for ``dali-run plan --json``."""
+        """Return the plan as plain data, for ``dali-run plan --json``."""
         stage_of = {n.id: i for i, s in enumerate(self.steps) for n in s.nodes}
         return {
             "device": self.target.device,
@@ -77,10 +80,10 @@ class Plan:
 
 
 def parity_of(op: Operator) -> str | None:
-    """The library that an operator, or one that is joined in it, follows instead of DALI."""
+    """Return the library that an operator, or one that is joined in it, follows instead of DALI; None for DALI."""
     values = [getattr(op, f.name) for f in dataclasses.fields(op)]
-    found = [getattr(op, "parity", None), *(parity_of(v) for v in values if isinstance(v, Operator))]
-    return next((p for p in found if p not in (None, "dali")), None)
+    libraries = [getattr(op, "parity", None), *(parity_of(v) for v in values if isinstance(v, Operator))]
+    return next((p for p in libraries if p not in (None, "dali")), None)
 
 
 def _edge_name(graph: Graph, edge: Any) -> str:
@@ -122,27 +125,28 @@ def compile_graph(
 
 
 def assign_seeds(graph: Graph, seed: int) -> dict[int, int]:
-    """A seed for every random node: its own, or DALI's rule - the seed sequence of the pipeline's seed, dealt out
-    depth first from the outputs, inputs before the operator (semantics 2.2)."""
+    """Return a seed for every random node, by id: its own, or by DALI's rule the next one of the seed sequence of the
+    pipeline's seed. They are assigned depth first from the outputs, inputs before the operator (semantics 2.2)."""
     seeds: dict[int, int] = {}
     pool = seed_sequence(seed, 1024)
-    dealt = 0
+    assigned = 0
     for node in _depth_first(graph):
         if node.op.random:
             if node.seed is not None and node.seed >= 0:
                 seeds[node.id] = node.seed
             else:
-                seeds[node.id] = int(pool[dealt % len(pool)]) + dealt // len(pool)
-                dealt += 1
+                seeds[node.id] = int(pool[assigned % len(pool)]) + assigned // len(pool)
+                assigned += 1
     return seeds
 
 
 def _depth_first(graph: Graph) -> Iterator[Node]:
-    """Nodes from the outputs, left to right, and then from operators that leave samples out, each after what it reads.
-    Without recursion: graphs may be long chains.
+    """Yield the nodes from the outputs, left to right, and then from operators that leave samples out, each after the
+    nodes that it reads. Without recursion, because graphs may be long chains.
 
-    Arguments come in the order of their names. What reads nothing is made for whole batches by DALI, in a branch of a
-    conditional, too, and split by the predicates of the branch where it is read: they come after it.
+    Arguments come in the order of their names. DALI computes a node that reads nothing for whole batches, even in a
+    branch of a conditional, and splits its output by the predicates of the branch in which it is read: the predicates
+    come after it.
     """
 
     def reads(node: Node) -> Iterator[int]:
@@ -154,13 +158,13 @@ def _depth_first(graph: Graph) -> Iterator[Node]:
 
     seen: set[int] = set()
     ends = [*(e.node for e in graph.outputs.values()), *(n.id for n in graph.nodes if n.op.leaves_out)]
-    todo = [(node, False) for node in reversed(ends)]
-    while todo:
-        at, complete = todo.pop()
+    stack = [(node, False) for node in reversed(ends)]
+    while stack:
+        at, complete = stack.pop()
         node = graph.nodes[at]
         if complete:
             yield node
         elif at not in seen:
             seen.add(at)
-            todo.append((at, True))
-            todo += [(k, False) for k in reversed(list(reads(node)))]
+            stack.append((at, True))
+            stack += [(k, False) for k in reversed(list(reads(node)))]

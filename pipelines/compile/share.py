@@ -1,4 +1,4 @@
-"""Share: equal nodes are computed once, as in DALI."""
+"""Share equal nodes: they are computed once, as in DALI. Called by `compile_graph`."""
 
 from __future__ import annotations
 
@@ -14,25 +14,27 @@ __all__ = ["share"]
 
 
 def share(graph: Graph, seeds: Mapping[int, int]) -> tuple[Graph, dict[int, int]]:
-    """The graph without nodes that equal an earlier one: the operator with its arguments, what it reads, where it runs
-    and in which branch. Also the seeds ``seeds`` of the nodes that are left, by their new ids.
+    """Return the graph without nodes that equal an earlier one in operator, arguments, inputs, device and branch; and
+    the ``seeds`` of the remaining nodes, by their new ids.
 
-    Random operators are equal where the program gave them equal seeds. Operators that call the program are not shared,
-    nor are those that the program gave names, by which it asks for them.
+    Random operators are equal if the program gave them equal seeds. Operators that call the program are not shared, nor
+    are operators that the program named, because it refers to them by name.
     """
     instead: dict[int, int] = {}
-    known: dict[Hashable, list[Node]] = {}
+    by_key: dict[Hashable, list[Node]] = {}
     nodes: list[Node] = []
     for node in graph.nodes:
-        node = _through(node, instead)
+        node = _redirected(node, instead)
         key = _key(node)
         if key is not None:
-            alike = known.setdefault(key, [])
-            twin = next((n for n in alike if repr(n.op) == repr(node.op)), None)  # 0.0 == -0.0, but not to its reader
+            candidates = by_key.setdefault(key, [])
+            twin = next(
+                (n for n in candidates if repr(n.op) == repr(node.op)), None
+            )  # 0.0 == -0.0, but they are different arguments
             if twin is not None:
                 instead[node.id] = twin.id
             else:
-                alike.append(node)
+                candidates.append(node)
         nodes.append(node)
     if not instead:
         return graph, dict(seeds)
@@ -43,7 +45,7 @@ def share(graph: Graph, seeds: Mapping[int, int]) -> tuple[Graph, dict[int, int]
 
 
 def _key(node: Node) -> Hashable:
-    """The key that equal nodes have in common; None for a node that stays as it is."""
+    """Return a key that equal nodes have in common; None for a node that cannot be shared."""
     op = node.op
     if not op.shared or isinstance(op, (Split, Merge)) or not _unnamed(node):
         return None
@@ -51,14 +53,14 @@ def _key(node: Node) -> Hashable:
         return None
     try:
         hash(op)
-    except TypeError:  # holds lists, arrays
+    except TypeError:  # the operator holds lists or arrays
         return None
     args = tuple(sorted(node.args.items()))
     return type(op), op, node.inputs, args, node.device, node.stage, node.seed, node.scope, node.samples_of
 
 
 def _unnamed(node: Node) -> bool:
-    """The name was made up from the operator's."""
+    """Return whether the node has a generated name, derived from the operator's."""
     return re.fullmatch(re.escape(node.op.name) + r"(_\d+)?", node.name) is not None
 
 
@@ -66,8 +68,8 @@ def _edge(edge: Edge, instead: Mapping[int, int]) -> Edge:
     return Edge(instead.get(edge.node, edge.node), edge.output)
 
 
-def _through(node: Node, instead: Mapping[int, int]) -> Node:
-    """``node``, reading what is computed ``instead``."""
+def _redirected(node: Node, instead: Mapping[int, int]) -> Node:
+    """Return ``node`` with its edges redirected to the nodes that are computed ``instead``."""
     if not instead:
         return node
     scope: Scope = tuple((_edge(e, instead), branch) for e, branch in node.scope)

@@ -1,4 +1,5 @@
-"""Apart: a graph with `split_samples` as two, before it and after it, each of which is compiled and run by itself."""
+"""Cut a graph at `split_samples` into two, before it and after it, each of which is compiled and run by itself. Called
+by `job.run.prepare`."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ from .prune import prune
 
 
 class SplitOutputs(Operator, name="_parts"):
-    """The first node of the graph after the split: parts of samples, and what is repeated for each of them."""
+    """The first node of the graph after the split: it outputs the items of samples, and the data that are repeated for
+    each item."""
 
     inputs = (0, 0)
     per_batch = True
@@ -35,44 +37,45 @@ class SplitOutputs(Operator, name="_parts"):
         return self.count
 
     def cpu(self, ctx: Context) -> tuple[Batch, ...]:
-        given: tuple[Batch, ...] = ctx.source.take(ctx.samples)
-        return given
+        outputs: tuple[Batch, ...] = ctx.source.take(ctx.samples)
+        return outputs
 
 
 @dataclass(frozen=True, slots=True)
 class SplitPlans:
-    """The two graphs of a job that makes several samples of one, compiled."""
+    """The two compiled graphs of a job that makes several items of one sample. Created by `split_job`; never
+    changed."""
 
     whole: Graph
-    """Both together, with what is known of each edge."""
+    """Both graphs together, with the specs of all edges."""
     front: Plan
-    """On the CPU: up to the split. Its outputs are `data` and `repeated`."""
+    """The plan up to the split, on the CPU. Its outputs are `data`, `beside` and `repeated`."""
     back: Plan
-    """From the parts on; node 0 gives them."""
+    """The plan after the split; the node `source` outputs the items."""
     split: SplitSamples
     name: str
-    """Of the split, in reports."""
+    """Name of the split node in reports."""
     where: str
-    """The place of the split, for messages."""
+    """Place of the split node in the spec, for messages."""
     data: str
-    """The front's output that is cut."""
+    """Name of the front's output that is cut into items."""
     beside: tuple[str, ...]
-    """Its outputs that are cut like that one."""
+    """Names of the front's outputs that are cut in the same way."""
     repeated: tuple[str, ...]
-    """Its outputs that are repeated for each part, in the order of node 0's further outputs."""
+    """Names of the front's outputs that are repeated for each item, in the order of node `source`'s further outputs."""
     source: int
-    """The id of the node that gives the parts."""
+    """Id of the node in `back` that outputs the items."""
 
     def first_part(self, outputs: Mapping[str, Batch]) -> tuple[Batch, ...]:
-        """The outputs of node `source` for the first part of the first sample of the front's ``outputs``."""
+        """Return the outputs of node `source` for the first item of the first sample of the front's ``outputs``."""
         cut = [outputs[name] for name in (self.data, *self.beside)]
-        whole, zero = cut[0].samples.take(slice(0, 1)), np.zeros(1, np.int32)
-        samples = Samples(zero, whole.position, whole.epoch, whole.index, whole.origins, zero)
+        sample, zero = cut[0].samples.take(slice(0, 1)), np.zeros(1, np.int32)
+        samples = Samples(zero, sample.position, sample.epoch, sample.index, sample.origins, zero)
         repeated = (outputs[name].take(slice(0, 1), samples) for name in self.repeated)
         return (*self.split.parts(cut, np.zeros(1, np.int64), zero, samples), *repeated)
 
     def describe(self) -> dict[str, Any]:
-        """Both plans as plain data, as one."""
+        """Return both plans as plain data, joined into one."""
         first, then = self.front.describe(), self.back.describe()
         n = len(self.front.steps)
         for row in then["stages"]:
@@ -84,8 +87,8 @@ class SplitPlans:
 
 
 def compile_job(graph: Graph, target: Target, seed: int, *, by_batches: bool = False) -> Plan | SplitPlans:
-    """The plan of a job's graph, or its two plans. ``by_batches``: a sample's result depends on the rest of its batch.
-    Raises SpecError."""
+    """Return the plan of a job's graph, or its two plans. ``by_batches``: a sample's result depends on the rest of its
+    batch. Raises SpecError."""
     split_plans = split_job(graph, target, seed)
     if split_plans is not None and by_batches:
         raise SpecError(f"{split_plans.where}: needs results that do not depend on batches; leave out rng: dali and "
@@ -94,24 +97,27 @@ def compile_job(graph: Graph, target: Target, seed: int, *, by_batches: bool = F
 
 
 def split_job(graph: Graph, target: Target, seed: int) -> SplitPlans | None:
-    """``graph`` cut at its `split_samples`; None where it has none. Raises SpecError where it cannot be cut there."""
-    found = [n for n in graph.nodes if isinstance(n.op, SplitSamples)]
-    if not found:
+    """Cut ``graph`` at its `split_samples`, and compile both parts; None if it has none. Raises SpecError if it cannot
+    be cut there."""
+    split_nodes = [n for n in graph.nodes if isinstance(n.op, SplitSamples)]
+    if not split_nodes:
         return None
-    if len(found) > 1:
-        raise SpecError(f"{found[1].where}: a job has one split_samples, {found[0].where} is the first")
-    if found[0].scope:
-        raise SpecError(f"{found[0].where}: stands in a branch of a conditional; split before or after it")
+    if len(split_nodes) > 1:
+        raise SpecError(f"{split_nodes[1].where}: a job has one split_samples, {split_nodes[0].where} is the first")
+    if split_nodes[0].scope:
+        raise SpecError(
+            f"{split_nodes[0].where}: is in a branch of a conditional; split before or after the conditional"
+        )
     graph = infer(prune(graph))
     seeds = assign_seeds(graph, seed)
     graph = replace(graph, nodes=tuple(replace(n, seed=seeds.get(n.id, n.seed)) for n in graph.nodes))
     split = next((n for n in graph.nodes if isinstance(n.op, SplitSamples)), None)
     if split is None:
-        raise SpecError(f"{found[0].where}: no output depends on it; leave it out")
+        raise SpecError(f"{split_nodes[0].where}: no output depends on it; leave it out")
     assert isinstance(split.op, SplitSamples)
     after = {n.id for n in graph.nodes if n.id > split.id and not isinstance(n.op, Reader)}
-    wanted = [*(e for n in graph.nodes if n.id in after for e in n.reads), *graph.outputs.values()]
-    crossing = tuple(dict.fromkeys(e for e in wanted if e.node not in after and e.node != split.id))
+    needed = [*(e for n in graph.nodes if n.id in after for e in n.reads), *graph.outputs.values()]
+    crossing = tuple(dict.fromkeys(e for e in needed if e.node not in after and e.node != split.id))
     names = {e: f"{graph.node(e).name}.{e.output}" for e in (*split.inputs, *crossing)}
     front = compile_graph(_front(graph, split, after, names), Target("cpu"), seed)
     back, source = _back(graph, split, after, crossing)
@@ -127,16 +133,17 @@ def _front(graph: Graph, split: Node, after: set[int], names: Mapping[Edge, str]
 
 
 def _back(graph: Graph, split: Node, after: set[int], crossing: tuple[Edge, ...]) -> tuple[Graph, int]:
-    """The nodes after the split, which is replaced by a node that gives its outputs and what crosses over."""
+    """Return the graph after the split, and the id of its first node, which replaces the split: it outputs the items
+    and the data that cross over."""
     op = SplitOutputs(count=split.op.num_outputs + len(crossing))
     specs: tuple[Spec, ...] = (*split.specs, *(graph.spec(e) for e in crossing))
     new = {e: Edge(split.id, split.op.num_outputs + k) for k, e in enumerate(crossing)}
-    given = Node(split.id, op, (), {}, split.name, mark=split.mark, specs=specs)
+    source = Node(split.id, op, (), {}, split.name, mark=split.mark, specs=specs)
 
     def moved(e: Edge) -> Edge:
         return new.get(e, e)
 
-    nodes = [given]
+    nodes = [source]
     for n in graph.nodes:
         if n.id in after:
             inputs, args = tuple(map(moved, n.inputs)), {k: moved(e) for k, e in n.args.items()}

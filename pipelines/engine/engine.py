@@ -422,7 +422,7 @@ class Engine:
             if self._error is not None:
                 raise self._error from None
             raise StopIteration from None
-        except BaseException as e:  # the caller is interrupted
+        except BaseException as e:  # the caller was interrupted
             self._fail(without_frames(e))
             raise
         fill = fill if self.delivery.unfinished == unfinished else 0

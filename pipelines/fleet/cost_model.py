@@ -59,7 +59,7 @@ def forecast(
     shards = -(-samples // shard)
     ideal = samples / (rate * workers)
     part = samples / parts / rate
-    # workers end at different times; the last parts are small: about half of the mean part (see `whole.tapered`)
+    # workers end at different times; the last parts are small: about half of the mean part (see `job_output.tapered`)
     work = max(samples / (rate * busy) + part / 4 * (busy > 1), part)
     seconds = START_SECONDS + listing + work + PART_SECONDS * parts / busy + JOIN_SECONDS * shards
     return Forecast(

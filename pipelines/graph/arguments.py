@@ -1,4 +1,5 @@
-"""The arguments of an operator: constants checked and converted, edges sorted out, mistakes named."""
+"""Check the arguments of an operator: convert constants, separate edges, and describe errors. Called by
+`GraphBuilder`."""
 
 from __future__ import annotations
 
@@ -13,14 +14,14 @@ from .nodes import Edge
 
 
 def check_arguments(cls: type[Operator], args: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Edge], list[str]]:
-    """The constants and the argument inputs among ``args``, and everything that is wrong with them."""
+    """Return the constants and the argument inputs among ``args``, and the texts of all errors in them."""
     known = parameters(cls)
     constants: dict[str, Any] = {}
     edges: dict[str, Edge] = {}
     problems: list[str] = []
-    for given, value in args.items():
+    for written_name, value in args.items():
         try:
-            name, checked = check_argument(cls, given, value)
+            name, checked = check_argument(cls, written_name, value)
         except SpecError as e:
             problems.append(str(e))
         else:
@@ -30,20 +31,22 @@ def check_arguments(cls: type[Operator], args: Mapping[str, Any]) -> tuple[dict[
     return constants, edges, problems
 
 
-def is_tensor(known: Parameter | None, value: Any) -> bool:
-    """Whether ``value`` is an array for an argument that takes tensors: it becomes a constant input of the operator."""
-    return known is not None and known.arg.tensor and hasattr(value, "__array__") and np.ndim(value) > 0
+def is_tensor(parameter: Parameter | None, value: Any) -> bool:
+    """Return whether ``value`` is an array for an argument that takes tensors: it becomes a constant input of the
+    operator."""
+    return parameter is not None and parameter.arg.tensor and hasattr(value, "__array__") and np.ndim(value) > 0
 
 
 def no_argument(cls: type[Operator], name: str) -> str:
-    """Error message for an unknown argument ``name``."""
+    """Return the error message for an unknown argument ``name``."""
     return f"has no argument {name!r}{nearest(name, parameters(cls))}"
 
 
 def check_argument(cls: type[Operator], name: str, value: Any) -> tuple[str, Any]:
-    """The argument that ``name`` stands for (a deprecated one hands its value on) and its value as the right type.
+    """Return the argument that ``name`` means (a deprecated name means its successor), and its value with the right
+    type.
 
-    Raises SpecError that says what is wrong.
+    Raises SpecError with a description of the error.
     """
     known = parameters(cls)
     param = known.get(name)

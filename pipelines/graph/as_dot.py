@@ -1,4 +1,4 @@
-"""A graph as a Graphviz file."""
+"""Write a graph as a Graphviz file. Called by `Pipeline.save_graph_to_dot_file`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ _COLORS = {"cpu": "lightblue", "mixed": "cyan", "gpu": "lightgreen"}
 
 
 def to_dot(graph: Graph, *, show_tensors: bool = False, use_colors: bool = False) -> str:
-    """Operators as boxes, with ``show_tensors`` their outputs too; colours tell the stages."""
+    """Return the graph as Graphviz text: operators as boxes; with ``show_tensors`` also their outputs; with
+    ``use_colors``, colours show the stages."""
     lines = ["digraph pipeline {"]
     for node in graph.nodes:
         color = f", style=filled, fillcolor={_COLORS[node.stage]}" if use_colors else ""

@@ -1,4 +1,4 @@
-"""A graph and the arguments of its pipeline as JSON, and back. Nothing in it is ever executed."""
+"""Write a graph and the arguments of its pipeline as JSON, and read them back. Nothing in the text is ever executed."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ from .nodes import Edge, Graph, Node
 
 VERSION = 1
 _KIND = "dali-run pipeline"
-_LONG = 200
-"""Characters of a value that are shown as they are."""
+_MAX_SHOWN = 200
+"""Maximum number of characters of a value that are shown in full."""
 
 
 def dump_pipeline(graph: Graph, arguments: Mapping[str, Any]) -> bytes:
-    """``graph`` (as it was built) and the pipeline's arguments. Raises SpecError for what is no plain data."""
+    """Return ``graph`` (as it was built) and the pipeline's arguments as JSON. Raises SpecError for values that are not
+    plain data."""
     nodes = [_node(n) for n in graph.nodes]
     outputs = {k: [e.node, e.output] for k, e in graph.outputs.items()}
     plain = {k: _plain(v, f"argument {k} of the pipeline") for k, v in arguments.items()}
-    whole = {"kind": _KIND, "version": VERSION, "pipeline": plain, "nodes": nodes, "outputs": outputs}
-    return json.dumps(whole).encode()
+    document = {"kind": _KIND, "version": VERSION, "pipeline": plain, "nodes": nodes, "outputs": outputs}
+    return json.dumps(document).encode()
 
 
 def _node(node: Node) -> dict[str, Any]:
@@ -53,7 +54,8 @@ def _node(node: Node) -> dict[str, Any]:
 
 
 def _left_out(node: Node, name: str) -> bool:
-    """Sources do not travel: the pipeline that is made of the text is fed."""
+    """Return whether an argument is not written: sources, because the program that loads the text feeds the pipeline
+    itself."""
     return isinstance(node.op, ExternalSource) and name in ("source", "cycle", "parallel", "cuda_stream")
 
 
@@ -66,23 +68,23 @@ def _plain(value: Any, what: str) -> Any:
         return {str(k): _plain(v, what) for k, v in value.items()}
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    raise SpecError(f"{what} cannot be serialised: {value!r} is no plain data")
+    raise SpecError(f"{what} cannot be serialised: {value!r} is not plain data")
 
 
 def parse_pipeline(data: bytes | str) -> tuple[GraphBuilder, dict[str, Edge], dict[str, Any]]:
-    """The graph in a builder, its outputs by name, and the arguments of the pipeline. Raises SpecError."""
+    """Return the graph in a builder, its outputs by name, and the arguments of the pipeline. Raises SpecError."""
     try:
-        whole = json.loads(data)
+        document = json.loads(data)
     except ValueError:
-        whole = None
-    if not isinstance(whole, dict) or whole.get("kind") != _KIND:
-        raise SpecError("this is no serialised dali-run pipeline")
-    if whole.get("version") != VERSION:
-        raise SpecError(f"the pipeline was serialised by version {whole.get('version')}, this is version {VERSION}")
+        document = None
+    if not isinstance(document, dict) or document.get("kind") != _KIND:
+        raise SpecError("this is not a serialised dali-run pipeline")
+    if document.get("version") != VERSION:
+        raise SpecError(f"the pipeline was serialised by version {document.get('version')}, this is version {VERSION}")
     try:
-        nodes = [_restored(i, row) for i, row in enumerate(whole["nodes"])]
-        outputs = {k: _edge(e, len(nodes)) for k, e in whole["outputs"].items()}
-        arguments = dict(whole["pipeline"])
+        nodes = [_restored(i, row) for i, row in enumerate(document["nodes"])]
+        outputs = {k: _edge(e, len(nodes)) for k, e in document["outputs"].items()}
+        arguments = dict(document["pipeline"])
     except (KeyError, TypeError, ValueError, AttributeError) as e:
         raise SpecError(f"the serialised pipeline is damaged: {type(e).__name__}: {e}") from None
     types = arguments.get("output_dtype")
@@ -117,12 +119,12 @@ def _restored(number: int, row: Mapping[str, Any]) -> Node:
 def _edge(pair: Any, before: int) -> Edge:
     node, output = pair
     if not 0 <= node < before or output < 0:
-        raise ValueError(f"{pair} is no output of an earlier operator")
+        raise ValueError(f"{pair} is not an output of an earlier operator")
     return Edge(int(node), int(output))
 
 
 def _name_or_value(value: Any) -> str:
-    """Plain data as it is; functions and objects by their name, which is the same in another process."""
+    """Return plain data as text; functions and objects by their name, which is the same in another process."""
     if callable(value):
         return str(getattr(value, "__qualname__", type(value).__qualname__))
     if isinstance(value, (bool, int, float, str, tuple, list, dict, frozenset, enum.Enum, type(None))):
@@ -131,7 +133,7 @@ def _name_or_value(value: Any) -> str:
 
 
 def digest(graph: Graph) -> str:
-    """A digest of operators, arguments and connections; the same for YAML and Python."""
+    """Return a digest of operators, arguments and connections; it is the same for YAML and Python."""
     rows: list[Any] = []
     for node in graph.nodes:
         fields = {f.name: _name_or_value(getattr(node.op, f.name)) for f in dataclasses.fields(node.op)}
@@ -143,14 +145,14 @@ def digest(graph: Graph) -> str:
 
 
 def described(graph: Graph, left_out: Callable[[Operator], Collection[str]]) -> dict[str, dict[str, str]]:
-    """The contents of `digest`, in words, so that a difference can be named: of each operator what is not its default,
-    and the outputs. ``left_out`` names arguments of an operator that do not count."""
+    """Return the contents of `digest` as texts, so that differences can be named: for each operator the arguments that
+    are not defaults, and the outputs. ``left_out`` returns the arguments of an operator that do not count."""
     names = {node.id: f"{k} {node.op.name}" for k, node in enumerate(graph.nodes, 1)}
 
     def place(edge: Edge) -> str:
         return f"{names[edge.node]}[{edge.output}]"
 
-    found: dict[str, dict[str, str]] = {}
+    rows: dict[str, dict[str, str]] = {}
     for node in graph.nodes:
         without = {*left_out(node.op), *node.op.per_sample}
         row = {
@@ -161,10 +163,10 @@ def described(graph: Graph, left_out: Callable[[Operator], Collection[str]]) -> 
         row |= {"in": ", ".join(map(place, node.inputs))} if node.inputs else {}
         row |= {k: f"${place(e)}" for k, e in sorted(node.args.items())}
         row |= {"seed": str(node.seed)} if node.seed is not None else {}
-        found[names[node.id]] = row
-    return {**found, "outputs": {k: place(e) for k, e in graph.outputs.items()}}
+        rows[names[node.id]] = row
+    return {**rows, "outputs": {k: place(e) for k, e in graph.outputs.items()}}
 
 
 def _shortened(text: str) -> str:
-    """A long value by its beginning and its digest."""
-    return text if len(text) <= _LONG else f"{text[:_LONG]}... ({hashlib.sha256(text.encode()).hexdigest()})"
+    """Return a long text as its beginning and its digest."""
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}... ({hashlib.sha256(text.encode()).hexdigest()})"

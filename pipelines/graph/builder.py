@@ -1,4 +1,4 @@
-"""GraphBuilder: adds operators one after the other. YAML and Python share it."""
+"""Build a graph by adding operators one after the other. Used by specs (YAML) and by the Python API."""
 
 from __future__ import annotations
 
@@ -20,25 +20,26 @@ from .nodes import KEPT, DeviceRequest, Edge, Graph, Node, Scope
 
 @dataclass(slots=True)
 class GraphBuilder:
-    """Adds operators one after the other. Raises SpecError (without a place; the caller knows it) for wrong ones."""
+    """Adds operators to a graph one after the other. Raises SpecError for wrong ones, without a place, which the caller
+    knows. Used by one thread."""
 
     nodes: list[Node] = field(default_factory=list)
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Constants for arguments that are not given, of operators that have them: a pipeline's ``parity``."""
+    """Default constants for arguments, for operators that have these arguments: a pipeline's ``parity``."""
     sinks: list[Edge] = field(default_factory=list)
     """Edges that are kept although no output depends on them."""
     loose: bool = False
-    """Names need not be unique: for operators that belong to no graph yet."""
+    """Whether names need not be unique: for operators that do not belong to a graph yet."""
     _scope: Scope = ()
     _scope_edges: list[Edge] = field(default_factory=list)
     _splits: dict[tuple[Edge, Edge], int] = field(default_factory=dict)
     _names: set[str] = field(default_factory=set)
     _conditions: dict[Edge, Edge] = field(default_factory=dict)
-    """Predicates of `split`, as truth values."""
+    """The predicates of `split`, converted to truth values."""
     _parts: dict[Scope, list[Edge]] = field(default_factory=dict)
     """Branches that `split` opened, with the edges whose samples they have, outermost first."""
-    _asked: set[str] = field(default_factory=set)
-    """Names that were asked for."""
+    _given_names: set[str] = field(default_factory=set)
+    """Names that the program gave to operators."""
     _adopted: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def add(
@@ -52,27 +53,27 @@ class GraphBuilder:
         seed: int | None = None,
         mark: Mark | None = None,
     ) -> tuple[Edge, ...]:
-        """Add an operator; values of ``args`` are constants, or Edges for argument inputs. Returns its outputs.
+        """Add an operator and return its outputs. Values of ``args`` are constants, or Edges for argument inputs.
 
         A reader always reads for the whole batch: in a branch of a conditional its outputs are split.
         """
         cls = find_operator(op) if isinstance(op, str) else op
         fallback = {k: v for k, v in self.defaults.items() if _takes(cls, k, v)}
-        given = {**fallback, **(args or {})}
-        constants, edges, problems = check_arguments(cls, given)
+        all_args = {**fallback, **(args or {})}
+        constants, edges, problems = check_arguments(cls, all_args)
         low, high = cls.inputs
         if not low <= len(inputs) <= high:
             wanted = str(low) if low == high else f"{low} to {high}"
             problems.append(f"takes {wanted} input{'s' * (wanted != '1')}, got {len(inputs)}")
         if device != "auto" and device not in cls.stages:
             problems.append(f"cannot run on {device}; it has kernels for {', '.join(cls.stages)}")
-        if name in self._asked and not self.loose:
+        if name in self._given_names and not self.loose:
             problems.append(f"the name {name!r} is taken by another operator of this graph")
         if problems:
-            kind = ArgumentValueError if given.keys() <= parameters(cls).keys() else ArgumentNameError
+            kind = ArgumentValueError if all_args.keys() <= parameters(cls).keys() else ArgumentNameError
             raise kind("; ".join(problems))
         if name is not None:
-            self._asked.add(name)
+            self._given_names.add(name)
         instance = cls(per_sample=frozenset(edges), num_inputs=len(inputs), **constants)
         instance.check()
         with self._branch_of(*inputs, *edges.values()):
@@ -106,13 +107,14 @@ class GraphBuilder:
 
     @classmethod
     def of(cls, nodes: Sequence[Node]) -> GraphBuilder:
-        """A builder that goes on from ``nodes``."""
+        """Return a builder that continues from ``nodes``."""
         return cls(nodes=list(nodes), _names={n.name for n in nodes})
 
     # -- conditionals -------------------------------------------------------------------------------------------
 
     def enter(self, predicate: Edge, branch: bool) -> None:
-        """Start a branch: what is added until `leave` runs for samples whose ``predicate`` equals ``branch``."""
+        """Start a branch: operators that are added until `leave` run for samples whose ``predicate`` equals
+        ``branch``."""
         predicate = self._reach(predicate)
         edge = self._split(predicate, predicate, branch)
         self._scope = (*self._scope, (predicate, branch))
@@ -124,9 +126,10 @@ class GraphBuilder:
         self._scope_edges.pop()
 
     def merge(self, predicate: Edge, then: Edge, otherwise: Edge) -> Edge:
-        """One edge from the results of both branches of ``predicate``; call it after `leave`, in the outer scope.
+        """Return one edge from the results of both branches of ``predicate``; call it after `leave`, in the outer
+        scope.
 
-        A branch that did not touch a variable passes the outer edge, which is split here.
+        If a branch did not change a variable, its edge is that of the outer scope, which is split here.
         """
         predicate = self._reach(predicate)
         ends = []
@@ -185,14 +188,14 @@ class GraphBuilder:
         return Edge(self._splits[key], 0 if branch else 1)
 
     def scope_of(self, edge: Edge) -> Scope:
-        """The branches that ``edge`` belongs to (a split's outputs stand one deeper than the split)."""
+        """Return the branches that ``edge`` belongs to (the outputs of a split are one level deeper than the split)."""
         node = self.nodes[edge.node]
         if isinstance(node.op, Split):
             return (*node.scope, (node.args["predicate"], edge.output == 0))
         return node.scope
 
     def _reach(self, edge: Edge) -> Edge:
-        """``edge`` as the current branch sees it: split once for every branch between."""
+        """Return ``edge`` as the current branch sees it: split once for every branch in between."""
         scope = self.scope_of(edge)
         if self._scope[: len(scope)] != scope:
             raise SpecError("a value made inside one branch of a conditional is used outside of it")
@@ -203,8 +206,8 @@ class GraphBuilder:
     # -- whole graphs -------------------------------------------------------------------------------------------
 
     def adopt(self, other: GraphBuilder, edge: Edge) -> Edge:
-        """Copy ``edge`` of another builder, with all that it depends on, into this one; what was copied before is
-        used again."""
+        """Copy ``edge`` of another builder, with all nodes that it depends on, into this one; nodes that were copied
+        before are reused."""
         key = (id(other), edge.node)
         if key not in self._adopted:
             node = other.nodes[edge.node]
@@ -217,15 +220,16 @@ class GraphBuilder:
         return Edge(self._adopted[key], edge.output)
 
     def build(self, outputs: Mapping[str, Edge]) -> Graph:
-        """The finished graph."""
+        """Return the finished graph."""
         for name, edge in outputs.items():
             if self.scope_of(edge) and not name.startswith(KEPT):
-                raise SpecError(f"output {name!r} is made inside a branch of a conditional")
+                raise SpecError(f"output {name!r} is computed inside a branch of a conditional")
         return Graph(tuple(self.nodes), dict(outputs))
 
 
 def _takes(cls: type[Operator], name: str, value: Any) -> bool:
-    """Whether an operator has the argument, and that value of it: not every operator knows every library."""
+    """Return whether an operator has the argument, and accepts this value: not every operator supports every
+    library."""
     if name not in parameters(cls):
         return False
     try:

@@ -60,7 +60,7 @@ class Merge(Operator, name="_conditional.merge"):
 
 
 class Condition(Operator, name="_conditional.condition"):
-    """The condition of a conditional as truth values."""
+    """Convert the condition of a conditional to truth values."""
 
     what: Annotated[str, Arg("where it stands")] = "if"
 
@@ -83,10 +83,11 @@ class Condition(Operator, name="_conditional.condition"):
 
 
 def without_conditions(graph: Graph) -> Graph:
-    """The graph with what goes into conditions in their place, as YAML has it: there any number is a condition."""
+    """Return the graph without `Condition` nodes: their inputs take their place, as YAML accepts any number as a
+    condition."""
     through = {n.id: n.inputs[0] for n in graph.nodes if isinstance(n.op, Condition)}
 
-    def past(edge: Edge) -> Edge:
+    def before(edge: Edge) -> Edge:
         while edge.node in through:
             edge = through[edge.node]
         return edge
@@ -94,12 +95,12 @@ def without_conditions(graph: Graph) -> Graph:
     kept = [
         replace(
             n,
-            inputs=tuple(map(past, n.inputs)),
-            args={k: past(e) for k, e in n.args.items()},
-            scope=tuple((past(e), branch) for e, branch in n.scope),
-            samples_of=None if n.samples_of is None else past(n.samples_of),
+            inputs=tuple(map(before, n.inputs)),
+            args={k: before(e) for k, e in n.args.items()},
+            scope=tuple((before(e), branch) for e, branch in n.scope),
+            samples_of=None if n.samples_of is None else before(n.samples_of),
         )
         for n in graph.nodes
         if n.id not in through
     ]
-    return renumber(kept, {k: past(e) for k, e in graph.outputs.items()})
+    return renumber(kept, {k: before(e) for k, e in graph.outputs.items()})

@@ -1,4 +1,4 @@
-"""The operators' names in Python, DALI's older spellings included."""
+"""Names of operators in Python, including DALI's older names."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LEGACY: dict[str, str] = {
     "experimental.inflate": "decoders.inflate",
     "experimental.tensor_resize": "tensor_resize",
 }
-"""Names that DALI keeps for older programs, and what they are called now."""
+"""Names that DALI keeps for older programs, with the present names."""
 LEGACY |= {f"hidden.{old}": LEGACY[old] for old in (
     "audio_decoder", "caffe2_reader", "caffe_reader", "coco_reader", "coin_flip", "file_reader", "mxnet_reader",
     "nemo_asr_reader", "normal_distribution", "numpy_reader", "sequence_reader", "transform_translation", "uniform",
@@ -54,14 +54,16 @@ _WORDS = {"bbox": "BBox", "coco": "COCO", "dl": "DL", "mfcc": "MFCC", "mxnet": "
 
 
 def class_name(name: str) -> str:
-    """The name of the operator class: ``readers.file`` is ``readers.File``, ``tfrecord_reader`` ``TFRecordReader``."""
+    """Return the name of the operator class: ``readers.File`` for ``readers.file``, ``TFRecordReader`` for
+    ``tfrecord_reader``."""
     *folders, last = name.split(".")
     words = [_WORDS.get(w) or w[:1].upper() + w[1:] for w in last.split("_")]
     return ".".join((*folders, "".join(words)))
 
 
 def callable_names(names: Iterable[str], aliases: Iterable[str] = ()) -> dict[str, str]:
-    """Every name under which an operator can be called, with the operator's own: the registry's, then older ones."""
+    """Return every name under which an operator can be called, with the operator's registered name: first the
+    registered names, then older ones."""
     known = {n: n for n in names if not n.startswith("_")}
     known.update({a: a for a in aliases if not a.startswith("_")})
     known.update({old: new for old, new in LEGACY.items() if old not in known and new in known})

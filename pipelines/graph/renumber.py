@@ -1,4 +1,4 @@
-"""Renumber: a graph of some of the nodes of another."""
+"""Build a graph from some of the nodes of another graph. Used by the passes of `compile`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .nodes import Edge, Graph, Node, Scope
 
 
 def renumber(nodes: list[Node], outputs: Mapping[str, Edge]) -> Graph:
-    """A graph of ``nodes``, whose ids may have holes, with ids equal to places."""
+    """Return a graph of ``nodes``, whose ids may have gaps, with ids equal to their indices."""
     new = {n.id: i for i, n in enumerate(nodes)}
 
     def edge(e: Edge) -> Edge:

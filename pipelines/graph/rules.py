@@ -1,4 +1,4 @@
-"""The rules that hold between passes, as one table. A broken rule is a fault of the compiler, not of a spec."""
+"""Rules that graphs must satisfy between passes. A broken rule is a bug of the compiler, not an error of a spec."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def _topology(graph: Graph) -> Iterator[str]:
 def _outputs(graph: Graph) -> Iterator[str]:
     for name, edge in graph.outputs.items():
         if not 0 <= edge.node < len(graph.nodes):
-            yield f"output {name} is made by no node"
+            yield f"output {name} belongs to no node"
         elif graph.nodes[edge.node].scope and not name.startswith(KEPT):
-            yield f"output {name} is made inside a branch"
+            yield f"output {name} is computed inside a branch"
 
 
 def _names(graph: Graph) -> Iterator[str]:
@@ -70,7 +70,7 @@ RULES: tuple[Rule, ...] = (_ids, _topology, _outputs, _names, _scopes, _specs)
 
 
 def verify(graph: Graph, after: str) -> Graph:
-    """``graph`` itself. Raises AssertionError that names the pass ``after`` which broke a rule."""
+    """Return ``graph`` unchanged. Raises AssertionError with the name of the pass ``after`` which a rule is broken."""
     broken = [problem for rule in RULES for problem in rule(graph)]
     if broken:
         raise AssertionError(f"[internal] the graph is wrong after {after}: " + "; ".join(broken))

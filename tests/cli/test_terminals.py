@@ -49,7 +49,7 @@ QUICK = {name: made for name, made in ALL.items() if name not in SLOW and name n
 @pytest.fixture(autouse=True)
 def quick_to_tune(monkeypatch: pytest.MonkeyPatch) -> None:
     """Settings are tried without starting a process for each."""
-    monkeypatch.setattr("dali_run.pipelines.bench.tune.run_apart", lambda *_: {"samples_per_second": 1234.5})
+    monkeypatch.setattr("dali_run.pipelines.bench.tune.run_in_process", lambda *_: {"samples_per_second": 1234.5})
 
 
 @pytest.fixture(scope="module")

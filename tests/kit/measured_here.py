@@ -21,5 +21,5 @@ def measure_here(monkeypatch: pytest.MonkeyPatch) -> None:
         except DaliRunError as e:
             return {"error": str(e)}
 
-    monkeypatch.setattr(run, "run_apart", run_here)
-    monkeypatch.setattr(tune, "run_apart", run_here)
+    monkeypatch.setattr(run, "run_in_process", run_here)
+    monkeypatch.setattr(tune, "run_in_process", run_here)

@@ -1,4 +1,4 @@
-"""A graph as a Python script for NVIDIA DALI, which measures it the way `bench.measure` measures ours."""
+"""Translate a graph into a Python script for NVIDIA DALI, which measures it in the same way as `bench.measure`."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from ...spec.model import Settings
 
 _OURS_ALONE = ("encoders.", "python_function", "expr.")
 _OURS_TO_CHOOSE = ("jpeg_decoder", "hw_decoder_load")
-"""Arguments that choose among our decoders; what is best for those is not for DALI's, which keeps its defaults."""
+"""Arguments that select among the decoders of dali-run; DALI's decoders keep their defaults."""
 
 _FEATURE_TYPES: Mapping[str, tuple[str, Any]] = {
     "string": ("string", ""),
     "int64": ("int64", 0),
     "float": ("float32", 0.0),
 }
-"""DALI's names, with the default that it wants."""
+"""DALI's names of features' types, with the default value that it requires."""
 
 _HEAD = '''"""Made by `dali-run bench`: the graph of a spec for NVIDIA DALI."""
 import glob
@@ -109,7 +109,7 @@ for _ in range(WARM_UP):
     take()
 samples = batches = 0
 began = time.perf_counter()
-while (taken := time.perf_counter() - began) < SECONDS or batches < FEWEST_BATCHES:
+while (taken := time.perf_counter() - began) < SECONDS or batches < MIN_BATCHES:
     samples += take()
     batches += 1
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -129,13 +129,9 @@ def dali_script(
     to_host: bool,
     fewest: int = 1,
 ) -> str:
-    """The script that measures ``graph`` - placed, not fused - with DALI; its last line of output is JSON.
-
-    Every operator runs where our plan runs it. Raises SpecError that says why where there is no like for like;
-    arguments that this DALI does not know are refused by the script itself.
-    """
+    """Return the script that measures ``graph`` (placed, not fused) with DALI; its last line of output is JSON."""
     if target.device == "null":
-        raise SpecError("device null is no device of DALI's")
+        raise SpecError("DALI does not have the device null")
     checks, lines = [], []
     for node in graph.nodes:
         checks.append(_check(node))
@@ -149,7 +145,7 @@ def dali_script(
         "prefetch_queue_depth": settings.prefetch_gpu if on_gpu else settings.prefetch_cpu,
         "seed": settings.seed,
     }
-    constants = f"SECONDS, WARM_UP, TO_HOST, FEWEST_BATCHES = {seconds!r}, {warm_up!r}, {to_host!r}, {fewest!r}\n"
+    constants = f"SECONDS, WARM_UP, TO_HOST, MIN_BATCHES = {seconds!r}, {warm_up!r}, {to_host!r}, {fewest!r}\n"
     pipe = f"pipe = nvidia.dali.Pipeline({_keywords(made)})\nwith pipe:\n"
     pipe += "\n".join(lines) + f"\n    pipe.set_outputs({outputs})\n"
     return "\n".join([_HEAD, *filter(None, checks), constants + pipe]) + _TAIL
@@ -191,7 +187,7 @@ def _call(graph: Graph, node: Node) -> str:
 
 
 def _features(features: Mapping[str, Any] | None) -> str:
-    """Features as (shape, type, default) for `read_tfrecord` in the script."""
+    """Return features as (shape, type, default) for `read_tfrecord` in the script."""
     if features is None:
         raise SpecError("readers.tfrecord without features is not translated to DALI")
     made = {}
@@ -212,7 +208,7 @@ def _expression(op: Expr, inputs: list[str]) -> str:
 
 
 def _constants(node: Node) -> dict[str, Any]:
-    """Arguments that differ from their defaults, which are DALI's."""
+    """Return the arguments that differ from their defaults, which are DALI's."""
     return {
         p.name: getattr(node.op, p.name)
         for p in parameters(type(node.op)).values()
@@ -221,7 +217,8 @@ def _constants(node: Node) -> dict[str, Any]:
 
 
 def _input(graph: Graph, node: Node, edge: Edge) -> str:
-    """An input where the operator runs: DALI copies nothing by itself."""
+    """Return the expression of an input in the memory in which the operator reads it: DALI copies nothing
+    implicitly."""
     before = graph.node(edge)
     there = before.stage != "cpu" and not is_late(before)
     if node.stage == "gpu" and not there:
@@ -240,7 +237,7 @@ def _keywords(values: Mapping[str, Any]) -> str:
 
 
 def _literal(value: Any, what: str) -> str:
-    """A constant in Python, with DALI's enumerations."""
+    """Return a constant as Python text, with DALI's enumerations."""
     if isinstance(value, enum.Enum):
         return f"types.{value.name}"
     if isinstance(value, (list, tuple)):

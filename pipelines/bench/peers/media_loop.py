@@ -1,11 +1,11 @@
-"""Loops that people write for sounds and videos, measured the way `bench.measure` measures ours.
+"""Measure loops that users write for audio and video, in the same way as `bench.measure`.
 
     python media_loop.py torchaudio|librosa|torchcodec|pyav recipe.json
 
 ``torchaudio``: soundfile and torchaudio's transforms in threads. ``librosa``: its functions in processes.
 ``torchcodec``: a VideoDecoder for each sequence in threads, torch's resizing. ``pyav``: PyAV in threads, FFmpeg's
-resizing. All are written as their documentation advises, on the CPU, and run in an interpreter that need not have this
-package.
+resizing. All are written as their documentation advises, on the CPU, and run in an interpreter without this package.
+Started by `bench.run`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def torchaudio_steps() -> Any:
     import torch
     from torchaudio import transforms
 
-    torch.set_num_threads(1)  # sounds are what runs in parallel
+    torch.set_num_threads(1)  # clips run in parallel, not the work within a clip
     return transforms.MelSpectrogram(
         sample_rate=int(RECIPE["rate"]), n_fft=RECIPE["nfft"], win_length=RECIPE["window_length"],
         hop_length=RECIPE["window_step"], n_mels=RECIPE["bands"], norm="slaney", mel_scale="slaney",
@@ -68,7 +68,7 @@ def by_torchaudio(i: int) -> Any:
 
 
 def size_of(height: int, width: int) -> tuple[int, int]:
-    """Height and width with the shorter side that is asked for."""
+    """Return height and width with the requested shorter side."""
     scale = RECIPE["shorter"] / min(height, width)
     return round(height * scale), round(width * scale)
 
@@ -116,7 +116,7 @@ WAYS: dict[str, tuple[str, Callable[[int], Any]]] = {
 
 
 def batches(pool: Executor, work: Callable[[int], Any]) -> Iterator[tuple[Any, Any]]:
-    """Batch after batch, epoch after epoch; two are ahead."""
+    """Yield batch after batch, epoch after epoch; two batches are read ahead."""
     order, labels = list(range(len(RECIPE["files"]))), np.array(RECIPE["labels"], np.int32)
     draw = random.Random(0)
 
@@ -139,7 +139,7 @@ def batches(pool: Executor, work: Callable[[int], Any]) -> Iterator[tuple[Any, A
 
 
 def main() -> None:
-    """Measure; the last line that is printed is the result."""
+    """Measure, and print the result as the last line."""
     name = sys.argv[1]
     kind, work = WAYS[name]
     if kind != RECIPE["kind"]:
@@ -157,7 +157,7 @@ def main() -> None:
         began = time.perf_counter()
         try:
             data, labels = next(made)
-        except Exception as e:  # a package that is not there, or that does not find its libraries
+        except Exception as e:  # the package is missing, or does not find its libraries
             pool.shutdown(wait=False, cancel_futures=True)
             said = next((line for line in str(e).splitlines() if line.strip()), "")
             sys.stdout.write(json.dumps({"error": f"{type(e).__name__}: {said}"}) + "\n")

@@ -1,4 +1,4 @@
-"""The audio or video recipe that a graph stands for, as plain data for peers that have no graphs."""
+"""Translate a graph into an audio or video recipe, as plain data for peers that have no graphs."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _WITHOUT_EFFECT = {"num_threads", "name", "initial_fill", "max_samples"}
 
 
 def media_recipe_of(graph: Graph) -> dict[str, Any]:
-    """The recipe of ``graph``, not fused: sounds to decibels of mel bands, or sequences of videos, resized and
-    normalised; and the labels. Raises SpecError that names what has no place in one."""
+    """Return the recipe of ``graph``, which is not fused: audio files to decibels of mel bands, or sequences of videos,
+    resized and normalised; with the labels. Raises SpecError with the node that a recipe cannot contain."""
     outputs, steps = [], []
     for name, edge in graph.outputs.items():
         if isinstance(graph.node(edge).op, (File, VideoReader)) and edge.output == 1:

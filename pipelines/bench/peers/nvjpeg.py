@@ -1,8 +1,9 @@
-"""nvJPEG - the GPU's JPEG engines, its CUDA kernels and CPU threads - through nvImageCodec: decoding alone.
+"""Measure nvJPEG (the GPU's JPEG engines, its CUDA kernels and CPU threads) through nvImageCodec: decoding only.
 
     python nvjpeg.py nvjpeg recipe.json
 
-Runs in the peer's own interpreter (``nvidia-nvimgcodec-cu12`` or ``-cu13``): nothing of this package is imported.
+Runs in the peer's own interpreter (``nvidia-nvimgcodec-cu12`` or ``-cu13``), without this package. Started by
+`bench.run`.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ RECIPE: dict[str, Any] = json.loads(Path(sys.argv[2]).read_text())
 
 
 def read(numbers: list[int]) -> list[bytes]:
-    """The files of one batch."""
+    """Read the files of one batch."""
     return [Path(RECIPE["files"][i]).read_bytes() for i in numbers]
 
 
 def endless_files() -> Iterator[list[bytes]]:
-    """The files of batch after batch, read two batches ahead."""
+    """Yield the files of batch after batch, read two batches ahead."""
     order = list(range(len(RECIPE["files"])))
     if RECIPE["shuffle"]:
         random.Random(0).shuffle(order)
@@ -43,7 +44,7 @@ def endless_files() -> Iterator[list[bytes]]:
 
 
 def main() -> None:
-    """Measure; the last line that is printed is the result."""
+    """Measure, and print the result as the last line."""
     on_gpu = RECIPE["gpu"] is not None
     device = RECIPE["gpu"] if on_gpu else nvimgcodec.NVIMGCODEC_DEVICE_CPU_ONLY
     began = time.perf_counter()

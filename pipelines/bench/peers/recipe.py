@@ -1,4 +1,4 @@
-"""The image recipe that a graph stands for, as plain data for peers that have no graphs: files, sizes, numbers."""
+"""Translate a graph into an image recipe: files, sizes and numbers as plain data, for peers that have no graphs."""
 
 from __future__ import annotations
 
@@ -22,51 +22,53 @@ _FILTERS = {
     DALIInterpType.INTERP_CUBIC: "bicubic",
     DALIInterpType.INTERP_NN: "nearest",
 }
-"""torchvision's names; they mean the same filters."""
+"""torchvision's names of the same filters."""
 _WITHOUT_EFFECT = {"jpeg_decoder", "hw_decoder_load", "jpeg_fancy_upsampling", "max_pixels", "bomb_ratio", "name",
                    "initial_fill"}  # fmt: skip
-"""Arguments that choose how something is done, or that a data set of any order does without."""
+"""Arguments without effect on a recipe: they choose an implementation, or concern the order of the data."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """files -> RGB -> [random window] -> [resize] -> [central crop] -> [mirror] -> [normalise], and the labels."""
+    """An image recipe: files -> RGB -> [random window] -> [resize] -> [central crop] -> [mirror] -> [normalise], and
+    the labels. Created by `recipe_of`."""
 
     files: tuple[str, ...]
     labels: tuple[int, ...]
     outputs: tuple[str, ...]
-    """``image`` and ``label``, in the order of the graph's outputs."""
+    """Names ``image`` and ``label``, in the order of the graph's outputs."""
     shuffle: bool = False
     area: tuple[float, float] | None = None
-    """Of the random window, as a part of the image; None: no window."""
+    """Minimum and maximum area of the random window, as a fraction of the image; None: no window."""
     ratio: tuple[float, float] | None = None
-    """Width / height of the random window."""
+    """Minimum and maximum width / height of the random window."""
     size: tuple[int, ...] | None = None
-    """(height, width), or (shorter side,)."""
+    """Size of resized images: (height, width), or (shorter side,); None: not resized."""
     filter: str = "bilinear"
     antialias: bool = True
     crop: tuple[int, int] | None = None
-    """(height, width), central."""
+    """(height, width) of the central crop; None: not cropped."""
     mirror: float = 0.0
-    """How likely."""
+    """Probability of mirroring."""
     mean: tuple[float, ...] | None = None
-    """In the units of uint8; None: not normalised, uint8."""
+    """Mean per channel in the units of uint8; None: images stay uint8, not normalised."""
     std: tuple[float, ...] | None = None
     dtype: str = "UINT8"
     layout: str = "HWC"
 
     @property
     def only_decodes(self) -> bool:
-        """Nothing is done to the images."""
+        """Whether images are only decoded."""
         return self.size is None and self.crop is None and self.mean is None and self.area is None
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return the recipe as plain data."""
         return asdict(self)
 
 
 def recipe_of(graph: Graph) -> Recipe:
-    """The recipe of ``graph``, not fused. Raises SpecError that names what has no place in one."""
+    """Return the recipe of ``graph``, which is not fused. Raises SpecError with the node that a recipe cannot
+    contain."""
     reader = None
     outputs = []
     steps: list[Node] = []
@@ -95,7 +97,7 @@ def recipe_of(graph: Graph) -> Recipe:
 
 
 def chain(graph: Graph, edge: Edge, readers: tuple[type[Operator], ...] = (File,)) -> list[Node]:
-    """The reader and the steps that lead to ``edge``. Raises SpecError where there are several ways."""
+    """Return the reader and the nodes that lead to ``edge``. Raises SpecError if there are several ways."""
     node = graph.node(edge)
     if isinstance(node.op, readers):
         return [node]
@@ -105,7 +107,7 @@ def chain(graph: Graph, edge: Edge, readers: tuple[type[Operator], ...] = (File,
 
 
 def files_of(node: Node) -> Recipe:
-    """The files of a readers.file, with their labels; nothing is done to them yet."""
+    """Return a recipe with the files of a readers.file and their labels, and nothing else."""
     assert isinstance(node.op, File)
     given = _given(node, {"file_root", "files", "labels", "file_list", "file_filters", "dir_filters",
                           "case_sensitive_filter", "random_shuffle", "shuffle", "shuffle_after_epoch"})  # fmt: skip
@@ -174,12 +176,12 @@ def _mirror(graph: Graph, node: Node, op: CropMirrorNormalize) -> float:
 
 
 def three(values: tuple[float, ...]) -> tuple[float, ...]:
-    """One for each channel."""
+    """Return one value per channel."""
     return values if len(values) == 3 else values * 3
 
 
 def _given(node: Node, known: set[str]) -> Mapping[str, Any]:
-    """The arguments that are not at their defaults; all of them must be ``known``."""
+    """Return the arguments that differ from their defaults; raise SpecError if one is not in ``known``."""
     op: Operator = node.op
     given = {p.name: getattr(op, p.name) for p in parameters(type(op)).values()
              if p.name not in op.per_sample and getattr(op, p.name) != p.default}  # fmt: skip

@@ -1,10 +1,10 @@
-"""PyTorch's two ways to run an image recipe, measured the way `bench.measure` measures ours.
+"""Measure PyTorch's two ways to run an image recipe, in the same way as `bench.measure`.
 
     python torch_loop.py torchvision|dataloader recipe.json
 
-``torchvision``: `decode_jpeg` (nvJPEG on a GPU, libjpeg-turbo in threads else) and transforms on tensors.
+``torchvision``: `decode_jpeg` (nvJPEG on a GPU, libjpeg-turbo in threads otherwise) and transforms on tensors.
 ``dataloader``: a DataLoader whose worker processes run transforms on Pillow images, as in PyTorch's ImageNet example.
-Both are written as their documentation advises, and run in an interpreter that need not have this package.
+Both are written as their documentation advises, and run in an interpreter without this package. Started by `bench.run`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DEVICE = torch.device("cpu" if GPU is None else f"cuda:{GPU}")
 
 
 def transforms() -> list[Any]:
-    """Everything after the decoder up to the crop and the mirror; for tensors and for Pillow images alike."""
+    """Return the transforms after the decoder up to the crop and the mirror; they accept tensors and Pillow images."""
     made: list[Any] = []
     mode = v2.InterpolationMode(RECIPE["filter"])
     size, antialias = RECIPE["size"], RECIPE["antialias"]
@@ -48,7 +48,8 @@ def transforms() -> list[Any]:
 
 
 def normalizing() -> list[Any]:
-    """From uint8 to what the recipe ends with, on tensors (any device, single or in batches)."""
+    """Return a function that converts uint8 tensors (on any device, single or in batches) to the recipe's final type
+    and layout."""
     made: list[Any] = []
     if RECIPE["mean"] is not None:
         made += [v2.ToDtype(torch.float32), v2.Normalize(RECIPE["mean"], RECIPE["std"])]
@@ -60,20 +61,20 @@ def normalizing() -> list[Any]:
 
 
 def apply(steps: list[Any], x: Any) -> Any:
-    """One after the other."""
+    """Return a function that applies ``steps`` one after the other."""
     for step in steps:
         x = step(x)
     return x
 
 
 def ragged() -> bool:
-    """The images of a batch differ in size."""
+    """Return whether the images of a batch differ in size."""
     size = RECIPE["size"]
     return RECIPE["crop"] is None and (size is None or len(size) != 2)
 
 
 def endless_batches() -> Iterator[list[int]]:
-    """Numbers of files, batch after batch, epoch after epoch."""
+    """Yield the indices of files, batch after batch, epoch after epoch."""
     n = len(RECIPE["files"])
 
     def numbers() -> Iterator[int]:
@@ -90,10 +91,11 @@ def endless_batches() -> Iterator[list[int]]:
 
 
 def batches_of_torchvision() -> Iterator[tuple[Any, Any]]:
-    """Decoded and transformed as tensors: images in threads on a CPU, whole batches through nvJPEG on a GPU."""
+    """Yield batches that are decoded and transformed as tensors: by threads, image by image, on a CPU; whole batches
+    through nvJPEG on a GPU."""
     before, after = transforms(), normalizing()
     files, labels = RECIPE["files"], torch.tensor(RECIPE["labels"], dtype=torch.int32)
-    torch.set_num_threads(1)  # images are what runs in parallel
+    torch.set_num_threads(1)  # images run in parallel, not the work within an image
     pool = ThreadPoolExecutor(RECIPE["num_threads"])
 
     def decoded(i: int) -> Any:
@@ -108,7 +110,7 @@ def batches_of_torchvision() -> Iterator[tuple[Any, Any]]:
     queue = []
     for numbers in ahead:
         queue.append((numbers, start(numbers)))
-        if len(queue) <= 2:  # what prefetching is elsewhere
+        if len(queue) <= 2:  # the equivalent of prefetching elsewhere
             continue
         which, futures = queue.pop(0)
         images = [f.result() for f in futures]
@@ -118,8 +120,9 @@ def batches_of_torchvision() -> Iterator[tuple[Any, Any]]:
         yield made, labels[which].to(DEVICE).view(-1, 1)
 
 
-class Pictures(torch.utils.data.Dataset):  # type: ignore[misc]
-    """Pillow's images through the transforms."""
+class PillowImages(torch.utils.data.Dataset):  # type: ignore[misc]
+    """A data set of images that Pillow decodes and the transforms convert. Created by the worker processes of the
+    DataLoader."""
 
     def __init__(self) -> None:
         self.steps = [*transforms(), v2.PILToTensor(), *normalizing()]
@@ -133,14 +136,15 @@ class Pictures(torch.utils.data.Dataset):  # type: ignore[misc]
 
 
 def collate_ragged(items: list[tuple[Any, int]]) -> tuple[list[Any], Any]:
-    """Images of different sizes stay apart."""
+    """Collate samples; images of different sizes stay separate."""
     return [x for x, _ in items], torch.tensor([y for _, y in items])
 
 
 def batches_of_dataloader() -> Iterator[tuple[Any, Any]]:
-    """Worker processes decode with Pillow; on a GPU the batches are copied there."""
+    """Yield batches of PyTorch's DataLoader: worker processes decode with Pillow; on a GPU the batches are copied
+    there."""
     loader = torch.utils.data.DataLoader(
-        Pictures(), batch_sampler=endless_batches(), num_workers=RECIPE["num_threads"], pin_memory=GPU is not None,
+        PillowImages(), batch_sampler=endless_batches(), num_workers=RECIPE["num_threads"], pin_memory=GPU is not None,
         collate_fn=collate_ragged if ragged() else None,
     )  # fmt: skip
     for images, labels in loader:
@@ -149,7 +153,7 @@ def batches_of_dataloader() -> Iterator[tuple[Any, Any]]:
 
 
 def brought(batch: tuple[Any, Any]) -> int:
-    """Wait until the batch is there, or copy it to the host; how many samples it has."""
+    """Wait until the batch is complete, or copy it to the host; return its number of samples."""
     images, labels = batch
     if RECIPE["to_host"] and GPU is not None:
         images = [x.cpu() for x in images] if ragged() else images.cpu()
@@ -157,7 +161,7 @@ def brought(batch: tuple[Any, Any]) -> int:
 
 
 def described(batch: tuple[Any, Any]) -> list[list[Any]]:
-    """Type, dimensions and layout of each output."""
+    """Return type, number of dimensions and layout of each output."""
     images, labels = batch
     one = images[0]
     types = {torch.uint8: "UINT8", torch.float32: "FLOAT", torch.float16: "FLOAT16", torch.int32: "INT32"}
@@ -166,7 +170,7 @@ def described(batch: tuple[Any, Any]) -> list[list[Any]]:
 
 
 def main() -> None:
-    """Measure; the last line that is printed is the result."""
+    """Measure, and print the result as the last line."""
     began = time.perf_counter()
     kinds = {"torchvision": batches_of_torchvision, "dataloader": batches_of_dataloader}
     batches = kinds[sys.argv[1]]()
@@ -174,7 +178,7 @@ def main() -> None:
     if GPU is not None:
         torch.cuda.synchronize(DEVICE)
     first = time.perf_counter() - began
-    # Workers make whole batches, each its own, and so they come in bunches: of one bunch, nothing could be told.
+    # Each worker computes whole batches, so that batches arrive in groups: one group alone does not show a rate.
     bunch = RECIPE["num_threads"] if sys.argv[1] == "dataloader" else 0
     fewest = max(RECIPE["fewest_batches"], 2 * bunch)
     for _ in range(max(RECIPE["warm_up"], bunch)):

@@ -43,7 +43,9 @@ def is_applicable(plan: Plan, options: Options) -> bool:
 def _is_quick(node: Node) -> bool:
     op = node.op
     return not isinstance(op, Reader) and (
-        op.is_trivial or not op.per_batch or (node.stage == "gpu" and op.shared)  # and does not call the program
+        op.is_trivial
+        or not op.per_batch
+        or (node.stage == "gpu" and op.shared)  # the operator does not call the program
     )
 
 

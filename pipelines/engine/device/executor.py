@@ -83,7 +83,7 @@ class DeviceExecutor:
                         out.put(it)
                 except Closed:
                     raise
-                except BaseException as e:  # raised where the batch is taken
+                except BaseException as e:  # raised when the batch is taken
                     put_failed(whole, out, e)
         finally:
             for launcher in launchers:
@@ -169,7 +169,7 @@ class DeviceExecutor:
             assert lane is not None
             try:
                 self.finish(it, step)
-            except BaseException as e:  # raised where the batch is taken
+            except BaseException as e:  # raised when the batch is taken
                 self._give_up(it)
                 free[it.number % len(free)].put(lane)
                 if isinstance(e, Closed):

@@ -332,7 +332,7 @@ class Reservation:
     def empty(self, n: int, dtype: Any) -> npt.NDArray[Any]:
         """Return an uninitialised array of ``n`` elements. Raises OverBudgetError if it does not fit."""
         placed = self._output.take(n, dtype) if self._output is not None and self.for_output else None
-        if placed is not None:  # the batch has reserved it
+        if placed is not None:  # the batch has reserved the memory of its outputs
             return placed
         needed = self._used + n * np.dtype(dtype).itemsize
         if needed > self._budget.limit:

@@ -63,6 +63,7 @@ class Latch(Generic[T]):
         """Wait until all parts are joined. Raises the exception of the first part that failed."""
         self.wait_done()
         if isinstance(self._error, Closed):
-            raise Closed  # a new one: that of the latch would keep the frames of the thread that ends, and the batch
+            # a new exception: that of the latch would keep alive the frames of the ended thread, and so the batch
+            raise Closed
         if self._error is not None:
             raise self._error

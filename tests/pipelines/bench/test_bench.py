@@ -18,7 +18,7 @@ from rich.console import Console
 from dali_run.ops.errors import SpecError
 from dali_run.pipelines.bench import run as module
 from dali_run.pipelines.bench.machine import facts, limits
-from dali_run.pipelines.bench.measure import FEWEST_BATCHES, Measurement, measure
+from dali_run.pipelines.bench.measure import MIN_BATCHES, Measurement, measure
 from dali_run.pipelines.bench.peers.dali import dali_script
 from dali_run.pipelines.bench.run import Bench, compare, comparison, failures, load_baseline, median_of, run_bench
 from dali_run.pipelines.bench.tune import climb, read_settings, settings_text
@@ -119,7 +119,7 @@ def test_repeats_are_interleaved_and_summed_up(spec: Path, monkeypatch: pytest.M
         order.append(f"{what} {this.overrides['pipeline.batch_size']}")
         return result(next(speeds))
 
-    monkeypatch.setattr(module, "run_apart", fake)
+    monkeypatch.setattr(module, "run_in_process", fake)
     report = run_bench(Bench({"a": measurement(spec)}, {"batch_size": ["2", "4"]}, repeats=3))
     assert order == ["measure 2", "measure 4"] * 3
     first, second = report["results"]
@@ -167,14 +167,14 @@ def test_compare_names_the_settings_that_are_slower() -> None:
 
 
 def test_a_comparison_of_nothing_is_refused_before_anything_runs(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "run_apart", lambda *_: pytest.fail("measured"))
+    monkeypatch.setattr(module, "run_in_process", lambda *_: pytest.fail("measured"))
     with pytest.raises(SpecError, match="no setting is in the baseline, too; it has: a"):
         run_bench(Bench({"b": measurement(spec)}), baseline=report_of(a=1))
 
 
 def test_the_baseline_is_in_the_report_and_on_the_page(spec: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = measure(measurement(spec))
-    monkeypatch.setattr(module, "run_apart", lambda *_: whole | result(50.0))
+    monkeypatch.setattr(module, "run_in_process", lambda *_: whole | result(50.0))
     before = report_of(**{"as in the spec": 100.0}) | {"machine": facts() | {"cpu": "another"}}
     report = run_bench(Bench({"a": measurement(spec)}, repeats=1), baseline=before)
     assert report["baseline"]["samples_per_second"] == {"as in the spec": 100.0}
@@ -195,7 +195,7 @@ def test_a_plot_shows_long_names_whole_and_how_far_results_are_apart(
     spec: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     speeds, whole = iter([100.0, 40.0, 60.0]), measure(measurement(spec))
-    monkeypatch.setattr(module, "run_apart", lambda *_: whole | result(next(speeds)))
+    monkeypatch.setattr(module, "run_in_process", lambda *_: whole | result(next(speeds)))
     sweep = {"graph.random.coin_flip.probability": ["0.25"]}
     page = bench_html(run_bench(Bench({"a": measurement(spec)}, sweep, repeats=3)))
     row = next(r for r in page.split("<tr>") if "dali-run graph.random.coin_flip.probability=0.25</th>" in r)
@@ -208,8 +208,8 @@ def test_a_plot_shows_long_names_whole_and_how_far_results_are_apart(
 
 def test_a_measurement_has_some_batches_however_short_it_is(spec: Path) -> None:
     found = measure(measurement(spec, seconds=1e-9))
-    assert found["report"]["samples"]["read"] == 4 * FEWEST_BATCHES
-    assert "batches < FEWEST_BATCHES" in script(spec)
+    assert found["report"]["samples"]["read"] == 4 * MIN_BATCHES
+    assert "batches < MIN_BATCHES" in script(spec)
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"kind": "other"}', '{"kind": "dali-run bench", "schema_version": 99}'])
@@ -345,7 +345,7 @@ def test_peers_are_compared_with_what_they_can_do_of_a_spec_that_encodes(
     outputs = [["UINT8", 3, ""], ["INT32", 3, ""], ["INT32", 1, ""]]
     fake.write_text(f"#!{sys.executable}\n{FAKE_DALI.replace('OUTPUTS', repr(outputs))}")
     fake.chmod(0o755)
-    monkeypatch.setattr(module, "run_apart", ours)
+    monkeypatch.setattr(module, "run_in_process", ours)
     said: list[str] = []
     report = run_bench(Bench({"a": measurement(spec)}, repeats=2, peers={"dali": str(fake)}), note=said.append)
     rows = {(r["setting"], r["engine"]): median_of(r) for r in report["results"]}

@@ -132,7 +132,7 @@ def test_suites_make_their_files_where_none_are_given(
         made.append(folder)
         media_mix.write_sounds(folder, 2, {"wav": 1})
 
-    monkeypatch.setattr(suites, "MADE_OF_NOTHING", {"audio": few})
+    monkeypatch.setattr(suites, "GENERATED", {"audio": few})
     report = tmp_path / "now.json"
     command = ["bench", "--suite", "audio", "--seconds", "0.01", "--repeats", "1", "--warm-up", "0", "--no-limits"]
     settings = ["--device", "cpu", "--set", "pipeline.batch_size=2", "--set", "pipeline.num_threads=1"]

@@ -10,7 +10,7 @@ from PIL import Image
 
 from dali_run.ops.errors import SpecError
 from dali_run.pipelines.bench.measure import Measurement
-from dali_run.pipelines.bench.run import Bench, run_apart, run_bench
+from dali_run.pipelines.bench.run import Bench, run_bench, run_in_process
 from dali_run.pipelines.bench.several import measure_together, resources_of
 from dali_run.pipelines.bench.view import bench_html, bench_view
 from dali_run.pipelines.compile.place import Target
@@ -65,10 +65,10 @@ def test_each_process_begins_at_its_part_of_one_order(
 ) -> None:
     alone, both = tmp_path / "alone", tmp_path / "both"
     monkeypatch.setenv("NOTES", str(alone))
-    run_apart(measurement(spec), "measure")
+    run_in_process(measurement(spec), "measure")
     order = [int(line.split()[1]) for line in alone.read_text().splitlines()]
     monkeypatch.setenv("NOTES", str(both))
-    found = run_apart(measurement(spec, "processes:2"), "measure")
+    found = run_in_process(measurement(spec, "processes:2"), "measure")
     by: dict[str, list[int]] = {}
     for line in both.read_text().splitlines():
         pid, value = line.split()

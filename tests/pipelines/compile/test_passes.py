@@ -218,7 +218,7 @@ def test_the_verifier_names_the_broken_rule() -> None:
     b = GraphBuilder()
     (x, _) = b.add("testing.bytes")
     graph = b.build({"x": x})
-    with pytest.raises(AssertionError, match="wrong after testing: output x is made by no node"):
+    with pytest.raises(AssertionError, match="wrong after testing: output x belongs to no node"):
         verify(Graph(graph.nodes, {"x": Edge(7)}), "testing")
 
 
@@ -249,7 +249,7 @@ def test_a_value_of_one_branch_cannot_be_used_outside() -> None:
     b.leave()
     with pytest.raises(SpecError, match="inside one branch"):
         b.add("testing.everywhere", [t])
-    with pytest.raises(SpecError, match="output 't' is made inside a branch"):
+    with pytest.raises(SpecError, match="output 't' is computed inside a branch"):
         b.build({"t": t})
 
 

@@ -293,7 +293,7 @@ def test_serialize_with_conditionals_and_sources() -> None:
     def function():
         return fn.python_function(fn.constant(idata=[1]), function=lambda x: x)
 
-    with pytest.raises(SpecError, match="no plain data"):
+    with pytest.raises(SpecError, match="not plain data"):
         function().serialize()
 
 
