@@ -6,17 +6,16 @@ CONTENTS: dict[str, tuple[str, ...]] = {
     "Learn": ("choosing", "install", "tutorial", "notebooks/first-look"),
     "Do": (
         "guides/imagenet", "guides/web-data", "guides/curate", "guides/coco", "guides/speech", "guides/video",
-        "guides/s3", "many-machines", "frameworks", "guides/gpus", "guides/operators", "guides/watching",
-        "guides/faster", "benchmarks", "troubleshooting", "guides/editors", "guides/ci", "guides/orchestrators",
-        "serving",
+        "guides/s3", "guides/many-machines", "guides/training", "guides/operators", "guides/watching", "guides/faster",
+        "guides/measuring", "troubleshooting", "guides/editors", "guides/ci", "guides/orchestrators", "serving",
     ),
     "Move from": (
-        "migrating-from-dali", "guides/from-torchvision", "guides/from-webdataset", "guides/from-img2dataset",
+        "guides/from-dali", "guides/from-torchvision", "guides/from-webdataset", "guides/from-img2dataset",
         "guides/from-ffcv",
     ),
     "Look up": (
         "spec", "operators", "commands", "python", "dynamic-mode", "transforms", "json", "formats", "audio", "video",
-        "parity", "versions",
+        "parity", "dali-differences", "versions",
     ),
     "Understand": (
         "architecture", "explanations/determinism", "explanations/memory", "performance", "performance/gpu",

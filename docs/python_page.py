@@ -15,7 +15,7 @@ _HEAD = """# Python
 
 Written by `make docs` from signatures and docstrings. `fn.*` and `ops.*` are the operators: [operators](operators.md),
 and the stubs (`dali_run/fn.pyi`) for editors and type checkers. DALI's names that are the same here are in
-[migrating from DALI](migrating-from-dali.md). `dali_run.plugin.pytorch` and `dali_run.plugin.jax` have the iterators
+[differences from DALI](dali-differences.md). `dali_run.plugin.pytorch` and `dali_run.plugin.jax` have the iterators
 of `dali_run.plugin.numpy`, with tensors of PyTorch and arrays of JAX.
 """
 SECTIONS: dict[str, tuple[str, ...]] = {

@@ -89,7 +89,7 @@ DIFFERENT: dict[str, str] = {
     "grid_mask.layout": "the axes H and W of the layout are masked, not the first two",
     "audio_resample.dtype": "integers saturate",
 }
-"""Where results differ on purpose, by operator or ``operator.argument``: why. docs/migrating-from-dali.md says it to
+"""Where results differ on purpose, by operator or ``operator.argument``: why. docs/dali-differences.md says it to
 users."""
 
 

@@ -1,4 +1,4 @@
-"""docs/many-machines.md: its recipes, run as they are printed, by stand-ins for the launchers."""
+"""docs/guides/many-machines.md: its recipes, run as they are printed, by stand-ins for the launchers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dali_run.pipelines.job.run import run_job
 from dali_run.pipelines.tools.sample_data import make_sample_data
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "many-machines.md").read_text()
+PAGE = (ROOT / "docs" / "guides" / "many-machines.md").read_text()
 SPEC = """
 version: 1
 name: parts

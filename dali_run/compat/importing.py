@@ -66,7 +66,7 @@ class _Absent(ModuleType):
         raise ImportError(f"{self.__name__}.{name}: DALI has this name, {_OURS} does not{_SEE}", name=self.__name__)
 
 
-_SEE = "; docs/migrating-from-dali.md says what to use instead"
+_SEE = "; docs/dali-differences.md says what to use instead"
 
 
 class _Finder(MetaPathFinder):
