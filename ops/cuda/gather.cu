@@ -1,16 +1,16 @@
-// Records that lie anywhere in host memory that is registered with CUDA, brought side by side into device memory.
+// Copy records from anywhere in host memory that is registered with CUDA to adjacent places in device memory.
 //
-// Records begin at any byte of the source and at multiples of 16 of the output. What is read crosses the bus in aligned
-// words of 16 bytes, and whole lines of 128 where a record has them; an output word is put together from two of them.
-// Only bytes of words that hold bytes of records are touched, so nothing beyond their pages is.
+// Records begin at any byte of the source and at multiples of 16 of the output. Reads cross the bus in aligned words of
+// 16 bytes, and in whole lines of 128 bytes if a record contains them; an output word is combined from two source
+// words. Only words that contain bytes of records are read, so nothing beyond the pages of the records is.
 
 struct Record {
     unsigned long long source;    // address of the first byte
     long long destination, size;  // bytes; destinations grow by sizes rounded up to 16
 };
 
-constexpr int GROUPS = 4;  // words that a thread asks for before it waits: what is under way hides the bus's latency
-constexpr int LINE = 8;    // words of a line
+constexpr int GROUPS = 4;  // words that a thread requests before it waits: pending reads hide the latency of the bus
+constexpr int LINE = 8;    // words per line
 
 struct Halves {
     unsigned long long low, high;
@@ -20,7 +20,7 @@ __device__ __forceinline__ Halves halves(uint4 v) {
     return {static_cast<unsigned long long>(v.y) << 32 | v.x, static_cast<unsigned long long>(v.w) << 32 | v.z};
 }
 
-// The 16 bytes that begin `bytes` after the start of `first`.
+// Return the 16 bytes that begin `bytes` after the start of `first`.
 __device__ __forceinline__ Halves behind(Halves first, Halves second, int bytes) {
     unsigned long long a = first.low, b = first.high, c = second.low;
     if (bytes >= 8) a = first.high, b = second.low, c = second.high;
@@ -29,7 +29,7 @@ __device__ __forceinline__ Halves behind(Halves first, Halves second, int bytes)
     return {a >> bits | b << (64 - bits), b >> bits | c << (64 - bits)};
 }
 
-// The first `count` of eight bytes, zeros after them.
+// Return the first `count` of eight bytes, followed by zeros.
 __device__ __forceinline__ unsigned long long first_bytes(unsigned long long v, long long count) {
     if (count <= 0) return 0;
     return count >= 8 ? v : v & ((1ULL << 8 * count) - 1);
@@ -41,16 +41,16 @@ __device__ __forceinline__ uint4 from_next_lane(uint4 v, int lane) {
                       __shfl_sync(~0u, v.w, next));
 }
 
-// Words [first, last) of a record, by one warp.
+// Copy words [first, last) of a record, with one warp.
 __device__ void bring(const Record &r, long long first, long long last, unsigned char *output, int lane) {
     int shift = static_cast<int>(r.source % 16);
     const uint4 *source = reinterpret_cast<const uint4 *>(r.source - shift);
     uint4 *out = reinterpret_cast<uint4 *>(output + r.destination);
-    long long words = (shift + r.size + 15) / 16;         // that hold bytes of the record
-    long long stop = min(words, last + (shift ? 1 : 0));  // of what is to be read
+    long long words = (shift + r.size + 15) / 16;         // source words that contain bytes of the record
+    long long stop = min(words, last + (shift ? 1 : 0));  // end of the source words to read
     long long lead = static_cast<long long>((r.source / 16 + first) % LINE);
     for (long long start = first - lead; start < last; start += 32 * GROUPS) {
-        uint4 word[GROUPS + 1];  // of the last, only the first lane's
+        uint4 word[GROUPS + 1];  // of the last one, only the first lane's is used
 #pragma unroll
         for (int g = 0; g <= GROUPS; g++) {
             long long j = start + 32 * g + lane;
@@ -71,7 +71,7 @@ __device__ void bring(const Record &r, long long first, long long last, unsigned
     }
 }
 
-// `count` records, `total` bytes of output. Every warp makes an equal part of the output, so that few of them, which
+// Copy `count` records, `total` bytes of output. Each warp writes an equal part of the output: so a few warps, which
 // leave room for other kernels, are all busy until the end.
 extern "C" __global__ void gather(const Record *records, int count, long long total, unsigned char *output) {
     int lane = threadIdx.x % 32, warps_in_block = blockDim.x / 32;

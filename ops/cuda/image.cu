@@ -1,5 +1,4 @@
-// Decoded pixels into their places: copies of samples that the CPU decoded, all of a batch in one launch; blockIdx.y
-// is the sample.
+// Copy samples that the CPU decoded to their places in the batch, in one launch per batch; blockIdx.y is the sample.
 
 // Copy ranges of bytes: (source, destination, size) for each.
 struct Range {

@@ -1,4 +1,4 @@
-// LZ4 blocks (ops/codecs/inflate.py): a warp inflates one. All lanes read the lengths, and share the copying.
+// Inflate LZ4 blocks (ops/codecs/inflate.py), one warp per block. All lanes read the lengths, and share the copying.
 
 __device__ long long lz4_length(const unsigned char* data, long long& at, long long end, int nibble) {
     if (nibble < 15) return nibble;
@@ -11,8 +11,8 @@ __device__ long long lz4_length(const unsigned char* data, long long& at, long l
     return -1;
 }
 
-// grid (blocks of the batch), 32 threads. `good` [C] is 1 where the block holds exactly what it should; its bytes
-// are `starts`, `sizes`, and go to `out_starts`, `out_sizes`.
+// grid (blocks of the batch), 32 threads. `good` [C] becomes 1 for each block that contains exactly the bytes that it
+// should. A block is the bytes `starts`, `sizes` of `data`, and is written to `out_starts`, `out_sizes`.
 extern "C" __global__ void inflate(const unsigned char* data, const long long* starts, const long long* sizes, unsigned char* out,
                         const long long* out_starts, const long long* out_sizes, int* good) {
     const int c = blockIdx.x, lane = threadIdx.x;
@@ -37,7 +37,7 @@ extern "C" __global__ void inflate(const unsigned char* data, const long long* s
         const long long match = lz4_length(data, at, end, token & 15);
         if (match < 0 || back == 0 || back > to - start || match + 4 > stop - to) break;
         __syncwarp();
-        // the copy may overlap itself: then it repeats its first `back` bytes, which are there
+        // the copy may overlap itself: then it repeats its first `back` bytes, which exist already
         for (long long k = lane; k < match + 4; k += 32) out[to + k] = out[to - back + (k < back ? k : k % back)];
         to += match + 4;
         __syncwarp();

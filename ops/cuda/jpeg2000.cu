@@ -1,15 +1,15 @@
-// JPEG 2000 from code blocks to pixels (ITU-T T.800, annexes C to G): to the bit what OpenJPEG makes of them.
+// Decode JPEG 2000 from code blocks to pixels (ITU-T T.800, annexes C to G), equal to OpenJPEG to the bit.
 //
-// The bits of a code block follow from one another, so a thread reads one. What is known of the coefficients, four bits for each of them, is kept in shared memory: a word has four
-// rows of a column, as passes visit them.
+// Each bit of a code block depends on those before it, so one thread decodes a block. Shared memory holds four state
+// bits per coefficient: a word covers four rows of a column, the order in which coding passes visit them.
 
 #ifndef LANES
-#define LANES 8  // threads of a warp that read a block each
+#define LANES 8  // threads of a warp that decode a block each
 #endif
-#define WORDS 1024  // of a code block, which has 4,096 coefficients at most
+#define WORDS 1024  // words per code block, which has at most 4,096 coefficients
 
 #define SIGNIFICANT 0x000fu
-#define VISITED 4   // shift: coded in this bit plane already
+#define VISITED 4   // shift of the bits "coded in this bit plane"
 #define NEGATIVE 8  // shift
 #define REFINED 12  // shift
 
@@ -18,30 +18,30 @@
 #define CONTEXTS 19
 #define STATES 47
 
-// What the next decision is about: a coefficient of the pass, a sign, four coefficients of a column, or the place of the
-// first of them that is significant, in two.
+// Kinds of decision: a coefficient of the pass, a sign, a run of four coefficients of a column, or two bits for the
+// position of the first of them that is significant.
 #define NOTHING 0
 #define A_SIGN 1
 #define A_RUN 2
 #define A_PLACE 3
 #define ITS_END 4
 #ifndef TRIES
-#define TRIES 3  // columns without a decision that are passed over at once
+#define TRIES 3  // columns without a decision that are skipped at once
 #endif
 
-// Row names as in ops/codecs/jpeg2000/on_gpu.py.
+// Fields as in ops/codecs/jpeg2000/on_gpu.py.
 struct Block {
     long long source;  // its first byte
-    long long place;   // of its first coefficient
-    int pitch;         // coefficients from row to row
+    long long place;   // index of its first coefficient
+    int pitch;         // coefficients from one row to the next
     int size, width, height;
-    int kind;          // of its band: 0 LL, 1 HL, 2 LH, 3 HH
+    int kind;          // kind of its band: 0 LL, 1 HL, 2 LH, 3 HH
     int planes, passes;
-    float step;        // of quantisation, halved; 0 for integers
+    float step;        // quantisation step / 2; 0 for integers
 };
 
-// Table C.2: the probability, and the next state after the more and after the less probable symbol; the latter is
-// odd where the symbols change places.
+// Table C.2: the probability, the next state after the more probable symbol, and after the less probable one; the
+// latter is odd if the symbols are swapped.
 __constant__ unsigned short PROBABILITY[STATES] = {
     0x5601, 0x3401, 0x1801, 0x0ac1, 0x0521, 0x0221, 0x5601, 0x5401, 0x4801, 0x3801, 0x3001, 0x2401,
     0x1c01, 0x1601, 0x5601, 0x5401, 0x5101, 0x4801, 0x3801, 0x3401, 0x3001, 0x2801, 0x2401, 0x2201,
@@ -54,8 +54,8 @@ __constant__ unsigned char AFTER_LESS[STATES] = {
     1,  6,  9,  12, 29, 33, 6,  14, 14, 14, 17, 18, 20, 21, 14, 14, 15, 16, 17, 18, 19, 19, 20, 21,
     22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 46};
 
-// An entry for each state and more probable symbol: the probability (bits 0 ... 15), the entries that follow (16 ... 22
-// and 23 ... 29), and the symbol (30).
+// Return the entry of a state and its more probable symbol: the probability (bits 0 ... 15), the entries that follow
+// (16 ... 22 and 23 ... 29), and the symbol (30).
 __device__ __forceinline__ unsigned state_entry(int k) {
     const int state = k >> 1, more = k & 1;
     const bool changes = state == 0 || state == 6 || state == 14;
@@ -63,8 +63,8 @@ __device__ __forceinline__ unsigned state_entry(int k) {
     return PROBABILITY[state] | next << 16 | other << 23 | static_cast<unsigned>(more) << 30;
 }
 
-// Table D.1. `around`: left column's three rows (bits 0 ... 2), right column's (3 ... 5), above and below (6, 7). Bands
-// of kind 0 and 2 have contexts of their own, those of kinds 1 and 3, too.
+// Table D.1. `around`: whether the three rows of the left column (bits 0 ... 2) and of the right column (3 ... 5), the
+// coefficient above and the one below (6, 7) are significant. `table`: 0 for bands LL and LH, 1 for HL, 2 for HH.
 __device__ __forceinline__ unsigned significance_context(int table, unsigned around) {
     int across = (around >> 1 & 1) + (around >> 4 & 1), down = (around >> 6 & 1) + (around >> 7);
     const int diagonal = (around & 1) + (around >> 2 & 1) + (around >> 3 & 1) + (around >> 5 & 1);
@@ -85,8 +85,8 @@ __device__ __forceinline__ unsigned significance_context(int table, unsigned aro
     return diagonal >= 2 ? 2 : diagonal;
 }
 
-// Tables D.2 and D.3. `around`: left, right, above, below are significant (bits 0 ... 3), and negative (4 ... 7). The
-// context, and in bit 7 whether the sign is changed.
+// Tables D.2 and D.3. `around`: whether the neighbours on the left, on the right, above and below are significant (bits
+// 0 ... 3), and negative (4 ... 7). Return the context; bit 7: whether the sign is inverted.
 __device__ __forceinline__ unsigned sign_context(unsigned around) {
     int sums[2];
     for (int k = 0; k < 2; ++k) {
@@ -100,16 +100,16 @@ __device__ __forceinline__ unsigned sign_context(unsigned around) {
     return (across ? 12 + down : 9 + down) | (changed ? 0x80u : 0u);
 }
 
-// The arithmetic decoder (annex C.3). Behind the end come bytes of ones. The standard adds a byte to the code where all
-// bits of the one before were used; here up to five are added at once, below what is compared. Only a byte whose first
-// bit counts for the one before it must come when the standard has it.
+// The arithmetic decoder (annex C.3). After the end, it reads bytes of ones. The standard adds a byte to the code when
+// all bits of the previous byte are used; here up to five are added at once, below the bits that are compared. Only a
+// byte whose first bit counts as part of the previous byte must be added exactly when the standard does.
 struct Decoder {
     const unsigned char *bytes;
     unsigned *contexts;      // LANES apart
-    const unsigned *states;  // of `state_entry`
+    const unsigned *states;  // results of `state_entry`
     int size, at, left;
     unsigned last, range;
-    unsigned long long code;  // 16 bits to compare, and those that are `left`
+    unsigned long long code;  // 16 bits to compare, followed by `left` further bits
 
     __device__ __forceinline__ unsigned byte(int k) const { return k < size ? bytes[k] : 0xffu; }
     __device__ __forceinline__ void more_bytes() {
@@ -154,12 +154,13 @@ struct Decoder {
     }
 };
 
-// A column of a stripe with the rows above and below: six rows, significant (bits 0 ... 5) and negative (8 ... 13).
+// Return a column of a stripe and the rows above and below: six rows, significant (bits 0 ... 5) and negative (8 ...
+// 13).
 __device__ __forceinline__ unsigned six_rows(unsigned above, unsigned own, unsigned below) {
     return (above >> 3 & 0x101u) | (own & 0xf0fu) << 1 | (below & 0x101u) << 5;
 }
 
-// grid (blocks / LANES), 32 threads: read `count` blocks, and write their coefficients, dequantised.
+// grid (blocks / LANES), 32 threads: decode `count` blocks and write their coefficients, dequantised.
 extern "C" __global__ void __launch_bounds__(32)
     jpeg2000_blocks(const unsigned char *packed, const Block *blocks, int count, int *coefficients) {
     __shared__ __align__(4) unsigned short words[WORDS * LANES];
@@ -191,10 +192,11 @@ extern "C" __global__ void __launch_bounds__(32)
         d.begin();
         const unsigned char *table = significance + (b.kind == 3 ? 512 : b.kind == 1 ? 256 : 0);
         const int stripes = (b.height + 3) >> 2, passes = min(b.passes, 3 * b.planes - 2), up = b.width * LANES;
-        // A step is a decision, after steps to a column that has one. Threads are at columns of their own.
+        // A step of the loop makes one decision, after moving to the next column that needs one. Each thread is at its
+        // own column.
         int pass = -1, stripe = stripes, x = b.width, kind = 0, half = 0, row = 0, about = NOTHING;
         unsigned own = 0, changed = 0, next = 0, left = 0, here = 0, right = 0, rest = 0, wanted = 0;
-        unsigned live = stripes > 32 ? ~0u : 0;  // stripes with something significant
+        unsigned live = stripes > 32 ? ~0u : 0;  // bits of stripes that contain a significant coefficient
         unsigned short *line = words + me;
         int *out = coefficients + b.place;
         while (pass < passes) {
@@ -208,7 +210,7 @@ extern "C" __global__ void __launch_bounds__(32)
                         const unsigned near = (kind ? live : live | live << 1 | live >> 1) >> stripe;
                         stripe = near ? stripe + __ffs(near) - 1 : stripes;
                     }
-                    own = changed;  // nothing to be written
+                    own = changed;  // nothing to write
                     if (stripe >= stripes) {
                         stripe = -1, x = b.width, ++pass;
                         kind = (pass + 2) % 3, half = 1 << (b.planes - (pass + 2) / 3) >> 1;
@@ -296,15 +298,15 @@ extern "C" __global__ void __launch_bounds__(32)
 // -- the wavelet transform ---------------------------------------------------------------------------------------------
 
 struct Tile {
-    long long place;  // of its first coefficient
+    long long place;  // index of its first coefficient
     int pitch, left, top, right, bottom;
     int levels, reversible, unused;
 };
 
 __device__ __forceinline__ int up(int number, int shift) { return -(-number >> shift); }
 
-// A row or a column of samples, `apart`, whose low frequencies come before the high ones. They have places from
-// `begin` on, even for low ones; the signal goes on beyond its ends as in a mirror.
+// A row or a column of samples, `apart` elements apart, whose low frequencies are stored before the high ones.
+// Positions count from `begin` on, and low frequencies have even positions; beyond its ends, the signal is mirrored.
 struct Line {
     const int *samples;
     long long apart;
@@ -318,7 +320,7 @@ struct Line {
     }
 };
 
-// Samples `2 * pair` and the next one (F.3.8.2.1.1).
+// Compute samples `2 * pair` and the next one (F.3.8.2.1.1).
 __device__ __forceinline__ void integers(const Line &line, int pair, int *even, int *odd) {
     int high[3], low[2];
     for (int k = 0; k < 3; ++k) high[k] = line.at(2 * (pair + k) - 1);
@@ -330,8 +332,8 @@ __device__ __forceinline__ float lifted(float middle, float one, float other, fl
     return __fadd_rn(middle, __fmul_rn(__fadd_rn(one, other), by));
 }
 
-// The same of real numbers (F.3.8.2.1.2), each multiplied before it is added to another, and nothing else. High
-// frequencies are twice what the standard says, and steps of their quantisation half.
+// The same for real numbers (F.3.8.2.1.2). Each product is rounded before it is added. High frequencies are twice those
+// of the standard, and their quantisation steps half.
 __device__ __forceinline__ void reals(const Line &line, int pair, int *even, int *odd) {
     float high[5], low[4];
     for (int k = 0; k < 5; ++k) high[k] = __fmul_rn(__int_as_float(line.at(2 * (pair + k) - 3)), 1.625732422f);
@@ -342,8 +344,8 @@ __device__ __forceinline__ void reals(const Line &line, int pair, int *even, int
     *even = __float_as_int(low[1]), *odd = __float_as_int(lifted(high[2], low[1], low[2], 1.586134342f));
 }
 
-// grid (tiles, any number): put together the bands of level `round` of each tile, its rows (`down` 0) from `from` to
-// `to`, or its columns.
+// grid (tiles, any number): combine the bands of level `round` of each tile from `from` to `to`, along rows (`down` 0)
+// or columns.
 extern "C" __global__ void __launch_bounds__(256)
     jpeg2000_wavelet(const Tile *tiles, int round, int down, const int *from, int *to) {
     const Tile t = tiles[blockIdx.x];
@@ -378,8 +380,8 @@ extern "C" __global__ void __launch_bounds__(256)
 // -- pixels ------------------------------------------------------------------------------------------------------------
 
 struct Picture {
-    long long place;        // of its first coefficient
-    long long destination;  // of the first channel shown
+    long long place;        // index of its first coefficient
+    long long destination;  // index of the output's first channel
     int width, height, components, y, x, shown_rows, shown_columns, channels, bgr, mixed, reversible, unused;
 };
 
@@ -391,7 +393,7 @@ __device__ __forceinline__ int sample(int value, bool reversible) {
     return min(max(value, -128), 127) + 128;
 }
 
-// grid (pictures, any number): undo the transform of components (annex G), and make pixels.
+// grid (images, any number): undo the component transform (annex G), and write pixels.
 extern "C" __global__ void __launch_bounds__(256)
     jpeg2000_pixels(const Picture *pictures, const int *coefficients, unsigned char *out) {
     const Picture p = pictures[blockIdx.x];

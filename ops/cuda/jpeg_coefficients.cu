@@ -1,39 +1,41 @@
-// Coefficients: every thread decodes the blocks that begin in its subsequence, from the state that jpeg_states found, and
-// stores them one after the other.
+// Entropy decoding of coefficients: each thread decodes the blocks that begin in its subsequence, starting from the
+// decoder state that jpeg_states.cu computed, and stores the blocks consecutively.
 //
-// A turn of the loop takes up to FAST_CODES plain AC coefficients, whose codes and extra bits are looked up together, and
-// then one symbol of any kind: the end of a block and the DC after it, a long code or a large value. All lanes of a warp go
-// through either part, so that what is seldom is paid for once a turn, not at every symbol.
+// One turn of the loop decodes up to FAST_CODES plain AC coefficients (one table lookup gives the code and its extra
+// bits), and then one symbol of any kind: an end of block and the DC after it, a long code or a large value. All lanes
+// of a warp execute both parts, so that rare symbols cost time once per turn and not at every symbol.
 //
-// The host may know the states from an earlier time. Such threads write down where their own blocks begin and where they
-// end; jpeg_joints sees whether each ends where the next one begins. If so, the blocks are those of the scan, whatever was known.
+// The host may know the states of a scan from an earlier decode of the same file. Then each thread records where its
+// blocks begin and where they end, and jpeg_joints checks that each thread's end equals the next thread's beginning. If
+// all are equal, the blocks are those of the scan, whatever states the host supplied.
 #include "jpeg_states.cu"
 
 #ifndef COEFFICIENT_BLOCKS
-#define COEFFICIENT_BLOCKS 4  // on a multiprocessor, at least
+#define COEFFICIENT_BLOCKS 4  // minimum blocks of threads per multiprocessor
 #endif
 #ifndef FAST_CODES
 #define FAST_CODES 4
 #endif
 
 #ifndef PLAIN_BITS
-#define PLAIN_BITS 10         // have 94 of 100 AC coefficients of ImageNet's files; no fewer than LOOKUP_BITS
+// 94 % of the AC coefficients of ImageNet's files have codes within so many bits; at least LOOKUP_BITS
+#define PLAIN_BITS 10
 #endif
 #define PLAINS (1 << PLAIN_BITS)
 
 static_assert(FAST_CODES + 8 <= RING, "seven coefficients are left from a turn, and the next one may find one more than these");
 
-// Bounds that no position is below.
+// Bounds that are at or below every position.
 #define ALL_STORED (-1)
 #define INTERVAL_OVER (-2)
 
-// Flags beside the bits of the status.
+// Flags in the same word as the status bits.
 #define STATUS_BITS 0xff
-#define NOT_MINE 0x100  // the thread before stores the block that is under way
+#define NOT_MINE 0x100  // the previous thread stores the current block
 
-// Where a lane is, in one word: bits past the start of the reader's window (0..6), coefficients since a multiple of RING
-// before the block (7..14), whether a DC comes next (15), zig-zag index of the next coefficient (16..22), whether the
-// block's end was met (23). Above them is anything.
+// Position of a lane, packed in one word: bits past the start of the reader's window (0..6), coefficients since a
+// multiple of RING before the block (7..14), whether a DC comes next (15), zig-zag index of the next coefficient
+// (16..22), whether the end of the block has been read (23). The bits above have no meaning.
 #define ONE_COEFFICIENT 0x80u
 #define COEFFICIENTS(s) ((s) >> 7 & 255)
 #define DC_NEXT 0x8000u
@@ -42,8 +44,8 @@ static_assert(FAST_CODES + 8 <= RING, "seven coefficients are left from a turn, 
 #define POSITION(s) ((int)((s) & 127))
 #define STOP (64u | DC_NEXT | INDEX_OVER | END_MET)
 
-// What a plain AC symbol adds to that word: its bits, one coefficient, how far the index moves; and the coefficient
-// (24..31). An end of the block adds no coefficient, but END_MET. 0: any other symbol.
+// What a plain AC symbol adds to that word: its number of bits, one coefficient and the step of the index; bits 24..31
+// hold the coefficient. An end of block adds END_MET and no coefficient. 0: any other symbol.
 DEVICE u32 plain_entry(u32 entry, u32 bits) {
     u32 taken = entry & 255, size = 32 - (entry >> 24), moves = entry & 0xff0000;
     if (entry == 0 || taken > PLAIN_BITS) return 0;
@@ -54,7 +56,7 @@ DEVICE u32 plain_entry(u32 entry, u32 bits) {
     return (u32)value << 24 | moves | ONE_COEFFICIENT | taken;
 }
 
-// The coefficient of such an entry (0..15), and the index in `s` after it (16..23).
+// Return the coefficient of a `plain_entry` (0..15), and the index in `s` after it (16..23).
 DEVICE u32 plain_coefficient(u32 entry, u32 s) {
 #ifndef EMULATED
     u32 coefficient;
@@ -65,7 +67,8 @@ DEVICE u32 plain_coefficient(u32 entry, u32 s) {
 #endif
 }
 
-// A code in 16 bits, for what is no plain symbol: its length (8..15), and its symbol. 0: a longer code.
+// Entry of 16 bits for a symbol that is not plain: the length of its code (8..15) and the symbol (0..7). 0: a longer
+// code.
 #define CODE_INVALID 0x1ff0u
 DEVICE u16 short_entry(u32 entry) {
     if (entry & ENTRY_IS_INVALID) return CODE_INVALID;
@@ -73,14 +76,14 @@ DEVICE u16 short_entry(u32 entry) {
     return entry ? (u16)((entry & 0x1f00) | run << 4 | size) : (u16)0;
 }
 
-// An image's four tables (DC 0, DC 1, AC 0, AC 1) as this kernel has them in shared memory.
+// The four tables of an image (DC 0, DC 1, AC 0, AC 1) in the form that this kernel keeps in shared memory.
 struct __align__(16) CoefficientTables {
     u32 plain[2 * PLAINS];       // of the AC tables
     LongCodes longer[4];
     u16 codes[4 * LOOKUPS];
     u16 near[2 * NEAR_CODES];    // of the AC tables
 
-    // By a whole block of threads, which has to meet afterwards.
+    // Load the tables. All threads of the block call this, and must synchronise afterwards.
     DEVICE void load(const Batch *batch, int image) {
         const HuffmanTable *from = (const HuffmanTable *)batch->tables + (i64)image * 4;
         for (int i = 4 * threadIdx.x; i < 4 * LOOKUPS; i += 4 * blockDim.x) {
@@ -96,7 +99,7 @@ struct __align__(16) CoefficientTables {
         for (int i = threadIdx.x; i < 4 * each; i += blockDim.x)
             ((uint4 *)longer)[i] = ((const uint4 *)&from[i / each].longer)[i % each];
     }
-    // The code at the start of `bits`, of table `nth`.
+    // Return the code at the start of `bits`, from table `nth`.
     DEVICE u32 code(int nth, u32 bits) const {
         u32 entry = codes[(nth << LOOKUP_BITS) + (bits >> (32 - LOOKUP_BITS))];
         if (entry) return entry;
@@ -106,33 +109,33 @@ struct __align__(16) CoefficientTables {
     }
 };
 
-// Which tables the blocks of an MCU use; as Codes.
+// Which tables the blocks of an MCU use, as in `Codes`.
 struct BlockTables {
     u32 slots;                // bit b: DC table of block b, bit 16 + b: its AC table
-    int blocks;               // blocks in an MCU, or 1 where all have the same tables
+    int blocks;               // blocks in an MCU, or 1 if all have the same tables
 
     DEVICE u32 dc(int block) const { return slots >> block & 1; }
     DEVICE u32 ac(int block) const { return slots >> (block + 16) & 1; }
     DEVICE int after(int block) const { return block + 1 == blocks ? 0 : block + 1; }
 };
 
-// The coefficient of `size` bits at the start of `bits` (T.81, F.2.2.1: EXTEND).
+// Return the coefficient of `size` bits at the start of `bits` (T.81, F.2.2.1: EXTEND).
 DEVICE int coefficient_value(u32 bits, u32 size) {
     u32 value = shift_right(bits, 32 - size);
     return (int)bits < 0 ? value : value - shift_right(~0u, 32 - size);
 }
 
-// A window of 96 bits of a stream. The 160 bits after it are on their way into shared memory, or there: what a lane waits
-// for was asked for two turns before, by whatever lanes. Otherwise all lanes would wait in each turn for what any of them
-// asked for in the one before.
+// A window of 96 bits of a stream. The 160 bits after the window are being copied to shared memory, or have arrived
+// there. What a lane waits for was requested two turns earlier, by any lane; with a distance of one turn, all lanes
+// would wait in each turn for the latest request of any lane.
 struct StagedReader {
-    const u32 *words;         // of the subsequence
+    const u32 *words;         // words of the subsequence
     SharedPairs pairs;
     u32 w0, w1, w2;
     int at;                   // local position of w0's first bit
 
     DEVICE explicit StagedReader(const SharedPairs &pairs) : pairs(pairs) {}
-    // origin: a bit of the stream, the first of 16 bytes; position: from there.
+    // Move to bit `position` after `origin`, which is the first bit of 16 aligned bytes of the stream.
     DEVICE void seek(const Stream &stream, i64 origin, int position) {
         words = stream.words + (origin >> 5);
         at = position & ~31;
@@ -142,12 +145,12 @@ struct StagedReader {
         pairs.wait<0>();
         fill();
     }
-    // 32 bits from a position (in the lowest seven bits) that counts from `at`: below 64.
+    // Return 32 bits from a position (its lowest seven bits count) relative to `at`; it must be below 64.
     DEVICE u32 peek(u32 position) const {
         bool second = any_bit<32>(position);
         return __funnelshift_l(second ? w2 : w1, second ? w1 : w0, position);
     }
-    // Moves on by so many words, two at most.
+    // Advance by ``count`` words, at most 2.
     DEVICE void advance(int count) {
         int before = at >> 6;
         at += 32 * count;
@@ -164,19 +167,20 @@ struct StagedReader {
     }
 };
 
-// Where one block ends and the next one begins: bits after the start of a subsequence (0..15), block within the MCU
-// (16..19), blocks before (32..63).
+// Position between two blocks, packed: bits after the start of a subsequence (0..15), block within the MCU (16..19),
+// blocks before it (32..63).
 #define SCAN_OVER (~0ull)
 DEVICE u64 pack_joint(int position, int block, u32 index, u32 block_count) {
     return index >= block_count ? SCAN_OVER : (u32)position | (u32)block << 16 | (u64)index << 32;
 }
 
-// Where threads note their joints: the beginnings in place of the states, the ends where those would be that were found.
+// Arrays in which threads record their first and last positions between blocks: the beginnings replace the known
+// states, the ends use the room of the computed states.
 DEVICE u64 *beginnings(const Batch *batch, const Image &image) { return batch->known + image.known; }
 DEVICE u64 *ends(const Batch *batch, const Image &image) { return batch->starts + image.entries / ENTRIES_EACH; }
 
-// Stores the blocks that begin in the nth subsequence of image `at`, entered in `state` after `index` finished blocks.
-// What is seldom needed is read again then, so that it takes no registers.
+// Store the blocks that begin in the nth subsequence of image `at`, which is entered in `state` after `index` finished
+// blocks. Values that are rarely needed are read again at each use, so that they occupy no registers.
 template <bool KNOWN>
 DEVICE u32 store_blocks(const Batch *batch, int at, const CoefficientTables &tables, const BlockTables &which,
                         const SharedRing &ring, const SharedPairs &pairs, int nth, u32 state, u32 index) {
@@ -194,7 +198,7 @@ DEVICE u32 store_blocks(const Batch *batch, int at, const CoefficientTables &tab
     int block = state >> 8 & 15;
     u32 flags = (state >> 16 & 127) == 0 ? 0 : NOT_MINE;
     if (KNOWN && !flags) note_beginning(pack_joint(state & 255, block, index, block_count));
-    u32 stored = 0, block_at = 0;  // entries; those after `stored` are in the ring
+    u32 stored = 0, block_at = 0;  // entries of coefficients; those after `stored` are still in the ring
     u32 plain_at = which.ac(block) << PLAIN_BITS;
     int difference = 0, end;
     StagedReader reader(pairs);
@@ -208,21 +212,22 @@ DEVICE u32 store_blocks(const Batch *batch, int at, const CoefficientTables &tab
     }
     u32 s = (state & 31) | (flags ? state & 0x7f0000 : DC_NEXT);
     for (;;) {
-        if (end - reader.at >= 64 + PLAIN_BITS) {  // no plain symbol that starts in the window ends beyond the interval
+        // then no plain symbol that starts in the window ends after the interval
+        if (end - reader.at >= 64 + PLAIN_BITS) {
 #pragma unroll
             for (int k = 0; k < FAST_CODES; k++) {
                 u32 entry = values[plain_at + (reader.peek(s) >> (32 - PLAIN_BITS))];
                 if (any_bit<STOP>(s)) entry = 0;
                 u32 before = s;
                 s += entry;
-                ring.put_nth(before, plain_coefficient(entry, s));  // counts if the entry does
+                ring.put_nth(before, plain_coefficient(entry, s));  // kept only if the entry is a plain coefficient
             }
         }
         int bound = 0;
         u32 low, high;
         bool finished = false;
         if (any_bit<INDEX_OVER | END_MET>(s)) {
-            if (!(s & END_MET) && s & 0x3f0000) flags |= BAD_CODE;  // a run past the last coefficient
+            if (!(s & END_MET) && s & 0x3f0000) flags |= BAD_CODE;  // a run of zeros beyond the last coefficient
             u32 count = COEFFICIENTS(s) - block_at % RING;
             low = (u32)entries_at + block_at, high = count | (u32)difference << 16;
             finished = !(flags & NOT_MINE);
@@ -252,7 +257,7 @@ DEVICE u32 store_blocks(const Batch *batch, int at, const CoefficientTables &tab
                     plain_at = which.ac(block) << PLAIN_BITS;
                 } else if (size) {
                     s += (run + 1) * INDEX_ONE;
-                    ring.put_nth(before, __byte_perm(value, s, 0x7610));  // its index above its value
+                    ring.put_nth(before, __byte_perm(value, s, 0x7610));  // packs its index above its value
                     s += ONE_COEFFICIENT;
                 } else {
                     s += run == 15 ? 16 * INDEX_ONE : END_MET;
@@ -283,12 +288,13 @@ DEVICE u32 store_blocks(const Batch *batch, int at, const CoefficientTables &tab
             break;
         }
         if (interval.last(stream)) {
-            if (KNOWN) flags |= MISSING;  // else their count tells
+            if (KNOWN) flags |= MISSING;  // otherwise the number of blocks shows it
             break;
         }
         u32 expected = (u32)(interval.nth + 1) * batch->images[at].restart * batch->images[at].blocks_in_mcu;
         if (!(s & DC_NEXT) || block != 0 || index != expected || end - position >= 8) flags |= BAD_RESTART;
-        block_at += COEFFICIENTS(s) - block_at % RING;  // of a block that was cut off; such an image is refused
+        // the coefficients of an incomplete block; such an image is rejected
+        block_at += COEFFICIENTS(s) - block_at % RING;
         s = (end & 31) | block_at % RING * ONE_COEFFICIENT | DC_NEXT;
         block = 0;
         flags &= ~NOT_MINE;
@@ -311,7 +317,7 @@ template <bool KNOWN> DEVICE void store_chunk(const Batch *batch) {
     if (batch->status[at] & BAD_TABLE || KNOWN != (image.known_count > 0)) return;
     tables.load(batch, at);
     __syncthreads();
-    if (threadIdx.x == 0) return;  // the chunk's first subsequence belongs to the chunk before
+    if (threadIdx.x == 0) return;  // the previous chunk decodes this chunk's first subsequence
     int nth = (blockIdx.x - batch->entropy_first[at]) * (ENTROPY_THREADS - 1) + threadIdx.x - 1;
     if ((i64)nth * SUBSEQUENCE_BITS > (i64)batch->stream[2 * at] * 8) return;
     if (KNOWN && image.known_count != (i64)batch->stream[2 * at] * 8 / SUBSEQUENCE_BITS + 1) return mark(batch, image, at, STALE);
@@ -327,12 +333,13 @@ template <bool KNOWN> DEVICE void store_chunk(const Batch *batch) {
 KERNEL __launch_bounds__(ENTROPY_THREADS, COEFFICIENT_BLOCKS) jpeg_coefficients(const Batch *batch) { store_chunk<false>(batch); }
 KERNEL __launch_bounds__(ENTROPY_THREADS, COEFFICIENT_BLOCKS) jpeg_known_coefficients(const Batch *batch) { store_chunk<true>(batch); }
 
-// Whether each subsequence's blocks of a scan whose states the host knew end where those of the next one begin.
+// For scans whose states the host supplied: check that the blocks of each subsequence end where those of the next
+// begin.
 KERNEL jpeg_joints(const Batch *batch) {
     int at = blockIdx.x;
     const Image &image = batch->images[at];
     int count = (int)image.known_count;
-    if (count == 0 || batch->status[at]) return;  // what is wrong already is refused
+    if (count == 0 || batch->status[at]) return;  // an image with an error is already rejected
     const u64 *begin = beginnings(batch, image), *end = ends(batch, image);
     bool wrong = begin[0] != 0;
     for (int i = threadIdx.x; i < count; i += blockDim.x) wrong |= end[i] != (i + 1 < count ? begin[i + 1] : SCAN_OVER);

@@ -1,12 +1,13 @@
-// DC differences to DC values: sums over all blocks of a component. One block of threads an image; a thread takes some
-// MCUs in a row.
+// Convert DC differences to DC values: prefix sums over all blocks of a component. One block of threads per image; each
+// thread processes some consecutive MCUs.
 #include "jpeg_coefficients.cu"
 
 #define DC_THREADS 512
 #define DC_WARPS (DC_THREADS / 32)
-#define DC_MOST 12  // blocks that a thread takes at a time
+#define DC_MOST 12  // maximum blocks that a thread processes at a time
 
-// What threads before this one have summed up, of three sums; carry: of the blocks of threads before, and moves on.
+// Replace three sums by the sums over all previous threads; ``carry``: the sums of the previous rounds, which are
+// updated.
 struct DcShared {
     u32 sums[2][3][DC_WARPS];
     u16 staged[DC_THREADS * DC_MOST];
@@ -32,8 +33,8 @@ DEVICE void sums_before(DcShared &shared, int turn, u32 *sum, u32 *carry) {
     }
 }
 
-// The usual samplings: LUMA blocks of the first component, then one of each other; a thread takes MCUS at a time. They
-// pass through shared memory, for neighbouring lanes to touch neighbouring blocks.
+// Common samplings: LUMA blocks of the first component, then one of each other. A thread processes MCUS MCUs at a time.
+// They pass through shared memory, so that neighbouring lanes access neighbouring blocks.
 template <int LUMA, int CHROMA, int MCUS> DEVICE void sum_dc(DcShared &shared, u16 *dc, int blocks) {
     const int IN_MCU = LUMA + CHROMA, EACH = MCUS * IN_MCU;
     static_assert(EACH <= DC_MOST, "they fit");
@@ -67,8 +68,8 @@ template <int LUMA, int CHROMA, int MCUS> DEVICE void sum_dc(DcShared &shared, u
     }
 }
 
-// Without regard to restart intervals: what a component had before an interval is subtracted later (dc_of_block). Sums
-// are modulo 2^16, as libjpeg's are.
+// Restart intervals are ignored here: dc_of_block subtracts the value that a component had before an interval. Sums are
+// modulo 2^16, as libjpeg's are.
 KERNEL __launch_bounds__(DC_THREADS) jpeg_dc(const Batch *batch) {
     __shared__ DcShared shared;
     const Image &image = batch->images[blockIdx.x];
@@ -103,7 +104,7 @@ KERNEL __launch_bounds__(DC_THREADS) jpeg_dc(const Batch *batch) {
     }
 }
 
-// DC of block `index`, which belongs to component c.
+// Return the DC of block `index`, which belongs to component c.
 DEVICE int dc_of_block(const Image &image, const u64 *blocks, int c, int index) {
     u32 dc = (u32)(blocks[index] >> 48);
     if (image.restart) {

@@ -1,17 +1,17 @@
-// The inverse DCT of pictures in many scans, whose coefficients lie in memory block by block. Otherwise as in jpeg_idct.cu:
-// eight lanes take a block, a warp four of them side by side, which lie one after the other.
+// The inverse DCT of images in many scans, whose coefficients are stored block by block. It works as jpeg_idct.cu does,
+// except that eight lanes transform a block and a warp four adjacent ones.
 #include "jpeg_idct.cu"
 #include "jpeg_scans.cu"
 
 #define DENSE_THREADS 256
-#define DENSE_ROUNDS (IDCT_GROUPS / (DENSE_THREADS / 32))  // groups of four blocks a warp
+#define DENSE_ROUNDS (IDCT_GROUPS / (DENSE_THREADS / 32))  // groups of four blocks per warp
 
-// Workspace of a block: rows of 12 words, blocks 104 words apart, so that no access of a warp meets a bank twice.
+// Workspace of a block: rows of 12 words, blocks 104 words apart, so that no access of a warp uses a bank twice.
 #define TILE_ROW 12
 #define TILE_BLOCK 104
 
-// Both passes of a block in its workspace, by eight lanes of a warp; a lane's row comes out. Returns the bits of all values
-// between the passes, above 16384.
+// Compute both passes of a block in its workspace, with eight lanes of a warp; each lane returns one row. Return the
+// combined bits of all values between the passes, + 16384.
 DEVICE u32 transform(int *tile, int lane, u32 *low, u32 *high) {
     int v[8];
     u32 wide = 0;
@@ -37,7 +37,7 @@ DEVICE u32 transform(int *tile, int lane, u32 *low, u32 *high) {
     return wide;
 }
 
-// The same where all but the first coefficient are zero.
+// The same if all coefficients but the first are zero.
 DEVICE u32 transform_flat(int dc, u32 *low, u32 *high) {
     int v = (int)((u32)dc * 8192 + (1 << 10)) >> 11;
     u32 wide = (u32)(v + 16384);
@@ -54,7 +54,7 @@ KERNEL __launch_bounds__(DENSE_THREADS, 4) jpeg_dense(const Batch *batch) {
     const Component &component = image.component[c];
     int lane = threadIdx.x & 7, nth = (threadIdx.x >> 3) & 3, warp = threadIdx.x >> 5;
     int *tile = workspace + (threadIdx.x >> 3) * TILE_BLOCK;
-    // A lane's eight coefficients of every block: four words, each with i and i + 32.
+    // The eight coefficients of a lane, in every block: four words, each with coefficients i and i + 32.
     int factor[8], place[8];
 #pragma unroll
     for (int i = 0; i < 8; i++) {
@@ -69,7 +69,7 @@ KERNEL __launch_bounds__(DENSE_THREADS, 4) jpeg_dense(const Batch *batch) {
     if (left <= 0) return;
     int y = group / roi_groups, x = group - y * roi_groups;
     const i16 *coefficients = batch->coefficients + image.coefficients + (component.plane - image.component[0].plane);
-    auto block_at = [&]() {  // a row of blocks has as many coefficients as eight rows of samples
+    auto block_at = [&]() {  // a row of blocks has as many coefficients as eight rows have samples
         return coefficients + (i64)(y + component.roi_row) * 8 * pitch + ((component.roi_group + x) * 4 + nth) * 64;
     };
     uint4 next = *(const uint4 *)(block_at() + 8 * lane);

@@ -9,7 +9,7 @@ __device__ __forceinline__ int smaller(int a, int b) { return a < b ? a : b; }
 __device__ __forceinline__ int clipped(int v) { return v < 0 ? 0 : v > 255 ? 255 : v; }
 __device__ __forceinline__ int scaled(int v, int bits) { return (v + (1 << (bits - 1))) >> bits; }
 
-// Luma (0), Cb (1) or Cr (2) of a pixel.
+// Return luma (0), Cb (1) or Cr (2) of a pixel.
 __device__ __forceinline__ int colour(int r, int g, int b, int which) {
     const int half = 1 << 15;
     if (which == 0) return (19595 * r + 38470 * g + 7471 * b + half) >> 16;
@@ -18,7 +18,7 @@ __device__ __forceinline__ int colour(int r, int g, int b, int which) {
 }
 __device__ __forceinline__ int colour(const byte* p, int which) { return colour(p[0], p[1], p[2], which); }
 
-// Eight values, `step` apart, to frequencies; the second pass takes the scale of the first away.
+// Transform eight values, `step` apart, to frequencies; the second pass removes the scale of the first.
 __device__ __forceinline__ void forward(int* d, int step, bool second) {
     const int d0 = d[0], d1 = d[step], d2 = d[2 * step], d3 = d[3 * step];
     const int d4 = d[4 * step], d5 = d[5 * step], d6 = d[6 * step], d7 = d[7 * step];
@@ -40,7 +40,7 @@ __device__ __forceinline__ void forward(int* d, int step, bool second) {
     d[step] = scaled(t7 + z1 + z4, bits);
 }
 
-// And back; `bits` are those of the scale.
+// The inverse transform; `bits` are those of the scale.
 __device__ __forceinline__ void inverse(int* d, int step, int bits) {
     int z2 = d[2 * step], z3 = d[6 * step], z1 = (z2 + z3) * 4433;
     int t2 = z1 - z3 * 15137, t3 = z1 + z2 * 6270;
@@ -59,11 +59,11 @@ __device__ __forceinline__ void inverse(int* d, int step, int bits) {
     d[3 * step] = scaled(t13 + t0, bits), d[4 * step] = scaled(t13 - t0, bits);
 }
 
-// A line of a block is 9 values from the next, so that neither lines nor columns meet in a bank.
+// Lines of a block are 9 values apart, so that accesses along lines and along columns use different banks.
 enum { LINE = 9, BLOCK = 8 * LINE, BLOCKS = 12, WARPS = 4 };
 
-// A cell of 4 x 2 pixels of a picture, at row `y` and column `x`: its luma to `luma`, and the means of its chromas, two
-// each, to `blue` and `red`, all less 128. What lies outside repeats the picture's border as libjpeg does.
+// Convert a cell of 4 x 2 pixels of an image, at row `y` and column `x`: write its luma to `luma`, and the means of its
+// chromas, two each, to `blue` and `red`, all minus 128. Positions outside repeat the image's border as libjpeg does.
 __device__ __forceinline__ void cell(const byte* image, int height, int width, int y, int x, int* luma, int* blue,
                                      int* red) {
     int cb[2] = {}, cr[2] = {};
@@ -103,9 +103,10 @@ __device__ __forceinline__ void cell(const byte* image, int height, int width, i
     }
 }
 
-// grid (tiles * pictures), WARPS warps. A warp makes two units of 16 x 16 pixels next to each other, of four blocks of luma
-// and one of each chroma: 96 lines in three turns, a thread one line of a block in each. The planes of a picture, whole
-// units, lie at `scratch` in `planes`. `tables` are steps and what one divides by eight of them with, by `which`.
+// grid (tiles * images), WARPS warps. A warp computes two adjacent units of 16 x 16 pixels, each of four blocks of luma
+// and one of each chroma: 96 lines in three turns, in each of which a thread computes one line of a block. The planes
+// of an image consist of whole units, and are at `planes` of `scratch`. `tables` are quantisation steps and the numbers
+// for dividing by eight of them; `which` selects one per image.
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
     compress(const byte* source, const long long* base, const long long* extents, int tiles, const uint2* tables,
              const long long* which, byte* planes, const long long* scratch) {
@@ -114,7 +115,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
     const int height = static_cast<int>(extents[2 * picture]), width = static_cast<int>(extents[2 * picture + 1]);
     const int across = (width + 15) / 16, down = (height + 15) / 16, pairs = (across + 1) / 2;
     const int unit = (blockIdx.x % tiles) * WARPS + warp;
-    if (unit >= pairs * down) return;  // all of a warp
+    if (unit >= pairs * down) return;  // all lanes of a warp return together
     const int top = unit / pairs * 16, left = unit % pairs * 32;
     const byte* image = source + base[picture];
     int* blocks = shared[warp];
@@ -171,9 +172,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
     }
 }
 
-// Two values of a line of half the size for each of those at columns 1 and 2 of `own`: three parts of the nearer, one of
-// the farther. `first` and `last`: there is nothing before column 1, and nothing after column 1 or 2. `few`: nothing of
-// column 1 goes to column 2 either.
+// Write two values for each of those at columns 1 and 2 of `own`, a line of half the size: three parts of the nearer,
+// one of the farther. `first` and `last`: nothing is before column 1, or after column 1 or 2. `few`: column 2 does not
+// use column 1 either.
 __device__ __forceinline__ void wider(const int* own, bool first, bool last_one, bool last_two, bool few, int* out) {
     out[0] = first ? (own[1] * 4 + 8) >> 4 : (own[1] * 3 + own[0] + 8) >> 4;
     out[1] = last_one ? (own[1] * 4 + 7) >> 4 : (own[1] * 3 + own[2] + 7) >> 4;
@@ -181,12 +182,12 @@ __device__ __forceinline__ void wider(const int* own, bool first, bool last_one,
     out[3] = last_two ? (own[2] * 4 + 7) >> 4 : (own[2] * 3 + own[3] + 7) >> 4;
 }
 
-// grid (tiles * pictures): a thread makes 4 x 2 pixels.
+// grid (tiles * images): a thread computes 4 x 2 pixels.
 extern "C" __global__ void decompress(const byte* planes, const long long* scratch, const long long* extents, int tiles,
                                       byte* target, const long long* out_base) {
     const int picture = blockIdx.x / tiles;
     const int height = static_cast<int>(extents[2 * picture]), width = static_cast<int>(extents[2 * picture + 1]);
-    const unsigned i = (blockIdx.x % tiles) * blockDim.x + threadIdx.x;  // a picture has fewer than 2^31 values
+    const unsigned i = (blockIdx.x % tiles) * blockDim.x + threadIdx.x;  // an image has fewer than 2^31 values
     const int cells = (width + 3) / 4, rows = (height + 1) / 2, columns = (width + 1) / 2;
     if (i >= static_cast<unsigned>(rows) * cells) return;
     const int row = static_cast<int>(i / cells), x = 4 * static_cast<int>(i - static_cast<unsigned>(row) * cells);
@@ -194,8 +195,8 @@ extern "C" __global__ void decompress(const byte* planes, const long long* scrat
     const byte* luma = planes + scratch[picture];
     const byte* chroma = luma + 256ll * across * down;
     const int before = row > 0 ? row - 1 : 0, after = smaller(row + 1, rows - 1), column = x / 2;
-    const bool few = columns < 3;  // of so few, libjpeg repeats each value
-    int own[2][2][4];  // three parts of the nearer line, one of the farther: by row of pixels and chroma
+    const bool few = columns < 3;  // libjpeg repeats each value if there are so few
+    int own[2][2][4];  // three parts of the nearer line, one of the farther, by row of pixels and chroma
     #pragma unroll
     for (int c = 0; c < 2; ++c) {
         const byte* plane = chroma + c * (64ll * across * down) + column - 1;

@@ -1,41 +1,42 @@
-// Pixels to baseline JPEG files, byte for byte libjpeg-turbo's with its accurate integer DCT ("islow").
+// Encode pixels as baseline JPEG files, identical to those of libjpeg-turbo with its accurate integer DCT ("islow").
 //
 //     dct -> [histogram -> tables] -> count -> scan -> pack -> measure -> stuff
 //
-// dct: colour, chroma downsampling, forward DCT, quantisation; count, scan: how many bits each coded block takes and
-// where it begins; pack: the codes; measure, stuff: FF becomes FF 00, headers, files one after the other. histogram and
-// tables make Huffman tables for each picture. Blocks lie in the order in which they are coded (MCU by MCU).
+// dct: colour, chroma downsampling, forward DCT, quantisation; histogram, tables: Huffman tables for each image; count,
+// scan: number of bits and position of each coded block; pack: writes the codes; measure, stuff: FF becomes FF 00, and
+// headers and data are written file after file. Blocks are stored in the order in which they are coded (MCU by MCU).
 #include "jpeg_common.cuh"
 
 #define TILE 48                    // coded blocks that a block of threads transforms: whole MCUs of 1, 3, 4 or 6 blocks
 #define DCT_THREADS (8 * TILE)
-#define TILE_ROW 12                // rows of 12 words, blocks 104 words apart, so that no access of a warp meets a bank
-#define TILE_BLOCK 104             // twice
+#define TILE_ROW 12                // rows of 12 words, blocks 104 words apart, so that no access of a warp
+#define TILE_BLOCK 104             // uses a bank twice
 #define CODED 128                  // coded blocks that a block of threads counts or packs, one each
-#define MOST_BITS 1665             // of a coded block: 27 for its DC coefficient, 26 for each of the others
+#define MOST_BITS 1665  // maximum bits of a coded block: 27 for its DC coefficient, 26 for each of the others
 #define STUFF_THREADS 512
 #define STUFF_CHUNK (16 * STUFF_THREADS)
 #define HEADER_ROOM 1024
 #define SYMBOLS 256
-#define SET (4 * SYMBOLS)          // Huffman tables of a picture: DC and AC of luminance, DC and AC of chrominance
+// entries of the Huffman tables of an image: DC and AC of luminance, DC and AC of chrominance
+#define SET (4 * SYMBOLS)
 
 struct Picture {                   // mirrored by jpeg_encode_gpu.PICTURE
     i64 pixels;                    // first byte
     i64 stream;                    // first byte of its slot for coded bits, a multiple of 16
-    i32 first_block, blocks;       // its coded blocks
+    i32 first_block, blocks;       // index of its first coded block, and their number
     i32 width, height, components;
     i32 h, v;                      // sampling factors of the first component; the others have 1 x 1
-    i32 mcus_x, mcus, in_mcu;      // MCUs in a row, in all; blocks in one
+    i32 mcus_x, mcus, in_mcu;      // MCUs per row, in all; blocks per MCU
     i32 capacity;                  // bytes of the slot
-    i32 header, codes;             // which header, which set of code tables
+    i32 header, codes;             // index of its header, and of its set of code tables
     i32 unused;
 };
 
 // -- samples and coefficients ----------------------------------------------------------------------------------------
 
-// The samples of the 8 x 8 chroma positions of an MCU, one position (`unit`) a call, with the luma samples that it
-// stands for. Beyond the right border the last pixel is repeated, beyond the lower one the last row of samples of each
-// component, downsampled or not.
+// Compute the samples of the 8 x 8 chroma positions of an MCU, one position (`unit`) per call, with the luma samples
+// that it covers. Beyond the right border, the last pixel is repeated; beyond the lower border, the last row of samples
+// of each component, downsampled or not.
 DEVICE void take_samples(const Picture &p, const u8 *pixels, int mcu, int unit, u8 *blocks) {
     int column = unit & 7, row = unit >> 3, mcu_y = mcu / p.mcus_x, mcu_x = mcu - mcu_y * p.mcus_x;
     int x = mcu_x * 8 + column, y = mcu_y * 8 + row;
@@ -57,21 +58,21 @@ DEVICE void take_samples(const Picture &p, const u8 *pixels, int mcu, int unit, 
             sum_cb += (-11059 * r - 21709 * g + 32768 * b + (128 << 16) + 32767) >> 16;
             sum_cr += (32768 * r - 27439 * g - 5329 * b + (128 << 16) + 32767) >> 16;
             int at_x = column * p.h + sx;
-            for (int to = below ? 0 : sy; to <= sy; to++) {  // rows below the picture repeat the last one
+            for (int to = below ? 0 : sy; to <= sy; to++) {  // rows below the image repeat the last one
                 int at_y = row * p.v + to;
                 blocks[((at_y >> 3) * p.h + (at_x >> 3)) * 64 + (at_y & 7) * 8 + (at_x & 7)] = luma;
             }
         }
     }
-    // libjpeg rounds halves up and down in turn, column by column.
+    // libjpeg rounds halves up and down alternately, column by column.
     int shift = p.h + p.v - 2, bias = shift ? (column & 1) + shift - 1 : 0;
     u8 *chroma = blocks + p.h * p.v * 64;
     chroma[unit] = (u8)((sum_cb + bias) >> shift);
     chroma[64 + unit] = (u8)((sum_cr + bias) >> shift);
 }
 
-// One dimension of the forward transform (Loeffler, Ligtenberg and Moschytz 1989), in place. The result is scaled by
-// 2^13.
+// Compute one dimension of the forward transform (Loeffler, Ligtenberg and Moschytz 1989) in place. The result is
+// scaled by 2^13.
 DEVICE void fdct8(int *x) {
     int sum0 = x[0] + x[7], sum1 = x[1] + x[6], sum2 = x[2] + x[5], sum3 = x[3] + x[4];
     int odd0 = x[0] - x[7], odd1 = x[1] - x[6], odd2 = x[2] - x[5], odd3 = x[3] - x[4];
@@ -88,7 +89,8 @@ DEVICE void fdct8(int *x) {
     x[3] = odd1 * 25172 + z2 + z3, x[1] = odd0 * 12299 + z1 + z4;  // 3.072711026, 1.501321110
 }
 
-// quant: for each of two tables, by 8 * row + column: 2^32 / divisor, rounded up; half the divisor << 8 | zig-zag index.
+// ``quant`` holds, for each of two tables, by 8 * row + column: 2^32 / divisor, rounded up; half the divisor << 8 |
+// zig-zag index.
 KERNEL __launch_bounds__(DCT_THREADS) jpeg_encode_dct(
     const u8 *pixels, const Picture *pictures, const i32 *tile_first, i32 count, const uint2 *quant, i16 *coefficients, u64 *masks
 ) {
@@ -131,7 +133,8 @@ KERNEL __launch_bounds__(DCT_THREADS) jpeg_encode_dct(
     }
     __syncthreads();
 
-    // Blocks beyond the picture that fill up an MCU have no AC coefficients, and the DC coefficient of the block before.
+    // Blocks beyond the image that fill up an MCU have no AC coefficients, and the DC coefficient of the previous
+    // block.
     int in_x = nth % p.h, in_y = nth / p.h, mcu_y = (first + mcu) / p.mcus_x, mcu_x = first + mcu - mcu_y * p.mcus_x;
     int across = (p.width + 7) >> 3, down = (p.height + 7) >> 3;
     bool luma_block = nth < luma;
@@ -161,8 +164,8 @@ KERNEL __launch_bounds__(DCT_THREADS) jpeg_encode_dct(
 
 DEVICE int bits_of(int value) { return 32 - __clz(abs(value)); }
 
-// The symbols of coded block `block` of a picture (T.81, F.1.2): visit(table, symbol, value, bits of the value); table
-// 0 is DC, 1 is AC.
+// Call visit(table, symbol, value, bits of the value) for each symbol of coded block `block` of an image (T.81, F.1.2);
+// table 0 is DC, 1 is AC.
 template <class Visit> DEVICE void visit_symbols(const Picture &p, int block, const i16 *coefficients, u64 mask, Visit visit) {
     int mcu = block / p.in_mcu, nth = block - mcu * p.in_mcu, luma = p.h * p.v;
     int before = nth >= luma || luma == 1 ? block - p.in_mcu : nth ? block - 1 : block - p.in_mcu + luma - 1;
@@ -181,7 +184,7 @@ template <class Visit> DEVICE void visit_symbols(const Picture &p, int block, co
 
 DEVICE bool is_chroma(const Picture &p, int block) { return block % p.in_mcu >= p.h * p.v; }
 
-// How often each symbol occurs in each picture: frequencies [picture][table][symbol], zero before.
+// Count each symbol of each image: frequencies [image][table][symbol], zero before.
 KERNEL __launch_bounds__(CODED) jpeg_encode_histogram(
     const Picture *pictures, const i32 *chunk_first, i32 count, const i16 *coefficients, const u64 *masks, u32 *frequencies
 ) {
@@ -206,11 +209,13 @@ DEVICE u32 warp_min(u32 x) {
     return x;
 }
 
-// A warp makes one Huffman table: T.81, K.2, with libjpeg's choice among equals, the highest symbol first. lengths
-// (shared, SYMBOLS bytes) becomes each symbol's code length, counts (shared, 64 words) how many codes have a length.
+// Compute one Huffman table with one warp: T.81, K.2; of equal frequencies, libjpeg chooses the highest symbol first.
+// lengths (shared, SYMBOLS bytes) becomes the code length of each symbol, counts (shared, 64 words) the number of codes
+// of each length.
 DEVICE void make_lengths(const u32 *frequencies, u8 *lengths, u32 *counts) {
     int lane = threadIdx.x & 31;
-    // Symbol i * 32 + lane. Symbol 256 is never coded: it takes the code of ones alone, which files must not hold.
+    // A lane holds symbols i * 32 + lane. Symbol 256 is never coded: it reserves the code of ones only, which files
+    // must not contain.
     u32 frequency[9], length[9], group[9];
     const u32 NONE = ~0u;
 #pragma unroll
@@ -220,7 +225,7 @@ DEVICE void make_lengths(const u32 *frequencies, u8 *lengths, u32 *counts) {
         length[i] = 0, group[i] = symbol;
     }
     counts[lane] = counts[lane + 32] = 0;
-    for (;;) {  // join the two rarest groups, till one is left
+    for (;;) {  // join the two rarest groups until one is left
         u32 rarest[2], sum = 0;
         for (int turn = 0; turn < 2; turn++) {
             u32 least = NONE, inverse = NONE;
@@ -254,7 +259,7 @@ DEVICE void make_lengths(const u32 *frequencies, u8 *lengths, u32 *counts) {
         if (i < 8) lengths[i * 32 + lane] = (u8)length[i];
     }
     __syncwarp();
-    if (lane == 0) {  // no code longer than 16 bits (T.81, figure K.3), and none for symbol 256
+    if (lane == 0) {  // limit codes to 16 bits (T.81, figure K.3), and drop that of symbol 256
         for (int i = 63; i > 16; i--)
             while (counts[i]) {
                 int j = i - 2;
@@ -268,9 +273,9 @@ DEVICE void make_lengths(const u32 *frequencies, u8 *lengths, u32 *counts) {
     __syncwarp();
 }
 
-// Huffman tables of each picture: codes [picture][table][symbol] = length << 16 | code. Its header, which holds what
-// comes before the tables, is completed: headers [picture][HEADER_ROOM], header_sizes before and after. One block of
-// threads a picture, one warp a table.
+// Compute the Huffman tables of each image: codes [image][table][symbol] = length << 16 | code. Complete its header,
+// which contains the segments before the tables: headers [image][HEADER_ROOM], header_sizes before and after. One block
+// of threads per image, one warp per table.
 KERNEL __launch_bounds__(128) jpeg_encode_tables(
     const Picture *pictures, const u32 *frequencies, u32 *codes, u8 *headers, i32 *header_sizes
 ) {
@@ -326,7 +331,7 @@ KERNEL __launch_bounds__(128) jpeg_encode_tables(
 
 // -- coded bits ------------------------------------------------------------------------------------------------------
 
-// Where each coded block begins in its chunk of CODED blocks (places), and the bits of each chunk.
+// Compute the position of each coded block in its chunk of CODED blocks (places), and the bits of each chunk.
 KERNEL __launch_bounds__(CODED) jpeg_encode_count(
     const Picture *pictures, const i32 *chunk_first, i32 count, const u32 *codes, const i16 *coefficients, const u64 *masks,
     u32 *places, u32 *chunk_bits
@@ -345,8 +350,8 @@ KERNEL __launch_bounds__(CODED) jpeg_encode_count(
     if (threadIdx.x == 0) chunk_bits[blockIdx.x] = total;
 }
 
-// Where each chunk begins in its picture's stream, in bits, and the bytes of the stream, 0 if they do not fit. Words in
-// which two chunks meet are set to zero. One block of threads a picture.
+// Compute the position of each chunk in its image's stream, in bits, and the bytes of the stream, 0 if they do not fit.
+// Words in which two chunks meet are set to zero. One block of threads per image.
 KERNEL __launch_bounds__(256) jpeg_encode_scan(
     const Picture *pictures, const i32 *chunk_first, const u32 *chunk_bits, u32 *chunk_start, u8 *streams, u32 *stream_bytes
 ) {
@@ -367,7 +372,7 @@ KERNEL __launch_bounds__(256) jpeg_encode_scan(
     if (threadIdx.x == 0) stream_bytes[at] = bytes <= (u32)p.capacity ? bytes : 0;
 }
 
-// The codes of each block at its place. A chunk is put together in shared memory.
+// Write the codes of each block at its position. A chunk is assembled in shared memory.
 KERNEL __launch_bounds__(CODED) jpeg_encode_pack(
     const Picture *pictures, const i32 *chunk_first, i32 count, const u32 *codes, const i16 *coefficients, const u64 *masks,
     const u32 *places, const u32 *chunk_bits, const u32 *chunk_start, const u32 *stream_bytes, u8 *streams
@@ -379,7 +384,7 @@ KERNEL __launch_bounds__(CODED) jpeg_encode_pack(
     int first = ((int)blockIdx.x - chunk_first[at]) * CODED, block = first + threadIdx.x;
     u32 start = chunk_start[blockIdx.x], from = start & 31, until = from + chunk_bits[blockIdx.x];
     bool final = first + CODED >= p.blocks;
-    u32 padding = final ? -until & 7 : 0;  // the last byte is filled up with ones
+    u32 padding = final ? -until & 7 : 0;  // the last byte is padded with ones
     int words = (until + padding + 31) / 32;
     for (int i = threadIdx.x; i < words; i += CODED) stage[i] = 0;
     __syncthreads();
@@ -387,7 +392,7 @@ KERNEL __launch_bounds__(CODED) jpeg_encode_pack(
         const u32 *tables = codes + (i64)p.codes * SET + (is_chroma(p, block) ? 2 * SYMBOLS : 0);
         u32 place = from + places[p.first_block + block];
         u32 *to = stage + place / 32;
-        u64 bits = 0;  // the lowest `held` of them are yet to be written
+        u64 bits = 0;  // the lowest `held` bits are not yet written
         int held = place & 31;
         auto put = [&](u32 value, int size) {
             bits = bits << size | value;
@@ -410,14 +415,15 @@ KERNEL __launch_bounds__(CODED) jpeg_encode_pack(
     u32 *out = (u32 *)(streams + p.stream) + start / 32;
     for (int i = threadIdx.x; i < words; i += CODED) {
         u32 word = swap_bytes(stage[i]);
-        bool met = (i == 0 && from) || (i == words - 1 && !final && (until & 31));  // holds bits of a neighbour too
+        // whether the word also holds bits of a neighbouring chunk
+        bool met = (i == 0 && from) || (i == words - 1 && !final && (until & 31));
         if (met) atomicOr(&out[i], word); else out[i] = word;
     }
 }
 
 // -- files -----------------------------------------------------------------------------------------------------------
 
-// 16 bytes of a stream at `at`, zeros after its end.
+// Load 16 bytes of a stream at `at`; bytes after its end are zeros.
 DEVICE uint4 stream_bytes_at(const u8 *stream, u32 at, u32 end) {
     u32 words[4];
     uint4 all = at < end ? *(const uint4 *)(stream + at) : make_uint4(0, 0, 0, 0);
@@ -430,7 +436,7 @@ DEVICE uint4 stream_bytes_at(const u8 *stream, u32 at, u32 end) {
     return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-// How many bytes of a word are FF.
+// Return how many bytes of a word are FF.
 DEVICE u32 count_ff(u32 word) {
     u32 inverse = ~word;
     return 4 - __popc((((inverse & 0x7f7f7f7f) + 0x7f7f7f7f) | inverse) & 0x80808080);
@@ -438,8 +444,8 @@ DEVICE u32 count_ff(u32 word) {
 
 DEVICE u32 count_ff(uint4 words) { return count_ff(words.x) + count_ff(words.y) + count_ff(words.z) + count_ff(words.w); }
 
-// FF bytes before each chunk of STUFF_CHUNK bytes of its stream, and the size of each file; 0 where the stream did not
-// fit. One block of threads a picture.
+// Count the FF bytes before each chunk of STUFF_CHUNK bytes in its stream, and compute the size of each file; 0 if the
+// stream did not fit. One block of threads per image.
 KERNEL __launch_bounds__(STUFF_THREADS) jpeg_encode_measure(
     const Picture *pictures, const i32 *stuff_first, const u32 *stream_bytes, const u8 *streams, const i32 *header_sizes,
     u32 *stuffed_before, u32 *sizes
@@ -455,8 +461,8 @@ KERNEL __launch_bounds__(STUFF_THREADS) jpeg_encode_measure(
     if (threadIdx.x == 0) sizes[at] = bytes ? header_sizes[pictures[at].header] + bytes + before + 2 : 0;
 }
 
-// The files, one after the other. Those that end beyond `room` are left out. dimensions: where height and width are in
-// each header.
+// Write the files, one after the other. Files that would end beyond `room` are left out. dimensions: positions of
+// height and width in each header.
 KERNEL __launch_bounds__(STUFF_THREADS) jpeg_encode_stuff(
     const Picture *pictures, const i32 *stuff_first, i32 count, const u32 *stream_bytes, const u8 *streams, const u8 *headers,
     const i32 *header_sizes, const i32 *dimensions, const u32 *stuffed_before, const u32 *sizes, u8 *out, i64 room

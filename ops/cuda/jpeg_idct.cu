@@ -1,32 +1,34 @@
-// Coefficients to component planes: dequantisation and the accurate integer inverse DCT of libjpeg ("islow": Loeffler,
-// Ligtenberg and Moschytz 1989, 13-bit constants, two extra bits kept between the passes). Integer sums may be taken in
-// any order, so the result is libjpeg-turbo's bit for bit, as long as its 16-bit SIMD code does not wrap: intermediate
-// values that large are reported (OUT_OF_RANGE). Only blocks in the region of interest are computed.
+// Convert coefficients to component planes: dequantisation and the accurate integer inverse DCT of libjpeg ("islow":
+// Loeffler, Ligtenberg and Moschytz 1989, 13-bit constants, two extra bits between the passes). Integer sums are the
+// same in any order, so results equal libjpeg-turbo's to the bit unless its 16-bit SIMD code overflows: images with
+// intermediate values that large get the status OUT_OF_RANGE. Only blocks in the region of interest are computed.
 //
-// A lane takes a block, a warp 32 of them side by side: their coefficients pass through shared memory, where eight lanes put
-// those of a block into their places.
+// Each lane transforms one block, a warp 32 adjacent ones. The coefficients pass through shared memory, where eight
+// lanes at a time place those of a block.
 #include "jpeg_dc.cu"
 
 #define IDCT_THREADS 128  // as many as `dequant` has entries
 #ifndef IDCT_BLOCKS
-#define IDCT_BLOCKS 5  // on a multiprocessor, at least
+#define IDCT_BLOCKS 5  // minimum blocks of threads per multiprocessor
 #endif
 #define IDCT_WARPS (IDCT_THREADS / 32)
-#define IDCT_ROUNDS 4                               // times 32 blocks a warp
-#define IDCT_GROUPS (8 * IDCT_WARPS * IDCT_ROUNDS)  // groups of four blocks a block of threads
+#define IDCT_ROUNDS 4                               // rounds of 32 blocks per warp
+#define IDCT_GROUPS (8 * IDCT_WARPS * IDCT_ROUNDS)  // groups of four blocks per block of threads
 
-// Workspace of a warp, in bytes: a column of one block as eight halves, the same column of the next block and so on; then
-// their next columns, and so on, with 16 bytes between, so that the coefficients of one block lie in different banks.
+// Workspace of a warp, in bytes: one column of the first block as eight 16-bit values, the same column of the next
+// block and so on; then the next column of all blocks, and so on. 16 bytes separate the columns, so that the
+// coefficients of one block are in different banks.
 #define COLUMNS (16 * 32 + 16)
 #define WARP_SPACE (8 * COLUMNS)
-#define CHUNKS_AT_ONCE 4                            // eights of coefficients that eight lanes load before they place them
-#define CHUNKS (32 * 8 + 4 * CHUNKS_AT_ONCE)        // of a warp's blocks, and empty ones to fill the last turn
+#define CHUNKS_AT_ONCE 4  // groups of eight coefficients that eight lanes load before they place them
+#define CHUNKS (32 * 8 + 4 * CHUNKS_AT_ONCE)  // chunks of a warp's blocks, and empty ones that fill up the last turn
 
 __constant__ u8 NATURAL_ORDER[64] = {  // T.81, figure A.6: zig-zag index to 8 * row + column
     0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,  12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13, 6,  7,  14, 21, 28,
     35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63};
 
-// a + b + c in one instruction: the compiler would rather keep partial sums that two results share, and then needs more.
+// Return a + b + c in one instruction. The compiler would keep partial sums that two results share, and then needs more
+// instructions.
 DEVICE int sum3(int a, int b, int c) {
 #ifndef EMULATED
     int sum;
@@ -37,8 +39,9 @@ DEVICE int sum3(int a, int b, int c) {
 #endif
 }
 
-// One dimension of the transform, in place. The result is scaled by 2^13; `bias` is added to it. libjpeg's sums of products,
-// multiplied out as far as it saves instructions: a product with a sum is one, and so are three summands.
+// Transform one dimension in place. The result is scaled by 2^13, and `bias` is added to it. These are libjpeg's sums
+// of products, expanded as far as it saves instructions: a product added to a sum is one instruction, and so is a sum
+// of three.
 DEVICE void idct8(int *x, int bias) {
     int even = x[0] * 8192 + bias, even0 = even + x[4] * 8192, even1 = even - x[4] * 8192;
     int even2 = x[2] * 4433 - x[6] * 10704, even3 = x[2] * 10703 + x[6] * 4433;  // 0.541196100, 1.306562965
@@ -53,7 +56,8 @@ DEVICE void idct8(int *x, int bias) {
     x[3] = sum3(-even3, odd0, even0), x[4] = sum3(-even3, -odd0, even0);
 }
 
-// Where the blocks of a component are. Divisions by sampling factors are multiplications: exact below 2^14.
+// Positions of the blocks of a component. Divisions by sampling factors are multiplications, which are exact below
+// 2^14.
 struct BlockGrid {
     int h, v, per_row, in_mcu, mcus_x, first;
     u32 one_h, one_v;  // 2^16 divided by h and v, rounded up
@@ -67,14 +71,16 @@ struct BlockGrid {
         int mcu = (int)((u32)y * one_v >> 16);
         return mcu * mcus_x * in_mcu + first + (y - mcu * v) * h;
     }
-    DEVICE int column(int x) const {  // what a block's column adds to that; beyond the right border, the last one
+    // what the column of a block adds to row(y); beyond the right border, that of the last column
+    DEVICE int column(int x) const {
         x = min(x, per_row - 1);
         int mcu = (int)((u32)x * one_h >> 16);
         return mcu * in_mcu + x - mcu * h;
     }
 };
 
-// A coefficient, if wanted; nothing writes them while this kernel runs.
+// Return a coefficient if ``wanted``, through the read-only cache: no thread writes coefficients while this kernel
+// runs.
 DEVICE u32 load_entry(const u32 *entries, u32 i, bool wanted) {
     u32 entry = 0;
 #ifndef EMULATED
@@ -86,7 +92,7 @@ DEVICE u32 load_entry(const u32 *entries, u32 i, bool wanted) {
     return entry;
 }
 
-// Shared memory by bytes from an address that stays in a register.
+// Shared memory, accessed by byte offset from an address that stays in a register.
 struct SharedBytes {
 #ifndef EMULATED
     u32 address;
@@ -116,10 +122,12 @@ struct SharedBytes {
 };
 
 KERNEL __launch_bounds__(IDCT_THREADS, IDCT_BLOCKS) jpeg_idct(const Batch *batch) {
-    // By zig-zag index and one: byte in a block's workspace, factor (16..31). Entries of one in a broken block may say more.
+    // By zig-zag index + 1: the byte in a block's workspace, and the quantisation factor (16..31). 128 entries, because
+    // entries of a damaged block may have larger indexes.
     __shared__ u32 dequant[128];
     __shared__ __align__(16) u8 workspace[IDCT_WARPS * WARP_SPACE];
-    __shared__ uint2 chunks[IDCT_WARPS][CHUNKS];  // first coefficient; byte of its block in the workspace, how many (16..21)
+    // first coefficient; byte of its block in the workspace, number of coefficients (16..21)
+    __shared__ uint2 chunks[IDCT_WARPS][CHUNKS];
     __shared__ BlockGrid grid;
     int slot = locate_by_warp(batch->idct_first, batch->count * 3, blockIdx.x), at = slot / 3, c = slot - 3 * at;
     if (batch->status[at]) return;
@@ -140,13 +148,13 @@ KERNEL __launch_bounds__(IDCT_THREADS, IDCT_BLOCKS) jpeg_idct(const Batch *batch
     const u64 *blocks = batch->blocks + image.blocks;
     const u32 *entries = kept(batch->entries + (lane & 7));
     const SharedBytes space(workspace), table(dequant), listed(chunks[warp] + (lane >> 3));
-    const u32 bound = (u32)(lane & 7) << 16 | 0xffff;  // chunks above it have a coefficient for this lane
+    const u32 bound = (u32)(lane & 7) << 16 | 0xffff;  // chunks with larger values have a coefficient for this lane
     int roi_groups = component.roi_groups, groups = roi_groups * component.roi_rows, pitch = component.pitch;
     u8 *plane = batch->planes + component.plane;
     bool restart = image.restart != 0, wrapped = false;
     int group = (blockIdx.x - batch->idct_first[slot]) * IDCT_GROUPS + 8 * warp + (lane >> 2);
     int x = 0, y = 0, index = 0;
-    auto find = [&]() -> u64 {  // the lane's block, and its record; beyond the last one, nothing
+    auto find = [&]() -> u64 {  // the lane's block, and its record; nothing after the last block
         if (group >= groups) return 0;
         y = (int)((u32)group / (u32)roi_groups);
         x = 4 * (component.roi_group + group - y * roi_groups) + (lane & 3);
@@ -163,14 +171,15 @@ KERNEL __launch_bounds__(IDCT_THREADS, IDCT_BLOCKS) jpeg_idct(const Batch *batch
         u8 *to = plane + (i64)8 * y * pitch + 8 * x;
         int dc = restart && group < groups ? dc_of_block(image, blocks, c, index) : (int)(i16)(now >> 48);
         dc *= (int)dequant[1] >> 16;
-        u32 far = (u32)(dc + 32768);  // of all coefficients: beyond 16 bits
-        // The next round's record is on its way meanwhile.
+        u32 far = (u32)(dc + 32768);  // bits of all coefficients: set beyond 16 if one exceeds 16 bits
+        // Meanwhile, the next round's record is being loaded.
         group = --left ? group + 8 * IDCT_WARPS : groups;
         block = find();
         *(uint4 *)(workspace + own) = make_uint4((u32)(u16)dc, 0, 0, 0);
 #pragma unroll
         for (int i = 1; i < 8; i++) *(uint4 *)(workspace + own + i * COLUMNS) = make_uint4(0, 0, 0, 0);
-        // Eight lanes take eight coefficients at a time, of whichever block: so all have about the same to do.
+        // Eight lanes process eight coefficients at a time, of any block: so all lanes have about the same amount of
+        // work.
         int count = (int)(now >> 32) & 0xffff;
         u32 before = warp_sum((u32)(count + 7) >> 3), total = __shfl_sync(~0u, before, 31);
         uint2 *chunk = chunks[warp] + before - ((u32)(count + 7) >> 3);
@@ -200,7 +209,8 @@ KERNEL __launch_bounds__(IDCT_THREADS, IDCT_BLOCKS) jpeg_idct(const Batch *batch
         };
         if (total) fetch(0, 0);
 #pragma unroll 1
-        for (u32 i = 0; i < total; i += 8 * CHUNKS_AT_ONCE) {  // one turn is on its way while the other is placed
+        // one turn is being loaded while the previous one is placed
+        for (u32 i = 0; i < total; i += 8 * CHUNKS_AT_ONCE) {
             bool more = i + 4 * CHUNKS_AT_ONCE < total;
             if (more) fetch(1, i + 4 * CHUNKS_AT_ONCE);
             place(0);

@@ -1,10 +1,10 @@
-// Component planes to pixels: chroma upsampling and colour, exactly as libjpeg-turbo does them ("fancy" upsampling,
-// 16-bit fixed point), and the plain output kernel.
+// Convert component planes to pixels: chroma upsampling and colour conversion, equal to libjpeg-turbo's to the bit
+// ("fancy" upsampling, 16-bit fixed point), and the kernel that writes pixels without resizing.
 #include "jpeg_dense.cu"
 
 enum OutputType { OUTPUT_RGB = 0, OUTPUT_BGR = 1, OUTPUT_GRAY = 2, OUTPUT_YCBCR = 3 };
 
-// How a component reaches full resolution.
+// How a component is upsampled to full resolution.
 enum Upsampling { FULL_SIZE, FANCY_H2V1, FANCY_H1V2, FANCY_H2V2, REPLICATE };
 
 struct Plane {
@@ -17,7 +17,7 @@ DEVICE Plane open_plane(const Batch *batch, const Component &component) {
     plane.samples = batch->planes + component.plane;
     plane.pitch = component.pitch, plane.width = component.width, plane.height = component.height;
     plane.expand_x = component.expand_x, plane.expand_y = component.expand_y;
-    bool wide = component.width > 2;  // libjpeg replicates narrower ones
+    bool wide = component.width > 2;  // libjpeg replicates the samples of narrower components
     plane.upsampling = plane.expand_x == 1 && plane.expand_y == 1 ? FULL_SIZE
                        : plane.expand_x == 2 && plane.expand_y == 1 && wide ? FANCY_H2V1
                        : plane.expand_x == 1 && plane.expand_y == 2 ? FANCY_H1V2
@@ -25,8 +25,9 @@ DEVICE Plane open_plane(const Batch *batch, const Component &component) {
     return plane;
 }
 
-// The component at pixel (x, y). Fancy upsampling is a triangle filter: 3/4 of the nearer sample, 1/4 of the farther one,
-// per direction; the rounding constant alternates, and outside the plane its border sample stands in.
+// Return the value of the component at pixel (x, y). Fancy upsampling is a triangle filter: 3/4 of the nearer sample
+// plus 1/4 of the farther one, in each direction; the rounding constant alternates, and samples outside the plane equal
+// its border sample.
 DEVICE int sample(const Plane &plane, int x, int y) {
     const u8 *samples = plane.samples;
     if (plane.upsampling == FULL_SIZE) return samples[y * plane.pitch + x];
@@ -41,11 +42,12 @@ DEVICE int sample(const Plane &plane, int x, int y) {
     return (3 * here + there + (x & 1 ? 7 : 8)) >> 4;
 }
 
-// Bytes a, b, c, d of one word.
+// Pack bytes a, b, c, d into one word.
 DEVICE u32 pack4(u32 a, u32 b, u32 c, u32 d) { return a | b << 8 | c << 16 | d << 24; }
 DEVICE u32 byte_of(u32 word, int i) { return __byte_perm(word, 0, 0x4440 + i); }
 
-// The component at pixels x ... x + 3 of row y, packed; x is a multiple of 4, all four are inside the picture.
+// Return the values of the component at pixels x ... x + 3 of row y, packed; x is a multiple of 4, and all four are
+// inside the image.
 DEVICE u32 sample4(const Plane &plane, int x, int y) {
     const u8 *samples = plane.samples;
     if (plane.upsampling == FULL_SIZE) return *(const u32 *)(samples + y * plane.pitch + x);
@@ -61,7 +63,7 @@ DEVICE u32 sample4(const Plane &plane, int x, int y) {
         for (int i = 0; i < 4; i++) four[i] = (3 * byte_of(near4, i) + byte_of(far4, i) + bias) >> 2;
         return pack4(four[0], four[1], four[2], four[3]);
     }
-    int column[4];  // two samples and a neighbour on either side
+    int column[4];  // two samples, and one neighbour on either side
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         int at = min(max((x >> 1) + i - 1, 0), plane.width - 1);
@@ -72,8 +74,8 @@ DEVICE u32 sample4(const Plane &plane, int x, int y) {
                  (3 * column[2] + column[1] + even) >> shift, (3 * column[2] + column[3] + odd) >> shift);
 }
 
-// Y, Cb, Cr to packed R, G, B (bytes 0, 1, 2); jdcolor's constants: 1.40200, 0.34414, 0.71414, 1.77200 times 2^16.
-// The 128 taken from Cb and Cr are part of the constants.
+// Convert Y, Cb, Cr to packed R, G, B (bytes 0, 1, 2) with jdcolor's constants 1.40200, 0.34414, 0.71414, 1.77200 times
+// 2^16, which include the subtraction of 128 from Cb and Cr.
 DEVICE u32 ycc_to_rgb(int y, int cb, int cr) {
     int r = y + ((91881 * cr + (32768 - 91881 * 128)) >> 16);
     int g = y + ((-22554 * cb - 46802 * cr + (32768 + (22554 + 46802) * 128)) >> 16);
@@ -81,7 +83,7 @@ DEVICE u32 ycc_to_rgb(int y, int cb, int cr) {
     return pack_saturated(g, r, pack_saturated(0, b, 0));
 }
 
-// DALI's RGB to YCbCr: BT.601, studio swing.
+// Convert RGB to YCbCr as DALI does: BT.601, studio swing.
 DEVICE u32 rgb_to_studio_ycc(u32 rgb) {
     float r = (float)(rgb & 255), g = (float)(rgb >> 8 & 255), b = (float)(rgb >> 16 & 255);
     int y = (int)(0.25678824f * r + 0.50412941f * g + 0.09790588f * b + 16.5f);
@@ -90,7 +92,7 @@ DEVICE u32 rgb_to_studio_ycc(u32 rgb) {
     return pack_saturated(cb, y, pack_saturated(0, cr, 0));
 }
 
-// Samples of the components to the bytes of the output type.
+// Convert samples of the components to the bytes of the output type.
 DEVICE u32 convert(int colour, int output_type, u32 first, u32 second, u32 third) {
     u32 rgb = colour == COLOUR_GRAY ? first * 0x010101u
               : colour == COLOUR_RGB ? first | second << 8 | third << 16 : ycc_to_rgb(first, second, third);
@@ -102,12 +104,12 @@ DEVICE u32 convert(int colour, int output_type, u32 first, u32 second, u32 third
     return rgb_to_studio_ycc(rgb);
 }
 
-// How the pixels of a picture are made.
+// How the pixels of an image are computed.
 struct Source {
     Plane plane[3];
     int colour, output_type;
-    bool chroma;  // more than the first component is needed
-    bool full;    // no component is upsampled
+    bool chroma;  // whether more than the first component is needed
+    bool full;    // whether no component is upsampled
 };
 
 DEVICE Source open_source(const Batch *batch, const Image &image) {
@@ -127,10 +129,10 @@ DEVICE u32 pixel(const Source &source, int x, int y) {
     return convert(source.colour, source.output_type, first, second, third);
 }
 
-// Planes of four components to those of an RGB picture, as simplejpeg does it (files hold 255 less the ink): of the ink
-// and of black, the product's highest byte is taken from black.
+// Convert planes of four components (CMYK, YCCK) to those of an RGB image, as simplejpeg does: files store 255 - ink,
+// and the highest byte of ink * black is subtracted from black.
 #define FOUR_THREADS 256
-#define FOUR_BLOCKS 16  // of a picture
+#define FOUR_BLOCKS 16  // blocks of threads per image
 KERNEL __launch_bounds__(FOUR_THREADS) jpeg_four(const Batch *batch) {
     __shared__ Plane plane[4];
     int at = batch->fours[blockIdx.x / FOUR_BLOCKS];
@@ -141,7 +143,7 @@ KERNEL __launch_bounds__(FOUR_THREADS) jpeg_four(const Batch *batch) {
     const Component &shown = picture.component[0];
     bool ycck = stream->colour == COLOUR_YCCK;
     int begin_x = 32 * shown.roi_group, begin_y = 8 * shown.roi_row;
-    int columns = (min(32 * shown.roi_groups, picture.width - begin_x) + 3) >> 2;  // words of four pixels
+    int columns = (min(32 * shown.roi_groups, picture.width - begin_x) + 3) >> 2;  // number of words of four pixels
     int words = columns * min(8 * shown.roi_rows, picture.height - begin_y);
     for (int i = blockIdx.x % FOUR_BLOCKS * FOUR_THREADS + threadIdx.x; i < words; i += FOUR_BLOCKS * FOUR_THREADS) {
         int row = i / columns, x = begin_x + 4 * (i - row * columns), y = begin_y + row;
@@ -162,14 +164,15 @@ KERNEL __launch_bounds__(FOUR_THREADS) jpeg_four(const Batch *batch) {
     }
 }
 
-// The component at pixels x ... x + 3 of rows y and y + 1, a word a row; rows are clamped to [low, high), which lies in
-// the picture. x is a multiple of 4, y of 2; beyond the right border anything may come.
+// Write the values of the component at pixels x ... x + 3 of rows y and y + 1 to ``rows``, one word per row. Rows are
+// clamped to [low, high), which is inside the image. x is a multiple of 4, y of 2; values beyond the right border are
+// undefined.
 DEVICE void sample4x2(const Plane &plane, int x, int y, int low, int high, u32 *rows) {
     if (plane.upsampling == FULL_SIZE) {
 #pragma unroll
         for (int r = 0; r < 2; r++) rows[r] = *(const u32 *)(plane.samples + min(max(y + r, low), high - 1) * plane.pitch + x);
     } else if ((plane.upsampling == FANCY_H2V2 && y >= low && y + 2 <= high) || plane.upsampling == FANCY_H2V1) {
-        // Two columns and a neighbour on either side, out of two words; pairs of samples share a register.
+        // Two columns, and one neighbour on either side, from two words; two samples share a register.
         bool two_rows = plane.expand_y == 2;
         int half = x >> 1, last = plane.width - 1, left = max(half - 1, 0) & ~3, right = min(half + 2, last) & ~3;
         u32 order = (u32)(max(half - 1, 0) - left) | (u32)(half - left) << 4 | (u32)(min(half + 1, last) - left) << 8
@@ -192,14 +195,14 @@ DEVICE void sample4x2(const Plane &plane, int x, int y, int low, int high, u32 *
         }
     } else {
 #pragma unroll 1
-        for (int i = 0; i < 8; i++) {  // rare: one after the other, which takes few registers
+        for (int i = 0; i < 8; i++) {  // rare: one pixel at a time, which needs few registers
             u32 one = sample(plane, x + (i & 3), min(max(y + (i >> 2), low), high - 1));
             rows[0] = __funnelshift_l(rows[0], rows[1], 24), rows[1] = rows[1] >> 8 | one << 24;
         }
     }
 }
 
-// All components of these pixels, as sample4x2 gives them.
+// Write all components of these pixels, as sample4x2 does.
 DEVICE void samples4x2(const Source &source, int x, int y, int low, int high, u32 (*rows)[2]) {
     if (source.full) {
         int at[2];
@@ -214,7 +217,7 @@ DEVICE void samples4x2(const Source &source, int x, int y, int low, int high, u3
         return;
     }
 #pragma unroll 1
-    for (int c = 2; c >= 0; c--) {  // rolled up: the code is long
+    for (int c = 2; c >= 0; c--) {  // not unrolled: the code is long
 #pragma unroll
         for (int r = 0; r < 2; r++) rows[2][r] = rows[1][r], rows[1][r] = rows[0][r];
         if (c == 0 || source.chroma) sample4x2(source.plane[c], x, y, low, high, rows[0]);
@@ -223,14 +226,17 @@ DEVICE void samples4x2(const Source &source, int x, int y, int low, int high, u3
 
 #define PIXEL_THREADS 256
 #define PIXELS_EACH 4
-#define PIXEL_CHUNK (PIXEL_THREADS * PIXELS_EACH * 4)  // of a block, where a picture is turned or mirrored
-#define PIXEL_SPAN 508                                 // of a warp's two rows, where it is not
+// bytes that a block of threads writes if the image is rotated or mirrored
+#define PIXEL_CHUNK (PIXEL_THREADS * PIXELS_EACH * 4)
+#define PIXEL_SPAN 508                                 // columns of the two rows that a warp writes if it is not
 
-// A warp's share of an upright picture: up to PIXEL_SPAN columns from `x` on, of two rows from `y` on. A lane makes
-// CHANNELS words of four pixels; what it stores are words in memory, which begin with the last bytes of the lane before.
+// Write a warp's share of an image that is not rotated: up to PIXEL_SPAN columns from `x` on, of two rows from `y` on.
+// A lane computes CHANNELS words of four pixels each, and stores aligned words, which begin with the last bytes of the
+// previous lane.
 template <int CHANNELS> DEVICE void store_span(const Source &source, const Image &image, const Pixels &window, u8 *out, int x, int y) {
     int lane = threadIdx.x & 31;
-    int low = max((x - window.x) * CHANNELS, 0), high = min((x + PIXEL_SPAN - window.x), window.width) * CHANNELS;  // bytes of a row
+    // range of bytes of a row
+    int low = max((x - window.x) * CHANNELS, 0), high = min((x + PIXEL_SPAN - window.x), window.width) * CHANNELS;
     bool plain = CHANNELS == 3 && source.chroma && source.colour == COLOUR_YCBCR && source.output_type == OUTPUT_RGB;
     u32 carry[2] = {0, 0};
     for (int step = 0; step < 4; step++, x += 128) {
@@ -280,7 +286,7 @@ template <int CHANNELS> DEVICE void store_span(const Source &source, const Image
     }
 }
 
-// A window of every picture as interleaved bytes.
+// Write a window of every image as interleaved bytes.
 KERNEL __launch_bounds__(PIXEL_THREADS, 4) jpeg_pixels(const Batch *batch) {
     __shared__ Source source;  // too large for the registers of every thread
     __shared__ int found;
@@ -312,7 +318,7 @@ KERNEL __launch_bounds__(PIXEL_THREADS, 4) jpeg_pixels(const Batch *batch) {
     for (int first = begin + threadIdx.x * PIXELS_EACH; first < end; first += PIXEL_THREADS * PIXELS_EACH) {
         int row = first / window.width, column = first - row * window.width;
         int count = min(PIXELS_EACH, end - first);
-        u32 word[3] = {0, 0, 0};  // the pixels, shifted in from the left; a gray one takes a byte
+        u32 word[3] = {0, 0, 0};  // the pixels, shifted in from the left; a gray pixel is one byte
 #pragma unroll 1
         for (int i = 0; i < count; i++) {
             u32 one = pixel(source, window.x + column * window.step_x_x + row * window.step_y_x,
@@ -327,7 +333,7 @@ KERNEL __launch_bounds__(PIXEL_THREADS, 4) jpeg_pixels(const Batch *batch) {
         }
         u8 *to = out + (i64)first * channels;
         bool whole = count == PIXELS_EACH && ((u64)to & 3) == 0;
-        int skip = (PIXELS_EACH - count) * channels;  // bytes that nothing was shifted into
+        int skip = (PIXELS_EACH - count) * channels;  // bytes that are still empty
 #pragma unroll
         for (int k = 0; k < 3; k++) {
             if (k >= channels) break;

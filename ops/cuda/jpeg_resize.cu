@@ -1,17 +1,18 @@
-// Planes -> pixels -> resize -> crop -> mirror -> normalise in one pass. DALI's resize: tabulated filters (linear between
-// the entries), normalised taps, float32 between the passes, and outside the picture its border pixel stands in.
+// Planes -> pixels -> resize -> crop -> mirror -> normalise in one kernel. The resize is DALI's: tabulated filters
+// (linear between the entries), normalised taps, float32 between the passes; outside the image, its border pixel is
+// repeated.
 //
-// A block of threads takes some rows of the output; a thread owns a column. Source rows go by once, four at a time: they
-// are converted to pixels in shared memory (each exactly as libjpeg-turbo would), filtered horizontally, and added to the
-// outputs that they belong to.
+// A block of threads computes some rows of the output, each thread one column. Each source row is processed once, four
+// rows at a time: they are converted to pixels in shared memory (equal to libjpeg-turbo's), filtered horizontally, and
+// added to the outputs to which they contribute.
 #include "jpeg_pixels.cu"
 
-#define RESIZE_THREADS 256   // at most
-#define SLOTS 3              // outputs under way in registers
+#define RESIZE_THREADS 256   // maximum threads of a block
+#define SLOTS 3              // unfinished outputs that registers hold
 #define TABLE_ROWS 64        // source rows whose weights are in shared memory
-#define RING 8               // filtered rows remembered, or outputs under way, where registers do not do
+#define RING 8               // filtered rows that are kept, or unfinished outputs, if registers cannot hold them
 
-// The filter at x of its table; DALI's order of operations.
+// Return the tabulated filter at x, with DALI's order of operations.
 DEVICE float filter_at(const float *table, int last, float x) {
     if (!(x > -1.0f && x < (float)(last + 1))) return 0.0f;
     int below = (int)floorf(x);
@@ -19,14 +20,16 @@ DEVICE float filter_at(const float *table, int last, float x) {
     return __fadd_rn(a, __fmul_rn(__fsub_rn(x, (float)below), __fsub_rn(b, a)));
 }
 
-struct __align__(16) RowWeights {  // what a filtered row adds to the outputs under way, the oldest first
+// weights with which a filtered row is added to the unfinished outputs, the oldest first
+struct __align__(16) RowWeights {
     float weight[SLOTS];
-    int finished;                  // outputs that end with this row
+    int finished;                  // number of outputs whose last row is this one
 };
 
-// What sample `at` of an axis adds: outputs [first, behind) begin at `starts`.
+// Return the weights with which sample `at` of an axis is added to outputs [first, behind), whose first samples are
+// `starts`.
 DEVICE RowWeights weigh(const float *weights, const int *starts, int taps, int count, int at, int first, int behind) {
-    int low = first, high = behind;  // the oldest output that reaches it
+    int low = first, high = behind;  // the oldest output that uses the sample
     while (low < high) {
         int middle = (low + high) >> 1;
         if (starts[middle] + taps <= at) low = middle + 1; else high = middle;
@@ -43,13 +46,13 @@ DEVICE RowWeights weigh(const float *weights, const int *starts, int taps, int c
     return row;
 }
 
-// Taps of every output column and row, and for jpeg_strips what every sample adds to which outputs: blockIdx.x counts
-// (picture, axis).
+// Compute the taps of every output column and row, and for jpeg_strips the weights of every source sample in its
+// outputs. blockIdx.x counts (image, axis).
 KERNEL __launch_bounds__(128) jpeg_weights(const Batch *batch) {
     const Axis &axis = batch->resize[blockIdx.x >> 1].axis[blockIdx.x & 1];
     float *weights = batch->weights + axis.weights;
     int *starts = (int *)(weights + (i64)axis.taps * axis.count);
-    float unit = blockIdx.x & 1 ? 1.0f : 256.0f;  // pixels are kept divided by 256
+    float unit = blockIdx.x & 1 ? 1.0f : 256.0f;  // pixels are stored divided by 256
     for (int i = threadIdx.x; i < axis.count; i += blockDim.x) {
         float output = (float)(axis.first + axis.step * i);
         if (axis.table < 0) {
@@ -86,24 +89,26 @@ KERNEL __launch_bounds__(128) jpeg_weights(const Batch *batch) {
         ((RowWeights *)(batch->weights + axis.reached))[i] = weigh(weights, starts, axis.taps, count, starts[0] + i, 0, count);
 }
 
-// Pixels in shared memory, as the horizontal filter reads them: all taps of four rows, a channel at a time. Pixel x of a
-// segment is at place_of(x): four areas for the remainders of x by 4, each two pixels longer than a multiple of 8, so
-// that neither lanes that store every fourth pixel nor lanes that read neighbours meet in a bank.
+// Pixels in shared memory, in the order in which the horizontal filter reads them: all taps of four rows, one channel
+// at a time. Pixel x of a segment is at place_of(x): there are four areas, one for each remainder of x modulo 4, each
+// two pixels longer than a multiple of 8. So neither lanes that store every fourth pixel nor lanes that read neighbours
+// conflict in a bank.
 #define SEGMENT(area) (4 * (area) - 8)
 DEVICE int place_of(int x, int area) { return (x & 3) * area + (x >> 2); }
 
-// The sizes of an area: the whole pool for rows of one segment; room for the sums that wait while the next segment is
-// loaded; room for the ring; room for both.
+// Sizes of an area: if rows of one segment have the whole pool; with room for the sums that wait while the next segment
+// is loaded; with room for the ring; with room for both.
 #define AREA_ALONE 210
 #define AREA_AND_SUMS 146
 #define AREA_AND_RING 66
 #define AREA_AND_BOTH 18
 
-struct __align__(16) OutputForm {  // how values are stored; what all threads share stays out of their registers
+// how values are stored. The fields are equal for all threads and therefore kept out of their registers.
+struct __align__(16) OutputForm {
     float4 mul, add;
-    i64 row_bytes, channel_bytes;  // steps in the output
+    i64 row_bytes, channel_bytes;  // bytes from one row, or channel, of the output to the next
     i32 channels, out_dtype, round_to_uint8;
-    u32 magic;                     // MAGIC, unknown to the compiler: it would take two instructions a byte
+    u32 magic;  // MAGIC, hidden from the compiler, which would otherwise use two instructions per byte
 
     DEVICE void open(const Batch *batch, const Resize &resize);
 };
@@ -125,8 +130,8 @@ static_assert(4 * (AREA_ALONE - AREA_AND_SUMS) * 48 >= 12 * 4 * RESIZE_THREADS, 
 static_assert(4 * (AREA_ALONE - AREA_AND_RING) * 48 >= RING * 12 * RESIZE_THREADS, "the ring fits");
 static_assert(4 * (AREA_AND_SUMS - AREA_AND_BOTH) * 48 >= RING * 12 * RESIZE_THREADS, "the ring fits before the sums");
 
-// 2^23 + a byte has the byte in its last bits. Pixels are kept divided by 256, weights multiplied by it, which changes no
-// digit: values are then saturated to 0 ... 1 as they are converted.
+// The float 2^23 + byte has the byte in its lowest bits. Pixels are stored divided by 256 and weights multiplied by
+// 256, both exact; so the conversion can saturate values to 0 ... 1.
 #define MAGIC 0x4b000000u
 DEVICE void OutputForm::open(const Batch *batch, const Resize &resize) {
     channels = batch->output_type == OUTPUT_GRAY ? 1 : 3;
@@ -142,21 +147,22 @@ DEVICE float from_magic(int bits) {
     return __saturatef(fmaf(__uint_as_float((u32)min(bits, (int)(MAGIC + 255))), 1.0f / 256, -32768.0f));
 }
 
-// Y, Cb, Cr to R, G, B like ycc_to_rgb; the 128 taken from Cb and Cr are part of the constants.
-DEVICE void ycc_to_floats(int luma, int blue, int red, float *rgb) {  // luma: of magic_byte
+// Convert Y, Cb, Cr to R, G, B as ycc_to_rgb does; the constants include the subtraction of 128 from Cb and Cr.
+DEVICE void ycc_to_floats(int luma, int blue, int red, float *rgb) {  // luma: a result of magic_byte
     rgb[0] = from_magic(luma + ((91881 * red + (32768 - 91881 * 128)) >> 16));
     rgb[1] = from_magic(luma + ((-22554 * blue - 46802 * red + (32768 + (22554 + 46802) * 128)) >> 16));
     rgb[2] = from_magic(luma + ((116130 * blue + (32768 - 116130 * 128)) >> 16));
 }
 
-// The samples of an item, four pixels of two rows; item n of a segment that begins at x is its pixels 4 * (n / 2) and on,
-// of rows y and y + 1, or the next two for odd n. Coordinates outside the picture are clamped.
+// Load the samples of an item, which is four pixels of two rows. Item n of a segment that begins at x has the pixels
+// from 4 * (n / 2) on: of rows y and y + 1 if n is even, of the next two rows if it is odd. Coordinates outside the
+// image are clamped.
 DEVICE void fetch(const ResizeShared &shared, int x, int y, int item, u32 (*rows)[2]) {
     const Axis *axis = shared.resize.axis;
     int begin = axis[0].begin, last = axis[0].end - 1, at_x = x + 4 * (item >> 1);
     int inside = min(max(at_x, begin & ~3), last & ~3);
     samples4x2(shared.source, inside, y + 2 * (item & 1), axis[1].begin, axis[1].end, rows);
-    if (at_x < begin || at_x + 3 > last) {  // the border pixel instead
+    if (at_x < begin || at_x + 3 > last) {  // use the border pixel
         u32 order = 0;
 #pragma unroll
         for (int j = 0; j < 4; j++) order |= (u32)(min(max(at_x + j, begin), last) - inside) << (4 * j);
@@ -165,7 +171,7 @@ DEVICE void fetch(const ResizeShared &shared, int x, int y, int item, u32 (*rows
     }
 }
 
-// An item's pixels into shared memory.
+// Store the pixels of an item in shared memory.
 DEVICE void put(ResizeShared &shared, int area, int item, u32 (*rows)[2]) {
     const Source &source = shared.source;
     bool plain = source.chroma && source.colour == COLOUR_YCBCR && source.output_type <= OUTPUT_BGR;
@@ -220,21 +226,21 @@ DEVICE void store_pixel(const OutputForm &shared, u8 *to, const float *value) {
     else store_channels(to, step, all, (u8)rounded(a), (u8)rounded(b), (u8)rounded(c));
 }
 
-// The table of rows y, y + 1, ...
+// Fill the table of weights of rows y, y + 1, ...
 DEVICE void weigh_rows(ResizeShared &shared, const float *weights, const int *starts, int y, int first, int behind) {
     const Axis &down = shared.resize.axis[1];
     for (int i = threadIdx.x; i < TABLE_ROWS; i += blockDim.x)
         shared.rows[i] = weigh(weights, starts, down.taps, down.count, y + i, first, behind);
 }
 
-// Adds taps [low, high) of a column to its sums of four rows; tap 0 is at pixel `start` of the segment.
+// Add taps [low, high) of a column to its sums of four rows; tap 0 is at pixel `start` of the segment.
 DEVICE void filter_columns(const ResizeShared &shared, int area, int start, int low, int high, const float *weights, int step, float (*sum)[3]) {
     int place[4];
 #pragma unroll
     for (int j = 0; j < 4; j++) place[j] = place_of(start + low + j, area);
 #pragma unroll 1
     for (int k = low; k < high; k += 4) {
-        float four[4];  // loaded together, for one wait
+        float four[4];  // loaded together, so that the lane waits once
 #pragma unroll
         for (int j = 0; j < 4; j++) four[j] = k + j < high ? weights[(k + j) * step] : 0.0f;
 #pragma unroll
@@ -251,7 +257,7 @@ DEVICE void filter_columns(const ResizeShared &shared, int area, int start, int 
     }
 }
 
-// A tile of the output.
+// Compute one tile of the output.
 KERNEL __launch_bounds__(RESIZE_THREADS, 4) jpeg_resize(const Batch *batch) {
     __shared__ ResizeShared shared;
     const i32 *first_block = batch->resize_first;
@@ -268,7 +274,7 @@ KERNEL __launch_bounds__(RESIZE_THREADS, 4) jpeg_resize(const Batch *batch) {
 
     int tile = blockIdx.x - first_block[at];
     int tiles = (across.count + blockDim.x - 1) / blockDim.x;
-    int first_column = tile % tiles * blockDim.x, done = tile / tiles * down.tile;  // rows finished
+    int first_column = tile % tiles * blockDim.x, done = tile / tiles * down.tile;  // number of finished rows
     int last_column = min(first_column + (int)blockDim.x, across.count) - 1;
     int behind_row = min(done + down.tile, down.count);
     int column = first_column + (int)threadIdx.x;
@@ -285,24 +291,25 @@ KERNEL __launch_bounds__(RESIZE_THREADS, 4) jpeg_resize(const Batch *batch) {
         shared.begin_y = starts_y[done] & ~1, shared.end_y = starts_y[behind_row - 1] + down.taps;
         shared.behind_row = behind_row;
     }
-    int my_start = starts_x[column], opened = done;  // outputs begun
-    // Sums of the outputs under way are in registers where they are few at a time, as in downscaling.
+    int my_start = starts_x[column], opened = done;  // number of outputs begun
+    // Registers hold the sums of unfinished outputs if there are few at a time, as in downscaling.
     int crowd = 0;
     for (int i = done + (int)threadIdx.x; i + SLOTS < behind_row; i += blockDim.x) crowd |= starts_y[i + SLOTS] < starts_y[i] + down.taps;
     bool few = !__syncthreads_or(crowd);
     int width = shared.end_x - shared.begin_x;
     int area = few ? width <= SEGMENT(AREA_ALONE) ? AREA_ALONE : AREA_AND_SUMS
                    : width <= SEGMENT(AREA_AND_RING) ? AREA_AND_RING : AREA_AND_BOTH;
-    // Where rows have one segment and the filter is short, a column's weights wait where the sums would.
+    // If rows have one segment and the filter is short, a column's weights occupy the room of the sums.
     bool cached = few && width <= SEGMENT(AREA_AND_SUMS) && across.taps <= 12;
     if (cached) {
         area = AREA_AND_SUMS;
         for (int k = 0; k < across.taps; k++) *shared.sum(k) = shared.weights_x[k * across.count + column];
     }
     int segment = SEGMENT(area);
-    if (width > segment) segment = min(segment, 2 * (int)blockDim.x);  // an item a thread: all of them are fetched ahead
+    // one item per thread: all of them are loaded ahead
+    if (width > segment) segment = min(segment, 2 * (int)blockDim.x);
     float under_way[SLOTS][3] = {};
-    u32 rows[3][2] = {};  // a thread's first item of the next four rows, on its way from memory while these are filtered
+    u32 rows[3][2] = {};  // the thread's first item of the next four rows, which is loaded while these are filtered
     if (4 * ((int)threadIdx.x >> 1) < min(segment, width)) fetch(shared, shared.begin_x, shared.begin_y, threadIdx.x, rows);
 
 #pragma unroll 1
@@ -375,7 +382,7 @@ KERNEL __launch_bounds__(RESIZE_THREADS, 4) jpeg_resize(const Batch *batch) {
                 }
                 continue;
             }
-            // A wide filter: the ring holds outputs, of which few are under way.
+            // A wide filter: the ring holds outputs, of which few are unfinished at a time.
 #pragma unroll 1
             for (; opened < shared.behind_row && shared.starts_y[opened] <= y + r; opened++)
                 for (int c = 0; c < 3; c++) *shared.ring(area, opened, c) = 0.0f;
@@ -396,7 +403,7 @@ KERNEL __launch_bounds__(RESIZE_THREADS, 4) jpeg_resize(const Batch *batch) {
     }
 }
 
-KERNEL jpeg_layout(const Batch *batch) {  // sizes, for the host to check its mirror of the records
+KERNEL jpeg_layout(const Batch *batch) {  // write the sizes of the structs, which the host compares with its own
     if (threadIdx.x || blockIdx.x) return;
     i32 *sizes = batch->status;
     sizes[0] = sizeof(Component), sizes[1] = sizeof(Image), sizes[2] = sizeof(Axis), sizes[3] = sizeof(Resize);

@@ -1,46 +1,47 @@
-// The scans of progressive pictures (T.81, annex G): a warp takes one, from its first bit to its last, and thousands are
-// under way. All scans of a picture are at once: one that refines what others say follows them at a distance. It only
-// ever waits for scans that have begun before it.
+// Scans of progressive images (T.81, annex G). A warp decodes one scan from its first bit to its last, and thousands of
+// warps run concurrently. All scans of an image run at once: a scan that refines others follows them at a distance. A
+// scan only ever waits for scans that have started before it.
 //
-// All lanes follow the stream together, in the same state. That a block has 64 coefficients and a warp 32 lanes is used
-// where scans refine: a lane has coefficients i and i + 32 of a block, which share a word. It knows how many zeros are
-// before them, so that together the lanes tell the place that any run of zeros leads to, and each finds by itself the bits
-// that are to correct its own: nothing but codes and places is read one after the other.
+// All lanes of a warp decode the same codes, in the same state. Only refining scans use that a block has 64
+// coefficients and a warp 32 lanes: a lane holds coefficients i and i + 32 of a block, which share a word. The lane
+// knows how many zeros precede them, so that together the lanes find the position to which a run of zeros leads, and
+// each lane finds the bits that correct its own coefficients. So only codes and positions are read one after the other.
 #include "jpeg_stream.cu"
 
 #ifndef CODE_BITS
-#define CODE_BITS 10   // of a table for AC; those for DC share its place, and have two bits less
+// bits that index a table for AC; tables for DC are stored in the same room, and have two bits less
+#define CODE_BITS 10
 #endif
 #ifndef SCAN_WARPS
-#define SCAN_WARPS 24  // on a multiprocessor, at least
+#define SCAN_WARPS 24  // minimum warps per multiprocessor
 #endif
 #define AHEAD 2        // blocks that a refining scan fetches before it needs them
-#define TOLD 64        // MCUs after which a scan says how far it is
+#define TOLD 64        // MCUs after which a scan publishes its progress
 #define ALL 0x7fffffff
 
-// Place of a coefficient in its block, by zig-zag index.
+// Return the index in memory of a coefficient within its block, from its zig-zag index.
 DEVICE int kept_at(int k) { return (k & 31) << 1 | k >> 5; }
 
-#define NO_RUN 64               // longer than any
+#define NO_RUN 64               // longer than any run
 #define PLACES (63 + NO_RUN + 1)
-#define NOWHERE (3 * 64)        // a place that leaves more zeros before it than a run can have
+#define NOWHERE (3 * 64)        // a position with more zeros before it than a run can have
 
 struct ScanCodes {
     u32 entry[1 << CODE_BITS];  // length, run << 8, size << 16; 0: a longer code, or none
     u32 limit[4][17];           // by length: the first 16-bit pattern after its codes
     i32 delta[4][17];           // symbol index less code
-    i32 place[PLACES];          // of a block that is refined: where its zeros are
+    i32 place[PLACES];          // the positions of the zeros of a block that is refined
 };
 
-// What stands for a pattern that is no code: no scan has such a run, nor a refining one such a size.
+// Entry for a bit pattern that is not a code: no scan has such a run, and no refining scan such a size.
 #define NO_CODE (16 | NO_RUN << 8 | 2 << 16)
-#define ENDS_BLOCKS(entry) ((entry) < 0xf00)  // no size, and less than the longest run
+#define ENDS_BLOCKS(entry) ((entry) < 0xf00)  // entries without a size and with less than the longest run
 
 DEVICE u32 scan_entry(u32 symbol, u32 length) { return length | (symbol >> 4) << 8 | (symbol & 15) << 16; }
 DEVICE int run_of(u32 entry) { return (int)__byte_perm(entry, 0, 0x4441); }
 
-// The table at `offset` of the file as table `nth`, whose entries begin at `first`: what T.81, C.2 makes of it. Returns
-// false where that is no prefix code.
+// Build table `nth` from the Huffman table at `offset` of the file (T.81, C.2); its entries begin at `first`. Return
+// false if the table is not a prefix code.
 DEVICE bool read_codes(ScanCodes &codes, const Batch *batch, const Image &image, int offset, int nth, int first, int bits,
                        bool is_dc) {
     const int lane = threadIdx.x;
@@ -55,7 +56,7 @@ DEVICE bool read_codes(ScanCodes &codes, const Batch *batch, const Image &image,
             codes.limit[nth][length] = (code + count) << (16 - length);
         }
         code += count;
-        bad |= count && code >= 1u << length;  // all ones is no code
+        bad |= count && code >= 1u << length;  // a code may not consist of ones only
         code <<= 1;
     }
     for (u32 i = lane; is_dc && !bad && i < total; i += 32) bad |= symbols[i] > 15;
@@ -72,7 +73,7 @@ DEVICE bool read_codes(ScanCodes &codes, const Batch *batch, const Image &image,
     return true;
 }
 
-// A code longer than the table's entries have bits.
+// Return the entry of a code that has more bits than the index of the table.
 DEVICE u32 longer_code(const ScanCodes &codes, const u8 *symbols, int nth, u32 bits, int entry_bits) {
     u32 pattern = bits >> 16;
 #pragma unroll 1
@@ -82,16 +83,16 @@ DEVICE u32 longer_code(const ScanCodes &codes, const u8 *symbols, int nth, u32 b
     return NO_CODE;
 }
 
-// The input of a warp: bits of the first two words, and a third that is on its way. It may read on after its stream, no
-// further than a block's codes reach, before it is asked where it is.
+// The input of a warp: the bits of two words, and a third word that is being loaded. It may read beyond the end of its
+// stream, by at most the bits of one block, before the caller checks its position.
 //
-// No loop loads words here: it would wait for each before it goes on.
+// No loop loads words here, because it would wait for each of them.
 struct ScanReader {
     const u32 *next;
     u32 w0, w1, w2;
-    int at, position;  // of w0's first bit; of the next bit, from there
+    int at, position;  // bit position of w0; offset of the next bit from there
 
-    // bit: a multiple of 8
+    // ``bit`` is a multiple of 8.
     DEVICE void seek(const Stream &stream, int bit) {
         next = stream.words + (bit >> 5);
         w0 = next[0], w1 = next[1], w2 = next[2];
@@ -103,9 +104,9 @@ struct ScanReader {
     DEVICE void next_word() {
         position -= 32, at += 32;
         w0 = w1, w1 = w2, w2 = *next++;
-        prefetch(next + 8);  // 32 bytes come at a time
+        prefetch(next + 8);  // one request fetches 32 bytes
     }
-    // Moves on to `position`.
+    // Shift the words by `position` bits.
     DEVICE void advance() {
         if (position < 32) return;
         if (position < 64) {
@@ -122,15 +123,16 @@ struct ScanReader {
     }
 };
 
-// What a scan has stored of its first MCUs is visible to warps that learn of it from here.
+// Publish that the coefficients of the first ``mcus`` MCUs of a scan are stored. Warps that read this number also see
+// the coefficients.
 DEVICE void tell(const Batch *batch, const Scan &scan, int mcus) {
     __syncwarp();
     if (threadIdx.x == 0) store_released(batch->progress + scan.image, mcus);
 }
 
-// Waits until all scans that this one refines have said more than the first `mcus`. Returns how many they have. These may
-// be loaded then, but not through the first-level cache, which does not know what other multiprocessors have stored: to
-// acquire it as the memory model wants it would empty that cache, in which streams are.
+// Wait until all scans that this one refines have published more than ``mcus`` MCUs; return the smallest number. The
+// coefficients of these may then be loaded, but not through the first-level cache, which does not see stores of other
+// multiprocessors. An acquire of the memory model would empty that cache, which holds streams.
 DEVICE int wait_for_more(const Batch *batch, const Scan &scan, int mcus) {
     const volatile i32 *before = (const volatile i32 *)batch->progress + scan.image - 1 - (int)threadIdx.x;
     for (;;) {
@@ -146,9 +148,9 @@ DEVICE int wait_for_more(const Batch *batch, const Scan &scan, int mcus) {
     }
 }
 
-// One restart interval of a scan after the other.
+// Iterates over the restart intervals of a scan.
 struct Turn {
-    int nth, left;   // left: MCUs
+    int nth, left;   // left: MCUs still to decode
     int begin, end;  // bits
 
     DEVICE bool open(const Scan &scan, const Stream &stream) {
@@ -159,7 +161,7 @@ struct Turn {
         end = nth < stream.end_count ? (int)stream.ends[nth] * 8 : (int)stream.bits;
         return true;
     }
-    // Status bits of an interval that was read up to `bit`. Less than a byte may be left.
+    // Return the status bits of an interval that was read up to `bit`. Less than a byte may remain.
     DEVICE u32 close(int bit, const Stream &stream) {
         u32 more = nth < stream.end_count ? BAD_RESTART : EXTRANEOUS;
         nth++;
@@ -167,7 +169,7 @@ struct Turn {
     }
 };
 
-DEVICE int extended(u32 bits, u32 size) {  // T.81, F.2.2.1: EXTEND; of the first `size` bits, 1 at least
+DEVICE int extended(u32 bits, u32 size) {  // T.81, F.2.2.1: EXTEND, of the first `size` bits, at least 1
     u32 value = bits >> (32 - size);
     return (int)bits < 0 ? (int)value : (int)value - (1 << size) + 1;
 }
@@ -200,10 +202,12 @@ DEVICE u32 first_dc(const Batch *batch, const Scan &scan, const Image &image, Sc
                         u32 length = entry & 255, size = entry >> 16;
                         if (size) before[p] += extended(bits_here << length, size);
                         reader.skip(length + size);
-                        *to = (i16)((u32)before[p] << scan.low);  // by all lanes: a branch takes longer
+                        // all lanes store the same value: a branch takes longer
+                        *to = (i16)((u32)before[p] << scan.low);
                     }
                 }
-                if (before[p] >= 1 << 24 || before[p] <= -(1 << 24)) flags |= BAD_CODE;  // libjpeg refuses such sums, later
+                // libjpeg rejects such sums later
+                if (before[p] >= 1 << 24 || before[p] <= -(1 << 24)) flags |= BAD_CODE;
             }
             if (++x == scan.mcus_x) x = 0, y++;
             if (flags || reader.bit() > turn.end) break;
@@ -214,7 +218,7 @@ DEVICE u32 first_dc(const Batch *batch, const Scan &scan, const Image &image, Sc
     return flags;
 }
 
-// A bit for each block, in the order of the scan: each lane takes every 32nd.
+// Decode a scan that refines DC: one bit per block, in the order of the scan. Each lane processes every 32nd block.
 DEVICE u32 more_dc(const Batch *batch, const Scan &scan, const Stream &stream) {
     int in_mcu = 0;
     for (int p = 0; p < scan.count; p++) in_mcu += scan.part[p].h * scan.part[p].v;
@@ -240,7 +244,7 @@ DEVICE u32 more_dc(const Batch *batch, const Scan &scan, const Stream &stream) {
     return flags;
 }
 
-// A place in the grid of blocks of a scan of one component: words from the first block's.
+// Position in the grid of blocks of a scan of one component, as words from the first block's coefficients.
 struct Walk {
     int x, word;
 
@@ -272,7 +276,7 @@ DEVICE u32 first_ac(const Batch *batch, const Scan &scan, const Image &image, Sc
 #pragma unroll 1
             do {
                 u32 bits = reader.peek(), entry = entries[bits >> (32 - CODE_BITS)];
-                if (ENDS_BLOCKS(entry)) {  // this one, and some after it; or 0
+                if (ENDS_BLOCKS(entry)) {  // ends this block, and possibly the next ones; or 0
                     if (entry == 0) entry = longer_code(codes, symbols, 0, bits, CODE_BITS);
                     if (ENDS_BLOCKS(entry)) {
                         int length = entry & 255, run = run_of(entry);
@@ -285,10 +289,11 @@ DEVICE u32 first_ac(const Batch *batch, const Scan &scan, const Image &image, Sc
                 bits <<= length;
                 k += run_of(entry);
                 reader.skip(length + size);
-                // Without a size, a run of zeros: the place after it keeps its value.
+                // An entry without a size is a run of zeros: the coefficient after it keeps its value.
                 i16 value = (i16)((u32)extended(bits, max(size, 1u)) << low);
                 if (k > last) flags |= BAD_CODE;
-                if (k <= last && size) to[2 * walk.word + kept_at(k)] = value;  // by all lanes, as above
+                // all lanes store the same value, as above
+                if (k <= last && size) to[2 * walk.word + kept_at(k)] = value;
                 k++;
             } while (k <= last);
             if (run_of_blocks > turn.left) flags |= BAD_CODE, run_of_blocks = turn.left;
@@ -304,7 +309,7 @@ DEVICE u32 first_ac(const Batch *batch, const Scan &scan, const Image &image, Sc
     return flags;
 }
 
-// Whether the bit is set that is to correct a coefficient.
+// Return whether the bit that corrects a coefficient is set.
 DEVICE bool corrected(const Stream &stream, int bit) { return stream.words[bit >> 5] >> (31 - (bit & 31)) & 1; }
 
 DEVICE u32 more_ac(const Batch *batch, const Scan &scan, const Image &image, ScanCodes &codes, const Stream &stream) {
@@ -338,7 +343,7 @@ DEVICE u32 more_ac(const Batch *batch, const Scan &scan, const Image &image, Sca
     u32 flags = 0;
     for (Turn turn = {0, 0, 0, 0}; turn.open(scan, stream);) {
         reader.seek(stream, turn.begin);
-        int ended = 0;  // blocks, from this one on, that have no new coefficients any more
+        int ended = 0;  // number of blocks, from this one on, that have no more new coefficients
         for (; turn.left > 0; turn.left--) {
             u32 word = ahead[0];
 #pragma unroll
@@ -355,13 +360,15 @@ DEVICE u32 more_ac(const Batch *batch, const Scan &scan, const Image &image, Sca
                 continue;
             }
             int in_first = __popc(olds0), olds = in_first + __popc(olds1);
-            int before0 = __popc(olds0 & below), before1 = in_first + __popc(olds1 & below);  // old ones before mine
+            // coefficients that are not zero before mine
+            int before0 = __popc(olds0 & below), before1 = in_first + __popc(olds1 & below);
             int fresh0 = 0, fresh1 = 0;
-            // Where the bits that correct mine would be, were there no others among the codes.
+            // Positions of the bits that correct my coefficients, if no other bits were between the codes.
             int codes_end = reader.bit(), codes0 = codes_end, codes1 = codes_end;
-            int passed = 0;  // old ones
+            int passed = 0;  // nonzero coefficients before
             if (ended == 0) {
-                int zeros0 = within0 && !old0 ? lane - first - before0 : -1;  // zeros before mine, if it is one
+                // number of zeros before my coefficient if it is zero itself
+                int zeros0 = within0 && !old0 ? lane - first - before0 : -1;
                 int zeros1 = within1 && !old1 ? lane + 32 - first - before1 : -1;
                 __syncwarp();
                 if (zeros0 >= 0) codes.place[zeros0] = lane;
@@ -372,7 +379,7 @@ DEVICE u32 more_ac(const Batch *batch, const Scan &scan, const Image &image, Sca
 #pragma unroll 1
                 do {
                     u32 bits = reader.peek(), entry = entries[bits >> (32 - CODE_BITS)];
-                    if (ENDS_BLOCKS(entry)) {  // or 0
+                    if (ENDS_BLOCKS(entry)) {  // ends the block; or 0
                         if (entry == 0) entry = longer_code(codes, symbols, 0, bits, CODE_BITS);
                         if (ENDS_BLOCKS(entry)) {
                             int length = entry & 255, run = run_of(entry);
@@ -387,7 +394,8 @@ DEVICE u32 more_ac(const Batch *batch, const Scan &scan, const Image &image, Sca
                     u32 length = entry & 255, size = entry >> 16;
                     bits <<= length;
                     zeros += run_of(entry);
-                    int place = codes.place[zeros], behind = place - first - zeros;  // old ones up to there
+                    // nonzero coefficients up to that position
+                    int place = codes.place[zeros], behind = place - first - zeros;
                     reader.position += length + size + behind - passed;
                     reader.advance();
                     passed = behind;
@@ -411,7 +419,7 @@ DEVICE u32 more_ac(const Batch *batch, const Scan &scan, const Image &image, Sca
             }
             if (old0 && corrected(stream, codes0 + before0)) fresh0 = value0 + (value0 < 0 ? -step : step);
             if (old1 && corrected(stream, codes1 + before1)) fresh1 = value1 + (value1 < 0 ? -step : step);
-            // Halves of a word by themselves: another scan may be at work on the other half.
+            // Store the halves of a word separately: another scan may be writing the other half.
             if (fresh0) to[0] = (i16)fresh0;
             if (fresh1) to[1] = (i16)fresh1;
             if (flags || reader.bit() > turn.end) break;
@@ -424,12 +432,12 @@ DEVICE u32 more_ac(const Batch *batch, const Scan &scan, const Image &image, Sca
 
 KERNEL __launch_bounds__(32, SCAN_WARPS) jpeg_scans(const Batch *batch) {
     __shared__ ScanCodes codes;
-    // In order: the scans of a picture as they are in its file, and the largest pictures first.
+    // Scans start in this order: those of an image as they are in its file, and the largest images first.
     u32 nth = threadIdx.x == 0 ? atomicAdd(batch->tickets + 2, 1u) : 0;
     const Scan &scan = batch->scans[__shfl_sync(~0u, nth, 0)];
     int at = scan.image;
     const Image &image = batch->images[at];
-    // Another scan of the picture may be found to be bad just now.
+    // Another scan of the image may be found to be damaged in the meantime.
     int lost = threadIdx.x == 0 ? batch->status[at] | *(const volatile i32 *)(batch->status + image.owner) : 0;
     if (!__shfl_sync(~0u, lost, 0)) {
         const Stream stream = stream_of(batch, at);

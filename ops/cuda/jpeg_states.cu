@@ -1,30 +1,34 @@
-// Where the decoder stands at the start of every subsequence: Huffman decoding in parallel, after Klein & Wiseman (2003)
-// and Weissenberger & Schmidt (ICPP 2018). Many threads start in the middle of the stream from a guess, and soon fall into
-// step with the true decoder, because the codes resynchronise themselves.
+// Find the decoder's state at the start of every subsequence: parallel Huffman decoding after Klein & Wiseman (2003)
+// and Weissenberger & Schmidt (ICPP 2018). Many threads start in the middle of the stream from a guessed state. They
+// soon agree with a decoder that started at the beginning, because the codes resynchronise themselves.
 //
-// A block of threads takes a chunk of one image, cut into subsequences (one a thread), each cut into steps:
+// A block of threads processes a chunk of one image, which is divided into subsequences (one per thread), each divided
+// into steps:
 //   1. every thread decodes its subsequence from a guess and logs the state at every step;
-//   2. where a thread's exit is not the state that its successor started from, the successor's first step is decoded
-//      again, and so on step by step until the new states meet the logged ones. A list holds the steps still to do, so
-//      idle lanes share the work. At the end every logged state is the exit of the step before it: nothing is assumed;
-//   3. the chunk's first subsequence is a run-up, the last one of the chunk before. When that chunk hands on its true
-//      exit and the count of blocks before it, it is compared with the run-up's; if it differs, 2 runs again.
+//   2. if a thread's exit state is not the state from which its successor started, the first step of the successor is
+//      decoded again, and so on step by step until the new states equal the logged ones. A list holds the steps still
+//      to be decoded, so that idle lanes share the work. At the end, every logged state is the exit state of the step
+//      before it, so no guess remains;
+//   3. the first subsequence of the chunk is a run-up: it is the last one of the previous chunk. When that chunk passes
+//      on its true exit state and the number of blocks before it, they are compared with the run-up's; if they differ,
+//      2 runs again.
 #include "jpeg_stream.cu"
 
 #ifndef STEP_BITS
 #define STEP_BITS 512
 #endif
 #ifndef STATES_BLOCKS
-#define STATES_BLOCKS 4    // on a multiprocessor, at least
+#define STATES_BLOCKS 4    // minimum blocks of threads per multiprocessor
 #endif
 #ifndef LOOKUPS_AT_ONCE
-#define LOOKUPS_AT_ONCE 4  // between two looks at what a lane has still to read; eight bits each, on the average
+// lookups between two checks of the bits that the lane still has to read; eight bits each, on average
+#define LOOKUPS_AT_ONCE 4
 #endif
 #define STEPS_EACH (SUBSEQUENCE_BITS / STEP_BITS)
 #define STEPS (ENTROPY_THREADS * STEPS_EACH)
 
-// Decodes steps [step, stop) from `state`; returns the exit of the last. With LOG, every exit and count is noted.
-// The chunk begins at `chunk_bit` of the stream of image `at`. The codes have pairs for entries.
+// Decode steps [step, stop) from `state`; return the exit state of the last. With LOG, every exit state and block count
+// is logged. The chunk begins at `chunk_bit` of the stream of image `at`. The entries of the codes are `pairs`.
 template <bool LOG>
 DEVICE u32 follow(const Batch *batch, int at, const Codes &codes, i64 chunk_bit, int step, int stop, u32 state,
                   u32 *states, u16 *counts, u32 *count) {
@@ -36,7 +40,7 @@ DEVICE u32 follow(const Batch *batch, int at, const Codes &codes, i64 chunk_bit,
         if (LOG) for (; step < stop; step++) states[step + 1] = STATE_DEAD, counts[step] = 0;
         return STATE_DEAD;
     }
-    u32 s = state & 0xff00ffu;  // the position counts from the start of the step
+    u32 s = state & 0xff00ffu;  // the position is relative to the start of the step
     int block = state >> 8 & 15, table = codes.table(s < INDEX_ONE, block);
     u32 done = 0;
     int position = s & 0xffff;
@@ -52,7 +56,7 @@ DEVICE u32 follow(const Batch *batch, int at, const Codes &codes, i64 chunk_bit,
             if ((int)(s & 0xffff) >= bound) continue;
             u32 bits = reader.peek(s), entry = codes.entry(table, bits);
             if (entry == 0) entry = codes.long_entry(table, bits) & ENTRY_MOVE;
-            // The second symbol counts only if the first neither ends the block nor leaves the step.
+            // The second symbol of a pair counts only if the first neither ends the block nor leaves the step.
             u32 first = s + (entry >> 8 & PAIR_MOVE);
             s = first & (INDEX_END | STEP_BITS) ? first : s + (entry & PAIR_MOVE);
             bool ends = s >= INDEX_END;
@@ -62,7 +66,7 @@ DEVICE u32 follow(const Batch *batch, int at, const Codes &codes, i64 chunk_bit,
             table = codes.table(ends, block);
         }
         position = s & 0xffff;
-        if (position > end) {  // no code fits before the end of the interval: padding
+        if (position > end) {  // no code fits before the end of the interval: these bits are padding
             done -= s < INDEX_ONE;
             const Stream stream = stream_of(batch, at);
             if (interval.last(stream)) {
@@ -104,14 +108,14 @@ DEVICE u32 follow(const Batch *batch, int at, const Codes &codes, i64 chunk_bit,
 
 struct __align__(16) StatesShared {
     Tables<PAIR_BITS> tables;
-    u32 states[STEPS + 1];     // at the start of every step
-    u16 counts[STEPS];         // blocks that end in it
+    u32 states[STEPS + 1];     // the state at the start of every step
+    u16 counts[STEPS];         // number of blocks that end in each step
     u16 list[2][ENTROPY_THREADS];
     int list_size[2];
     u64 before;
 };
 
-// Redoes the listed steps until no exit differs from the state that the next step was decoded from.
+// Decode the listed steps again until every step was decoded from the exit state of the step before it.
 DEVICE void settle(StatesShared &shared, const Batch *batch, int at, const Codes &codes, i64 chunk_bit) {
     for (int turn = 0;; turn ^= 1) {
         __syncthreads();
@@ -134,12 +138,14 @@ DEVICE void settle(StatesShared &shared, const Batch *batch, int at, const Codes
             }
         }
     }
-    // Both lists are empty: this one was found so, and the other was emptied in the turn before. Writing zeros once more
-    // would meet threads that are still reading the size above. The barrier keeps what the caller writes away from them.
+    // Both lists are empty: this one was found empty, and the other was emptied in the previous turn. Clearing them
+    // here would race with threads that are still reading the size above. The barrier separates them from what the
+    // caller writes next.
     __syncthreads();
 }
 
-// What chunks hand on: packed exit state (0..22, all ones when dead), blocks finished so far (24..59).
+// Link that a chunk passes to the next, packed: its exit state (0..22, all ones if dead), number of blocks finished so
+// far (24..59).
 DEVICE u64 pack_link(u32 state, u64 blocks) { return (state & 0xffffffu) | blocks << 24; }
 DEVICE u32 link_state(u64 link) {
     u32 state = (u32)link & 0xffffffu;
@@ -153,9 +159,9 @@ KERNEL __launch_bounds__(ENTROPY_THREADS, STATES_BLOCKS) jpeg_states(const Batch
     int at = locate(batch->entropy_first, batch->count, work);
     int chunk = work - batch->entropy_first[at], chunks = batch->entropy_first[at + 1] - batch->entropy_first[at];
     const Image &image = batch->images[at];
-    if (batch->status[at] & BAD_TABLE || image.known_count) return;  // all chunks of the image do
+    if (batch->status[at] & BAD_TABLE || image.known_count) return;  // all chunks of the image return here
     shared.tables.load(batch, at, &HuffmanTable::pairs);
-    // The chunk's first subsequence belongs to the chunk before; before the first chunk there is nothing.
+    // The first subsequence of the chunk belongs to the previous chunk; before the first chunk it is empty.
     i64 chunk_bit = ((i64)chunk * (ENTROPY_THREADS - 1) - 1) * SUBSEQUENCE_BITS;
     i64 origin = chunk_bit + (i64)threadIdx.x * SUBSEQUENCE_BITS;
     int step = threadIdx.x * STEPS_EACH, after = step + STEPS_EACH;
@@ -195,7 +201,8 @@ KERNEL __launch_bounds__(ENTROPY_THREADS, STATES_BLOCKS) jpeg_states(const Batch
         if (chunk == chunks - 1 && before + total < (u64)image.block_count) mark(batch, image, at, MISSING);
         return;
     }
-    if (origin > (i64)batch->stream[2 * at] * 8) return;  // after the stream, where the next image's may be
+    // after the end of the stream, where the stream of the next image may be
+    if (origin > (i64)batch->stream[2 * at] * 8) return;
     i64 nth = (i64)chunk * (ENTROPY_THREADS - 1) + threadIdx.x - 1;
     batch->starts[image.entries / ENTRIES_EACH + nth] = pack_start(shared.states[step], before + index);
 }

@@ -1,5 +1,5 @@
-// Entropy-coded streams: their bits, their intervals and their codes. A state of the decoder is (bit position, block
-// within the MCU, zig-zag index); a subsequence is what one thread takes of a stream.
+// Access to entropy-coded streams: bits, restart intervals and codes. A state of the decoder is (bit position, block
+// within the MCU, zig-zag index); a subsequence is the part of a stream that one thread decodes.
 #include "jpeg_tables.cu"
 #include "jpeg_unstuff.cu"
 
@@ -9,8 +9,9 @@
 #ifndef SUBSEQUENCE_BITS
 #define SUBSEQUENCE_BITS 4096
 #endif
-// Room for the coefficients of a subsequence, of four bits each, and of a last block that runs over. Two bits are the
-// least; photographs and noise take 4.5 to 8. An image that has more is left to another decoder (jpeg_coefficients.cu).
+// Room for the coefficients of a subsequence, if each has four bits, and of a last block that continues past its end.
+// The minimum is two bits; photographs and noise have 4.5 to 8. An image with more coefficients is left to another
+// decoder (jpeg_coefficients.cu).
 #define ENTRIES_EACH (SUBSEQUENCE_BITS / 4 + 128)
 
 // A packed state: bits past the start of the step (0..7), block within the MCU (8..11), zig-zag index (16..22).
@@ -23,18 +24,18 @@
 
 struct Stream {
     const u32 *words;
-    const u32 *ends;       // of the restart intervals, in bytes
+    const u32 *ends;       // ends of the restart intervals, in bytes
     int end_count;
     i64 bits;
 };
 
-// A window of a stream: 96 bits to read, and the 64 after them, fetched long before they are needed.
+// A window of a stream: 96 bits that can be read, and the next 64, which are loaded long before they are needed.
 struct Reader {
     const u32 *next;
     u32 w0, w1, w2, w3, w4;
     int at;                // local position of w0's first bit
 
-    // origin: a bit of the stream, the first of a word; position: from there.
+    // Move to bit `position` after `origin`, which is the first bit of a word of the stream.
     DEVICE void seek(const Stream &stream, i64 origin, int position) {
         next = stream.words + (origin >> 5) + (position >> 5);
         w0 = next[0], w1 = next[1], w2 = next[2], w3 = next[3], w4 = next[4];
@@ -43,13 +44,13 @@ struct Reader {
         w0 = arrived(w0), w1 = arrived(w1), w2 = arrived(w2);
     }
     DEVICE int end() const { return at + 64; }
-    // 32 bits; at <= position < end().
+    // Return 32 bits; at <= position < end().
     DEVICE u32 peek(u32 position) const {
         bool second = (int)(position & 0xffff) >= at + 32;
         return __funnelshift_l(second ? w2 : w1, second ? w1 : w0, position);
     }
-    // Moves on to `position`, which is no more than 95 bits away. Words are loaded into where they are needed a turn or
-    // two later, so that nothing waits for them here.
+    // Advance to `position`, at most 95 bits away. Each word is loaded into a register that is read a turn or two
+    // later, so that nothing waits for it here.
     DEVICE void advance(int position) {
         int words = (position - at) >> 5;
         bool one = words == 1, two = words == 2;
@@ -64,7 +65,7 @@ struct Reader {
     }
 };
 
-// The interval that holds a bit of the stream; its end.
+// The restart interval that contains a bit of the stream, and its end.
 struct Interval {
     int nth;
 
@@ -77,7 +78,7 @@ struct Interval {
         nth = low;
     }
     DEVICE bool last(const Stream &stream) const { return nth >= stream.end_count; }
-    // Bits from `origin` to the end, or more than any subsequence has.
+    // Return the bits from `origin` to the end of the interval, limited to a number that no subsequence has.
     DEVICE int end(const Stream &stream, i64 origin) const {
         i64 bit = last(stream) ? stream.bits : (i64)stream.ends[nth] * 8;
         return (int)min(bit - origin, (i64)INDEX_ONE);
@@ -86,11 +87,11 @@ struct Interval {
 
 // The four tables (DC 0, DC 1, AC 0, AC 1), and which of them the blocks of an MCU use.
 struct Codes {
-    SharedWords entries;      // 1 << bits of each table
+    SharedWords entries;      // 1 << bits entries of each table
     const LongCodes *longer;
-    const u32 *near;          // of the AC tables
+    const u32 *near;          // longer codes of the AC tables
     u32 slots;                // bit b: DC table of block b, bit 16 + b: its AC table
-    int blocks, bits;         // blocks in an MCU, or 1 where all have the same tables
+    int blocks, bits;         // blocks in an MCU, or 1 if all have the same tables; bits that index a table
 
     DEVICE int table(bool is_dc, int block) const {
         return (is_dc ? 0 : 2) + (slots >> (is_dc ? block : block + 16) & 1);
@@ -103,13 +104,13 @@ struct Codes {
     DEVICE int after(int block) const { return block + 1 == blocks ? 0 : block + 1; }
 };
 
-// An image's four tables in shared memory: `pairs` of HuffmanTable, or its `lookup`.
+// The four tables of an image in shared memory: `pairs` of HuffmanTable, or its `lookup`.
 template <int BITS> struct __align__(16) Tables {
     u32 entries[4 << BITS];
     LongCodes longer[4];
     u32 near[2 * NEAR_CODES];
 
-    // By a whole block of threads, which has to meet afterwards.
+    // Load the tables. All threads of the block call this, and must synchronise afterwards.
     DEVICE void load(const Batch *batch, int image, const u32 (HuffmanTable::*kind)[1 << BITS]) {
         const HuffmanTable *from = (const HuffmanTable *)batch->tables + (i64)image * 4;
         const int words = 1 << BITS;
@@ -128,13 +129,14 @@ DEVICE Stream stream_of(const Batch *batch, int at) {
     return {batch->words + image.words, batch->segments + image.segments, (int)batch->stream[2 * at + 1],
             (i64)batch->stream[2 * at] * 8};
 }
-// To be called when the tables are loaded. Where all blocks have the same tables, as in CMYK and in RGB, which block of an
-// MCU one is makes no difference to its codes, and nothing in the stream would tell: a guess would be wrong to its end.
+// Called after the tables are loaded. If all blocks have the same tables, as in CMYK and in RGB, the index of the block
+// within the MCU does not change its codes, and nothing in the stream shows it: a guessed index would stay wrong to the
+// end. So it is ignored then.
 template <int BITS> DEVICE Codes codes_of(const Tables<BITS> &tables, const Image &image) {
     u32 slots = image.dc_slots | image.ac_slots << 16;
     return {SharedWords(tables.entries), tables.longer, tables.near, arrived(slots),
             (int)arrived(slots ? image.blocks_in_mcu : 1), BITS};
 }
 
-// A subsequence's entry in Batch::starts: its state and how many blocks end before it.
+// Return the entry of a subsequence in Batch::starts: its state, and the number of blocks that end before it.
 DEVICE u64 pack_start(u32 state, u64 blocks) { return state | min(blocks, (u64)1 << 31) << 32; }

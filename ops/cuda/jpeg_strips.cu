@@ -1,17 +1,19 @@
-// Planes -> pixels -> resize -> crop -> mirror -> normalise, as jpeg_resize does it and to the same bits, of pictures that
-// become smaller and of which no more than SLOTS outputs are under way at a time, along either axis.
+// Planes -> pixels -> resize -> crop -> mirror -> normalise, with the same bits as jpeg_resize, for images that become
+// smaller and have at most SLOTS unfinished outputs at a time along either axis.
 //
-// A warp takes a strip of the picture, some columns of the output wide, and goes down it 32 source rows at a time, a lane
-// a row. Along its row a lane makes one pixel after the other, in registers, and adds it to the outputs under way: which
-// these are, and with what weights, is the same for all lanes. What is finished goes to shared memory; then lanes take a
-// column each, and add the 32 rows to the outputs under way downwards. No warp waits for another one.
+// A warp computes a strip of the image, some columns of the output wide, and moves down it 32 source rows at a time,
+// one row per lane. Along its row, a lane computes one pixel after the other in registers and adds it to the unfinished
+// outputs: which outputs these are, and their weights, is the same for all lanes. Finished values go to shared memory;
+// then each lane takes a column and adds the 32 rows to the unfinished outputs of the vertical pass. No warp waits for
+// another one.
 #include "jpeg_resize.cu"
 
 #ifndef STRIP_POOL
-#define STRIP_POOL 3616  // floats: filtered rows, and the weights of the strip's source columns
+#define STRIP_POOL 3616  // floats: filtered rows, and weights of the strip's source columns
 #endif
 #ifndef STRIP_BLOCKS
-#define STRIP_BLOCKS 12  // on a multiprocessor, at least: with more, registers or the first-level cache run short
+// minimum blocks per multiprocessor: with more, registers or the first-level cache are too small
+#define STRIP_BLOCKS 12
 #endif
 
 struct __align__(16) StripShared : OutputForm {
@@ -19,10 +21,10 @@ struct __align__(16) StripShared : OutputForm {
     float pool[STRIP_POOL];
 };
 
-// Where a lane's samples are: bytes from the first sample of luma, and of either chroma.
+// Positions of a lane's samples: bytes from the first sample of luma, and of either chroma.
 struct StripRow { int luma, near, far; };
 
-// The samples of 16 pixels of a row. Of chroma that is half as wide, two rows of 8 samples.
+// The samples of 16 pixels of a row. If chroma has half the width, two rows of 8 chroma samples.
 template <bool HALVED> struct StripGroup {
     uint4 luma;
     uint4 chroma[2];  // HALVED: x, y of the nearer row, z, w of the farther one
@@ -56,20 +58,21 @@ struct StripSource {
 
 DEVICE uint4 moved(uint4 words) { return make_uint4(words.y, words.z, words.w, words.w); }
 
-// Samples 0 and 2, and 1 and 3, of a nearer and a farther row, vertically upsampled: times 4, in halves of a word.
+// Upsample samples 0 and 2, and 1 and 3, of a nearer and a farther row vertically: results times 4, as 16-bit halves of
+// a word.
 DEVICE void upsample_down(u32 near, u32 far, u32 *even, u32 *odd) {
     *even = 3 * __byte_perm(near, 0, 0x4240) + __byte_perm(far, 0, 0x4240);
     *odd = 3 * __byte_perm(near, 0, 0x4341) + __byte_perm(far, 0, 0x4341);
 }
 
-// A warp on its way along its rows.
+// State of a warp while it moves along its rows.
 struct StripWalk {
     float under_way[SLOTS][3];
-    const float4 *weights;  // of the next pixel
-    float *finished;        // where the next output goes
+    const float4 *weights;  // weights of the next pixel
+    float *finished;        // where the next output is written
 
-    // Four pixels: the bytes of a word of luma. Of chroma, byte `first` is the first pixel's; that of the next one is STEP
-    // bytes after it, or, where STEP is 0, at the same place of the next word.
+    // Add four pixels: the bytes of a word of luma. Byte `first` of the chroma word is the first pixel's; the next
+    // pixel's is STEP bytes after it or, if STEP is 0, at the same position of the next word.
     template <int STEP> DEVICE void take(u32 luma, const u32 *cb, const u32 *cr, int first, u32 magic) {
         float rgb[4][3], each[4][SLOTS];
         int ends[4];
@@ -92,7 +95,7 @@ struct StripWalk {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             add(each[i], rgb[i]);
-            bool end = ends[i] != 0;  // no branch: the four pixels are worked on side by side
+            bool end = ends[i] != 0;  // no branch, so that the four pixels are processed in parallel
             if (end) finished[0] = under_way[0][0];
             if (end) finished[1] = under_way[0][1];
             if (end) finished[2] = under_way[0][2];
@@ -110,10 +113,10 @@ struct StripWalk {
     }
 };
 
-// The outputs [first, behind) of an axis that a strip makes, and the samples [begin, end) that they reach.
+// The outputs [first, behind) of an axis that a strip computes, and the samples [begin, end) that they use.
 struct Stretch {
-    const float4 *reached;  // what sample 0 adds
-    int begin, end, before, before_that;  // where the outputs before the first one end
+    const float4 *reached;  // weights of sample 0
+    int begin, end, before, before_that;  // ends of the two outputs before the first one
 
     DEVICE void open(const Batch *batch, const Axis &axis, const int *starts, int first, int behind) {
         reached = (const float4 *)(batch->weights + axis.reached) - starts[0];
@@ -121,7 +124,7 @@ struct Stretch {
         before = first > 0 ? starts[first - 1] + axis.taps : begin;
         before_that = first > 1 ? starts[first - 2] + axis.taps : begin;
     }
-    // What sample `at` adds to these outputs, the oldest first, and whether that one ends.
+    // Return the weights of sample `at` in these outputs, the oldest first, and whether the oldest ends.
     DEVICE float4 at(int at) const {
         float4 none = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         if (at < begin || at >= end) return none;
@@ -132,7 +135,7 @@ struct Stretch {
     }
 };
 
-// Four pixels of which some are outside of the picture, or beside its border: a word of each component.
+// Load four pixels of which some are outside the image or at its border: a word of each component.
 __device__ __noinline__ uint4 pixels_at_border(const Batch *batch, const Image &image, const Axis &across, int x, int y, bool chroma) {
     uint4 words = make_uint4(0, 0x80808080u, 0x80808080u, 0);
     u32 *each[3] = {&words.x, &words.y, &words.z};
@@ -147,8 +150,8 @@ __device__ __noinline__ uint4 pixels_at_border(const Batch *batch, const Image &
     return words;
 }
 
-// A strip. HALVED: chroma has half of the columns; a group of 16 pixels then begins one before a multiple of 16, so that the
-// samples beside it are those of the group and one of the group before.
+// Compute a strip. HALVED: chroma has half the columns. A group of 16 pixels then begins one before a multiple of 16,
+// so that it needs only its own chroma samples and one of the previous group.
 template <bool HALVED> DEVICE void resize_strip(StripShared &shared, const Batch *batch, const Resize &resize, int strip, int tile) {
     const int SHIFT = HALVED ? 1 : 0;
     const Axis &across = resize.axis[0], &down = resize.axis[1];
@@ -156,11 +159,12 @@ template <bool HALVED> DEVICE void resize_strip(StripShared &shared, const Batch
     int lane = threadIdx.x;
     int first_column = strip * across.tile, behind_column = min(first_column + across.tile, across.count);
     int done = tile * down.tile, behind_row = min(done + down.tile, down.count);
-    int columns = behind_column - first_column, stride = 3 * columns | 1;  // odd: lanes in a column meet in no bank
+    // odd, so that lanes of a column use different banks
+    int columns = behind_column - first_column, stride = 3 * columns | 1;
     Stretch columns_of, rows_of;
     columns_of.open(batch, across, (const int *)(batch->weights + across.weights + (i64)across.taps * across.count), first_column, behind_column);
     rows_of.open(batch, down, (const int *)(batch->weights + down.weights + (i64)down.taps * down.count), done, behind_row);
-    // Pixels [begin_x, end_x) in groups and, at either end, those fours of a group that are needed.
+    // Pixels [begin_x, end_x) as whole groups; at either end, only the fours of a group that are needed.
     int begin_x = ((columns_of.begin + SHIFT) & ~3) - SHIFT, end_x = ((columns_of.end + SHIFT + 3) & ~3) - SHIFT;
     float4 *table = (float4 *)(shared.pool + ((32 * stride + 3) & ~3));
     for (int i = lane; i < end_x - begin_x; i += 32) table[i] = columns_of.at(begin_x + i);
@@ -181,7 +185,7 @@ template <bool HALVED> DEVICE void resize_strip(StripShared &shared, const Batch
         return row;
     };
     int first_group = (begin_x + SHIFT) >> 4, behind_group = (end_x + SHIFT + 15) >> 4;
-    // Groups of which all is in the picture, with what is beside it; the others are made pixel by pixel.
+    // Groups that are inside the image with their neighbours; the others are computed pixel by pixel.
     int inner = (max(across.begin, HALVED ? 15 : 0) + SHIFT + 15) >> 4;
     int behind_inner = (min(across.end, HALVED ? 2 * other.width - 1 : across.end) + SHIFT) >> 4;
     inner = max(inner, first_group), behind_inner = min(behind_inner, behind_group);
@@ -202,7 +206,8 @@ template <bool HALVED> DEVICE void resize_strip(StripShared &shared, const Batch
         __syncwarp();
         StripWalk walk = {};
         walk.weights = table, walk.finished = shared.pool + lane * stride;
-        u32 luma_before = 0, blue_before = 0, red_before = 0;  // the last four pixels, the last samples but one and two
+        // luma of the last four pixels; chroma of the last samples but one and two
+        u32 luma_before = 0, blue_before = 0, red_before = 0;
 #pragma unroll 1
         for (int group = first_group; group < behind_group; group++) {
             StripGroup<HALVED> now = next;
@@ -220,7 +225,7 @@ template <bool HALVED> DEVICE void resize_strip(StripShared &shared, const Batch
                     u32 words[4] = {now.luma.x, now.luma.y, now.luma.z, now.luma.w};
 #pragma unroll
                     for (int half = 0; half < 2; half++) {
-                        u32 pixels[2][4];  // of either chroma: pixels 0 and 4, 1 and 5, 2 and 6, 3 and 7
+                        u32 pixels[2][4];  // pixels 0 and 4, 1 and 5, 2 and 6, 3 and 7, of either chroma
 #pragma unroll
                         for (int c = 0; c < 2; c++) {
                             u32 near = half ? now.chroma[c].y : now.chroma[c].x, far = half ? now.chroma[c].w : now.chroma[c].z;
@@ -241,7 +246,7 @@ template <bool HALVED> DEVICE void resize_strip(StripShared &shared, const Batch
                     }
                 } else {
 #pragma unroll 1
-                    for (int k = 0; k < 4; k++) {  // rolled up: longer code waits for its instructions
+                    for (int k = 0; k < 4; k++) {  // not unrolled: longer code waits for its instructions
                         if (at + 4 * k >= begin_x && at + 4 * k < end_x) walk.take<1>(now.luma.x, &now.chroma[0].x, &now.chroma[1].x, 0, magic);
                         now.luma = moved(now.luma), now.chroma[0] = moved(now.chroma[0]), now.chroma[1] = moved(now.chroma[1]);
                     }
@@ -255,11 +260,12 @@ template <bool HALVED> DEVICE void resize_strip(StripShared &shared, const Batch
                 walk.take<1>(words.x, &words.y, &words.z, 0, magic);
             }
         }
-        // The next rows are on their way while these are added up.
+        // The next rows are loaded while these are added up.
         row = row_at(y + 32 + lane), row_weights = rows_of.at(y + 32 + lane);
         if (y + 32 < rows_of.end && first_group == inner && inner < behind_inner) next = source.template load<HALVED>(row, first_group);
         __syncwarp();
-        const u32 ending = __ballot_sync(~0u, __float_as_uint(shared.rows[lane].w) != 0);  // rows with which an output ends
+        // rows that are the last of an output
+        const u32 ending = __ballot_sync(~0u, __float_as_uint(shared.rows[lane].w) != 0);
         const float *values = shared.pool + 3 * column;
         const OutputForm form = shared;
 #pragma unroll 2
@@ -286,7 +292,7 @@ KERNEL __launch_bounds__(32, STRIP_BLOCKS) jpeg_strips(const Batch *batch) {
     if (batch->status[resize.image]) return;
     if (threadIdx.x == 0) {
         shared.open(batch, resize);
-        if (batch->output_type == OUTPUT_BGR) {  // the other way round
+        if (batch->output_type == OUTPUT_BGR) {  // in reverse order
             float mul = shared.mul.x, add = shared.add.x;
             shared.mul.x = shared.mul.z, shared.add.x = shared.add.z, shared.mul.z = mul, shared.add.z = add;
             shared.channel_bytes = -shared.channel_bytes;

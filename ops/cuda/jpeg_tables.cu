@@ -1,41 +1,44 @@
-// Lookup tables of the Huffman codes, one block of threads a table (T.81, C.2 and F.2.2.3).
+// Lookup tables of the Huffman codes (T.81, C.2 and F.2.2.3), one block of threads per table.
 #include "jpeg_common.cuh"
 
 #ifndef LOOKUP_BITS
 #define LOOKUP_BITS 10
 #endif
 #ifndef PAIR_BITS
-#define PAIR_BITS 10    // have 1.55 symbols of ImageNet's files, on the average; no fewer than LOOKUP_BITS
+// 1.55 symbols of ImageNet's files on average have codes within so many bits; at least LOOKUP_BITS
+#define PAIR_BITS 10
 #endif
 #define LOOKUPS (1 << LOOKUP_BITS)
 #define PAIRS (1 << PAIR_BITS)
 #define LONG_LENGTHS (16 - LOOKUP_BITS)
-#define NEAR_CODES 512  // 16-bit patterns of longer codes: the usual tables have no more than 323
+#define NEAR_CODES 512  // 16-bit patterns of longer codes: common tables have at most 323
 
-// What a code does, in one word: bits it takes with its extra bits (0..7), without them (8..12), how far the zig-zag index
-// moves (16..23), 32 less the number of extra bits (24..29). Bit 15 marks a pattern that is no code; it takes more bits
-// than padding has, so that padding (ones) runs over the end of its interval. 0 in the lookup table: a longer code.
+// Effect of a code, packed in one word: its bits with its extra bits (0..7), without them (8..12), the step of the
+// zig-zag index (16..23), 32 minus the number of extra bits (24..29). Bit 15 marks a pattern that is not a code; its
+// number of bits exceeds that of padding, so that padding (ones) goes past the end of its interval. 0 in the lookup
+// table: a longer code.
 #define ENTRY_MOVE 0x00ff00ffu
 #define ENTRY_INVALID 0x2001801fu
 #define ENTRY_IS_INVALID 0x8000u
 
 // Codes longer than LOOKUP_BITS.
 struct __align__(16) LongCodes {
-    u32 limit[LONG_LENGTHS + 2];  // per length: the first 16-bit pattern after its codes; then the first of all these
+    // per length: the first 16-bit pattern after its codes; the last entry: the first pattern of all these lengths
+    u32 limit[LONG_LENGTHS + 2];
     i32 delta[LONG_LENGTHS + 2];  // symbol index less code
     u8 symbol[256];
 };
 
 struct __align__(16) HuffmanTable {
-    u32 lookup[LOOKUPS];          // by the next bits: the code that they begin with
-    u32 pairs[PAIRS];             // the same and, where its code is among these bits, the symbol after it
+    u32 lookup[LOOKUPS];          // by the next bits: the code with which they begin
+    u32 pairs[PAIRS];             // the same and, if its code is within these bits, the next symbol
     LongCodes longer;
-    u32 near[NEAR_CODES];         // of AC, by the next 16 bits less the first pattern of a longer code: such codes
+    u32 near[NEAR_CODES];         // for AC, longer codes by the next 16 bits minus the first pattern of a longer code
 };
 
-// Two symbols in one word: how far both move the position (bits 0..7) and the zig-zag index (16..23), and the first by
-// itself (8..15, 24..31), 0 where there is one only. The second of a DC is an AC symbol of its block. A block's last
-// symbol is never the first of a pair by its code, but may be by its index. 0: a longer code.
+// Two symbols in one word: the steps of the position (0..7) and of the zig-zag index (16..23) by both, and by the first
+// alone (8..15, 24..31), 0 if there is only one. The second symbol after a DC is an AC symbol of its block. By its
+// code, the last symbol of a block is never the first of a pair, but it may be by its index. 0: a longer code.
 #define PAIR_MOVE 0x00ff00ffu
 
 DEVICE u32 code_entry(u32 symbol, u32 length, bool is_dc) {
@@ -44,7 +47,8 @@ DEVICE u32 code_entry(u32 symbol, u32 length, bool is_dc) {
     return (32 - size) << 24 | move << 16 | length << 8 | (length + size);
 }
 
-// The entry of `pairs` at `bits`, from single entries by as many bits, and those of what comes after these, if anything.
+// Return the entry of `pairs` at `bits`, given the entries of single symbols by as many bits, and those for the next
+// symbol, if any.
 DEVICE u32 pair_entry(const u32 *single, const u32 *next, u32 bits) {
     u32 entry = single[bits], taken = entry & 255, move = entry & ENTRY_MOVE;
     if (entry == 0 || !next || move >= 64 << 16 || taken >= PAIR_BITS) return move;
@@ -53,7 +57,7 @@ DEVICE u32 pair_entry(const u32 *single, const u32 *next, u32 bits) {
     return move << 8 | (move + (behind & ENTRY_MOVE));
 }
 
-// A table of a file, opened by one thread.
+// A Huffman table of a file, expanded by one thread.
 struct TableCodes {
     int first[18], index[18];  // per length: first code, index of its first symbol
     int bad;
@@ -67,14 +71,15 @@ struct TableCodes {
             index[length] = total;
             code += counts[length - 1];
             total += counts[length - 1];
-            if (counts[length - 1] && code >= 1 << length) bad = 1;  // all ones is no code
+            if (counts[length - 1] && code >= 1 << length) bad = 1;  // a code may not consist of ones only
             code <<= 1;
         }
         first[17] = code;
         index[17] = total;
         if (bad || total > 256 || offset + 16 + total > size) bad = 1;
     }
-    // What `pattern`, so many bits, begins with, if that is a code of `from` to `to` of them; else 0.
+    // Return the entry of the code with which `pattern` of ``bits`` bits begins, if that has `from` to `to` bits; else
+    // 0.
     DEVICE u32 entry(const u8 *symbols, u32 pattern, int bits, int from, int to, bool is_dc) const {
         for (int length = from; length <= to; length++) {
             int nth = (int)(pattern >> (bits - length)) - first[length];
@@ -94,7 +99,8 @@ KERNEL jpeg_tables(const Batch *batch) {
     if (offset == 0) return;
     HuffmanTable &table = ((HuffmanTable *)batch->tables)[blockIdx.x];
     const u8 *file = batch->raw + image.raw, *symbols = file + offset + 16;
-    // After a DC come codes of the AC table of the same block: here that of the same slot, or pairs have one symbol.
+    // A DC is followed by codes of the AC table of the same block. That must be the table of the same slot here;
+    // otherwise pairs hold one symbol.
     int offset_after = !is_dc ? offset : image.dc_slots == image.ac_slots ? image.ac[slot] : 0;
     if (threadIdx.x == 0) codes.open(file, image.raw_size, offset);
     if (threadIdx.x == 32 && is_dc && offset_after) codes_after.open(file, image.raw_size, offset_after);
@@ -120,7 +126,7 @@ KERNEL jpeg_tables(const Batch *batch) {
         u32 entry = single[i << (PAIR_BITS - LOOKUP_BITS)];
         table.lookup[i] = (entry >> 8 & 31) <= LOOKUP_BITS ? entry : 0;
     }
-    u32 begin = (u32)first[LOOKUP_BITS + 1] << (15 - LOOKUP_BITS);  // of the patterns that begin with a longer code
+    u32 begin = (u32)first[LOOKUP_BITS + 1] << (15 - LOOKUP_BITS);  // first pattern that begins with a longer code
     if (threadIdx.x == 0) table.longer.limit[LONG_LENGTHS] = begin;
     for (int i = threadIdx.x; i < NEAR_CODES && !is_dc; i += blockDim.x) {
         u32 entry = codes.entry(symbols, begin + i, 16, LOOKUP_BITS + 1, 16, is_dc);
@@ -134,10 +140,10 @@ KERNEL jpeg_tables(const Batch *batch) {
     }
 }
 
-// A code longer than LOOKUP_BITS; bits: the stream, left-aligned.
+// Return the entry of a code longer than LOOKUP_BITS; bits: the stream, left-aligned.
 DEVICE u32 long_code(const LongCodes &longer, u32 bits, bool is_dc) {
     u32 pattern = bits >> 16;
-    int i = 0;  // limits grow with the length
+    int i = 0;  // limits increase with the length
 #pragma unroll
     for (int k = 0; k < LONG_LENGTHS; k++) i += pattern >= longer.limit[k];
     if (i == LONG_LENGTHS) return ENTRY_INVALID;

@@ -1,38 +1,40 @@
-// The entropy-coded segment without its stuffing (T.81, B.1.1.5): FF 00 becomes FF, fill bytes vanish, RSTn ends an
-// interval, any other marker ends the scan. A block of threads takes one chunk; chunks say how much they keep, and sum
-// up what the chunks before them have said ("decoupled look-back", Merrill and Garland 2016), so that none waits for
-// another's turn. The stream is kept as big-endian words, so that a bit reader needs no byte swaps.
+// Remove stuffing from the entropy-coded segment (T.81, B.1.1.5): FF 00 becomes FF, fill bytes are dropped, RSTn ends
+// an interval, any other marker ends the scan. A block of threads processes one chunk. Each chunk publishes how many
+// bytes it keeps, and sums up what the chunks before it have published ("decoupled look-back", Merrill and Garland
+// 2016), so that chunks need not run in turn. The stream is stored as big-endian words, so that a bit reader needs no
+// byte swaps.
 #include "jpeg_common.cuh"
 
 #define UNSTUFF_THREADS 256
-#define UNSTUFF_WORDS 8  // of a thread
+#define UNSTUFF_WORDS 8  // words per thread
 #define UNSTUFF_BYTES (4 * UNSTUFF_WORDS)
 #define UNSTUFF_CHUNK (UNSTUFF_THREADS * UNSTUFF_BYTES)
 
-// What chunks say: bytes kept (0..31), restart markers seen (32..60), end of scan seen (61), of this chunk alone (62) or
-// of all up to it (READY).
+// State that a chunk publishes: bytes kept (0..31), restart markers seen (32..60), end of scan seen (61); of this chunk
+// alone (62) or of all up to it (READY).
 #define SCAN_ENDED (1ull << 61)
 #define ALONE (1ull << 62)
 
 #define EOI 0xd9
 #define OUTSIDE 0x100
 
-// Eight words of 36 share no bank with those of the other lanes of a warp.
+// Index of word i in shared memory. An unused word after every 32 keeps lanes that access eight words each in different
+// banks.
 #define STAGED(i) ((i) + ((i) >> 5))
 
-struct Chunk {               // what the threads of a block share
+struct Chunk {               // shared by the threads of a block
     u32 stage[STAGED(UNSTUFF_CHUNK / 4 + 8)];
     u32 sums[UNSTUFF_THREADS / 32];
     i32 work, image;
-    u32 scan_end;            // place of the first marker that ends the scan, in the chunk, and (0..7) which it is
-    u32 stray;               // FF FF 00 was seen
+    u32 scan_end;            // position in the chunk of the first marker that ends the scan, and (0..7) its code
+    u32 stray;               // whether FF FF 00 was seen
     u64 before;
 };
 
-// The low n bits.
+// Return a mask of the low n bits.
 DEVICE u32 low_bits(int n) { return n >= 32 ? ~0u : n <= 0 ? 0u : (1u << n) - 1; }
 
-// Words at `from`, 16 bytes of them from the given place on; after `count` bytes, zeros.
+// Load 16 bytes at the given offset from `from`; bytes after `count` are zeros.
 DEVICE void load_words(const u8 *from, int count, u32 *word) {
     if (count >= 16) {
         uint4 v = *(const uint4 *)from;
@@ -48,7 +50,7 @@ DEVICE void load_words(const u8 *from, int count, u32 *word) {
     }
 }
 
-// What chunks [first, work) keep together. The lanes of a warp look at 32 of them at a time, the nearest first.
+// Return the sum of what chunks [first, work) keep. The lanes of a warp read 32 of them at a time, the nearest first.
 DEVICE u64 look_back(const u64 *chain, int first, int work) {
     int lane = threadIdx.x & 31;
     u32 kept = 0, restarts = 0;
@@ -57,9 +59,10 @@ DEVICE u64 look_back(const u64 *chain, int first, int work) {
         u64 link = READY;
         if (nearest - lane >= first)
             while (!((link = *(const volatile u64 *)(chain + nearest - lane)) & (READY | ALONE))) PAUSE();
-        u32 whole = __ballot_sync(~0u, (link & READY) != 0), used = whole ^ (whole - 1);  // up to one that knows all before it
+        // up to the first that has the sum of all chunks before it
+        u32 whole = __ballot_sync(~0u, (link & READY) != 0), used = whole ^ (whole - 1);
         u32 ends = used & __ballot_sync(~0u, (link & SCAN_ENDED) != 0);
-        if (ends) {  // after the end nothing counts
+        if (ends) {  // nothing after the end of the scan counts
             int last = 31 - __clz(ends);
             used &= ~0u << last;
             kept = restarts = 0;
@@ -92,8 +95,8 @@ KERNEL __launch_bounds__(UNSTUFF_THREADS, 6) jpeg_unstuff(const Batch *batch) {
     int work = shared.work, at = shared.image;
     int first_work = batch->unstuff_first[at], chunk = work - first_work;
     const Image &image = batch->images[at];
-    // Places in the scan count from an address that is a multiple of 16: bytes [low, high) are the scan's. A header
-    // precedes it, which is longer than what is read before `low`.
+    // Positions in the scan are relative to an aligned address (16 bytes): the bytes [low, high) are the scan's. The
+    // header before it is longer than what is read before `low`.
     const u8 *scan = batch->raw + image.raw + image.scan;
     int low = (int)((u64)scan & 15), high = low + image.raw_size - image.scan;
     scan -= low;
@@ -109,7 +112,7 @@ KERNEL __launch_bounds__(UNSTUFF_THREADS, 6) jpeg_unstuff(const Batch *batch) {
 #pragma unroll
         for (int j = 0; j < 4; j++) word[j] &= ~low_bits(8 * (low - place) - 32 * j);
     }
-    // Bit 8 * k + j: byte k of word j is FF.
+    // Bit 8 * k + j: whether byte k of word j is FF.
     u32 found = 0;
 #pragma unroll
     for (int j = 0; j < UNSTUFF_WORDS; j++) {
@@ -118,12 +121,12 @@ KERNEL __launch_bounds__(UNSTUFF_THREADS, 6) jpeg_unstuff(const Batch *batch) {
     }
     u32 restarts = 0, strays = 0;
     bool first = before == 255;
-    while (first || found) {  // each FF, the one before my bytes too, and the byte after it
+    while (first || found) {  // for each FF, also one before my bytes, and the byte after it
         int bit = __ffs(found) - 1, i = first ? -1 : (bit & 7) * 4 + (bit >> 3);
         if (!first) found &= found - 1;
         first = false;
         int next = i + 1 < count ? scan[place + i + 1] : OUTSIDE;
-        u32 mark = i < 31 ? 1u << (i + 1) : 0;  // the next byte, where it is mine
+        u32 mark = i < 31 ? 1u << (i + 1) : 0;  // the next byte, if it is one of mine
         if (next != 0 && i >= 0) keep &= ~(1u << i);
         if (next == 255 || next == OUTSIDE) continue;
         keep &= ~mark;
@@ -137,7 +140,7 @@ KERNEL __launch_bounds__(UNSTUFF_THREADS, 6) jpeg_unstuff(const Batch *batch) {
     }
     __syncthreads();
     int last = shared.scan_end >> 8;
-    u32 visible = low_bits(last - (int)threadIdx.x * UNSTUFF_BYTES);  // of my bytes
+    u32 visible = low_bits(last - (int)threadIdx.x * UNSTUFF_BYTES);  // mask of my bytes within the scan
     keep &= visible;
     restarts &= visible;
     if (strays & visible) atomicOr(&shared.stray, 1u);
@@ -156,7 +159,7 @@ KERNEL __launch_bounds__(UNSTUFF_THREADS, 6) jpeg_unstuff(const Batch *batch) {
     if (threadIdx.x == 0 && chunk) *(volatile u64 *)(batch->unstuff_chain + work) = own | ALONE;
     u32 mine_at = (sum & 0xffff) - kept;
     if (kept) {
-        for (u32 gone = ~keep; gone;) {  // from the last on: the rest moves up, and zeros follow
+        for (u32 gone = ~keep; gone;) {  // from the last dropped byte on: the rest moves up, followed by zeros
             int i = 31 - __clz(gone), in = i >> 2;
             gone ^= 1u << i;
             u32 order = 0x4321 - (0x1111 & low_bits(4 * (i & 3)));
@@ -166,7 +169,7 @@ KERNEL __launch_bounds__(UNSTUFF_THREADS, 6) jpeg_unstuff(const Batch *batch) {
                 if (j >= in) word[j] = __byte_perm(word[j], next, j == in ? order : 0x4321);
             }
         }
-        // Words that are all mine are stored, those that other threads have a part in are added to.
+        // Words that contain only my bytes are stored; words shared with other threads are added to.
         u32 shift = 8 * (mine_at & 3), bytes = (mine_at & 3) + kept, to = mine_at >> 2;
 #pragma unroll
         for (int j = 0; j <= UNSTUFF_WORDS; j++) {
@@ -182,8 +185,8 @@ KERNEL __launch_bounds__(UNSTUFF_THREADS, 6) jpeg_unstuff(const Batch *batch) {
             u64 sofar = previous & SCAN_ENDED ? previous : previous + own;
             hand_on(batch->unstuff_chain + work, sofar);
             shared.before = previous;
-            // libjpeg reads on to EOI: what other markers lead to, it has to say. FF FF 00, a fill byte without a marker:
-            // libjpeg-turbo decodes the MCU twice and adds what it got the first time.
+            // libjpeg reads on to EOI, so it decides what other markers mean. FF FF 00 is a fill byte without a marker:
+            // libjpeg-turbo decodes the MCU twice and adds the results.
             bool odd_end = last < UNSTUFF_CHUNK && (shared.scan_end & 255) != EOI;
             if (!(previous & SCAN_ENDED) && (odd_end || shared.stray)) mark(batch, image, at, EXTRANEOUS);
             if (work + 1 == batch->unstuff_first[at + 1]) {
@@ -197,7 +200,7 @@ KERNEL __launch_bounds__(UNSTUFF_THREADS, 6) jpeg_unstuff(const Batch *batch) {
     __syncthreads();
     u64 before_chunk = shared.before;
     if (before_chunk & SCAN_ENDED) return;
-    u32 start = (u32)before_chunk;  // where the chunk's bytes go
+    u32 start = (u32)before_chunk;  // index of the chunk's first byte in the stream
     if (restarts) {
         u32 marker = ((u32)(before_chunk >> 32) & 0x1fffffff) + (sum >> 16) - __popc(restarts);
         for (; restarts; restarts &= restarts - 1, marker++) {
@@ -207,7 +210,8 @@ KERNEL __launch_bounds__(UNSTUFF_THREADS, 6) jpeg_unstuff(const Batch *batch) {
             if ((scan[place + i] & 7) != (marker & 7)) mark(batch, image, at, BAD_RESTART);
         }
     }
-    // Whole groups of 16 bytes go out as four words; what shares a group with a neighbour chunk goes byte by byte.
+    // Whole groups of 16 bytes are written as four words; a group shared with a neighbouring chunk is written byte by
+    // byte.
     u32 behind = start + (total & 0xffff), begin = (start + 15) & ~15u, end = behind & ~15u;
     u8 *out = (u8 *)(batch->words + image.words);
     for (u32 to = begin + 16 * threadIdx.x; to < end; to += 16 * UNSTUFF_THREADS) {

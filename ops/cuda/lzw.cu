@@ -1,32 +1,34 @@
-// LZW and PackBits as TIFF has them (TIFF 6.0, sections 13 and 9): a warp unpacks a strip or tile.
+// Unpack LZW and PackBits of TIFF (TIFF 6.0, sections 13 and 9): one warp per strip or tile.
 //
-// Each code but the first of a round, which begins with an empty table, defines the next one: what was written for the
-// code before, and one byte more. So the bits of a code follow from its place in the round alone, and 32 codes are read
-// at once; a code's string is a piece of what is written already, whose place and length the places of codes tell. Lanes
-// then write the bytes of those 32 strings, one each, side by side: each looks for the code that its byte is of, and
-// for where that byte stood before the step began, so that none of them waits for another one's.
+// A round begins with an empty table. Each code of the round but the first defines the next table entry: the string of
+// the previous code and one byte more. So the number of bits of a code depends only on its index in the round, and 32
+// codes are read at once. The string of a code is a part of the output that exists already; the positions of the codes
+// give its place and length. Then the lanes write the bytes of those 32 strings, one byte per lane at a time: each lane
+// finds the code to which its byte belongs, and the place of that byte before this step, so that no lane waits for
+// another one's byte.
 //
-// A strip with anything unusual about it is refused, and the CPU decides.
+// A strip with anything unusual is rejected here, and the CPU decodes it.
 
 #include "streams.cuh"
 
 #define CLEAR 256u
-#define DEFINED 258u  // the code that the second one of a round defines
-#define MOST 3838     // codes of a round: the last one that may be read defines code 4,094
+#define DEFINED 258u  // the code that the second code of a round defines
+#define MOST 3838     // maximum codes of a round: the last one that may be read defines code 4,094
 
-// The bits of a round before its code `k`, and those of the code: 9 up to code 510, then one more for 511, 1,023, 2,047.
+// Return the bits of a round before its code `k`, and (below) those of the code: 9 up to code 510, one more from 511,
+// 1,023 and 2,047 on.
 __device__ __forceinline__ unsigned bits_before(int k) {
     return 9 * k + max(0, k - 254) + max(0, k - 766) + max(0, k - 1790);
 }
 __device__ __forceinline__ unsigned bits_of(int k) { return 9 + (k >= 254) + (k >= 766) + (k >= 1790); }
 
-// A code of a stream: its bits, whether the stream holds them, and the bit after them.
+// A code of a stream: its bits, the bit after it, and whether the stream contains it.
 struct Code {
     unsigned bits, after;
     bool there;
 };
 
-// Code `k` of the round that begins at bit `begin` of a stream of so many bits, which is `words`.
+// Return code `k` of the round that begins at bit `begin` of the stream `words` of ``bits`` bits.
 __device__ __forceinline__ Code code_at(const unsigned *words, unsigned bits, unsigned begin, int k) {
     const unsigned width = bits_of(k), at = begin + bits_before(k), word = at >> 5;
     const bool there = k < MOST && at + width <= bits;
@@ -44,21 +46,21 @@ __device__ __forceinline__ unsigned any_of_warp(unsigned bits) {
 #endif
 }
 
-// The string of a step's code, one a lane. One of an earlier step, and a byte more, stands at `from`. One that is a
-// byte longer than that of the step's code `parent` begins with that of code `root`, which is no such one, and `depth`
-// is how many bytes longer it is.
+// The string of one of a step's 32 codes, one per lane. If the code was defined in an earlier step, its string begins
+// at `from` in the output. If the code of this step with index `parent` defined it, its string is that one's and one
+// byte more; following parents ends at code `root`, whose string is already known, and `depth` counts the parents.
 struct String {
-    unsigned begin, length;  // where its bytes go, from the step's first one on; 0 bytes: it is not written
-    unsigned from;           // or the byte itself, and BYTE
+    unsigned begin, length;  // offset of its bytes in the step's output; length 0: it is not written
+    unsigned from;           // place of its bytes in the output, or the byte itself | BYTE
     unsigned ancestry;       // length, depth << 12, parent << 17, root << 22
 };
 constexpr unsigned BYTE = 1u << 31;
 
-// Write the strings of a step to `out` from `made` on, `total` bytes.
+// Write the strings of a step, `total` bytes, to `out` + `made`.
 __device__ __forceinline__ void write_strings(unsigned char *out, unsigned made, unsigned total, const String &mine, int lane) {
-    constexpr int AT_ONCE = 2;  // bytes of a lane that are on their way
+    constexpr int AT_ONCE = 2;  // bytes that a lane has in flight
     const unsigned head = __shfl_sync(ALL, mine.from, 0);
-    unsigned before = 0;        // strings that begin before byte `first`
+    unsigned before = 0;        // number of strings that begin before byte `first`
     for (unsigned first = 0; first < total; first += 32 * AT_ONCE) {
         unsigned bytes[AT_ONCE];
 #pragma unroll
@@ -68,7 +70,8 @@ __device__ __forceinline__ void write_strings(unsigned char *out, unsigned made,
             int code = before + __popc(begins & ~0u >> (31 - lane)) - 1;
             before += __popc(begins);
             unsigned within = at - __shfl_sync(ALL, mine.begin, code), of = __shfl_sync(ALL, mine.ancestry, code);
-            // bytes that the strings of the step's codes do not begin with: the first one of a string, in the end
+            // Whether this lane's byte is one that its code appends to the string of an earlier code of the step; it is
+            // then the first byte of a string.
             const auto last = [&] { return at < total && within >= (of & 4095) - (of >> 12 & 31); };
             while (__any_sync(ALL, last())) {
                 if (last()) {
@@ -79,7 +82,7 @@ __device__ __forceinline__ void write_strings(unsigned char *out, unsigned made,
                 of = __shfl_sync(ALL, mine.ancestry, code);
             }
             unsigned from = __shfl_sync(ALL, mine.from, of >> 22);
-            if (!(from & BYTE) && from + within == made) from = head, within = 0;  // the first byte of this step
+            if (!(from & BYTE) && from + within == made) from = head, within = 0;  // this is the first byte of the step
             bytes[n] = at >= total || from & BYTE ? from : out[from + within];
         }
 #pragma unroll
@@ -88,7 +91,7 @@ __device__ __forceinline__ void write_strings(unsigned char *out, unsigned made,
     }
 }
 
-// A stream, by a warp. `places`: where what the codes of the round became begins.
+// Unpack a stream with one warp. `places`: begin of the output of each code of the round.
 template <typename Place>
 __device__ __forceinline__ void unpack(const unsigned char *packed, const Stream &s, unsigned char *rows, int *bad,
                                        Place *places) {
@@ -96,22 +99,23 @@ __device__ __forceinline__ void unpack(const unsigned char *packed, const Stream
     const unsigned *words = reinterpret_cast<const unsigned *>(packed + s.source);
     const unsigned bits = static_cast<unsigned>(s.size) * 8;
     unsigned char *out = rows + s.rows;
-    int made = 0, from = 0;  // bytes written; codes of the round that are done
-    int work = 1024 + s.size / 16;  // steps: one of 32 codes takes 36 bytes or more, so this is for countless rounds
-    unsigned begin = 9;             // the round's first bit
+    int made = 0, from = 0;  // bytes written; finished codes of the round
+    // limit of steps: one of 32 codes takes at least 36 bytes, so the rest allows for short rounds
+    int work = 1024 + s.size / 16;
+    unsigned begin = 9;             // first bit of the round
     bool sound = s.size >= 2 && packed[s.source] == CLEAR >> 1 && !(packed[s.source + 1] >> 7), done = false;
     Code next = code_at(words, bits, begin, lane);
     while (sound && !done) {
         const int k = from + lane;
         const Code mine = next;
-        next = code_at(words, bits, begin, k + 32);  // on its way while this step is at work
+        next = code_at(words, bits, begin, k + 32);  // loaded while this step is computed
         const unsigned code = mine.bits;
-        const int as = static_cast<int>(code - DEFINED);  // its string is what was written for that code, and a byte
+        const int as = static_cast<int>(code - DEFINED);  // its string is that of the code with this index, and a byte
         const bool again = mine.there && code >= DEFINED && as < k, sensible = again || (mine.there && code < 256);
         const unsigned stops = __ballot_sync(ALL, !sensible);
         const int codes = stops ? __ffs(stops) - 1 : 32;
-        const bool here = again && as >= from && lane < codes;  // by a code of this step
-        unsigned length = 1;  // of its string, or what it is longer than that of code `root`
+        const bool here = again && as >= from && lane < codes;  // whether a code of this step defined it
+        unsigned length = 1;  // length of its string, or by how much it is longer than that of code `root`
         if (again && as < from) length += (as + 1 < from ? places[as + 1] : made) - places[as];
         int up = here ? as - from : -1, root = lane;
         unsigned depth = here;
@@ -129,7 +133,7 @@ __device__ __forceinline__ void unpack(const unsigned char *packed, const Stream
         }
         const unsigned left = s.room - made;
         const unsigned last = __ballot_sync(ALL, lane < codes && sum == left);
-        const int used = last ? __ffs(last) : codes;  // what comes after the last byte is not looked at
+        const int used = last ? __ffs(last) : codes;  // codes after the last byte are ignored
         sound = --work >= 0 && (last || !__any_sync(ALL, sum > left));
         if (!sound) break;
         String string = {sum - length, lane < used ? length : 0, code | BYTE,
@@ -143,7 +147,7 @@ __device__ __forceinline__ void unpack(const unsigned char *packed, const Stream
         done = last;
         from += 32;
         if (done || codes == 32) continue;
-        // the code that stopped the step empties the table, or is out of order
+        // The code that stopped the step clears the table, or is invalid.
         const bool clear = mine.there && code == CLEAR && k > 0;
         sound = __shfl_sync(ALL, clear, codes);
         begin = __shfl_sync(ALL, mine.after, codes);
@@ -153,8 +157,8 @@ __device__ __forceinline__ void unpack(const unsigned char *packed, const Stream
     if (lane == 0) bad[s.number] = !sound;
 }
 
-// grid (streams), 32 threads, for streams that hold 65,536 bytes at most: shared memory is what limits how many run at
-// once. `bad` of a stream's number becomes 1 where it does not hold exactly what it should.
+// grid (streams), 32 threads, for streams of at most 65,536 bytes: shared memory limits how many run concurrently.
+// `bad` [number of the stream] becomes 1 if the stream does not contain exactly the bytes that it should.
 extern "C" __global__ void __launch_bounds__(32)
     unpack_lzw(const unsigned char *packed, const Stream *streams, unsigned char *rows, int *bad) {
     __shared__ unsigned short places[MOST];
@@ -168,7 +172,7 @@ extern "C" __global__ void __launch_bounds__(32)
     unpack(packed, streams[blockIdx.x], rows, bad, places);
 }
 
-// The same for PackBits: runs, and bytes as they are.
+// The same for PackBits: runs, and literal bytes.
 extern "C" __global__ void __launch_bounds__(32)
     unpack_bits(const unsigned char *packed, const Stream *streams, unsigned char *rows, int *bad) {
     const Stream s = streams[blockIdx.x];

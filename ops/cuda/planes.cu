@@ -1,24 +1,25 @@
-// Planes: rows of samples as PNG, TIFF, BMP and PNM hold them, unpacked, to pixels. A plane is a picture, a pass of an
-// interlaced PNG, or a strip or tile of a TIFF. The CPU has checked that it lies where it should.
+// Convert unpacked rows of samples of PNG, TIFF, BMP and PNM to pixels. A plane is an image, a pass of an interlaced
+// PNG, or a strip or tile of a TIFF. The CPU has checked that it lies within its buffers.
 
-// Row names as in ops/codecs/rows/planes.py.
+// Fields as in ops/codecs/gpu_streams/planes.py.
 struct Plane {
     long long rows;         // first sample of its first row
-    long long pitch;        // from a row to the next one
+    long long pitch;        // bytes from one row to the next
     long long destination;  // first byte of the window's pixels
     int width, height;      // pixels
-    int y, x, down, across; // its pixel (i, j) is pixel (y + i * down, x + j * across) of the window
-    int shown_rows, shown_columns;  // the window
-    int bits;               // of a sample: 1, 2, 4, 8 or 16
-    int samples, channels;  // of a pixel here (1 ... 4), and in the result
-    int bgr, little, inverted;  // the first channel last; samples of 16 bits with the low byte first; 0 is white
-    int colours;            // its palette's place, or -1
-    int stream;             // whose rows they are
+    int y, x, down, across; // pixel (i, j) of the plane is pixel (y + i * down, x + j * across) of the window
+    int shown_rows, shown_columns;  // size of the window
+    int bits;               // bits per sample: 1, 2, 4, 8 or 16
+    int samples, channels;  // values per pixel here (1 ... 4), and in the output
+    // whether the first channel is written last; 16-bit samples have the low byte first; 0 is white
+    int bgr, little, inverted;
+    int colours;            // index of its palette, or -1
+    int stream;             // index of the stream whose rows they are
     int undo, unused;
 };
 
-#define FILTERED 1   // `undo`: each row comes after the number of its filter
-#define PREDICTED 2  // each sample less the one before
+#define FILTERED 1   // `undo`: the number of its filter precedes each row
+#define PREDICTED 2  // each sample is stored minus the previous one
 
 __device__ __forceinline__ int row_bytes_of(const Plane &p) {
     return static_cast<int>((static_cast<long long>(p.width) * p.bits * p.samples + 7) >> 3);
@@ -28,7 +29,7 @@ __device__ __forceinline__ int row_bytes_of(const Plane &p) {
 
 __device__ __forceinline__ int distance(int a) { return a < 0 ? -a : a; }
 
-// One byte without its filter: (PNG, clause 9.2).
+// Return a byte with its filter undone (PNG, clause 9.2).
 __device__ __forceinline__ int restored(int filter, int stored, int a, int b, int c) {
     int far_a = distance(b - c), far_b = distance(a - c), far_c = distance(a + b - 2 * c);
     int nearest = far_a <= far_b && far_a <= far_c ? a : far_b <= far_c ? b : c;
@@ -36,16 +37,18 @@ __device__ __forceinline__ int restored(int filter, int stored, int a, int b, in
     return (stored + guess) & 255;
 }
 
-#define ROW_BYTES 132  // of a row in shared memory, at most 128 and some more: lanes are in banks of their own
+// bytes of a row in shared memory: at most 128 are used, and the rest puts lanes in different banks
+#define ROW_BYTES 132
 
-// Undo the filters of pixels of BYTES bytes, in place: a lane for each of 32 rows. A row lags the one above by a pixel:
-// what is above a pixel, and above to the left, is then what that lane has just found. `tile` holds the pixels of the
-// next STEPS steps, so a row's begin as much further to the left as it lags; `last` is the row above all 32.
+// Undo the filters of pixels of BYTES bytes in place, with one lane for each of 32 rows. Each row is one pixel behind
+// the row above: so the pixels above and to the upper left are those that the lane above has just computed. `tile`
+// holds the pixels of the next STEPS steps, so each row's begin further left by its delay; `last` is the row above all
+// 32.
 template <int BYTES>
 __device__ __forceinline__ void unfilter(unsigned char *first, long long pitch, int width, int height, int *bad,
                                          unsigned char (*tile)[ROW_BYTES], unsigned char *last) {
     constexpr int WORDS = (BYTES + 3) / 4, STEPS = BYTES > 4 ? 16 : 32;
-    constexpr int LOADS = BYTES * STEPS / 32, AT_ONCE = 16;  // of a byte by each lane: a row's part, and rows
+    constexpr int LOADS = BYTES * STEPS / 32, AT_ONCE = 16;  // loads of one byte per lane for a row, and rows at a time
     const int lane = threadIdx.x, row_bytes = width * BYTES;
     for (int top = 0; top < height; top += 32) {
         const int count = min(32, height - top);
@@ -62,7 +65,7 @@ __device__ __forceinline__ void unfilter(unsigned char *first, long long pitch, 
                 over[k] = top && at < row_bytes ? rows[at - pitch] : 0;
             }
             for (int r = 0; r < 32; r += AT_ONCE) {
-                unsigned char read[AT_ONCE][LOADS];  // all are on their way before one is waited for
+                unsigned char read[AT_ONCE][LOADS];  // all loads are issued before one is waited for
 #pragma unroll
                 for (int j = 0; j < AT_ONCE; ++j)
 #pragma unroll
@@ -119,7 +122,8 @@ __device__ __forceinline__ void unfilter(unsigned char *first, long long pitch, 
     }
 }
 
-// grid (planes), 32 threads. `bad` tells of the streams with a filter that does not exist. Filters go by whole pixels, or, where these are less than a byte, by bytes.
+// grid (planes), 32 threads. `bad` is set for streams with a filter that does not exist. Filters work on whole pixels
+// or, if these have less than a byte, on bytes.
 extern "C" __global__ void __launch_bounds__(32) planes_unfilter(unsigned char *rows, const Plane *planes, int *bad) {
     __shared__ unsigned char tile[32][ROW_BYTES], last[ROW_BYTES];
     const Plane p = planes[blockIdx.x];
@@ -137,7 +141,8 @@ extern "C" __global__ void __launch_bounds__(32) planes_unfilter(unsigned char *
 
 // -- TIFF's predictor --------------------------------------------------------------------------------------------------
 
-// grid (planes, any), whole warps: a row for each. Samples of 8 or 16 bits, plus the same one of the pixel before.
+// grid (planes, any), whole warps, one row per warp. Add the same sample of the previous pixel to each sample of 8 or
+// 16 bits.
 extern "C" __global__ void planes_add_up(unsigned char *rows, const Plane *planes) {
     const Plane p = planes[blockIdx.x];
     if (p.undo != PREDICTED) return;
@@ -169,9 +174,9 @@ extern "C" __global__ void planes_add_up(unsigned char *rows, const Plane *plane
 
 // -- pixels ------------------------------------------------------------------------------------------------------------
 
-#define MISSING 0x1000000u  // a colour that is not in its palette
+#define MISSING 0x1000000u  // a colour that its palette does not contain
 
-// Sample `k` of a row, with as many bits as it has.
+// Return sample `k` of a row, with all its bits.
 __device__ __forceinline__ unsigned sample_at(const Plane &p, const unsigned char *row, long long k) {
     if (p.bits == 8) return row[k] ^ (p.inverted ? 255u : 0u);
     if (p.bits == 16) return p.little ? row[2 * k + 1] << 8 | row[2 * k] : row[2 * k] << 8 | row[2 * k + 1];
@@ -179,20 +184,20 @@ __device__ __forceinline__ unsigned sample_at(const Plane &p, const unsigned cha
     return row[place >> 3] >> (8 - p.bits - static_cast<int>(place & 7)) & ((1 << p.bits) - 1);
 }
 
-// A sample as 8 bits; v / 257 is nearest to (255 v + 32895) / 65536 for every v of 16.
+// Return a sample as 8 bits; v / 257 rounded is (255 v + 32895) / 65536 for every 16-bit v.
 __device__ __forceinline__ unsigned eight_bits(const Plane &p, unsigned value) {
     if (p.bits == 8) return value;
     return p.bits == 16 ? (255 * value + 32895) >> 16 : value * (255 / ((1 << p.bits) - 1));
 }
 
-// The first of `count` places `at`, `at + step`, ... that is not before `limit`.
+// Return the index of the first of `count` positions `at`, `at + step`, ... that is at least `limit`.
 __device__ __forceinline__ int first_from(int limit, int at, int step, int count) {
     return at >= limit ? 0 : static_cast<int>(min((static_cast<long long>(limit) - at + step - 1) / step,
                                                   static_cast<long long>(count)));
 }
 
-// grid (planes, any), whole warps: a row for each. `bad` tells of the streams with a colour that their palette, 256
-// rows of `colours`, does not have.
+// grid (planes, any), whole warps, one row per warp. `bad` is set for streams with a colour that their palette, 256
+// rows of `colours`, does not contain.
 extern "C" __global__ void planes_pixels(const unsigned char *rows, const Plane *planes, const unsigned *colours,
                                          unsigned char *out, int *bad) {
     const Plane p = planes[blockIdx.x];

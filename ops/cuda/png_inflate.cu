@@ -1,61 +1,65 @@
-// zlib streams (RFC 1950, 1951) on the GPU: a warp inflates one, and all its lanes read codes at the same time.
+// Inflate zlib streams (RFC 1950, 1951): one warp per stream, all of whose lanes read codes at the same time.
 //
-// The bits after a block's header are cut into parts, one for each lane. Where in its part a lane's first code begins is
-// not known, but Huffman codes find into step: lanes begin at a guess, each takes the end of the one before it as its
-// beginning, and reads again until no beginning changes. Then what all lanes make, and where it belongs, is known: they
-// read a last time and write literals; matches are put into a queue and copied after that.
+// The bits after a block's header are divided into parts, one per lane. Where the first code of a part begins is
+// unknown, but Huffman codes resynchronise: each lane begins at a guess, then takes the end of the previous lane as its
+// beginning and reads again, until no beginning changes. Then the number of bytes of each lane and their place are
+// known: the lanes read once more and write literals; matches are put into a queue and copied afterwards.
 //
-// A stream with anything unusual about it is refused, and the CPU decides. Accepted is only what every decoder accepts:
-// complete codes (or one distance of one bit), no symbols without a meaning, all sizes as they should be.
+// A stream with anything unusual is rejected here, and the CPU decodes it. Accepted is only what every decoder accepts:
+// complete codes (or one distance code of one bit), no undefined symbols, all sizes as declared.
 
 #include "streams.cuh"
 
 #ifndef LITERAL_BITS
-#define LITERAL_BITS 11  // of a literal's or a length's code, looked up at once
+#define LITERAL_BITS 11  // bits of a literal's or a length's code that one lookup decodes
 #endif
 #ifndef PART_WORDS
-#define PART_WORDS 25    // of the stream, for each lane: odd, so that lanes read different banks of shared memory
+#define PART_WORDS 25    // words of the stream per lane: odd, so that lanes read different banks of shared memory
 #endif
 #ifndef GUESS_BITS
-#define GUESS_BITS 320   // by which a lane's first guess lies before the end of its part
+#define GUESS_BITS 320   // bits from a lane's first guess to the end of its part
 #endif
 #ifndef SECOND
-#define SECOND 512       // entries for literals' codes that are longer: 2 % of a photo's are
+#define SECOND 512       // entries for longer codes of literals and lengths, which are 2 % of a photo's
 #endif
 #ifndef SHORT
 #define SHORT 16         // bytes of a match that one lane copies
 #endif
 #define DISTANCE_BITS 8
 #define LONGEST 15
-#define QUEUE 512        // matches; a part has fewer than 32 * PART_WORDS / 2 + 1
+#define QUEUE 512        // matches in the queue; a part has fewer than 32 * PART_WORDS / 2 + 1
 static_assert(16 * PART_WORDS < QUEUE, "the matches of one part have to fit");
 #define STAGED (32 * PART_WORDS + 16)
 
-// An entry of a table: bits of the code (0 ... 4), extra bits after it (5 ... 8), bytes of literals (9, 10), what it is,
-// and from bit 16 on the literals, or the least length or distance.
+// An entry of a table: bits of the code (0 ... 4), extra bits after it (5 ... 8), number of literals (9, 10), its kind
+// (below), and from bit 16 on the literals, or the minimum length or distance.
 #define IS_LENGTH 0x800u
 #define IS_DISTANCE 0x1000u
-#define IS_STOP 0x2000u  // the end of the block, or, without IS_END, no symbol
+#define IS_STOP 0x2000u  // the end of the block or, without IS_END, an undefined symbol
 #define IS_END 0x4000u
 #define IS_RARE 0x8000u  // IS_STOP, or a longer code
 #define NO_SYMBOL (IS_RARE | IS_STOP | 1u)
-#define MATCH (1u << 20) // one match, in a register with the bytes of a part: fewer than 32 * PART_WORDS / 2 * 258
+// counts one match, in the bits of a register above the number of bytes of a part, which is below 32 * PART_WORDS / 2 *
+// 258
+#define MATCH (1u << 20)
 
-// A canonical Huffman code. Codes of 15 bits, the first bit highest: those below limit[n] have n bits or less.
+// A canonical Huffman code. Codes are compared as 15 bits, the first bit highest: those below limit[n] have at most n
+// bits.
 struct Code {
     unsigned limit[16];
-    unsigned first[16];  // of n bits: the first one's place in `sorted`
+    unsigned first[16];  // index in `sorted` of the first code of n bits
     unsigned count[16];
     unsigned short sorted[288];
-    unsigned least, most;  // bits of the shortest and of the longest
+    unsigned least, most;  // bits of the shortest and of the longest code
 };
 
 struct Work {
-    unsigned words[STAGED];  // of the stream
+    unsigned words[STAGED];  // words of the stream
     unsigned table[(1 << LITERAL_BITS) + (1 << DISTANCE_BITS)];
     unsigned second[SECOND];
-    unsigned second_from, second_shift;      // the code of 15 bits that its first entry stands for, and how many do
-    unsigned places[QUEUE], matches[QUEUE];  // where a match goes; its length (from bit 16 on) and distance less 1
+    // the 15-bit code of the first entry of `second`, and the bits by which codes are shifted to index it
+    unsigned second_from, second_shift;
+    unsigned places[QUEUE], matches[QUEUE];  // place of each match; its length (from bit 16 on) and its distance - 1
     Code literals, distances;
     unsigned char lengths[320];
 };
@@ -64,7 +68,7 @@ __device__ __forceinline__ unsigned window_at(const Work &w, unsigned at) {
     return __funnelshift_r(w.words[at >> 5], w.words[(at >> 5) + 1], at);
 }
 
-// Words of the stream from `first` on; 0 after its end.
+// Load words of the stream from `first` on; 0 after its end.
 __device__ __forceinline__ void stage(Work &w, const unsigned *words, unsigned first, unsigned count, int lane) {
     __syncwarp();
     for (int k = lane; k < STAGED; k += 32) w.words[k] = first + k < count ? words[first + k] : 0;
@@ -73,7 +77,8 @@ __device__ __forceinline__ void stage(Work &w, const unsigned *words, unsigned f
 
 // -- codes -------------------------------------------------------------------------------------------------------------
 
-// The code of `n` symbols, by the bits of each. Returns what is left of 1 << 15 codes: 0 if it is complete.
+// Build the code of `n` symbols from their lengths in bits. Return the unused part of 1 << 15 codes: 0 if the code is
+// complete.
 __device__ int arrange(Code &code, const unsigned char *lengths, int n, int lane) {
     if (lane < 16) code.count[lane] = 0;
     __syncwarp();
@@ -106,7 +111,8 @@ __device__ int arrange(Code &code, const unsigned char *lengths, int n, int lane
 
 __device__ __forceinline__ unsigned first_bits(unsigned window) { return __brev(window) >> (32 - LONGEST); }
 
-// The symbol whose code begins the 15 bits, if it has `from` ... `to` of them, and how many (from bit 16 on); -1.
+// Return the symbol whose code begins the 15 bits, if it has `from` ... `to` bits, and that number (from bit 16 on);
+// otherwise -1.
 __device__ __forceinline__ int symbol_of(const Code &code, unsigned bits, int from, int to) {
     for (int n = from; n <= to; ++n)
         if (bits < code.limit[n])
@@ -134,7 +140,7 @@ __device__ __forceinline__ unsigned distance_entry(int found) {
     return bits | extra << 5 | IS_DISTANCE | (1 + ((2 + (symbol & 1)) << extra)) << 16;
 }
 
-// An entry for a code that is in no table.
+// Return the entry of a code that is not in a table.
 __device__ __noinline__ unsigned longer(const Work &w, unsigned window, bool distance) {
     const unsigned bits = first_bits(window);
     const int found = distance ? symbol_of(w.distances, bits, DISTANCE_BITS + 1, LONGEST)
@@ -142,7 +148,7 @@ __device__ __noinline__ unsigned longer(const Work &w, unsigned window, bool dis
     return found < 0 ? NO_SYMBOL : distance ? distance_entry(found) : literal_entry(found);
 }
 
-// The tables of both codes.
+// Fill the tables of both codes.
 __device__ void fill(Work &w, int lane) {
     for (int i = lane; i < 1 << LITERAL_BITS; i += 32) {
         const int found = symbol_of(w.literals, first_bits(i), w.literals.least, LITERAL_BITS);
@@ -152,13 +158,14 @@ __device__ void fill(Work &w, int lane) {
         const int found = symbol_of(w.distances, first_bits(i), w.distances.least, DISTANCE_BITS);
         w.table[(1 << LITERAL_BITS) + i] = found < 0 ? IS_RARE : distance_entry(found);
     }
-    // Codes without an entry are the last ones; they go by the bits of the longest.
+    // Codes without an entry are the last ones; they are indexed by the bits of the longest code.
     const unsigned from = w.literals.limit[LITERAL_BITS], shift = LONGEST - w.literals.most;
     for (unsigned i = lane; i < SECOND && from + (i << shift) < 1u << LONGEST; i += 32)
         w.second[i] = literal_entry(symbol_of(w.literals, from + (i << shift), LITERAL_BITS + 1, LONGEST));
     if (lane == 0) w.second_from = from, w.second_shift = shift;
     __syncwarp();
-    // Two literals in one entry. The second one's entry has a smaller index: those are still to be done.
+    // Put two literals into one entry. The entry of the second literal has a smaller index, so it still has one
+    // literal.
     for (int begin = (1 << LITERAL_BITS) - 32; begin >= 0; begin -= 32) {
         const unsigned i = begin + lane, one = w.table[i], bits = one & 31;
         const unsigned two = w.table[i >> bits], both = bits + (two & 31);
@@ -171,8 +178,8 @@ __device__ void fill(Work &w, int lane) {
 
 __constant__ unsigned char ORDER[19] = {16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15};
 
-// The lengths of a dynamic block's codes, whose header begins at bit `at` of `words` with the three bits of all blocks.
-// Returns the bits of the header; 0 if it is out of order. All lanes do the same.
+// Read the code lengths of a dynamic block, whose header begins at bit `at` of `words` with the three bits that all
+// blocks have. Return the bits of the header; 0 if it is invalid. All lanes do the same.
 __device__ unsigned read_lengths(Work &w, unsigned at, int &literals, int &distances, int lane) {
     const unsigned begun = at, head = window_at(w, at);
     literals = (head >> 3 & 31) + 257, distances = (head >> 8 & 31) + 1;
@@ -188,7 +195,7 @@ __device__ unsigned read_lengths(Work &w, unsigned at, int &literals, int &dista
     for (int i = lane; i < 128; i += 32) w.table[i] = symbol_of(w.literals, first_bits(i), 1, 7);
     __syncwarp();
     const int whole = literals + distances;
-    unsigned before = 16;  // none
+    unsigned before = 16;  // no length precedes
     for (int n = 0; n < whole;) {
         const unsigned window = window_at(w, at), found = w.table[window & 127];
         const unsigned bits = found >> 16, symbol = found & 31, more = window >> bits;
@@ -209,13 +216,13 @@ __device__ unsigned read_lengths(Work &w, unsigned at, int &literals, int &dista
 // -- parts -------------------------------------------------------------------------------------------------------------
 
 struct Part {
-    unsigned at;             // the bit after it
-    unsigned made, matches;  // bytes, and how many matches are among them
+    unsigned at;             // position after the part, in bits
+    unsigned made, matches;  // number of bytes, and of matches among them
     unsigned stop;           // 0, or the entry that ended it
 };
 
-// Read codes from bit `at` on until one ends at `limit` or after it, or ends the block. WRITE: literals to `out`, matches
-// into the queue from `queued` on, by their places from `out - base` on.
+// Read codes from bit `at` on until one ends at or after `limit`, or ends the block. WRITE: write literals to `out`,
+// and put matches into the queue from `queued` on, with places relative to `out - base`.
 template <bool WRITE>
 __device__ __forceinline__ Part read_part(Work &w, unsigned at, unsigned limit, unsigned char *out, unsigned base,
                                           unsigned queued) {
@@ -224,7 +231,7 @@ __device__ __forceinline__ Part read_part(Work &w, unsigned at, unsigned limit, 
     const unsigned *table = w.table;
     unsigned mask = (1u << LITERAL_BITS) - 1;
     while (at < limit || table != w.table) {
-        const unsigned next = w.words[word + 2];  // wanted at the end of a turn: nothing waits for it
+        const unsigned next = w.words[word + 2];  // needed only at the end of the turn, so nothing waits for it
         const unsigned window = __funnelshift_r(low, high, at);
         unsigned entry = table[window & mask];
         if (entry & IS_RARE) {
@@ -246,7 +253,8 @@ __device__ __forceinline__ Part read_part(Work &w, unsigned at, unsigned limit, 
             if (is_length) w.places[queued] = base + made, length = value << 16;
             if (entry & IS_DISTANCE) w.matches[queued] = length | (value - 1), ++queued;
         }
-        sums += is_length ? value + MATCH : entry >> 9 & 3;  // all that a match makes, before its distance is read
+        // all bytes of a match, although its distance is read later
+        sums += is_length ? value + MATCH : entry >> 9 & 3;
         table = is_length ? w.table + (1 << LITERAL_BITS) : w.table;
         mask = is_length ? (1u << DISTANCE_BITS) - 1 : (1u << LITERAL_BITS) - 1;
         if (at >> 5 != word) {
@@ -257,10 +265,10 @@ __device__ __forceinline__ Part read_part(Work &w, unsigned at, unsigned limit, 
     return {at, sums & (MATCH - 1), sums / MATCH, stop};
 }
 
-// Copy a match of each lane where it is `mine`: `length` bytes to place `to`, from `back` bytes before. Places are from
-// `out` on and grow from lane to lane; all bytes that are no match's are there.
+// Copy one match per lane if ``mine``: `length` bytes to place `to`, from `back` bytes before it. Places are relative
+// to `out` and increase from lane to lane; all bytes that do not belong to matches have been written.
 __device__ __forceinline__ void copy_round(unsigned char *out, bool mine, int to, int length, int back, int lane) {
-    const int needs = min(to, to - back + length);  // bytes before this place
+    const int needs = min(to, to - back + length);  // the match needs all bytes before this place
     unsigned left = __ballot_sync(ALL, mine);
     while (left) {
         const int first = __ffs(left) - 1;
@@ -290,8 +298,8 @@ __device__ __forceinline__ void copy_round(unsigned char *out, bool mine, int to
     }
 }
 
-// Copy `count` matches of the queue; places are from `out` on, before which `made` bytes lie. Returns false where one
-// begins before those.
+// Copy `count` matches of the queue; places are relative to `out`, before which there are `made` bytes. Return false if
+// a match begins before those.
 __device__ bool copy_matches(const Work &w, unsigned count, unsigned char *out, int made, int lane) {
     for (unsigned from = 0; from < count; from += 32) {
         const bool mine = from + lane < count;
@@ -303,20 +311,20 @@ __device__ bool copy_matches(const Work &w, unsigned count, unsigned char *out, 
     return true;
 }
 
-// What is written and read: the stream, and how far both have come.
+// How far the stream has been read and its output written.
 struct Progress {
     const unsigned *words;
-    unsigned count, bits;  // words, and bits, of the stream
-    unsigned at;           // the next bit
+    unsigned count, bits;  // size of the stream in words, and in bits
+    unsigned at;           // position of the next bit
     unsigned char *out;
-    int made, room;        // bytes
-    int work;              // parts that may still be read
+    int made, room;        // bytes written, and bytes that fit
+    int work;              // limit of parts that may still be read
 };
 
-#define NOWHERE 0xffffffffu  // after the block's end
+#define NOWHERE 0xffffffffu  // position after the end of the block
 #define NOT_YET 0xfffffffeu
 
-// The codes of a block.
+// Inflate a block of Huffman codes.
 __device__ bool read_block(Work &w, Progress &p, int lane) {
     while (true) {
         stage(w, p.words, p.at >> 5, p.count, lane);
@@ -342,7 +350,8 @@ __device__ bool read_block(Work &w, Progress &p, int lane) {
             const unsigned m = __shfl_up_sync(ALL, made, step), q = __shfl_up_sync(ALL, matches, step);
             if (lane >= step) made += m, matches += q;
         }
-        const unsigned lanes = __popc(__ballot_sync(ALL, matches <= QUEUE));  // the first ones: sums only grow
+        // number of lanes whose matches fit the queue; they are the first ones, because the sums only increase
+        const unsigned lanes = __popc(__ballot_sync(ALL, matches <= QUEUE));
         const unsigned whole = __shfl_sync(ALL, made, lanes - 1), queued = __shfl_sync(ALL, matches, lanes - 1);
         if (whole > static_cast<unsigned>(p.room - p.made)) return false;
         unsigned char *out = p.out + p.made;
@@ -359,7 +368,7 @@ __device__ bool read_block(Work &w, Progress &p, int lane) {
     }
 }
 
-// A stored block, whose first bit is the next one.
+// Copy a stored block, which begins at the next bit.
 __device__ bool copy_stored(Progress &p, int lane) {
     const unsigned char *bytes = reinterpret_cast<const unsigned char *>(p.words);
     const unsigned at = (p.at + 10) >> 3, end = p.bits >> 3;
@@ -373,8 +382,8 @@ __device__ bool copy_stored(Progress &p, int lane) {
     return true;
 }
 
-// grid (streams), 32 threads. `bad` of a stream's number becomes 1 where it is not in order, or is unusual; else
-// `sums` is the checksum that it ends with.
+// grid (streams), 32 threads. `bad` [number of the stream] becomes 1 if the stream is invalid or unusual; otherwise
+// `sums` becomes the checksum at its end.
 extern "C" __global__ void __launch_bounds__(32)
     inflate_streams(const unsigned char *packed, const Stream *streams, unsigned char *rows, unsigned *sums, int *bad) {
     __shared__ Work w;
@@ -432,7 +441,7 @@ struct Piece {
     long long source, destination, size;
 };
 
-// grid (pieces), any number of threads: bytes of files to where the streams are put together.
+// grid (pieces), any number of threads: copy bytes of files to the places where streams are assembled.
 extern "C" __global__ void gather_pieces(const unsigned char *files, const Piece *pieces, unsigned char *packed) {
     const Piece p = pieces[blockIdx.x];
     for (long long k = threadIdx.x; k < p.size; k += blockDim.x) packed[p.destination + k] = files[p.source + k];
@@ -443,7 +452,7 @@ extern "C" __global__ void gather_pieces(const unsigned char *files, const Piece
 #define SUM_THREADS 256
 #define PRIME 65521u
 
-// grid (streams), SUM_THREADS. `bad` becomes 2 where Adler-32 (RFC 1950, 8.2) of the rows is another than `sums`.
+// grid (streams), SUM_THREADS. `bad` becomes 2 if the Adler-32 (RFC 1950, 8.2) of the rows differs from `sums`.
 extern "C" __global__ void __launch_bounds__(SUM_THREADS)
     check_sums(const unsigned char *rows, const Stream *streams, const unsigned *sums, int *bad) {
     __shared__ unsigned long long ones[SUM_THREADS], twos[SUM_THREADS];
@@ -455,7 +464,7 @@ extern "C" __global__ void __launch_bounds__(SUM_THREADS)
         for (int k = me; k < s.room / 16; k += SUM_THREADS) {
             const uint4 four = from[k];
             const unsigned words[4] = {four.x, four.y, four.z, four.w};
-            unsigned sum = 0, later = 0;  // of the bytes; of each times its place
+            unsigned sum = 0, later = 0;  // sum of the bytes; sum of each byte times its position
             for (int j = 0; j < 16; ++j) {
                 const unsigned byte = words[j / 4] >> (8 * (j % 4)) & 255;
                 sum += byte, later += j * byte;

@@ -100,12 +100,8 @@ template <int KIND, typename In, typename F> __device__ __forceinline__ F next(F
     return combine(total, static_cast<F>(plain(v)), KIND);
 }
 
-// ENDING is `divide`, plus 4 for roots.
 // Adjacent results of COUNT adjacent elements each, for example the channels of images. grid (tiles, samples); a thread
-// computes four.
-
-// Results of COUNT elements that follow each other, as do the results: the channels of pictures. grid (tiles, samples); a
-// thread makes four.
+// computes four. ENDING is `divide`, plus 4 for roots.
 template <typename In, typename Acc, typename Out, int KIND, int COUNT, int ENDING>
 __global__ void reduce_few(const In* source, const long long* base, const long long* start, const long long* results,
                            const double* parts, Out* target) {

@@ -1,14 +1,15 @@
-// Separable resampling of a whole batch (ops/images/resampling/resample.py): the taps of every axis, then one kernel a pass.
-// Arithmetic is spelled out without fused multiply-adds, so that results equal the CPU kernels' bit for bit.
+// Separable resampling of a whole batch (ops/images/resampling/resample.py): one kernel computes the taps of every
+// axis, then one kernel runs per pass. Products and sums are written without fused multiply-adds, so that results equal
+// the CPU loops' to the bit.
 #include "affine.cuh"
 #include "convert.cuh"
 
-enum Filter { NEAREST, TRIANGULAR };  // the others are only looked up
+enum Filter { NEAREST, TRIANGULAR };  // the other filters are only read from tables
 
 // One axis of one sample.
 enum AxisColumn { EXTENT, SIZE, ANCHOR, SHAPE, KIND, FLIP, KEPT, STARTS, WEIGHTS, AXIS_COLUMNS };
 
-// The filter at `x`, linear between the entries of its table, zero outside.
+// Return the filter at `x`: linear between the entries of its table, zero outside.
 __device__ __forceinline__ float filter_at(long long kind, const float* table, int last, float x) {
     if (kind == TRIANGULAR) return fmaxf(0.0f, __fsub_rn(1.0f, fabsf(__fsub_rn(x, 1.0f))));
     if (!(x > -1.0f && x < last + 1)) return 0.0f;
@@ -18,8 +19,8 @@ __device__ __forceinline__ float filter_at(long long kind, const float* table, i
     return __fadd_rn(a, __fmul_rn(__fsub_rn(x, static_cast<float>(below)), __fsub_rn(b, a)));
 }
 
-// grid (tiles, axes of all samples); a thread makes the first source pixel and the weights of one output.
-// `regions` [axes][3] is (lo, hi, support); `tables` [5][2] is where the table of a filter starts and how long it is.
+// grid (tiles, axes of all samples); a thread computes the first source pixel and the weights of one output. `regions`
+// [axes][3] is (lo, hi, support); `tables` [5][2] is the start and the length of each filter's table.
 extern "C" __global__ void taps(const long long* axes, const float* regions, const long long* tables,
                                 const float* table, int axes_a_sample, int* starts, float* weights) {
     const long long* axis = axes + static_cast<long long>(blockIdx.y) * AXIS_COLUMNS;
@@ -35,7 +36,8 @@ extern "C" __global__ void taps(const long long* axes, const float* regions, con
             const float corner = fminf(fmaxf(floorf(fminf(lo, hi)), 0.0f), static_cast<float>(n));
             const float from = __fsub_rn(lo, corner);
             float place = __fadd_rn(from, __fmul_rn(__fadd_rn(output, 0.5f), scale));
-            if (output > 0.0f && blockIdx.y % axes_a_sample != axes_a_sample - 1) {  // step by step, as the CPU and DALI
+            // summed up step by step, as on the CPU and in DALI
+            if (output > 0.0f && blockIdx.y % axes_a_sample != axes_a_sample - 1) {
                 place = __fadd_rn(from, __fmul_rn(0.5f, scale));
                 for (float k = 0.0f; k < output; k += 1.0f) place = __fadd_rn(place, scale);
             }
@@ -72,10 +74,10 @@ extern "C" __global__ void taps(const long long* axes, const float* regions, con
     }
 }
 
-// One pass of one sample: lines of outputs along an axis, each output `inner` adjacent elements.
+// One pass of one sample: lines of outputs along an axis, each output of `inner` adjacent elements.
 enum PassColumn { SOURCE, TARGET, TOTAL, INNER, OUTPUTS, ROWS, FRAME_STRIDE, ROW_STRIDE, TAP_STRIDE, PASS_STARTS, PASS_WEIGHTS, PASS_KEPT, PASS_COLUMNS };
 
-// Elements of a pass that share their taps, up to GROUP of them, next to each other.
+// Number of adjacent elements of a pass that share their taps and that a thread computes together.
 constexpr int GROUP = 4;
 
 struct Group {
@@ -90,7 +92,7 @@ struct Group {
     }
 };
 
-// Elements of group `u` of the pass: sums over the taps.
+// Compute the elements of group `u` of the pass: sums over the taps.
 template <typename In>
 __device__ __forceinline__ void resampled(const In* source, const long long* pass, const Group& group, const int* starts,
                                           const float* weights, unsigned int u, float* sums) {
@@ -138,7 +140,8 @@ __global__ void resample_pass(const In* __restrict__ source, Out* __restrict__ t
 }
 
 // The last pass over images [1, height, width, channels], rounded to `Rounded` and normalised: (v - mean) * mul + add.
-// `places` [N][3] is (channels, how far apart pixels and channels lie in the output); `factors` as in strided.cu.
+// `places` [N][3] is (number of channels, distance between pixels, between channels in the output); `factors` as in
+// strided.cu.
 template <typename In, typename Rounded, typename Out>
 __global__ void normalize_pass(const In* __restrict__ source, Out* __restrict__ target, const long long* __restrict__ passes,
                                const int* __restrict__ starts, const float* __restrict__ weights,
@@ -166,9 +169,9 @@ __global__ void normalize_pass(const In* __restrict__ source, Out* __restrict__ 
     }
 }
 
-// A pass of a resize by whole numbers, as ops/images/resampling/libraries_cpu.py does it: element `t` of an image is the
-// sum of `kept` weights of `bits` bits times bytes, rounded. A pass is as above, its last column being the
-// taps + 2^32 bits. grid (tiles, images).
+// A pass of a resize with integer weights, as in ops/images/resampling/libraries_cpu.py: element `t` of an image is the
+// rounded sum of `kept` products of bytes with weights of `bits` bits. Passes are described as above; the last column
+// is taps + 2^32 bits. grid (tiles, images).
 extern "C" __global__ void __launch_bounds__(256)
     fixed_pass(const unsigned char* source, unsigned char* target, const long long* passes, const int* starts, const int* weights) {
     const long long* pass = passes + 12LL * blockIdx.y;

@@ -1,22 +1,23 @@
-// Separable resampling of pictures of three bytes a pixel, both passes in one kernel (ops/images/resampling/resample.py):
-// a block makes a tile of the output, and what lies between the passes stays in shared memory. Sums are those of
-// resample.cu, to the bit: `w * byte` is rounded once and then added, tap after tap.
+// Separable resampling of images of three bytes per pixel, both passes in one kernel
+// (ops/images/resampling/resample.py): a block computes a tile of the output, and the values between the passes stay in
+// shared memory. Sums equal those of resample.cu to the bit: `w * byte` is rounded once and then added, tap after tap.
 #include "affine.cuh"
 #include "bytes.cuh"
 #include "convert.cuh"
 
-// Of a sample. STARTS and WEIGHTS are where its outputs' first source pixels and weights begin, of y and of x.
+// Columns of a sample's row. STARTS and WEIGHTS are the indexes of the first source pixels and of the weights of its
+// outputs, along y and along x.
 enum Column { SOURCE, TARGET, FRAMES, FRAME_STRIDE, LINE, HEIGHT, WIDTH, ORDER, TILE_HEIGHT, TILE_WIDTH,
               KEPT_Y, KEPT_X, STARTS_Y, STARTS_X, WEIGHTS_Y, WEIGHTS_X, COLUMNS };
 enum Order { ROWS_FIRST, COLUMNS_FIRST, NEAREST };
 
-constexpr int BLOCK = 256, WARPS = BLOCK / 32, BLOCKS = 5;  // on a multiprocessor, at least
+constexpr int BLOCK = 256, WARPS = BLOCK / 32, BLOCKS = 5;  // BLOCKS: minimum per multiprocessor
 constexpr int POOL = 8192;       // floats between the passes (passes_cpu.py: POOL)
 
 typedef unsigned char u8;
 typedef unsigned int u32;
 
-// A tile: its outputs' first source pixels and weights, and where its output goes.
+// A tile: the first source pixels and the weights of its outputs, and where the output is written.
 template <typename To> struct Tile {
     const u8* picture;
     long long line;
@@ -25,25 +26,26 @@ template <typename To> struct Tile {
     int kept_y, kept_x, width, height;
     To to;
 
-    // Source pixels [begin, end) of `count` outputs; these may run either way.
+    // Compute the source pixels [begin, end) of `count` outputs, whose starts may increase or decrease.
     static __device__ __forceinline__ void reach(const int* starts, int count, int kept, int& begin, int& end) {
         const int one = starts[0], other = starts[count - 1];
         begin = min(one, other), end = max(one, other) + kept;
     }
 };
 
-// `weight` times the byte that `lifted` gave, rounded once: 2^23 times a weight is exact, and `bias` takes it off.
+// Return `weight` times the byte that `lifted` returned, rounded once: 2^23 times a weight is exact, and `bias`
+// subtracts it.
 __device__ __forceinline__ float product(float byte, float weight, float bias) { return fmaf(byte, weight, bias); }
 
-// As resample_cpu.py's _store.
+// Round and saturate as _store in resample_cpu.py does.
 __device__ __forceinline__ u32 limited(float v) { return rounded(fminf(fmaxf(v, 0.0f), 255.0f)); }
 
-// Outputs as they are, packed: where a tile's first one goes, and how far apart lines lie.
+// Writes outputs unchanged and packed: where the first one of a tile is written, and the distance of lines.
 template <typename Out> struct Packed {
     Out* out;
     long long line;
 
-    // The pixels of a warp's lanes, from (x, y) of the tile on; the first `n` are there.
+    // Write the pixels of the lanes of a warp, from (x, y) of the tile on; only the first `n` exist.
     __device__ __forceinline__ void bytes(u32 pixel, int x, int y, int n) const {
         const int lane = threadIdx.x & 31;
         Out* row = out + y * line + 3 * x;
@@ -66,7 +68,7 @@ template <typename Out> struct Packed {
             if (lane < n) row[3 * lane] = v[0], row[3 * lane + 1] = v[1], row[3 * lane + 2] = v[2];
         }
     }
-    // Four values from the `q`th four of line y on, of which `n` are there.
+    // Write four values from the `q`th group of four of line y on, of which `n` exist.
     __device__ __forceinline__ void four(const float* v, int q, int y, int n) const {
         Out* at = out + y * line + 4 * q;
         const bool whole = n >= 4 && reinterpret_cast<unsigned long long>(at) % (4 * sizeof(Out)) == 0;
@@ -88,12 +90,13 @@ template <typename Out> struct Packed {
     }
 };
 
-// Rounded and normalised: (v - mean) * mul + add. `across` and `apart` are how far apart pixels and channels lie.
+// Writes outputs rounded and normalised: (v - mean) * mul + add. `across` and `apart` are the distances of pixels and
+// of channels.
 template <typename Out> struct Normalized {
     Out* out;
     long long line, across, apart;
-    const float* factors;  // of the first channel
-    int next;              // from a channel's to the next one's
+    const float* factors;  // factors of the first channel
+    int next;              // distance from one channel's factors to the next
 
     __device__ __forceinline__ void bytes(u32 pixel, int x, int y, int n) const {
         const int lane = threadIdx.x & 31;
@@ -109,7 +112,7 @@ template <typename Out> struct Normalized {
 
 // -- rows first -------------------------------------------------------------------------------------------------------
 
-// `TAPS` taps of eight values of a row, of which `left` are wanted, added to `sums`; `at` and `weights` go on.
+// Add `TAPS` taps of eight values of a row, of which `left` are needed, to `sums`; advance `at` and `weights`.
 template <int TAPS>
 __device__ __forceinline__ void add_down(const u8*& at, long long line, const float*& weights, int left, float* sums) {
     u32 words[TAPS][3], shifts[TAPS];
@@ -118,7 +121,7 @@ __device__ __forceinline__ void add_down(const u8*& at, long long line, const fl
     for (int k = 0; k < TAPS; ++k, at += line) {
         shifts[k] = static_cast<u32>(reinterpret_cast<unsigned long long>(at) & 3);
         const u32* aligned = reinterpret_cast<const u32*>(at - shifts[k]);
-        const int reach = left + static_cast<int>(shifts[k]);  // only words that hold a byte that is wanted
+        const int reach = left + static_cast<int>(shifts[k]);  // only words that contain a byte that is needed
         words[k][0] = aligned[0], words[k][1] = reach > 4 ? aligned[1] : 0, words[k][2] = reach > 8 ? aligned[2] : 0;
         own[k] = *weights++;
     }
@@ -132,8 +135,8 @@ __device__ __forceinline__ void add_down(const u8*& at, long long line, const fl
     }
 }
 
-// Columns of the source from `begin` on, filtered downwards: a thread makes eight values of a row. KEPT: how many taps, 0 for
-// any number.
+// Filter columns of the source from `begin` on vertically: each thread computes eight values of a row. KEPT: number of
+// taps, 0 for any number.
 template <int KEPT, typename To>
 __device__ __forceinline__ void filter_down(const Tile<To>& tile, int begin, int values, int pitch, float* pool) {
     const int octets = pitch / 8, steps = BLOCK / octets, over = BLOCK - steps * octets;
@@ -157,7 +160,7 @@ __device__ __forceinline__ void filter_down(const Tile<To>& tile, int begin, int
     }
 }
 
-// Outputs from the pool's rows: a lane makes a column. Weights of KEPT taps stay in registers.
+// Compute outputs from the rows of the pool: each lane computes one column. The weights of KEPT taps stay in registers.
 template <int KEPT, typename To>
 __device__ __forceinline__ void filter_across(const Tile<To>& tile, int begin, int pitch, const float* pool) {
     const int groups = tile.width > 32 ? 2 : 1, warp = threadIdx.x / 32, group = warp % groups;
@@ -178,7 +181,7 @@ __device__ __forceinline__ void filter_across(const Tile<To>& tile, int begin, i
     }
 }
 
-// The same of any number of taps, ROWS lines at a time, for which a tap's weight is the same.
+// The same for any number of taps, ROWS lines at a time, all of which use the same weight of a tap.
 template <typename To>
 __device__ __forceinline__ void filter_far(const Tile<To>& tile, int begin, int pitch, const float* pool) {
     constexpr int ROWS = 2;
@@ -206,7 +209,7 @@ __device__ __forceinline__ void filter_far(const Tile<To>& tile, int begin, int 
 
 // -- columns first ----------------------------------------------------------------------------------------------------
 
-// `KEPT` pixels from `at` on, weighted.
+// Return the weighted sum of `KEPT` pixels from `at` on.
 template <int KEPT> __device__ __forceinline__ void pixels_across(const u8* at, const float* own, const float* bias, float* sums) {
     constexpr int BYTES = 3 * KEPT, WORDS = (BYTES + 3) / 4;
     const u32 shift = static_cast<u32>(reinterpret_cast<unsigned long long>(at) & 3);
@@ -223,7 +226,7 @@ template <int KEPT> __device__ __forceinline__ void pixels_across(const u8* at, 
             sums[c] = __fadd_rn(sums[c], product(lifted(words[(3 * k + c) / 4], (3 * k + c) % 4), own[k], bias[k]));
 }
 
-// Rows [begin, end) of the source, filtered across: a lane makes a column.
+// Filter rows [begin, end) of the source horizontally: each lane computes one column.
 template <int KEPT, typename To>
 __device__ __forceinline__ void rows_across(const Tile<To>& tile, int begin, int end, int pitch, float* pool) {
     const int groups = tile.width > 32 ? 2 : 1, warp = threadIdx.x / 32, group = warp % groups;
@@ -268,7 +271,7 @@ __device__ __forceinline__ void add_four(const float*& at, int pitch, const floa
     }
 }
 
-// Outputs from the pool's rows: a thread makes four values side by side, of one line after the other.
+// Compute outputs from the rows of the pool: each thread computes four adjacent values of one line after the other.
 template <typename To>
 __device__ __forceinline__ void rows_down(const Tile<To>& tile, int begin, int pitch, const float* pool) {
     const int values = 3 * tile.width, quads = (values + 3) / 4, step = BLOCK / quads;
@@ -285,7 +288,7 @@ __device__ __forceinline__ void rows_down(const Tile<To>& tile, int begin, int p
     }
 }
 
-// The same, a lane a column.
+// The same, one column per lane.
 template <typename To>
 __device__ __forceinline__ void columns_down(const Tile<To>& tile, int begin, int pitch, const float* pool) {
     const int groups = tile.width > 32 ? 2 : 1, warp = threadIdx.x / 32, group = warp % groups;
@@ -320,7 +323,7 @@ template <typename To> __device__ __forceinline__ void nearest(const Tile<To>& t
     }
 }
 
-// All tiles of a sample that are this block's. `into(frame, y, x)` says where the output of one goes.
+// Compute all tiles of a sample that belong to this block. `into(frame, y, x)` returns where an output is written.
 template <bool FOURS, typename To, typename Into>
 __device__ __forceinline__ void make_tiles(const u8* source, const long long* table, const int* starts, const float* weights,
                                            float* pool, Into into) {
@@ -399,7 +402,7 @@ __global__ void __launch_bounds__(BLOCK, BLOCKS) resample_pixels(const u8* __res
     });
 }
 
-// The same of single images, rounded and normalised; `places` and `factors` as in resample.cu.
+// The same for single images, rounded and normalised; `places` and `factors` as in resample.cu.
 template <typename Out>
 __global__ void __launch_bounds__(BLOCK, BLOCKS)
     normalize_pixels(const u8* __restrict__ source, Out* __restrict__ target, const long long* __restrict__ table,

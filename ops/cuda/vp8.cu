@@ -1,47 +1,50 @@
-// Lossy WebP: a VP8 key frame (RFC 6386; sections are named) from the file's bytes to pixels, a batch at once.
+// Decode lossy WebP: a VP8 key frame (RFC 6386; section numbers are in comments) from the bytes of the file to pixels,
+// a batch at once.
 //
-// vp8_decode: a block of two warps for a picture. One lane of the first reads a macroblock's modes and coefficients, while
-// the second warp makes pixels of the one before. vp8_filter: the loop filter, a warp for each macroblock of a wavefront.
-// vp8_pixels: colour, with chroma interpolated as libwebp does.
+// vp8_decode: a block of two warps per image. One lane of the first warp reads the modes and coefficients of a
+// macroblock while the second warp computes the pixels of the previous one. vp8_filter: the loop filter, one warp per
+// macroblock of a wavefront. vp8_pixels: colour, with chroma interpolated as in libwebp.
 //
-// Pictures in which anything is not as it should be get a mark, and the CPU decodes them: what is damaged, and what only
-// its decoder knows how to take. No byte of a file makes the kernels read or write outside of what the table names.
+// Images with anything unusual are marked in `bad`, and the CPU decodes them: damaged ones, and those that only its
+// decoder supports. No byte of a file makes the kernels read or write outside the buffers that the table names.
 #include "vp8_tables.cuh"
 
-// Row names as in ops/codecs/webp_on_gpu.py.
+// Fields as in ops/codecs/webp/on_gpu.py.
 struct Picture {
     long long source;       // first byte of the file
     long long size;         // of the file
-    long long planes;       // first byte of Y, U, V and a word for each macroblock's filter
+    long long planes;       // first byte of Y, U, V, and of one filter word per macroblock
     long long destination;  // first byte of the pixels
     int width, height;
-    int y, x;  // the window's corner
+    int y, x;  // corner of the window
     int shown_rows, shown_columns;
     int bgr, unused;
 };
 
 typedef unsigned char u8;
 
-const int COLUMNS = 256;   // of macroblocks, at most
-const int CHUNKS = 64;     // of a file, at most
-const int BLOCK = 18;      // room for the 16 coefficients of a block: other banks of shared memory for the next block
-const int BLOCKS = 25;     // of a macroblock: 16 of Y, 4 of U, 4 of V, and the DC of those of Y
-const int NODES = 3;      // words of the probabilities of a context: of 11 nodes of the tree
+const int COLUMNS = 256;   // maximum macroblocks per row
+const int CHUNKS = 64;     // maximum chunks of a file
+// room for the 16 coefficients of a block; not 16, so that the next block uses other banks of shared memory
+const int BLOCK = 18;
+const int BLOCKS = 25;     // blocks of a macroblock: 16 of Y, 4 of U, 4 of V, and one with the DC of the blocks of Y
+const int NODES = 3;      // words with the probabilities of a context: the tree has 11 nodes
 const int PLACES = 17 * 3 * NODES;
-const int LUMA = 28, CHROMA = 12, LEFT = 3;  // rows of the macroblock in work: the left neighbour stands at LEFT
-// Sums of a block's coefficients up to which all of a transform's steps fit 16 bits, in which libwebp's vector code counts.
+const int LUMA = 28, CHROMA = 12, LEFT = 3;  // bytes per row of the current macroblock; the left neighbour is at LEFT
+// Limits of the sums of a block's coefficients: up to these, all steps of a transform fit 16 bits, as in libwebp's
+// vector code.
 const int MOST = 19000, MOST_BUT_DC = 10000, MOST_OF_DC = 72000;
 
 // -- bools (7.3) ------------------------------------------------------------------------------------------------------
 
-// A reader of some of a file's bytes. The file is read in words, which are asked for 32 bits before they are needed: those
-// that hold a byte of the part, and no others. What stands behind the part's end is never told from bits that are used.
+// A reader of one part of a file. It reads the file in words, which are requested 32 bits before they are needed, and
+// only words that contain a byte of the part. Bytes after the end of the part never influence bits that are used.
 struct Bools {
     unsigned range;          // 128 to 255, in the highest byte
-    unsigned high, low;      // the next bits; of `low` there are `left`
+    unsigned high, low;      // the next bits; `low` contains `left` of them
     unsigned first, second;  // words that hold the next four bytes
-    unsigned order;          // of the bytes in these, for __byte_perm
-    int left, at, end;       // at: the next word's number; end: of the byte behind the part, in bits, from the first word on
+    unsigned order;          // order of the bytes in these words, for __byte_perm
+    int left, at, end;       // at: index of the next word; end: position after the part, in bits from the first word on
     const unsigned *words;
 };
 
@@ -53,7 +56,7 @@ __device__ __forceinline__ unsigned following(Bools &b) {
     return next;
 }
 
-// False where the part is empty, or begins as none does: the value must be less than the range.
+// Return false if the part is empty or its beginning is invalid: the value must be less than the range.
 __device__ __noinline__ bool begin(Bools &b, const u8 *data, int size) {
     if (size <= 0) return false;
     const int skew = reinterpret_cast<size_t>(data) & 3;
@@ -71,14 +74,15 @@ __device__ __noinline__ bool begin(Bools &b, const u8 *data, int size) {
     return b.high < b.range;
 }
 
-// Bits behind the end were not used, but for some that no encoder leaves out. Where this is true, libwebp does not find
-// that the data ends early: all but the last 8 bits may be used up.
+// Return whether no bits after the end were used, except a few that no encoder leaves out. If true, libwebp does not
+// report a premature end of the data either: all but the last 8 bits may be used up.
 __device__ __forceinline__ bool sound(const Bools &b) {
     const int used = 32 * (b.at - 3) - b.left + 8 * static_cast<int>(b.order >> 12);
     return used <= b.end - 8;
 }
 
-// At least 24 bits more than the 8 that a bool looks at: a bool takes 7 at most, and one with probability 128 takes one.
+// Provide at least 24 bits more than the 8 that a bool compares: a bool consumes at most 7, and one with probability
+// 128 one bit.
 __device__ __forceinline__ void refill(Bools &b) {
     if (b.left >= 0) return;
     const unsigned next = following(b);
@@ -87,9 +91,9 @@ __device__ __forceinline__ void refill(Bools &b) {
     b.left += 32;
 }
 
-// A bool of bits that `refill` has made sure of. Both outcomes are computed before it is known which it is.
+// Return a bool from bits that `refill` has provided. Both outcomes are computed before the bool is known.
 __device__ __forceinline__ int take(Bools &b, int probability) {
-    // (range - 1) * probability / 256, without its fraction, and 1 more: in the highest byte
+    // (range - 1) * probability / 256, without its fraction, + 1: in the highest byte
     const unsigned split = ((b.range - 0x01000000 >> 8) * probability & 0xff000000) + 0x01000000;
     const unsigned rest = b.range - split, value = b.high - split;
     const int shift_0 = __clz(split), shift_1 = __clz(rest);
@@ -107,7 +111,7 @@ __device__ __forceinline__ int bit(Bools &b, int probability) {
     return take(b, probability);
 }
 
-// A bool of probability 128, after others: as the range is 254 at most then, it takes one bit.
+// Return a bool of probability 128 after other bools: the range is then at most 254, so it consumes one bit.
 __device__ __forceinline__ int take_even(Bools &b) {
     const unsigned split = (b.range - 0x01000000 >> 1 & 0xff000000) + 0x01000000;
     const bool one = b.high >= split;
@@ -134,22 +138,22 @@ __device__ int if_any(Bools &b, int bits) { return bit(b, 128) ? with_sign(b, bi
 // -- what a block of threads shares -----------------------------------------------------------------------------------
 
 struct Macroblock {
-    int segment, of_blocks, mode, chroma;  // of_blocks: each 4x4 block of Y has a mode of its own
-    unsigned long long modes;              // of these, 4 bits each
-    int rich;                              // some block has coefficients
-    int there;                             // any of the blocks, a bit each, may have coefficients
+    int segment, of_blocks, mode, chroma;  // of_blocks: whether each 4x4 block of Y has a mode of its own
+    unsigned long long modes;              // the modes of these blocks, 4 bits each
+    int rich;                              // whether some block has coefficients
+    int there;                             // a bit per block: whether it may have coefficients
 };
 
 struct Shared {
     Bools modes, tokens[8];
     int partitions, segments, map, skips, skipped;
     int tree[3];
-    int steps[4][6];           // Y after its DC, with DC; Y2; chroma: of DC and AC
-    unsigned strengths[4][2];  // words of `filter_word`, of macroblocks with a mode, and with 16
-    unsigned top[COLUMNS];     // contexts from above: 4 bits Y, 2 U, 2 V, 1 Y2, and from 16 on 4 modes
+    int steps[4][6];  // quantisation steps of DC and AC: of Y with separate DC, of Y with DC, of Y2 and of chroma
+    unsigned strengths[4][2];  // results of `filter_word` for macroblocks with one mode, and with 16
+    unsigned top[COLUMNS];  // contexts from the macroblocks above: 4 bits Y, 2 U, 2 V, 1 Y2, and from bit 16 on 4 modes
     Macroblock ready[2];
     short coefficients[2][BLOCKS * BLOCK];
-    unsigned probabilities[4 * PLACES];  // by the place in the block instead of the band
+    unsigned probabilities[4 * PLACES];  // indexed by the position in the block instead of the band
     u8 luma[17 * LUMA], chroma[2][9 * CHROMA];
 };
 
@@ -161,7 +165,8 @@ __device__ unsigned little(const u8 *p, int bytes) {
     return value;
 }
 
-// The VP8 chunk's data, and its size, of a file whose chunks follow each other up to the end that it names; else null.
+// Return the data of the VP8 chunk and its size; null if the chunks of the file do not follow each other up to the end
+// that its header gives.
 __device__ const u8 *chunk(const u8 *file, long long size, int &found) {
     const unsigned RIFF = 0x46464952, WEBP = 0x50424557, VP8X = 0x58385056, VP8 = 0x20385056, ALPH = 0x48504c41,
                    VP8L = 0x4c385056, ANIM = 0x4d494e41, ANMF = 0x464d4e41;
@@ -187,7 +192,7 @@ __device__ const u8 *chunk(const u8 *file, long long size, int &found) {
 
 __device__ int clipped(int x, int low, int high) { return min(max(x, low), high); }
 
-// A macroblock's filter (9.6, 15.2): limit, limit inside, threshold; 0 for none.
+// Return the filter of a macroblock (9.6, 15.2): limit, inner limit, threshold; 0 for none.
 __device__ unsigned filter_word(int level, int sharpness, int simple) {
     if (level <= 0) return 0;
     int inside = sharpness > 4 ? level >> 2 : sharpness > 0 ? level >> 1 : level;
@@ -196,7 +201,7 @@ __device__ unsigned filter_word(int level, int sharpness, int simple) {
     return (2 * level + inside) | inside << 8 | (level >= 40 ? 2 : level >= 15 ? 1 : 0) << 16 | simple << 25;
 }
 
-// All up to the first macroblock. `replaced` [4][8][3][11] are the probabilities of coefficients.
+// Read everything before the first macroblock. `replaced` [4][8][3][11] are the probabilities of coefficients.
 __device__ bool headers(Shared &s, const Picture &p, const u8 *file, u8 *replaced) {
     int size = 0;
     const u8 *data = chunk(file, p.size, size);
@@ -211,7 +216,7 @@ __device__ bool headers(Shared &s, const Picture &p, const u8 *file, u8 *replace
     Bools b;
     if (!begin(b, data, first)) return false;
     bit(b, 128);  // colour space
-    bit(b, 128);  // clamping: libwebp always does
+    bit(b, 128);  // clamping: libwebp always clamps
     int quantiser[4] = {0, 0, 0, 0}, strength[4] = {0, 0, 0, 0}, absolute = 1;
     s.map = 0;
     s.segments = bit(b, 128);
@@ -226,7 +231,7 @@ __device__ bool headers(Shared &s, const Picture &p, const u8 *file, u8 *replace
             for (int k = 0; k < 3; ++k) s.tree[k] = bit(b, 128) ? number(b, 8) : 255;
     }
     const int simple = bit(b, 128), level = number(b, 6), sharpness = number(b, 3);
-    int of_frame = 0, of_blocks = 0;  // changes of the level
+    int of_frame = 0, of_blocks = 0;  // changes of the filter level
     const int changes = bit(b, 128);
     if (changes && bit(b, 128)) {
         for (int k = 0; k < 4; ++k) {
@@ -240,9 +245,9 @@ __device__ bool headers(Shared &s, const Picture &p, const u8 *file, u8 *replace
     }
     s.partitions = 1 << number(b, 2);
     const int base = number(b, 7);
-    int delta[5];  // of the steps of Y's DC, of Y2's DC and AC, of chroma's DC and AC
+    int delta[5];  // differences of the quantisation steps of Y's DC, of Y2's DC and AC, of chroma's DC and AC
     for (int k = 0; k < 5; ++k) delta[k] = if_any(b, 4);
-    bit(b, 128);  // probabilities for the next frame
+    bit(b, 128);  // whether probabilities are kept for the next frame
     for (int k = 0; k < 4; ++k) {
         const int q = s.segments ? quantiser[k] + (absolute ? 0 : base) : base;
         int *steps = s.steps[k];
@@ -294,7 +299,8 @@ __device__ __forceinline__ int block_mode(Bools &b, const u8 *p) {
     return bit(b, p[8]) ? 9 : 8;
 }
 
-// The modes, whose neighbours' are 4 bits each of `above` and `beside`; whether the macroblock has no coefficients.
+// Read the modes; those of the neighbours are 4 bits each of `above` and `beside`. Return whether the macroblock has no
+// coefficients.
 __device__ __forceinline__ bool read_modes(Bools &b, const Shared &s, Macroblock &m, unsigned &above, unsigned &beside) {
     m.segment = s.map ? bit(b, s.tree[0]) ? 2 + bit(b, s.tree[2]) : bit(b, s.tree[1]) : 0;
     const bool none = s.skips && bit(b, s.skipped);
@@ -318,10 +324,10 @@ __device__ __forceinline__ bool read_modes(Bools &b, const Shared &s, Macroblock
     return none;
 }
 
-// Node `k` of four in a word.
+// Return node `k` of the four in a word.
 __device__ __forceinline__ int node(unsigned word, int k) { return word >> 8 * k & 255; }
 
-// A coefficient of 2 and more (13.2); `p` are its probabilities, `word` the first four.
+// Read a coefficient of at least 2 (13.2); `p` are its probabilities, `word` the first four.
 __device__ __forceinline__ int large(Bools &b, const unsigned *p, unsigned word) {
     const unsigned second = p[1], third = p[2];
     refill(b);
@@ -334,7 +340,7 @@ __device__ __forceinline__ int large(Bools &b, const unsigned *p, unsigned word)
         const int two = 2 * bit(b, 165);
         return 7 + two + take(b, 145);
     }
-    // categories 3 to 6: the probabilities of the bits, the first lowest
+    // categories 3 to 6: the probabilities of the bits, the first in the lowest byte
     const int upper = take(b, node(third, 0)), category = 2 * upper + bit(b, node(third, 1 + upper));
     unsigned long long bits = category == 0 ? 0x8c94ad : category == 1 ? 0x878c9bb0 : 0x82868d9db4;
     int value = 0;
@@ -348,9 +354,9 @@ __device__ __forceinline__ int large(Bools &b, const unsigned *p, unsigned word)
     return 3 + (8 << category) + value;
 }
 
-// The coefficients of a block from place `n` on, times their steps, and their `sum`; the place after the last. What is
-// read of shared memory is asked for a bool ahead. From one refill to the next at most three bools of any probability are
-// taken, and a sign.
+// Read the coefficients of a block from position `n` on, times their steps, and their `sum`; return the position after
+// the last. Shared memory is read one bool ahead of use. Between two refills, at most three bools of any probability
+// and a sign are consumed.
 __device__ __forceinline__ int read_block(Bools &b, const unsigned *of_type, int context, int dc, int ac, int n,
                                           short *out, int &sum) {
     const unsigned long long ZIGZAG = 0xfeb7adc963258410;
@@ -384,7 +390,7 @@ __device__ __forceinline__ int read_block(Bools &b, const unsigned *of_type, int
     return 16;
 }
 
-// All coefficients of a macroblock; contexts as in `Shared::top`. False where they are too large.
+// Read all coefficients of a macroblock; contexts as in `Shared::top`. Return false if they are too large.
 __device__ __forceinline__ bool read_coefficients(Bools &b, const Shared &s, Macroblock &m, short *out, unsigned &above,
                                                   unsigned &beside) {
     const int *steps = s.steps[m.segment];
@@ -392,7 +398,7 @@ __device__ __forceinline__ bool read_coefficients(Bools &b, const Shared &s, Mac
     int there = 0;
     bool rich = false, good = true;
     for (int k = -first; k < 24; ++k) {
-        // the bits of the contexts: in `above` by column, in `beside` by row
+        // bits of the contexts: in `above` by column, in `beside` by row
         const bool chroma = k >= 16, of_dc = k < 0;
         const int x = chroma ? k & 1 : k & 3, y = chroma ? k >> 1 & 1 : k >> 2, base = k < 16 ? 0 : k < 20 ? 4 : 6;
         const int type = of_dc ? 1 : chroma ? 2 : first ? 0 : 3, which = of_dc ? 2 : chroma ? 4 : 0;
@@ -417,7 +423,7 @@ __device__ __forceinline__ bool read_coefficients(Bools &b, const Shared &s, Mac
 
 __device__ __forceinline__ u8 pixel(int x) { return static_cast<u8>(min(max(x, 0), 255)); }
 
-// Output k of the inverse Walsh-Hadamard transform (14.3): rows, then columns, have the same signs.
+// Return output k of the inverse Walsh-Hadamard transform (14.3): rows and columns use the same signs.
 __device__ int walsh(const short *in, int k) {
     const int row = k >> 2, column = k & 3;
     int t[4];
@@ -436,7 +442,7 @@ __device__ int walsh(const short *in, int k) {
 __device__ __forceinline__ int by_cosine(int a) { return (a * 20091 >> 16) + a; }
 __device__ __forceinline__ int by_sine(int a) { return a * 35468 >> 16; }
 
-// Coefficients of a block to what is added to its prediction, in place (14.4).
+// Transform the coefficients of a block in place to the differences that are added to its prediction (14.4).
 __device__ void transform(short *block, int dc) {
     int t[16];
 #pragma unroll
@@ -461,7 +467,7 @@ __device__ void transform(short *block, int dc) {
     }
 }
 
-// The edges of a macroblock: what lies above and to the left of it, before any filter.
+// Load the edges of a macroblock: the pixels above it and to its left, before any filter.
 __device__ void take_edges(Shared &s, const u8 *luma, const u8 *chroma, long long plane, int x, int y, int columns, int lane) {
     const int pitch = 16 * columns, half = 8 * columns;
     u8 *of_luma = s.luma, *of_chroma = s.chroma[lane >> 4 & 1];
@@ -471,7 +477,7 @@ __device__ void take_edges(Shared &s, const u8 *luma, const u8 *chroma, long lon
         *u = x ? u[8] : 129;
     }
     __syncwarp();
-    if (lane < 21) {  // the corner, 16 pixels, and four of the next macroblock, or the last one again
+    if (lane < 21) {  // the corner, 16 pixels, and four of the next macroblock (or the last one repeated)
         const int column = 16 * x + (x == columns - 1 ? min(lane - 1, 15) : lane - 1);
         of_luma[LEFT + lane] = y == 0 ? 127 : column < 0 ? 129 : luma[(16LL * y - 1) * pitch + column];
     }
@@ -483,8 +489,8 @@ __device__ void take_edges(Shared &s, const u8 *luma, const u8 *chroma, long lon
     __syncwarp();
 }
 
-// DC prediction's value of `count` pixels above and as many to the left, where they are there (12.2): of lanes that see
-// one of them each. Lanes are `count` above, then `count` to the left.
+// Return the value of DC prediction (12.2) from `count` pixels above and as many to the left, if these exist. Each lane
+// holds one of them: the first `count` those above, the next `count` those to the left.
 __device__ int mean(int value, int count, bool up, bool left) {
     for (int k = 1; k < count; k <<= 1) value += __shfl_xor_sync(~0u, value, k);
     const int both = value + __shfl_xor_sync(~0u, value, count);
@@ -493,7 +499,8 @@ __device__ int mean(int value, int count, bool up, bool left) {
     return up || left ? (both + (count >> 1)) >> of_one : 128;
 }
 
-// Pixel of a macroblock's or chroma block's mode: 0 DC, 1 by both, 2 from above, 3 from the left.
+// Return a predicted pixel of a macroblock or chroma block by its mode: 0 DC, 1 from both neighbours (TrueMotion), 2
+// from above, 3 from the left.
 __device__ __forceinline__ int predicted(int mode, int dc, int above, int left, int corner) {
     return mode == 0 ? dc : mode == 1 ? pixel(left + above - corner) : mode == 2 ? above : left;
 }
@@ -523,15 +530,16 @@ __device__ void predict_chroma(Shared &s, const Macroblock &m, const short *adde
         to[i] = pixel(predicted(m.chroma, dc, plane[LEFT + 1 + from + i], left, corner) + of_block[i]);
 }
 
-// Neighbour `e` of block (x, y): 0 to 3 to the left, from below, 4 the corner, 5 to 12 above. Above and to the right of
-// the last column stands what is above the next macroblock, for all rows (12.3).
+// Return neighbour `e` of block (x, y): 0 to 3 to the left, upwards, 4 the corner, 5 to 12 above. Above and to the
+// right of the last column, all rows use the pixels above the next macroblock (12.3).
 __device__ __forceinline__ int neighbour(const Shared &s, int x, int y, int e) {
     e = min(max(e, 0), 12);
     if (e < 4) return s.luma[(4 * y + 4 - e) * LUMA + LEFT + 4 * x];
     return s.luma[(e > 8 && x == 3 ? 0 : 4 * y) * LUMA + LEFT + 4 * x + e - 4];
 }
 
-// Blocks with modes of their own: a half of the warp for each of two that do not need each other, a lane for a pixel.
+// Predict blocks that have their own modes: each half of the warp computes one of two independent blocks, each lane one
+// pixel.
 __device__ void predict_blocks(Shared &s, const Macroblock &m, const short *added, int lane) {
     const int k = lane & 15, column = k & 3, row = k >> 2;
     for (int step = 0; step < 10; ++step) {
@@ -558,7 +566,7 @@ __device__ void predict_blocks(Shared &s, const Macroblock &m, const short *adde
     }
 }
 
-// Pixels of macroblock (x, y), before the filter, into the planes; and its word for the filter.
+// Write the pixels of macroblock (x, y), before the loop filter, to the planes, and its word for the filter.
 __device__ void reconstruct(Shared &s, const Macroblock &m, short *blocks, u8 *planes, int x, int y, int columns, int rows,
                             int lane) {
     const long long plane = 64LL * columns * rows;
@@ -587,13 +595,13 @@ __device__ void reconstruct(Shared &s, const Macroblock &m, short *blocks, u8 *p
         const unsigned word = s.strengths[m.segment][m.of_blocks];
         words[static_cast<long long>(y) * columns + x] = word ? word | (m.of_blocks || any) << 24 : 0;
     }
-    if (m.there) {  // for the next but one
+    if (m.there) {  // clear the coefficients for the next macroblock but one
         unsigned *words = reinterpret_cast<unsigned *>(blocks);
         for (int k = lane; k < BLOCKS * BLOCK / 2; k += 32) words[k] = 0;
     }
 }
 
-// grid (pictures), 64 threads. `bad` [N] is set for pictures that the CPU is to decode.
+// grid (images), 64 threads. `bad` [N] is set for images that the CPU must decode.
 extern "C" __global__ void __launch_bounds__(64, 16) vp8_decode(const u8 *files, const Picture *pictures, u8 *planes, int *bad) {
     __shared__ __align__(16) Shared s;
     const Picture p = pictures[blockIdx.x];
@@ -626,14 +634,14 @@ extern "C" __global__ void __launch_bounds__(64, 16) vp8_decode(const u8 *files,
             if (thread == 0 && k < count) {
                 if (x == 0) beside = 0;
                 Macroblock m;
-                Bools modes = s.modes;  // one reader at a time is in registers
+                Bools modes = s.modes;  // only one reader at a time is in registers
                 unsigned above = s.top[x], up = above >> 16, left = beside >> 16;
                 const bool none = read_modes(modes, s, m, up, left);
                 s.modes = modes;
                 wrong = !sound(modes);
                 m.rich = m.there = 0;
                 if (none) {
-                    const unsigned kept = m.of_blocks ? 256 : 0;  // the context of Y2, where it has none
+                    const unsigned kept = m.of_blocks ? 256 : 0;  // keeps the context of Y2 if the macroblock has none
                     above &= kept;
                     beside &= kept;
                 } else {
@@ -666,8 +674,8 @@ __device__ __forceinline__ int apart(int a, int b) { return a < b ? b - a : a - 
 __device__ __forceinline__ int signed_byte(int x) { return min(max(x, -128), 127); }
 __device__ __forceinline__ int small(int x) { return min(max(x, -16), 15); }
 
-// One line of pixels across edges, `step` apart: first the edge at `at`, if `outer`, then those 4, 8 and 12 further, as
-// many as `inner` says.
+// Filter one line of pixels across edges, `step` apart: first the edge at `at`, if `outer`, then `inner` edges that are
+// 4, 8 and 12 pixels further.
 __device__ void filter_line(u8 *at, long long step, bool outer, int inner, unsigned word) {
     const int limit = word & 255, inside = word >> 8 & 255, threshold = word >> 16 & 255;
     const bool simple = word >> 25 & 1;
@@ -711,8 +719,8 @@ __device__ void filter_line(u8 *at, long long step, bool outer, int inner, unsig
     }
 }
 
-// grid (pictures), a multiple of 32 threads. A macroblock comes after those to its left, above, and above to the right:
-// all with the same x + 2y at once.
+// grid (images), a multiple of 32 threads. A macroblock is filtered after those to its left, above, and above to the
+// right: all with the same x + 2y run at once.
 extern "C" __global__ void vp8_filter(const Picture *pictures, u8 *planes, const int *bad) {
     const Picture p = pictures[blockIdx.x];
     if (bad[blockIdx.x]) return;
@@ -741,12 +749,13 @@ extern "C" __global__ void vp8_filter(const Picture *pictures, u8 *planes, const
 
 // -- colour -----------------------------------------------------------------------------------------------------------
 
-// Weights of BT.601's studio range, times 2^14, as libwebp rounds them; (value * weight) >> 8 keeps 6 bits of fraction.
+// Return a product with a weight of BT.601's studio range times 2^14, as libwebp rounds it; (value * weight) >> 8 keeps
+// 6 bits of fraction.
 __device__ __forceinline__ int weighed(int value, int weight) { return value * weight >> 8; }
 __device__ __forceinline__ u8 six_bits_less(int x) { return static_cast<u8>(x < 0 ? 0 : x > 16383 ? 255 : x >> 6); }
 
-// Pixels of the windows. blockIdx.y is the picture. Chroma: 9 parts of the nearest sample, 3 of the next one in each
-// direction, 1 of that in both; at the edges the nearest one again.
+// Write the pixels of the windows. blockIdx.y is the image. Chroma is 9/16 of the nearest sample, 3/16 of the next one
+// in each direction and 1/16 of the diagonal one; at the edges the nearest one is repeated.
 extern "C" __global__ void vp8_pixels(const Picture *pictures, const u8 *planes, const int *bad, u8 *out) {
     const Picture p = pictures[blockIdx.y];
     if (bad[blockIdx.y]) return;

@@ -149,9 +149,9 @@ __constant__ unsigned short VP8_AC_STEPS[] = {
     119, 122, 125, 128, 131, 134, 137, 140, 143, 146, 149, 152, 155, 158, 161, 164, 167, 170, 173, 177, 181, 185, 189,
     193, 197, 201, 205, 209, 213, 217, 221, 225, 229, 234, 239, 245, 249, 254, 259, 264, 269, 274, 279, 284};
 
-// Of the modes that smooth along a direction (12.3; VE, HE, RD, VR, LD, VL, HD, HU), and each pixel of a block: the middle
-// one of three neighbours, or with 16 the first of two. Neighbours are counted from 1, from the lowest to the left over the
-// corner to the last above; 0 is the lowest one alone.
+// For each mode that predicts along a direction (12.3; VE, HE, RD, VR, LD, VL, HD, HU) and each pixel of a block: the
+// middle one of three neighbours that are averaged or, with 16 added, the first of two. Neighbours are counted from 1:
+// from the lowest on the left, over the corner, to the last above; 0 is the lowest one alone.
 __constant__ unsigned char VP8_DIRECTIONS[] = {
     6, 7, 8, 9, 6, 7, 8, 9, 6, 7, 8, 9, 6, 7, 8, 9, 4, 4, 4, 4, 3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 5, 6, 7, 8, 4, 5,
     6, 7, 3, 4, 5, 6, 2, 3, 4, 5, 21, 22, 23, 24, 5, 6, 7, 8, 4, 21, 22, 23, 3, 5, 6, 7, 7, 8, 9, 10, 8, 9, 10, 11, 9,
