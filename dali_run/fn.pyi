@@ -4832,6 +4832,42 @@ class readers:
         ...
 
     @staticmethod
+    def lance(
+        *,
+        path: str | Sequence[str],
+        columns: str | Sequence[str],
+        random_shuffle: bool = ...,
+        initial_fill: int = ...,
+        num_shards: int = ...,
+        shard_id: int = ...,
+        stick_to_shard: bool = ...,
+        pad_last_batch: bool = ...,
+        shuffle_after_epoch: bool = ...,
+        shuffle_after_epoch_seed: int = ...,
+        shuffle: Literal['none', 'window', 'full'] | None = ...,
+        skip: int = ...,
+        limit: int | None = ...,
+        split: Any = ...,
+        use: str | None = ...,
+        prefetch_queue_depth: int = ...,
+        lazy_init: bool = ...,
+        read_ahead: bool = ...,
+        dont_use_mmap: bool = ...,
+        skip_cached_images: bool = ...,
+        tensor_init_bytes: int = ...,
+        join: Any = ...,
+        key: str | None = ...,
+        nulls: Literal['reject', 'empty'] = ...,
+        device: Literal['cpu'] | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> Any:
+        """Read columns of Lance data sets (extra ``lance``), in the order of their rows."""
+        ...
+
+    @staticmethod
     def listing(
         *,
         path: str | Sequence[str],

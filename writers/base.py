@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, dataclass_transform, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, dataclass_transform, get_args
 
 import numpy as np
 
@@ -426,6 +426,10 @@ class Writer:
     independent: ClassVar[bool] = False
     """Whether the bytes of a shard depend on nothing but its records, neither on `ShardFiles.carry` nor on its
     ``state``. Then a framing thread frames large records, and several shards are framed at the same time."""
+    folders: ClassVar[tuple[str, ...]] = ()
+    """Folders of an output that the format's library fills, with other bytes on every run; no checksum covers them."""
+    local_only: ClassVar[bool] = False
+    """Whether outputs can be folders only, not URLs."""
     libraries: ClassVar[tuple[str, ...]] = ()
     """Packages that make the format's bytes: a job that was started with one version of them does not resume with
     another."""
@@ -469,6 +473,12 @@ class Writer:
         that do not define it; any other exception counts as damage."""
         raise UnreadError(f"the writer {cls.name} does not read what it wrote")
 
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Self:
+        """The writer with the options that a manifest lists."""
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
+        return cls(**values)
+
     @property
     def collection(self) -> tuple[str, ...]:
         """Names of the files that describe all shards together, beside the manifest."""
@@ -479,6 +489,15 @@ class Writer:
         """The content of the files of `collection` for a finished output, from its manifest and the writer's schema, or
         else its last ``carry``."""
         return {}
+
+    @classmethod
+    def complete(cls, root: Path, manifest: Mapping[str, Any], carry: Mapping[str, Any]) -> None:
+        """Have the format's library fill its `folders` of a finished output, before the manifest is published."""
+
+    @classmethod
+    def check_complete(cls, root: Path, manifest: Mapping[str, Any]) -> Iterator[Problem]:  # noqa: ARG003
+        """Yield what is wrong with the content of `folders`."""
+        yield from ()
 
     def check_root(self, root: Path, others: Sequence[str]) -> None:
         """Raises JobError if a new job must not write into directory ``root``, which already holds ``others``."""

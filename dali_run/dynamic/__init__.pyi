@@ -3168,6 +3168,44 @@ class readers:
             seed: int | None = ...,
         ) -> None: ...
 
+    class Lance(Reader):
+        """Read columns of Lance data sets (extra ``lance``), in the order of their rows."""
+
+        def __init__(
+            self,
+            max_batch_size: int | None = ...,
+            name: str | None = ...,
+            device: Device | str | None = ...,
+            num_inputs: int | None = ...,
+            *,
+            path: str | Sequence[str],
+            columns: str | Sequence[str],
+            random_shuffle: builtins.bool = ...,
+            initial_fill: int = ...,
+            num_shards: int = ...,
+            shard_id: int = ...,
+            stick_to_shard: builtins.bool = ...,
+            pad_last_batch: builtins.bool = ...,
+            shuffle_after_epoch: builtins.bool = ...,
+            shuffle_after_epoch_seed: int = ...,
+            shuffle: Literal['none', 'window', 'full'] | None = ...,
+            skip: int = ...,
+            limit: int | None = ...,
+            split: Any = ...,
+            use: str | None = ...,
+            prefetch_queue_depth: int = ...,
+            lazy_init: builtins.bool = ...,
+            read_ahead: builtins.bool = ...,
+            dont_use_mmap: builtins.bool = ...,
+            skip_cached_images: builtins.bool = ...,
+            tensor_init_bytes: int = ...,
+            join: Any = ...,
+            key: str | None = ...,
+            nulls: Literal['reject', 'empty'] = ...,
+            enable_checkpointing: builtins.bool = ...,
+            seed: int | None = ...,
+        ) -> None: ...
+
     class Listing(Reader):
         """Read samples that the writer ``files`` wrote, through its listings: one sample per line, with its key, files and numbers."""
 

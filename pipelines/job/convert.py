@@ -35,7 +35,7 @@ TEST = "as_wanted"
 """Name of the step that checks whether an image already has the requested size and format."""
 _SUFFIXES = {"jpeg": "jpg", "png": "png", "webp": "webp"}
 
-_TYPED = ("parquet", "mds", "litdata")
+_TYPED = ("parquet", "lance", "mds", "litdata")
 """Containers whose columns have a type, text or bytes."""
 _DALI_NAMES = {"float32": "FLOAT"}
 """DALI's names of the types whose names are not NumPy's in capitals."""

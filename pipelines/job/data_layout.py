@@ -21,6 +21,7 @@ from ...readers.file import MEDIA_FILTERS
 from ...readers.listing import lines_of
 from ...readers.mxnet import labels_of
 from ...readers.parquet.columns import ReadableColumn
+from ...readers.parquet.lance import columns_of as lance_columns
 from ...readers.parquet.reader import columns_of
 from ...readers.streaming.kinds import index_at
 from ...writers.base import ENCODED, find_writer
@@ -110,6 +111,8 @@ def _look(source: Path, columns: Sequence[str], in_part: bool) -> SourceLayout:
         return _own_output(source, write, in_part)
     if (streaming := _streaming(source)) is not None:
         return streaming
+    if (source / "_versions").is_dir():
+        return _lance(source)
     inside = sorted((e for e in _entries(source) if e.name[0] != "."), key=lambda e: e.name)
     names = [e.name for e in inside] if source.is_dir() else [source.name]
     root = source if source.is_dir() else source.parent
@@ -330,6 +333,7 @@ _OWN_WRITERS: dict[str, Callable[[list[Path], Mapping[str, Any]], SourceLayout]]
     "parquet": lambda paths, _: _parquet(paths, ()),
     "mds": _our_streaming,
     "litdata": _our_streaming,
+    "lance": lambda paths, _: _lance(paths[0].parent.parent),
 }
 """The functions that return the layout of the outputs of dali-run, by writer."""
 
@@ -462,6 +466,31 @@ def _columns(paths: list[Path], names: Sequence[str]) -> tuple[Path, list[Readab
     return model
 
 
+def _of_columns(step: dict[str, Any], kept: Sequence[ReadableColumn], key: str) -> SourceLayout:
+    """The layout of tables with the columns ``kept``, and ``key``, the one that names the samples, or empty."""
+    return SourceLayout(
+        {**step, "key": key} if key else step,
+        {w.name: "bytes" if w.kind in ("bytes", "text") else "numbers" for w in kept},
+        extensions={w.name: "txt" for w in kept if w.kind == "text" and w.name not in KNOWN},
+        named=bool(key),
+        key=key,
+        lists=tuple(w.name for w in kept if w.kind == "list"),
+        text=tuple(w.name for w in kept if w.kind == "text"),
+    )
+
+
+def _lance(folder: Path) -> SourceLayout:
+    """A Lance data set."""
+    seen, refused = lance_columns(str(folder))
+    if refused:
+        raise SpecError(f"{folder}: {'; '.join(refused)}; write a spec with readers.lance")
+    key = next((w.name for w in seen if w.name in KEYS and w.kind == "text" and len(seen) > 1), "")
+    kept = [w for w in seen if w.name != key]
+    return _of_columns(
+        {"op": "readers.lance", "path": str(folder.absolute()), "columns": [w.name for w in kept]}, kept, key
+    )
+
+
 def _parquet(paths: list[Path], columns: Sequence[str]) -> SourceLayout:
     path, seen, unreadable = _columns(paths, columns)
     if unreadable:
@@ -477,15 +506,7 @@ def _parquet(paths: list[Path], columns: Sequence[str]) -> SourceLayout:
     }
     if not read_through("", step["op"], {k: v for k, v in step.items() if k != "op"}, None).count:
         raise SpecError(f"{paths[0]}: the data set is empty: it has columns and no rows")
-    return SourceLayout(
-        {**step, "key": key} if key else step,
-        {w.name: "bytes" if w.kind in ("bytes", "text") else "numbers" for w in columns_read},
-        extensions={w.name: "txt" for w in columns_read if w.kind == "text" and w.name not in KNOWN},
-        named=bool(key),
-        key=key,
-        lists=tuple(w.name for w in columns_read if w.kind == "list"),
-        text=tuple(w.name for w in columns_read if w.kind == "text"),
-    )
+    return _of_columns(step, columns_read, key)
 
 
 def _files(source: Path, inside: list[os.DirEntry[str]]) -> SourceLayout:

@@ -31,6 +31,8 @@ from ...ops.storage.urls import is_url, plain_path
 from ...ops.video.glimpse import glimpse, is_video
 from ...readers.base import Reader
 from ...readers.file import MEDIA_FILTERS, VIDEO_FILTERS
+from ...readers.parquet.columns import ReadableColumn
+from ...readers.parquet.lance import columns_of as lance_columns
 from ...readers.parquet.reader import columns_of
 from ...readers.records.message import message_fields
 from ...readers.records.varint import varint
@@ -263,7 +265,10 @@ def _folder(target: Path) -> DataSet:
 
 
 def _streaming(folder: Path) -> DataSet | None:
-    """Return the records that the index.json of MDS or litData in ``folder`` lists; None if there is none."""
+    """Return the records of a Lance data set, or those that the index.json of MDS or litData lists; None for any other
+    folder."""
+    if (folder / "_versions").is_dir():
+        return _table("Lance", "readers.lance", [folder], *lance_columns(str(folder)))
     found = index_at(str(folder)) if (folder / "index.json").is_file() else None
     if found is None:
         return None
@@ -312,9 +317,11 @@ def _recordio(paths: list[Path]) -> DataSet:
 
 
 def _parquet(paths: list[Path]) -> DataSet:
-    """Return the records of Parquet files with all readable columns; for the other columns, the reason replaces the
-    value."""
-    columns, refused = columns_of(str(paths[0]))
+    return _table("Parquet", "readers.parquet", paths, *columns_of(str(paths[0])))
+
+
+def _table(kind: str, reader: str, paths: list[Path], columns: list[ReadableColumn], refused: list[str]) -> DataSet:
+    """Return the records of tables with all readable columns; for the other columns, the reason replaces the value."""
     key = next((c.name for c in columns if c.name == "key" and c.kind == "text" and len(columns) > 1), None)
     names = [c.name for c in columns if c.name != key]
     if not names:
@@ -331,7 +338,7 @@ def _parquet(paths: list[Path]) -> DataSet:
         return with_arrays({**values, **{f"(column {k})": why for k, why in enumerate(refused)}})
 
     arguments = {"path": [str(p) for p in paths], "columns": names, "key": key, "nulls": "empty"}
-    return read_through("Parquet", "readers.parquet", arguments, fields)
+    return read_through(kind, reader, arguments, fields)
 
 
 # -- records through the readers --------------------------------------------------------------------------------------

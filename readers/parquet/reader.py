@@ -128,10 +128,12 @@ class _ParquetRecords:
                 for i in at.tolist():
                     ctx.reject(i, got.code, got.message)
             else:
-                parts.append((at, self._without_missing(ctx, at, got)))
+                reject_missing(ctx, at, self._columns(), got, self._empty_nulls)
+                parts.append((at, got))
         n = len(ctx.samples)
         return tuple(
-            _batch(ctx, n, where, [(at, values[c]) for at, values in parts]) for c, where in enumerate(self._columns())
+            batch_of_rows(ctx, n, where, [(at, values[c]) for at, values in parts])
+            for c, where in enumerate(self._columns())
         )
 
     def _columns(self) -> tuple[ReadableColumn, ...]:
@@ -151,17 +153,19 @@ class _ParquetRecords:
             good[i] = not gone[i] and not facts.problem
         return good
 
-    def _without_missing(self, ctx: Context, at: I64, columns: tuple[ColumnValues, ...]) -> tuple[ColumnValues, ...]:
-        """Reject rows with nulls, unless nulls are output as empty values, and rows with values that are too large for
-        a batch."""
-        for where, values in zip(self._columns(), columns, strict=True):
-            name = f"column {where.name!r}"
-            for k in np.flatnonzero(values.counts > MAX_RECORD).tolist():
-                count = int(values.counts[k])
-                ctx.reject(int(at[k]), "too_large", f"{name} holds {count} elements; at most {MAX_RECORD} are allowed")
-            for k in [] if self._empty_nulls else np.flatnonzero(values.missing).tolist():
-                ctx.reject(int(at[k]), "missing_feature", f"{name} is null{_outside(where)}; {_MISSING}")
-        return columns
+
+def reject_missing(
+    ctx: Context, at: I64, columns: Sequence[ReadableColumn], values: Sequence[ColumnValues], empty_nulls: bool
+) -> None:
+    """Reject rows with nulls, unless nulls are output as empty values, and rows with values that are too large for a
+    batch."""
+    for where, found in zip(columns, values, strict=True):
+        name = f"column {where.name!r}"
+        for k in np.flatnonzero(found.counts > MAX_RECORD).tolist():
+            count = int(found.counts[k])
+            ctx.reject(int(at[k]), "too_large", f"{name} holds {count} elements; at most {MAX_RECORD} are allowed")
+        for k in [] if empty_nulls else np.flatnonzero(found.missing).tolist():
+            ctx.reject(int(at[k]), "missing_feature", f"{name} is null{_outside(where)}; {_MISSING}")
 
 
 def _outside(where: ReadableColumn) -> str:
@@ -205,7 +209,7 @@ def _copy(values: ColumnValues, out: npt.NDArray[Any], at: I64) -> None:
     )  # fmt: skip
 
 
-def _batch(ctx: Context, n: int, where: ReadableColumn, parts: Sequence[tuple[I64, ColumnValues]]) -> Batch:
+def batch_of_rows(ctx: Context, n: int, where: ReadableColumn, parts: Sequence[tuple[I64, ColumnValues]]) -> Batch:
     """Make one batch of the rows at all positions; rejected rows are empty."""
     counts = np.zeros(n, np.int64)
     for at, values in parts:

@@ -166,6 +166,11 @@ if HAS_PYARROW:
     JOBS["parquet_bytes"] = Job("parquet", samples=None, bytes=20000)
 
 
+HAS_LANCE = importlib.util.find_spec("lance") is not None
+if HAS_LANCE:
+    JOBS["lance"] = Job("lance")
+
+
 def walk(root: Path) -> Iterator[Path]:
     return (p for p in sorted(root.rglob("*")) if p.is_file())
 

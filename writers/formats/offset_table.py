@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
@@ -149,12 +149,6 @@ class OffsetTableWriter(Writer, abstract=True):
         named = {**({self.key: Value("text", encode="text")} if self.key else {}),
                  **{name: Value(*stored) for name, stored in columns.items()}}  # fmt: skip
         return {name: named[name] for name in self.order(list(named))}
-
-    @classmethod
-    def of(cls, options: Mapping[str, Any]) -> Self:
-        """The writer with the options that a manifest lists."""
-        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
-        return cls(**values)
 
     @classmethod
     def walk(cls, shard: WrittenShard) -> Iterator[Problem]:

@@ -64,7 +64,10 @@ class WriteConfig:
             raise SpecError("shard: full needs samples, the number of samples per shard")
         if not self.fields:
             raise SpecError("write: fields is empty; name at least one output")
-        return make_writer(self.writer, self.options)
+        writer = make_writer(self.writer, self.options)
+        if self.url and writer.local_only:
+            raise SpecError(f"the {self.writer} writer writes to folders only, not to {self.url}")
+        return writer
 
     def part_range(self, whole: range, part: tuple[int, int]) -> range:
         """Positions that part (i, n) of a job over ``whole`` writes: whole shards, so that n parts make the same files

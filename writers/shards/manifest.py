@@ -8,7 +8,7 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +17,7 @@ import numpy as np
 
 from ...ops.batch import I64
 from ...ops.errors import JobError
-from ..base import Writer, find_writer
+from ..base import find_writer
 from ..bytes import files_io, sidecar
 from ..bytes.files_io import File
 from .journal import JournalContents, differences, encode_json, read_journal
@@ -191,19 +191,21 @@ def publish_addition(root: Path, files: OutputFiles) -> None:
 
 def publish_manifest(root: Path, manifest: bytes, files: OutputFiles) -> None:
     """Publish the manifest of a whole output, after the files that its writer makes of all shards together."""
-    for name, content in collection_of(root, manifest, find_writer).items():
+    told = json.loads(manifest)
+    writer, carry = find_writer(told["write"]["writer"]), last_carry(root, told)
+    writer.complete(root, told, carry)
+    for name, content in writer.collect(told, carry).items():
         replace(root / name, content, files)
     replace(root / "manifest.json", manifest, files)
 
 
-def collection_of(root: Path, manifest: bytes, writer_of: Callable[[str], type[Writer]]) -> dict[str, bytes]:
-    """Names and content of the files that describe all shards together. Raises SpecError for an unknown writer."""
-    told = json.loads(manifest)
-    carry = told.get("schema", {}).get("fields")
+def last_carry(root: Path, manifest: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the writer's schema of a job, or its last ``carry`` if the manifest has no schema."""
+    carry: Mapping[str, Any] | None = manifest.get("schema", {}).get("fields")
     if carry is None:
         journals = [read_journal(files.journal) for files in (*output_files_of(root), *addition_files_of(root))]
         carry = next((e["carry"] for j in reversed(journals) if j for e in reversed(j.entries) if e["carry"]), {})
-    return writer_of(told["write"]["writer"]).collect(told, carry)
+    return carry
 
 
 def manifest_with_additions(root: Path) -> bytes:

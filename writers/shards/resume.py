@@ -145,7 +145,7 @@ def _remove_job(files: OutputFiles, name: str, writer: Writer) -> None:
     if damaged and files.part is None:  # with parts it is unknown whose a shard is
         entries += _shards_named(files, name, writer)
     files.take_back(root / "manifest.json")  # the whole job's manifest, if this is one of its parts
-    for made in writer.collection:
+    for made in (*writer.collection, *writer.folders):
         files.take_back(root / made)
     files.take_back(files.manifest)
     for entry in entries:
@@ -202,7 +202,7 @@ def refuse_foreign(files: OutputFiles, config: WriteConfig, writer: Writer) -> N
     """Raises JobError if the folder holds a file that a new job would replace but no job has written."""
     ours = re.compile(rf"{re.escape(config.name)}-\d{{5,}}(-of-\d{{5,}})?(\..*)?")
     own_names = [p.name for p in files.removable if p != files.journal and (files.part is None or p != files.inputs)]
-    own_names += writer.collection
+    own_names += [*writer.collection, *writer.folders]
     for entry in files.names():
         if entry in own_names or (files.part is None and ours.fullmatch(entry)):
             remedy = f": rm -r {shlex.quote(str(files.root / entry))}" if files.mirror is None else ""

@@ -28,8 +28,8 @@ from .manifest import (
     addition_files_of,
     base_rejects,
     build_manifest,
-    collection_of,
     file_info,
+    last_carry,
     leaves_out,
     manifest_with_additions,
     output_files_of,
@@ -114,16 +114,17 @@ def _verify(root: Path, mirror: Mirror | None, progress: Callable[[int, int], No
             if output_files.addition is not None and output_files.addition.kind == "retry"
             else rejects + rejected
         )
-    collected: dict[str, bytes] = {}
+    collection = _Collection({}, ())
     if finished:
         problems += _check_whole(root, found[0].part is not None)
-        collected = _collected(root, files)
-        problems += _check_collection(root, mirror, collected)
+        collection = _collection_of(root, files)
+        problems += _check_collection(root, mirror, collection)
     if all(contents is not None for _, contents in checked):
         problems += _unlisted(
-            _names_below(root) if mirror is None else sorted(mirror.sizes), [*found, *later], entries, collected
+            _names_below(root) if mirror is None else sorted(mirror.sizes), [*found, *later], entries, collection
         )
     unchecked = [f"the records of {n} of {len(entries)} shards: {why}" for why, n in files.unread.items()]
+    unchecked += [f"{folder}: no checksum covers it, because it differs on every run" for folder in collection.folders]
     unchecked += _check_reports(root, [*found, *later], problems)
     return Verdict(problems, len(entries), sum(e["samples"] for e in entries), rejects, done, files.files,
                    files.hashed, unchecked)  # fmt: skip
@@ -153,15 +154,30 @@ def _check_whole(root: Path, parts: bool) -> Iterator[Problem]:
             yield Problem(name, "", str(e))
 
 
-def _collected(root: Path, files: FileCheck) -> dict[str, bytes]:
-    """The files that describe all shards together, as they should be; none if the manifest or the writer is unknown."""
+@dataclass(frozen=True, slots=True)
+class _Collection:
+    """The files that describe all shards together."""
+
+    content: Mapping[str, bytes]
+    """Content of each file, as it should be, by name."""
+    folders: Sequence[str]
+    """`Writer.folders`."""
+    problems: Sequence[Problem] = ()
+
+
+def _collection_of(root: Path, files: FileCheck) -> _Collection:
+    """Return what the writer makes of the manifest; nothing if the manifest or the writer is unknown."""
     with contextlib.suppress(OSError, JobError, SpecError, ValueError, LookupError, TypeError, AttributeError):
-        return collection_of(root, sidecar.read(root / "manifest.json"), files.writer_of)
-    return {}
+        told = json.loads(sidecar.read(root / "manifest.json"))
+        writer = files.writer_of(told["write"]["writer"])
+        problems = list(writer.check_complete(root, told))
+        return _Collection(writer.collect(told, last_carry(root, told)), writer.folders, problems)
+    return _Collection({}, ())
 
 
-def _check_collection(root: Path, mirror: Mirror | None, collected: Mapping[str, bytes]) -> Iterator[Problem]:
-    for name, content in collected.items():
+def _check_collection(root: Path, mirror: Mirror | None, collection: _Collection) -> Iterator[Problem]:
+    yield from collection.problems
+    for name, content in collection.content.items():
         try:
             if mirror is not None:
                 mirror.get(name)
@@ -302,9 +318,9 @@ def _names_below(root: Path) -> Iterator[str]:
 
 def _unlisted(
     names: Iterable[str], output_files_of: Sequence[OutputFiles], entries: Sequence[Mapping[str, Any]],
-    collected: Iterable[str],
+    collection: _Collection,
 ) -> Iterator[Problem]:  # fmt: skip
-    listed = {*collected, *(f["name"] for e in entries for f in e["files"])}
+    listed = {*collection.content, *(f["name"] for e in entries for f in e["files"])}
     listed.update(p.name for output_files in output_files_of for p in output_files.removable)
     listed.update(("manifest.json", "rejects.jsonl", "left_out.jsonl", "report.json", "inputs.gz"))
     suffixes = tuple({Path(name).suffix for e in entries for f in e["files"] if (name := f["name"])} - {""})
@@ -313,7 +329,12 @@ def _unlisted(
         base = name.rpartition("/")[2]
         if ".tmp-" in name and name.startswith("."):
             yield Problem(name, "", "is left over from a run that was killed; the next run removes it")
-        elif base.startswith(".") or name in listed or _is_lock_of_lmdb(name, listed):
+        elif (
+            base.startswith(".")
+            or name in listed
+            or _is_lock_of_lmdb(name, listed)
+            or (name.partition("/")[0] in collection.folders)
+        ):
             continue
         elif (found := found + 1) <= _MAX_UNLISTED:
             what = "looks like a shard, but the journal does not list it" if name.endswith(suffixes) else (

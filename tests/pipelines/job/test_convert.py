@@ -32,7 +32,7 @@ from dali_run.pipelines.tools.datasets import Record, inspect_data, open_data, r
 from dali_run.readers.fetch import bus_errors
 from dali_run.writers.shards.output import Output
 from dali_run.writers.shards.verify import verify
-from tests.kit.writers import HAS_PYARROW
+from tests.kit.writers import HAS_LANCE, HAS_PYARROW
 
 FORMATS = ("tfrecord", "lmdb", "webdataset", "recordio", "files", *["parquet"] * HAS_PYARROW)
 
@@ -247,10 +247,10 @@ def test_chains_of_conversions_end_in_what_they_began_with(
 
 @pytest.mark.parametrize("source", [f for f in FORMATS if f != "recordio"])
 def test_streaming_formats_keep_everything(rich: Path, tmp_path: Path, source: str) -> None:
-    """MDS and litData between two other formats: keys, fields, types and bytes; `inspect` shows what they hold."""
+    """MDS, litData and Lance between two other formats: keys, fields, types, bytes; `inspect` shows them."""
     convert(rich, tmp_path / "0", ConvertOptions(source, samples=3))
     begun, at = contents(tmp_path / "0"), tmp_path / "0"
-    for k, to in enumerate(("mds", "litdata", "mds", source), 1):
+    for k, to in enumerate(("mds", "litdata", "lance" if HAS_LANCE else "mds", source), 1):
         last, at = at, tmp_path / str(k)
         result = convert(last, at, ConvertOptions(to, samples=3 if k % 2 else None, bytes=None if k % 2 else "900"))
         assert result.exit_code == 0, (to, result.message)
@@ -259,9 +259,10 @@ def test_streaming_formats_keep_everything(rich: Path, tmp_path: Path, source: s
             shown = inspect_data(at, 3)
             assert (shown["records"], len(shown["samples"][0]["fields"])) == (7, len(begun[0][1]))
     assert contents(at) == begun
-    (tmp_path / "3/manifest.json").unlink()
-    (tmp_path / "3/journal.jsonl").unlink()
-    assert [key for key, _ in contents(tmp_path / "3")] == [key for key, _ in begun]  # by its index alone
+    for k in (2, 3):  # by their indexes alone
+        (tmp_path / f"{k}/manifest.json").unlink()
+        (tmp_path / f"{k}/journal.jsonl").unlink()
+        assert [key for key, _ in contents(tmp_path / str(k))] == [key for key, _ in begun]
 
 
 def test_labels_are_numbers_again_behind_a_tar(converted: dict[str, Path], tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def test_row_groups_end_by_bytes(tmp_path: Path) -> None:
 def test_long_columns_are_cut_into_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Arrow's arrays of bytes hold 2 GiB at most; here 100 bytes."""
     JOBS["parquet"].run(tmp_path / "a", batch=40)
-    monkeypatch.setattr("dali_run.writers.formats.parquet._PIECE", 100)
+    monkeypatch.setattr("dali_run.writers.formats.arrow._PIECE", 100)
     JOBS["parquet"].run(tmp_path / "b", batch=40)
     assert digest(tmp_path / "a") == digest(tmp_path / "b")
 
