@@ -244,6 +244,10 @@ class Operator:
         """Check that the arguments do not contradict each other; called once, before anything runs. Raises
         SpecError."""
 
+    def selects(self) -> str:
+        """Return which samples this instance chooses, in words for `dali-run plan`; empty if it takes all."""
+        return ""
+
     def remark(self) -> str:
         """Return a hint for the author of a spec if these arguments are allowed but rarely intended; else an empty
         string."""

@@ -127,6 +127,14 @@ class Reader(Operator, abstract=True):
         if not self.initial_fill and (self.random_shuffle or self.shuffle == "window"):
             raise SpecError("initial_fill must be at least 1 if records are shuffled through it, got 0")
 
+    def selects(self) -> str:
+        if self.split is None:
+            return ""
+        split = Split.of(self.split)
+        shares = ", ".join(f"{name} {share:.4g}" for name, share in split.shares.items())
+        part = "all parts, one after the other," if self.use is None else f"the part {self.use}"
+        return f"reads {part} of a split by {split.by}: {shares}; seed {split.seed}"
+
     def remark(self) -> str:
         if not (self.skip or self.limit is not None) or not (self.random_shuffle or self.shuffle in ("window", "full")):
             return ""

@@ -116,15 +116,27 @@ class FileSet:
 
     def keys(self, index: I64) -> list[bytes]:
         """Keys of the files ``index``, as `origin` returns them, in UTF-8."""
-        text, n = self._names.data, len(self)
-        starts = self._starts[index].tolist()
-        stops = np.where(index + 1 < n, self._starts[np.minimum(index + 1, n - 1)], len(text)).tolist()
-        names = [bytes(text[a : b - 1]) for a, b in zip(starts, stops, strict=True)]
         repeated = self._repeated_names()
         return [
             name if name.isascii() and name not in repeated else self.origin(i).key.encode()
-            for i, name in zip(index.tolist(), names, strict=True)
+            for i, name in zip(index.tolist(), self._names_at(index), strict=True)
         ]
+
+    def origins_of(self, index: I64) -> list[Origin]:
+        """Origins of the files ``index``, as `origin` returns them."""
+        repeated, prefix = self._repeated_names(), join(self.root, "") if self.root else ""
+        return [
+            Origin(text := name.decode(), prefix + text, named=text)
+            if name.isascii() and name not in repeated and not (prefix and name.startswith(b"/"))
+            else self.origin(i)
+            for i, name in zip(index.tolist(), self._names_at(index), strict=True)
+        ]
+
+    def _names_at(self, index: I64) -> list[bytes]:
+        text, n = self._names.data, len(self)
+        starts = self._starts[index].tolist()
+        stops = np.where(index + 1 < n, self._starts[np.minimum(index + 1, n - 1)], len(text)).tolist()
+        return [bytes(text[a : b - 1]) for a, b in zip(starts, stops, strict=True)]
 
     def fingerprint(self) -> str:
         """Hash of names, sizes and modification times."""

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests import torture_flips, torture_growth, torture_isolation, torture_memory, torture_neighbours
+from tests import torture_curate, torture_flips, torture_growth, torture_isolation, torture_memory, torture_neighbours
 from tests.kit.jobs.small_spec import small_spec
 from tests.torture_isolation import Row
 
@@ -468,6 +468,7 @@ def main() -> int:
         "specs": lambda w: specs(w, 1000 if quick else 10_000),
         "layouts": lambda w: layouts(w, quick),
         "growth": lambda w: torture_growth.rows(w, quick),
+        "curate": lambda w: torture_curate.rows(w, quick),
         "restarts": lambda w: restarts(w, 3 if quick else 50),
         "second_jobs": lambda w: second_jobs(w, 3 if quick else 50),
         "flips": lambda w: torture_flips.rows(w, *((100, 1, 5) if quick else (2000, 1, 40))),

@@ -42,6 +42,9 @@ class KeepIf(Operator, name="keep_if"):
             raise SpecError(f"{unknown[0]!r} in the condition names no input")
         expression.check_constants(tree)
 
+    def selects(self) -> str:
+        return f"keeps samples with {self.condition}"
+
     def infer(self, *specs: Spec) -> Spec:
         known = dict(zip(self._names(len(specs)), specs, strict=True))
         for name, spec in known.items():

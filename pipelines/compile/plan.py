@@ -66,6 +66,7 @@ class Plan:
                     "arguments": {k: _edge_name(self.graph, e) for k, e in n.args.items()},
                     "outputs": [str(s) for s in n.specs],
                     "parity": parity_of(n.op),
+                    "selects": n.op.selects(),
                     "decoders": getattr(n.op, "who_decodes", None) if n.stage == "mixed" else None,
                 }
                 for n in self.graph.nodes

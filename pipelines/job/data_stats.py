@@ -28,7 +28,7 @@ from ..compile.plan import compile_graph
 from ..engine.engine import Engine
 from ..engine.inputs import JobFeed, Sources
 from ..engine.nodes.envs import gone
-from ..engine.nodes.node_pass import one_by_one
+from ..engine.nodes.node_pass import left_out, rejected
 from ..graph.builder import GraphBuilder
 from ..graph.nodes import Edge, Graph
 from ..problems import Mark, Problems
@@ -203,11 +203,13 @@ def _run(
     types: dict[Kind, Any] = {"bytes": _Bytes, "values": _Values, "arrays": _Arrays}
     sums = {name: types[kind]() for name, kind in kinds.items()}
     rejects: list[dict[str, Any]] = []
+    omitted: Counter[str] = Counter()
     read = 0
     began = time.perf_counter()
     with Sources(plan, settings.batch_size) as sources:
         feed = JobFeed(sources, limit)
         total = len(feed.positions)
+        mixtures, names = feed.mixtures(), {n.id: n.name for n in plan.graph.nodes}
         progress(Progress(0, total, 0, began))
         with Engine(plan, feed, feed.requests(settings.batch_size), options_of(built.spec, plan.target)) as engine:
             for iteration in engine:
@@ -215,7 +217,9 @@ def _run(
                 for name, sum_ in sums.items():
                     sum_.add(name, batches)
                 lost = gone(iteration.dropped)
-                for d in one_by_one(iteration.dropped):
+                for group in left_out(iteration.dropped):
+                    omitted[group.node] += len(group.slots)
+                for d in rejected(iteration.dropped):
                     if not (d.kept and d.slot in lost):
                         origin = iteration.origin_of(d)
                         problem = {"operator": d.node, "code": d.code, "message": d.message, "kept": d.kept}
@@ -229,6 +233,7 @@ def _run(
         "device": plan.target.device, "chosen_at_random": limit is not None,
         "corrupt": sum(not r["kept"] for r in rejects),
         "codes": dict(Counter(r["code"] for r in rejects).most_common()), "rejects": rejects,
+        "left_out": dict(omitted.most_common()), "mixtures": {names[k]: v for k, v in mixtures.items()},
     }  # fmt: skip
     return facts, sums
 

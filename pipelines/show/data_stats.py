@@ -44,7 +44,7 @@ def stats_view(stats: Mapping[str, Any]) -> RenderableType:
     if rows := [row for row in spreads if row]:
         parts += [Text(), table(_COLUMNS, rows, numbers=_COLUMNS[1:], dispensable=("5 %", "95 %", "mean"))]
     parts += [Text(), *map(Text, lines)] if lines else []
-    return Group(*parts, *_damaged(stats))
+    return Group(*parts, *_chosen(stats), *_damaged(stats))
 
 
 def _headline(stats: Mapping[str, Any]) -> Text:
@@ -83,6 +83,14 @@ def _arrays(name: str, facts: Mapping[str, Any]) -> list[str]:
 
 def _numbers(values: Sequence[float]) -> str:
     return ", ".join(f"{v:.4g}" for v in values)
+
+
+def _chosen(stats: Mapping[str, Any]) -> list[RenderableType]:
+    """Lines about samples that a spec leaves out, and about the data sets of mixtures."""
+    parts = [Text(f"{name} leaves out {count(n, 'sample')}") for name, n in stats.get("left_out", {}).items()]
+    for reader, counts in stats.get("mixtures", {}).items():
+        parts.append(Text(f"{reader} mixes {', '.join(f'{n:,} of {name}' for name, n in counts.items())}"))
+    return [*parts]
 
 
 def _damaged(stats: Mapping[str, Any]) -> list[RenderableType]:

@@ -193,6 +193,7 @@ def plan_view(plan: Mapping[str, Any]) -> RenderableType:
         Text(),
         table(("output", "from", "type"), [[k, v["from"], v["spec"]] for k, v in plan["outputs"].items()]),
     ]
+    parts += [Text(f"{o['name']} {o['selects']}") for o in plan["operators"] if o.get("selects")]
     parts += [Text(f"Fused: {line}") for line in plan["fused"]]
     parts += [Text(f"On the GPU instead of the CPU, with equal results: {name}") for name in plan.get("promoted", ())]
     parts += [Text(f"Decoded: {o['name']}: {o['decoders']}") for o in plan["operators"] if o.get("decoders")]
@@ -327,7 +328,10 @@ def intermediates_view(found: Mapping[str, Any]) -> RenderableType:
         rows = [[r["name"], r["dtype"], r["layout"], *_apart(r["apart"])] for r in found["intermediates"]]
     parts: list[RenderableType] = [table(columns, rows, numbers=columns[-3:]), Text()]
     for r in found["rejects"]:
-        parts.append(Text(f"Rejected: {r['key']}: {r['operator']}: {r['code']}: {r['message']}", "yellow"))
+        if r["code"] == "left_out":
+            parts.append(Text(f"Left out: {r['key']}: {r['operator']}: {r['message']}"))
+        else:
+            parts.append(Text(f"Rejected: {r['key']}: {r['operator']}: {r['code']}: {r['message']}", "yellow"))
     parts.append(Text(f"{count(len(found['samples']), 'sample')}; images and arrays are in {found['folder']}"))
     return Group(*parts)
 

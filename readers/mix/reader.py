@@ -50,6 +50,11 @@ class Mix(Reader, name="readers.mix"):
     def output_names(self) -> tuple[str, ...] | None:
         return self.members()[0].reader.output_names
 
+    def selects(self) -> str:
+        weights = [f"{m.name} ({'its size' if m.weight is None else f'{m.weight:g}'})" for m in self.members()]
+        end = self.epoch if self.epoch_samples is None else f"{self.epoch_samples} samples"
+        return f"mixes data sets by weight: {', '.join(weights)}; epoch: {end}"
+
     def check(self) -> None:
         super().check()
         for name in ("skip", "limit", "split", "shuffle_after_epoch"):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dali_run.ops.errors import JobError, SpecError
-from dali_run.readers.file import File, _Files
+from dali_run.readers.file import File, FileSet, _Files
 from tests.kit.readers import content, fetch, open_reader
 
 
@@ -251,3 +251,16 @@ def test_a_folder_that_is_not_the_one_is_told_from_the_one_that_is(
     for root, words in cases.items():
         with pytest.raises(JobError, match=words):
             File(file_root=root).open()
+
+
+def test_origins_of_many_files_are_those_of_each(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    for name in ("a", "b/ü.jpg", "b/c.jpg"):
+        (tmp_path / name).write_bytes(b"x")
+    names = [b"a", "b/ü.jpg".encode(), b"b/c.jpg", b"a", b"b/\xff.jpg", str(tmp_path / "a").encode()]
+    for root in (str(tmp_path), None):
+        files = FileSet(root, names)
+        index = np.array([5, 3, 1, 0, 4, 2])
+        found, each = files.origins_of(index), [files.origin(i) for i in index.tolist()]
+        assert [(o, o.named) for o in found] == [(o, o.named) for o in each]
+        files.close()

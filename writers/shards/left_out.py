@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...ops.batch import I32, I64, Samples
+from ...ops.batch import I32, I64, Origin, Samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +60,24 @@ def left_out_rows(
     cells = [", ".join(map("".join, zip(names, row, strict=True))) for row in zip(*columns, strict=True)] or [""] * n
     parts = np.full(n, -1, np.int32) if samples.part is None else samples.part
     lines = []
-    for i, (position, part, cell) in enumerate(zip(samples.position.tolist(), parts.tolist(), cells, strict=True)):
-        origin = samples.origin(i)
+    for origin, position, part, cell in zip(
+        _origins(samples), samples.position.tolist(), parts.tolist(), cells, strict=True
+    ):
         end = f', "part": {part}}}\n' if part >= 0 else "}\n"
         lines.append(
             f'{{"position": {position}, "key": {quoted(origin.key)}, "source": {quoted(origin.source)}, "record": '
             f'{origin.record}, "offset": {origin.offset}, {tail}{cell}}}{end}'
         )
     return LeftOutRows(samples.position, parts, lines)
+
+
+def _origins(samples: Samples) -> Sequence[Origin]:
+    """Origins of all ``samples``; data sets may know them at once."""
+    together = getattr(samples.origins, "origins_of", None)
+    if together is not None and samples.part is None:
+        origins: Sequence[Origin] = together(samples.index)
+        return origins
+    return [samples.origin(i) for i in range(len(samples))]
 
 
 def _texts(values: npt.NDArray[Any]) -> list[str]:

@@ -83,6 +83,10 @@ class Measured(TypedDict):
     corrupt: int
     codes: dict[str, int]
     rejects: list[Refused]
+    left_out: dict[str, int]
+    """Samples that each operator of a spec leaves out on purpose (`keep_if`)."""
+    mixtures: dict[str, dict[str, int]]
+    """Samples from each data set of a mixture, by the reader (`readers.mix`)."""
     seconds: float
     samples_per_second: float | None
     device: str

@@ -76,6 +76,8 @@ class PlannedOperator(TypedDict):
     arguments: dict[str, str]
     outputs: list[str]
     parity: str | None
+    selects: str
+    """Samples that the operator chooses, in words; empty if it takes all."""
     decoders: str | None
 
 

@@ -13,8 +13,9 @@ import pytest
 
 from dali_run.ops.errors import SpecError
 from dali_run.pipelines.fleet.run import run as run_on
+from dali_run.pipelines.job.data_stats import spec_stats
 from dali_run.pipelines.job.retry import retry_failed
-from dali_run.pipelines.job.run import JobResult, run_job
+from dali_run.pipelines.job.run import JobResult, prepare, run_job
 from dali_run.pipelines.spec.build import load_spec
 from dali_run.writers.bytes import files_io
 from dali_run.writers.shards.verify import verify
@@ -197,6 +198,16 @@ def test_additions_leave_out_too(place: Path) -> None:
     found = rows(place / "out/left_out-append-001.jsonl")
     assert {r["key"] for r in found} == {f"{i:03d}.npy" for i in range(COUNT, COUNT + 9) if not kept(i)}
     assert verify(place / "out").sound
+
+
+def test_stats_and_plan_tell_what_is_left_out(place: Path) -> None:
+    stats = spec_stats(place / "spec.yaml", {"data": str(place / "in")})
+    assert stats["left_out"] == {"Bright": sum(not kept(i) and i != BROKEN for i in range(COUNT))}
+    assert (stats["corrupt"], len(stats["rejects"])) == (1, 1)
+    plan = prepare(place / "spec.yaml", {"data": str(place / "in")}).plan.describe()
+    assert [o["selects"] for o in plan["operators"] if o["op"] == "keep_if"] == [
+        "keeps samples with mean > 0.4 and shape[1] >= 3"
+    ]
 
 
 def test_verify_finds_changes_of_the_log(place: Path) -> None:
