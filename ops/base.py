@@ -528,21 +528,21 @@ def find(name: str) -> type[Operator]:
     raise SpecError(f"there is no operator {name!r}{hint(name, _OPS) or '; `dali-run ops` lists them'}")
 
 
-def hint(name: str, known: typing.Iterable[str]) -> str:
-    """Return a hint for the unknown operator ``name``: that DALI has it, or the nearest names among ``known``, except
+def hint(name: str, names: typing.Iterable[str]) -> str:
+    """Return a hint for the unknown operator ``name``: that DALI has it, or the nearest names among ``names``, except
     for operators that only the engine uses."""
     from .dali_names import DALI_NAMES
 
     if name in DALI_NAMES:
         return ": DALI has one, dali-run does not (yet); `dali-run ops` lists those that it has"
-    return nearest(name, [n for n in known if not any(part.startswith("_") for part in n.split("."))])
+    return nearest(name, [n for n in names if not any(part.startswith("_") for part in n.split("."))])
 
 
-def nearest(name: str, known: typing.Iterable[str]) -> str:
-    """Return ``'; did you mean ...?'`` with the names of ``known`` nearest to ``name``; empty if none is near."""
+def nearest(name: str, names: typing.Iterable[str]) -> str:
+    """Return ``'; did you mean ...?'`` with the names of ``names`` nearest to ``name``; empty if none is near."""
     import difflib
 
-    close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.6)
+    close = difflib.get_close_matches(name, list(names), n=3, cutoff=0.6)
     return f"; did you mean {' or '.join(close)}?" if close else ""
 
 

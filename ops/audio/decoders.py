@@ -91,7 +91,7 @@ class ClipSegments:
 
 
 def open_clips(
-    ctx: Context, encoded: Batch, max_samples: int, parts: ClipSegments | None = None, flac_on_gpu: bool = False
+    ctx: Context, encoded: Batch, max_samples: int, ranges: ClipSegments | None = None, flac_on_gpu: bool = False
 ) -> Clips:
     """Read the headers of all files, and reject files that are not audio or too long. ``flac_on_gpu``: leave supported
     FLAC files to the GPU."""
@@ -115,8 +115,8 @@ def open_clips(
         clips.open_files[i] = sound
         clips.rows[i, _wav.FRAMES], clips.rows[i, _wav.CHANNELS] = sound.frames, sound.channels
         clips.rows[i, _wav.RATE] = sound.rate
-    if parts is not None:
-        _cut(ctx, clips, parts)
+    if ranges is not None:
+        _cut(ctx, clips, ranges)
     for i in np.flatnonzero(clips.frames.astype(np.float64) * clips.channels > max_samples).tolist():
         ctx.reject(i, "too_large", f"the clip has {int(clips.frames[i])} frames of {int(clips.channels[i])} channels, "
                    f"more than max_samples ({max_samples}) allows")  # fmt: skip
@@ -124,13 +124,13 @@ def open_clips(
     return clips
 
 
-def _cut(ctx: Context, clips: Clips, parts: ClipSegments) -> None:
+def _cut(ctx: Context, clips: Clips, ranges: ClipSegments) -> None:
     """Keep a time range of each clip: skip offset x rate frames, keep duration x rate frames, both rounded down."""
-    first = (parts.offset * clips.rates).astype(np.int64)
-    wanted = np.where(parts.duration > 0, (parts.duration * clips.rates).astype(np.int64), np.iinfo(np.int64).max)
+    first = (ranges.offset * clips.rates).astype(np.int64)
+    wanted = np.where(ranges.duration > 0, (ranges.duration * clips.rates).astype(np.int64), np.iinfo(np.int64).max)
     for i in np.flatnonzero((first > clips.frames) & (clips.frames > 0)).tolist():
         seconds = clips.frames[i] / clips.rates[i]
-        ctx.reject(i, "out_of_bounds", f"the part begins at {parts.offset[i]:g} s of a clip of {seconds:g} s")
+        ctx.reject(i, "out_of_bounds", f"the part begins at {ranges.offset[i]:g} s of a clip of {seconds:g} s")
         clips.drop(i)
     first = np.minimum(np.maximum(first, 0), clips.frames)
     frames = np.minimum(wanted, clips.frames - first)
@@ -285,29 +285,29 @@ class Audio(Operator, name="decoders.audio"):
         return wanted
 
     def decoded(
-        self, ctx: Context, encoded: Batch, wanted: npt.NDArray[np.float64], parts: ClipSegments | None = None
+        self, ctx: Context, encoded: Batch, target_rates: npt.NDArray[np.float64], ranges: ClipSegments | None = None
     ) -> tuple[Batch, Batch, npt.NDArray[np.float64]]:
-        """Decode on the CPU. Return signals at the ``wanted`` rates (0: the files' own), their rates, and the rates of
-        the files."""
-        ready = self._opened(ctx, encoded, wanted, map, parts)
+        """Decode on the CPU. Return signals at ``target_rates`` (0: the files' own), their rates, and the
+        rates of the files."""
+        ready = self._opened(ctx, encoded, target_rates, map, ranges)
         own = ready.file_rates
         return *self._finished(ctx, encoded, ready), own
 
     def _opened(
-        self, ctx: Context, encoded: Batch, wanted: npt.NDArray[np.float64], run: Callable[..., Iterable[Any]],
-        parts: ClipSegments | None = None, flac_on_gpu: bool = False,
+        self, ctx: Context, encoded: Batch, target_rates: npt.NDArray[np.float64], run: Callable[..., Iterable[Any]],
+        ranges: ClipSegments | None = None, flac_on_gpu: bool = False,
     ) -> Opened:  # fmt: skip
         """Read headers, and start decoding the files that are not plain WAV; ``run`` maps a function over these files.
         In the cpu stage their numbers are written directly to the output if no further conversion is needed."""
-        clips = open_clips(ctx, encoded, self.max_samples, parts, flac_on_gpu)
+        clips = open_clips(ctx, encoded, self.max_samples, ranges, flac_on_gpu)
         own = clips.rates
-        resamples = (wanted > 0) & (wanted != own) & (clips.frames > 0)
-        for i in np.flatnonzero(resamples & unusable(own, wanted)).tolist():
-            ctx.reject(i, "bad_argument", f"sample_rate {wanted[i]:g} is too far from the file's {own[i]:g} Hz: "
+        resamples = (target_rates > 0) & (target_rates != own) & (clips.frames > 0)
+        for i in np.flatnonzero(resamples & unusable(own, target_rates)).tolist():
+            ctx.reject(i, "bad_argument", f"sample_rate {target_rates[i]:g} is too far from the file's {own[i]:g} Hz: "
                        f"at most {MAX_RATIO:,} times")  # fmt: skip
             resamples[i] = False
             clips.drop(i)
-        after = np.where(resamples, wanted, own)
+        after = np.where(resamples, target_rates, own)
         lengths = np.where(resamples, output_lengths(clips.frames, own, after), clips.frames)
         channels = np.ones_like(lengths) if self.downmix else clips.channels
         for i in np.flatnonzero(lengths.astype(np.float64) * channels > self.max_samples).tolist():
@@ -424,6 +424,6 @@ class Audio(Operator, name="decoders.audio"):
                     np.int32(self.downmix), np.float64(full), out.data, to)  # fmt: skip
 
 
-def _only(found: I64, which: npt.NDArray[np.bool_]) -> I64:
-    """Return ``found`` with rows of 0 for files outside the mask ``which``."""
-    return np.where(which[:, None], found, 0)
+def _only(rows: I64, selected: npt.NDArray[np.bool_]) -> I64:
+    """Return ``rows`` with rows of 0 for files outside the mask ``selected``."""
+    return np.where(selected[:, None], rows, 0)

@@ -30,12 +30,12 @@ class FftPlan:
 
 
 @lru_cache(64)
-def plan(size: int, largest: int = 5, eights: bool = False) -> FftPlan | None:
-    """Return the plan of a transform of ``size``; None if size has a prime factor above ``largest``. ``eights``: use
+def plan(size: int, max_radix: int = 5, eights: bool = False) -> FftPlan | None:
+    """Return the plan of a transform of ``size``; None if size has a prime factor above ``max_radix``. ``eights``: use
     passes of radix 8 first, if as many numbers fit into registers."""
     radices: list[int] = []
     left = size
-    for radix in (*[8] * eights, 4, 2, 3, 5, *range(7, largest + 1, 2)):
+    for radix in (*[8] * eights, 4, 2, 3, 5, *range(7, max_radix + 1, 2)):
         while left % radix == 0:
             radices.append(radix)
             left //= radix

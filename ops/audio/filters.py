@@ -188,8 +188,8 @@ def grouped(find: Callable[..., Phases | None], *of: Any) -> Groups | None:
     return Groups(up, found.down * times, taps, starts)
 
 
-def trimmed(found: Phases) -> Phases:
+def trimmed(source: Phases) -> Phases:
     """Return the phases without taps that are 0 at the ends of all phases."""
-    used: Any = np.flatnonzero(np.any(found.taps != 0, axis=0))
+    used: Any = np.flatnonzero(np.any(source.taps != 0, axis=0))
     lo, hi = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 1)
-    return Phases(found.up, found.down, np.ascontiguousarray(found.taps[:, lo:hi]), found.first + lo)
+    return Phases(source.up, source.down, np.ascontiguousarray(source.taps[:, lo:hi]), source.first + lo)

@@ -42,10 +42,10 @@ class Flac:
     integers = True
     format = "FLAC"
 
-    def __init__(self, data: npt.NDArray[np.uint8], found: npt.NDArray[np.int64]) -> None:
-        self._data, self._found, self._first = data, found, 0
-        self.frames, self.channels, self.rate = (int(v) for v in found[: _cpu.BITS])
-        self.narrow = int(found[_cpu.BITS]) <= 16
+    def __init__(self, data: npt.NDArray[np.uint8], header: npt.NDArray[np.int64]) -> None:
+        self._data, self._found, self._first = data, header, 0
+        self.frames, self.channels, self.rate = (int(v) for v in header[: _cpu.BITS])
+        self.narrow = int(header[_cpu.BITS]) <= 16
 
     def cut(self, first: int, frames: int) -> None:
         """Keep only ``frames`` frames from frame ``first`` on."""

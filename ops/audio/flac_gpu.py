@@ -27,11 +27,11 @@ MEMORY = 8
 """Bytes of device memory per sample besides the output."""
 
 
-def plain(encoded: Batch, found: I64) -> I64:
+def plain(encoded: Batch, rows: I64) -> I64:
     """Return rows [N, FIELDS] for the files that the GPU decodes, zeros for others; write frames, channels and rates of
-    the former to ``found``, in the form of `wav_cpu.walk`."""
+    the former to ``rows``, in the form of `wav_cpu.walk`."""
     files = np.empty((len(encoded), _plan.FIELDS), np.int64)
-    _plan.plain(encoded.data, np.ascontiguousarray(encoded.offsets), encoded.sizes, found, files)
+    _plan.plain(encoded.data, np.ascontiguousarray(encoded.offsets), encoded.sizes, rows, files)
     return files
 
 

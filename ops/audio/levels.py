@@ -82,7 +82,7 @@ class ToDecibels(Operator, name="to_decibels"):
 
     gpu = cpu
 
-    def _on_gpu(self, ctx: Context, magnitudes: Batch, factor: np.float32, least: np.float32, out: Batch) -> None:
+    def _on_gpu(self, ctx: Context, magnitudes: Batch, factor: np.float32, min_value: np.float32, out: Batch) -> None:
         lane, n, sizes = ctx.device, len(magnitudes), magnitudes.sizes
         base, counts, to, references = lane.upload(
             magnitudes.offsets, sizes, out.offsets, np.full(n, self.reference or 0, np.float32)
@@ -94,7 +94,7 @@ class ToDecibels(Operator, name="to_decibels"):
         largest = found if self.top_db is not None else references
         below = np.float32(-1 if self.top_db is None else self.top_db)
         lane.launch("audio/features.cu", "decibels", (-(-int(sizes.max()) // 256), n), 256, magnitudes.data, base,
-                    counts, references, largest, factor, least, below, out.data, to)  # fmt: skip
+                    counts, references, largest, factor, min_value, below, out.data, to)  # fmt: skip
 
 
 class PreemphasisFilter(Operator, name="preemphasis_filter"):

@@ -106,17 +106,17 @@ def tables_on(lane: Any, key: str, filters: I64, weights: F32) -> tuple[Any, Any
 
 
 def weigh(
-    ctx: Context, data: Batch, axis: int, filters: I64, weights: F32, key: str, odd: npt.NDArray[np.bool_]
+    ctx: Context, data: Batch, axis: int, filters: I64, weights: F32, key: str, invalid: npt.NDArray[np.bool_]
 ) -> Batch:
-    """Sum runs along ``axis`` by ``filters`` and ``weights``, for samples that are not ``odd``. ``key`` is the name
+    """Sum runs along ``axis`` by ``filters`` and ``weights``, for samples that are not ``invalid``. ``key`` is the name
     under which a lane caches the tables."""
     shapes = data.shapes.copy()
     shapes[:, axis] = len(filters)
-    shapes[odd] = 0
+    shapes[invalid] = 0
     out = Batch.allocate(ctx.empty, shapes, np.float32, data.layout, data.samples)
     if out.data.size == 0:
         return out
-    rows = np.where(odd[:, None], 0, rows_around(data.shapes, axis))
+    rows = np.where(invalid[:, None], 0, rows_around(data.shapes, axis))
     if ctx.stage == "cpu":
         _cpu.filter_bank(data.data, np.ascontiguousarray(data.offsets), rows, filters, weights, out.data, out.offsets)
         return out

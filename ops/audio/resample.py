@@ -115,7 +115,7 @@ def _resample(
         _launch(ctx, "as_dali", signals, rows, (ratios, table), out, factors,
                 (np.int64(lobes), np.float32(32 * lobes + 1), np.float32(32)))  # fmt: skip
         return
-    which, found, kinds = _phases(in_rate, out_rate, lobes, parity, beside=ctx.stage != "cpu")
+    which, found, kinds = _phases(in_rate, out_rate, lobes, parity, adjacent=ctx.stage != "cpu")
     if which.any():
         some = _only(rows, which)
         taps, first = _filled(some, which, found, kinds)
@@ -134,10 +134,10 @@ def _resample(
 
 
 def _phases(
-    in_rate: F64, out_rate: F64, lobes: int, parity: Resampler, *, beside: bool
+    in_rate: F64, out_rate: F64, lobes: int, parity: Resampler, *, adjacent: bool
 ) -> tuple[npt.NDArray[np.bool_], list[filters.Phases], I64]:
     """Return a mask of the samples that have taps for each phase, the phases of each distinct ratio, and for each of
-    these samples the index of its ratio. With ``beside``, taps of a group of phases are adjacent, as the GPU kernel
+    these samples the index of its ratio. With ``adjacent``, taps of a group of phases are adjacent, as the GPU kernel
     expects."""
     up, down = in_lowest_terms(in_rate, out_rate)
     most = filters.MAX_PHASES if parity == "dali-run" else 1 << 16
@@ -150,7 +150,7 @@ def _phases(
     found = []
     for key in keys.tolist():
         ratio = Fraction(key >> 17, key & (1 << 17) - 1)
-        found.append(filters.grouped(find, ratio, *more) if beside else find(ratio, *more))
+        found.append(filters.grouped(find, ratio, *more) if adjacent else find(ratio, *more))
     kept = np.array([p is not None for p in found], np.bool_)
     if not kept.all():
         which[which] = kept[kinds]
@@ -176,24 +176,24 @@ def _odd(x: F64) -> tuple[I64, npt.NDArray[np.int32]]:
     return whole // low, exponent + np.frexp(low.astype(np.float64))[1]
 
 
-def _only(rows: I64, which: npt.NDArray[np.bool_]) -> I64:
-    """Return ``rows`` with 0 outputs for samples outside the mask ``which``."""
+def _only(rows: I64, selected: npt.NDArray[np.bool_]) -> I64:
+    """Return ``rows`` with 0 outputs for samples outside the mask ``selected``."""
     some = rows.copy()
-    some[~which, _cpu.OUTPUTS] = 0
+    some[~selected, _cpu.OUTPUTS] = 0
     return some
 
 
 def _filled(
-    rows: I64, which: npt.NDArray[np.bool_], found: list[filters.Phases], kinds: I64
+    rows: I64, selected: npt.NDArray[np.bool_], phase_sets: list[filters.Phases], kinds: I64
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """Return the taps and first inputs of all phases in use; write to ``rows`` where those of each sample are."""
-    facts = np.zeros((len(found), 5), np.int64)  # in the order of the columns from UP on
+    facts = np.zeros((len(phase_sets), 5), np.int64)  # in the order of the columns from UP on
     table = start = 0
-    for i, p in enumerate(found):
+    for i, p in enumerate(phase_sets):
         facts[i] = p.up, p.down, p.width, table, start
         table, start = table + p.taps.size, start + len(p.first)
-    rows[which, _cpu.UP :] = facts[kinds]
-    return np.concatenate([p.taps.reshape(-1) for p in found]), np.concatenate([p.first for p in found])
+    rows[selected, _cpu.UP :] = facts[kinds]
+    return np.concatenate([p.taps.reshape(-1) for p in phase_sets]), np.concatenate([p.first for p in phase_sets])
 
 
 def _launch(

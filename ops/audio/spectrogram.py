@@ -235,18 +235,18 @@ class Spectrogram(Operator, name="spectrogram"):
         )  # fmt: skip
 
 
-def _gpu_tables(lane: Any, op: Spectrogram, found: FftPlan) -> tuple[Any, ...]:
+def _gpu_tables(lane: Any, op: Spectrogram, fft_plan: FftPlan) -> tuple[Any, ...]:
     """Return window, radices, roots of unity, twiddles and places in device memory, cached by the lane."""
     key = f"spectrogram {op.size} {op.window.tobytes().hex() if op.window_fn else op.parity} {op.window_length}"
     if key not in lane.cache:
-        radices = found.radices.astype(np.int32)
+        radices = fft_plan.radices.astype(np.int32)
         roots = np.zeros((len(radices), _LARGEST_RADIX, 2), np.float32)
         for k, radix in enumerate(radices.tolist()):
             turns = np.exp(-2j * np.pi * np.arange(radix) / radix)
             roots[k, :radix] = np.stack([turns.real, turns.imag], axis=1)
         lane.cache[key] = tuple(
             lane.upload(a)[0]
-            for a in (op.window, radices, roots, found.twiddles, found.row_of_frequency.astype(np.int32))
+            for a in (op.window, radices, roots, fft_plan.twiddles, fft_plan.row_of_frequency.astype(np.int32))
         )
     return unchanging(lane, *lane.cache[key])
 

@@ -181,10 +181,10 @@ class Drawing(Augmenting, abstract=True):
         """Return the operations from which to draw."""
         raise NotImplementedError
 
-    def draws(self, ctx: Context, what: int, count: int, choices: int) -> I32:
+    def draws(self, ctx: Context, salt: int, count: int, choices: int) -> I32:
         """Draw numbers of 0 ... choices - 1, [N, count]."""
         # With DALI's random numbers, all numbers of a call come from one stream, as in DALI.
-        streams = ctx.streams(0 if ctx.rng == "dali" else what)
+        streams = ctx.streams(0 if ctx.rng == "dali" else salt)
         chosen: I32 = (_drawn(streams, count).astype(np.uint64) * np.uint64(choices) >> np.uint64(32)).astype(np.int32)
         return chosen
 

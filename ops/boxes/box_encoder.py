@@ -121,7 +121,9 @@ class BoxEncoder(Operator, name="box_encoder"):
 
     gpu = cpu
 
-    def _launch(self, ctx: Context, boxes: Batch, counts: Any, labels: Batch, norms: Any, out: Any, found: Any) -> None:
+    def _launch(
+        self, ctx: Context, boxes: Batch, counts: Any, labels: Batch, norms: Any, out: Any, out_labels: Any
+    ) -> None:
         from ..copies.strided import CUDA_TYPES
 
         lane, n, count, total = ctx.device, len(boxes), len(self._anchors), int(counts.sum())
@@ -137,5 +139,5 @@ class BoxEncoder(Operator, name="box_encoder"):
         lane.launch(
             "boxes.cu", f"encode_boxes<{CUDA_TYPES[labels.dtype]}>", (-(-count // 128), n), 128, boxes.data, at, first,
             each, labels.data, label_at, best, anchors, np.int32(count), np.float32(self.criteria),
-            np.int32(self.offset), np.float32(self.scale), norms, out, found,
+            np.int32(self.offset), np.float32(self.scale), norms, out, out_labels,
         )  # fmt: skip

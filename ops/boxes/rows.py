@@ -19,13 +19,13 @@ from ..types import DALIDataType
 _kernels: Any = Kernels(".rows_cpu", __package__)
 
 
-def check_spec(spec: Spec, columns: tuple[int, ...], what: str = "boxes") -> None:
+def check_spec(spec: Spec, columns: tuple[int, ...], name: str = "boxes") -> None:
     """Check that an input can be a list of rows of float32: [n, one of ``columns``]. Raises SpecError."""
     widths = " or ".join(map(str, columns))
     if spec.dtype not in (None, DALIDataType.FLOAT):
-        raise SpecError(f"takes {what} of float32, got {spec}; cast them first")
+        raise SpecError(f"takes {name} of float32, got {spec}; cast them first")
     if spec.shape is not None and (len(spec.shape) != 2 or spec.shape[1] not in (None, *columns)):
-        raise SpecError(f"takes {what} of shape [n, {widths}], got {spec}")
+        raise SpecError(f"takes {name} of shape [n, {widths}], got {spec}")
 
 
 def counts_of(ctx: Context, boxes: Batch, width: int, *, relative: bool = False) -> I64:
@@ -82,8 +82,8 @@ def check_labels(ctx: Context, labels: Batch, counts: I64) -> None:
             counts[i] = 0
 
 
-def chosen(ctx: Context, lists: Batch, which: npt.NDArray[np.integer[Any]], counts: I64) -> Batch:
-    """Return the rows ``which`` [sum of counts] of all samples' lists; ``counts[i]`` of them belong to sample i."""
+def chosen(ctx: Context, lists: Batch, indices: npt.NDArray[np.integer[Any]], counts: I64) -> Batch:
+    """Return the rows ``indices`` [sum of counts] of all samples' lists; ``counts[i]`` of them belong to sample i."""
     shapes: I32 = lists.shapes.copy()
     shapes[:, 0] = counts
     width = sizes_of(lists.shapes[:, 1:])
@@ -91,7 +91,7 @@ def chosen(ctx: Context, lists: Batch, which: npt.NDArray[np.integer[Any]], coun
     ends = sizes.cumsum()
     out = np.empty(int(ends[-1]) if len(ends) else 0, lists.dtype)
     bits = f"u{out.itemsize}"  # one loop for all types of the same size
-    _kernels.gather(lists.data.view(bits), lists.offsets, width, which.astype(np.int64), counts, out.view(bits))
+    _kernels.gather(lists.data.view(bits), lists.offsets, width, indices.astype(np.int64), counts, out.view(bits))
     return Batch(out, ends - sizes, shapes, lists.layout, ctx.samples)
 
 

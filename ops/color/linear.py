@@ -346,32 +346,32 @@ shapes."""
 
 
 def scale(
-    ctx: Context, images: Batch, parts: ImageParts, factor: F32, offset: F32, dtype: np.dtype[Any], again: Maps
+    ctx: Context, images: Batch, items: ImageParts, factor: F32, offset: F32, dtype: np.dtype[Any], again: Maps
 ) -> Batch:
     """Return ``factor`` [M] times every value plus ``offset`` [M], as ``dtype``."""
-    return _run(ctx, images, parts, parts.sizes, (factor, offset), dtype, "scale", _THREADS * _EACH, again)
+    return _run(ctx, images, items, items.sizes, (factor, offset), dtype, "scale", _THREADS * _EACH, again)
 
 
 def mix(
-    ctx: Context, images: Batch, parts: ImageParts, matrices: F32, offsets: F32, dtype: np.dtype[Any], again: Maps
+    ctx: Context, images: Batch, items: ImageParts, matrices: F32, offsets: F32, dtype: np.dtype[Any], again: Maps
 ) -> Batch:
     """Return ``matrices`` [M, 3, 3] times every pixel plus ``offsets`` [M, 3], as ``dtype``."""
-    return _run(ctx, images, parts, parts.sizes // 3, (matrices, offsets), dtype, "mix", _THREADS * _EACH // 4, again)
+    return _run(ctx, images, items, items.sizes // 3, (matrices, offsets), dtype, "mix", _THREADS * _EACH // 4, again)
 
 
-def chain(ctx: Context, images: Batch, parts: ImageParts, matrices: F32, offsets: F32, again: Maps) -> Batch:
+def chain(ctx: Context, images: Batch, items: ImageParts, matrices: F32, offsets: F32, again: Maps) -> Batch:
     """Apply matrices [M, K, 3, 3] and offsets [M, K, 3] to uint8 images of 3 channels, one after the other; values are
     rounded after each."""
-    return _run(ctx, images, parts, parts.sizes // 3, (matrices, offsets), images.dtype, "chain", _THREADS * _EACH // 4,
+    return _run(ctx, images, items, items.sizes // 3, (matrices, offsets), images.dtype, "chain", _THREADS * _EACH // 4,
                 again, np.int32(matrices.shape[1]))  # fmt: skip
 
 
 def _run(
-    ctx: Context, images: Batch, parts: ImageParts, counts: Any, maps: tuple[F32, F32], dtype: np.dtype[Any],
+    ctx: Context, images: Batch, items: ImageParts, counts: Any, maps: tuple[F32, F32], dtype: np.dtype[Any],
     kernel: str, tile: int, again: Maps, *more: np.int32,
 ) -> Batch:  # fmt: skip
     if ctx.stage == "cpu":
-        return _on_host(ctx, images, parts, counts, maps, dtype, getattr(_kernels, kernel))
+        return _on_host(ctx, images, items, counts, maps, dtype, getattr(_kernels, kernel))
     out = Batch.allocate(ctx.empty, images.shapes, dtype, images.layout, images.samples)
     most = int(counts.max(initial=0))
     if most == 0:
@@ -383,11 +383,11 @@ def _run(
         return (found[0], found[1]) if pieces.sample is None else None
 
     # if items are frames, their number may follow from arguments
-    base, sizes, to = fixed(ctx.device, parts.offsets, counts, parts.places(out))
-    a, b = changing(ctx.device, other if parts.sample is None else None, *maps)
+    base, sizes, to = fixed(ctx.device, items.offsets, counts, items.places(out))
+    a, b = changing(ctx.device, other if items.sample is None else None, *maps)
     name = kernel if more else f"{kernel}<{CUDA_TYPES[images.dtype]}, {CUDA_TYPES[dtype]}>"
     ctx.device.launch(
-        "linear.cu", name, tiles * len(parts), _THREADS, images.data, base, sizes, np.int32(tiles), *more, a, b,
+        "linear.cu", name, tiles * len(items), _THREADS, images.data, base, sizes, np.int32(tiles), *more, a, b,
         out.data, to,
     )  # fmt: skip
     return out
@@ -396,13 +396,13 @@ def _run(
 def _on_host(
     ctx: Context,
     images: Batch,
-    parts: ImageParts,
+    items: ImageParts,
     counts: Any,
     maps: tuple[F32, F32],
     dtype: np.dtype[Any],
     kernel: Any,
 ) -> Batch:
-    source, base = images.data, parts.offsets
+    source, base = images.data, items.offsets
     if source.dtype not in (np.uint8, np.float32):
         ends = images.offsets + images.sizes
         low, high = (int(images.offsets.min()), int(ends.max())) if len(images) else (0, 0)
@@ -410,5 +410,5 @@ def _on_host(
     own = dtype if dtype in (np.uint8, np.float32) else np.dtype(np.float32)
     empty = ctx.empty if own == dtype else np.empty
     out = Batch.allocate(empty, images.shapes, own, images.layout, images.samples)
-    kernel(source, np.ascontiguousarray(base), counts, *maps, out.data, parts.places(out))
+    kernel(source, np.ascontiguousarray(base), counts, *maps, out.data, items.places(out))
     return out if own == dtype else out.replace(data=saturate(out.data, dtype))

@@ -47,9 +47,9 @@ def supports(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
     return source == target or (source == np.uint8 and target == np.float32)
 
 
-def fits(longest: int, itemsize: int) -> bool:
-    """Whether this kernel is faster for lines of up to ``longest`` elements."""
-    return longest * itemsize >= _MIN_LINE
+def fits(max_elements: int, itemsize: int) -> bool:
+    """Whether this kernel is faster for lines of up to ``max_elements`` elements."""
+    return max_elements * itemsize >= _MIN_LINE
 
 
 def pattern(fill: npt.NDArray[Any], along: bool) -> tuple[npt.NDArray[np.uint8], int]:

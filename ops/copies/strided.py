@@ -123,10 +123,10 @@ def window(plan: CopyPlan, anchor: I64, shape: I64) -> CopyPlan:
     return replace(plan, anchor=plan.anchor + anchor, shape=shape)
 
 
-def mirror(plan: CopyPlan, axis: int, where: npt.NDArray[np.bool_]) -> CopyPlan:
-    """Return the plan with the samples of the mask ``where`` [N] reversed along ``axis``."""
+def mirror(plan: CopyPlan, axis: int, mask: npt.NDArray[np.bool_]) -> CopyPlan:
+    """Return the plan with the samples of the mask ``mask`` [N] reversed along ``axis``."""
     base, stride, anchor = plan.base.copy(), plan.stride.copy(), plan.anchor.copy()
-    _kernels.mirror(axis, np.ascontiguousarray(where), plan.shape, plan.extent, base, stride, anchor)
+    _kernels.mirror(axis, np.ascontiguousarray(mask), plan.shape, plan.extent, base, stride, anchor)
     return replace(plan, base=base, stride=stride, anchor=anchor, turned=True)
 
 
@@ -265,18 +265,18 @@ class Loops:
 SHAPE, STRIDE, ANCHOR, EXTENT, OUT_STRIDE = range(5)
 
 
-def loops(plan: CopyPlan, target: Target, apart: bool = True) -> Loops:
-    """Return the loops that copy ``plan`` to ``target``; with ``apart``, the channel dimension is not joined with
-    others."""
+def loops(plan: CopyPlan, target: Target, keep_channel: bool = True) -> Loops:
+    """Return the loops that copy ``plan`` to ``target``; with ``keep_channel``, the channel dimension is not joined
+    with others."""
     n, ndim = plan.shape.shape
     table = np.empty(n * (ndim + 1) * 5, np.int64)
-    count, channel = _kernels.loops(*_arrays(plan, target, apart), table)
+    count, channel = _kernels.loops(*_arrays(plan, target, keep_channel), table)
     return Loops(table[: n * count * 5].reshape(n, count, 5), channel)
 
 
-def _arrays(plan: CopyPlan, target: Target, apart: bool = True) -> tuple[Any, ...]:
+def _arrays(plan: CopyPlan, target: Target, keep_channel: bool = True) -> tuple[Any, ...]:
     fills = plan.border == Border.FILL
-    channel = plan.channel if apart else -1
+    channel = plan.channel if keep_channel else -1
     return plan.shape, plan.stride, plan.anchor, plan.extent, target.stride, channel, fills
 
 
@@ -292,7 +292,7 @@ def _lines(plan: CopyPlan, source: np.dtype[Any], target: Target) -> rows.Lines 
     along = fill.shape[1] > 1 and c == plan.ndim - 1
     if along and not _kernels.channels_whole(plan.shape, plan.anchor, plan.extent, c, fill.shape[1]):
         return None
-    loop = loops(plan, target, apart=fill.shape[1] > 1 and not along)
+    loop = loops(plan, target, keep_channel=fill.shape[1] > 1 and not along)
     most, longest, inside = _kernels.lines(loop.dims)
     if most < 0 or (most and not rows.fits(longest, plan.dtype.itemsize)) or not (inside or plan.border == Border.FILL):
         return None
@@ -338,10 +338,10 @@ def _run_cpu(plan: CopyPlan, batch: Batch, target: Target) -> None:
     _copies.move(source, target.batch.data, dims, base, target.base, int(plan.border), _fill(plan), factors)
 
 
-def _copied(found: tuple[CopyPlan, Target] | None) -> pixels.Copied | None:
-    if found is None:
+def _copied(planned: tuple[CopyPlan, Target] | None) -> pixels.Copied | None:
+    if planned is None:
         return None
-    plan, target = found
+    plan, target = planned
     factors = None if plan.affine is None else plan.affine.factors
     dims = plan.shape, plan.stride, plan.anchor, plan.extent
     # two rows, which means: no fill value

@@ -21,13 +21,13 @@ _TYPES = {1: ("unsigned char", 1), 2: ("unsigned short", 1), 4: ("unsigned int",
 """By element size: the C++ type in which elements are moved, and the number of such words per element."""
 
 
-def launch(ctx: Context, parts: Sequence[Batch], axis: int, out: Batch) -> bool:
-    """Launch the joining of ``parts`` along ``axis`` (an existing or a new one) into ``out``, which is packed and on
+def launch(ctx: Context, inputs: Sequence[Batch], axis: int, out: Batch) -> bool:
+    """Launch the joining of ``inputs`` along ``axis`` (an existing or a new one) into ``out``, which is packed and on
     the device, if this kernel supports it; return False otherwise. Samples that are empty in ``out`` are skipped."""
-    if not 2 <= len(parts) <= _MAX_INPUTS:
+    if not 2 <= len(inputs) <= _MAX_INPUTS:
         return False
     name, pieces = _TYPES[out.dtype.itemsize]
-    runs: list[I64] = [elements(p.shapes[:, axis:]) * pieces for p in parts]
+    runs: list[I64] = [elements(p.shapes[:, axis:]) * pieces for p in inputs]
     unit = out.dtype.itemsize // pieces
     sizes = out.sizes * pieces
     largest, longest = int(sizes.max(initial=0)), max(int(run.max(initial=0)) for run in runs)
@@ -35,17 +35,17 @@ def launch(ctx: Context, parts: Sequence[Batch], axis: int, out: Batch) -> bool:
         return False
     if largest == 0:
         return True
-    table = np.empty((len(out), 2 * len(parts) + 2), np.int64)
-    for k, (part, run) in enumerate(zip(parts, runs, strict=True)):
-        table[:, k], table[:, len(parts) + k] = part.offsets * pieces, run
+    table = np.empty((len(out), 2 * len(inputs) + 2), np.int64)
+    for k, (part, run) in enumerate(zip(inputs, runs, strict=True)):
+        table[:, k], table[:, len(inputs) + k] = part.offsets * pieces, run
     table[:, -2] = out.offsets * pieces
-    table[:, -1] = np.where(sizes > 0, elements(parts[0].shapes[:, :axis]), 0)
+    table[:, -1] = np.where(sizes > 0, elements(inputs[0].shapes[:, :axis]), 0)
     (there,) = ctx.device.upload(table)
     kind = np.dtype(f"u{unit}")
-    given: list[Any] = [p.data.view(kind) for p in parts]
+    given: list[Any] = [p.data.view(kind) for p in inputs]
     given += given[:1] * (_MAX_INPUTS - len(given))
     tiles = -(-(largest + 16 // unit - 1) // (_THREADS * (16 // unit)))
     ctx.device.launch(
-        "weave.cu", f"weave<{name}, {len(parts)}>", (tiles, len(out)), _THREADS, *given, there, out.data.view(kind)
+        "weave.cu", f"weave<{name}, {len(inputs)}>", (tiles, len(out)), _THREADS, *given, there, out.data.view(kind)
     )
     return True

@@ -89,10 +89,10 @@ def bounded(ctx: Context, policy: OutOfBounds, anchor: I64, shape: I64, extent: 
     return anchor, shape
 
 
-def refused(array: I64, where: npt.NDArray[Any]) -> I64:
-    """Return ``array`` [N, D] with zeros for the samples of the mask ``where``: the empty window of a rejected
+def refused(array: I64, mask: npt.NDArray[Any]) -> I64:
+    """Return ``array`` [N, D] with zeros for the samples of the mask ``mask``: the empty window of a rejected
     sample."""
-    return np.where(where[:, None], 0, array) if where.any() else array
+    return np.where(mask[:, None], 0, array) if mask.any() else array
 
 
 def fill_along(ctx: Context, values: tuple[float, ...], batch: Batch, channel: int) -> tuple[tuple[float, ...], int]:

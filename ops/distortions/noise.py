@@ -46,11 +46,11 @@ class Noise(Operator, abstract=True):
 
     def run(
         self, ctx: Context, data: Batch, kernel: str, counts: I64, arguments: tuple[npt.NDArray[Any], ...], dense: int,
-        each: int = 1, there: tuple[npt.NDArray[Any], ...] = (),
+        each: int = 1, device_arrays: tuple[npt.NDArray[Any], ...] = (),
     ) -> Batch:  # fmt: skip
         """Apply ``kernel`` to ``counts`` [N] elements of each sample, with ``arguments`` [N] per sample. Consecutive
         elements are ``dense`` draws apart, unless DALI's random numbers are in use. On a GPU a thread computes ``each``
-        elements, and the kernel also receives the arrays ``there``."""
+        elements, and the kernel also receives the arrays ``device_arrays``."""
         streams = ctx.streams()
         skip = _SKIP if ctx.rng == "dali" else dense
         if ctx.stage == "cpu":
@@ -72,7 +72,7 @@ class Noise(Operator, abstract=True):
         if most == 0:
             return out
         tiles = -(-(most + each - 1) // (_THREADS * each))  # streams may begin within a block of draws
-        arrays = data.offsets, out.offsets, counts, *arguments, *there
+        arrays = data.offsets, out.offsets, counts, *arguments, *device_arrays
         if ctx.args or ctx.state is not None:
             sequence, base, to, many, *given = changing(ctx.device, None, streams.sequence, *arrays)
         else:
@@ -90,10 +90,10 @@ def _sequence(ctx: Context) -> tuple[npt.NDArray[Any]] | None:
     return None if ctx.state is not None else (ctx.streams().sequence,)
 
 
-def _checked(ctx: Context, name: str, values: F32, good: npt.NDArray[np.bool_], what: str) -> F32:
-    for i in np.flatnonzero(~good).tolist():
-        ctx.reject(i, "bad_argument", f"{name} must be {what}, got {values[i]}")
-    return np.where(good, values, 0).astype(np.float32)
+def _checked(ctx: Context, name: str, values: F32, is_valid: npt.NDArray[np.bool_], allowed: str) -> F32:
+    for i in np.flatnonzero(~is_valid).tolist():
+        ctx.reject(i, "bad_argument", f"{name} must be {allowed}, got {values[i]}")
+    return np.where(is_valid, values, 0).astype(np.float32)
 
 
 class Gaussian(Noise, name="noise.gaussian"):

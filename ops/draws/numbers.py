@@ -243,9 +243,9 @@ def _counts(n: int, each: int) -> I64:
     return np.full(n, each, np.int64)
 
 
-def _reject(ctx: Context, bad: npt.NDArray[np.bool_], message: str, values: npt.NDArray[Any]) -> None:
-    if bad.any():
-        for i in np.flatnonzero(bad).tolist():
+def _reject(ctx: Context, invalid: npt.NDArray[np.bool_], message: str, values: npt.NDArray[Any]) -> None:
+    if invalid.any():
+        for i in np.flatnonzero(invalid).tolist():
             ctx.reject(i, "bad_argument", message.format(values[i].tolist()))
 
 

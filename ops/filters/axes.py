@@ -82,14 +82,14 @@ def fits(sizes: I64) -> bool:
     return int((sizes[:, 3] * sizes[:, 4]).max(initial=0)) < 1 << 28
 
 
-def by_axis(values: npt.NDArray[Any], axes: int, what: str) -> npt.NDArray[Any]:
+def by_axis(values: npt.NDArray[Any], axes: int, name: str) -> npt.NDArray[Any]:
     """Return values given once for all axes, or per axis, as [M, axes]. Raises SpecError for other numbers of
     values."""
     values = values.reshape(len(values), -1)
     if values.shape[1] == 1:
         return np.repeat(values, axes, axis=1)
     if values.shape[1] != axes:
-        raise SpecError(f"{what} takes one value, or one for each of {axes} dimensions, got {values.shape[1]}")
+        raise SpecError(f"{name} takes one value, or one for each of {axes} dimensions, got {values.shape[1]}")
     return values
 
 

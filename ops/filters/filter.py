@@ -171,44 +171,50 @@ def _strips(dtype: np.dtype[Any], results: I64, extents: I64) -> tuple[int, int,
     return height, width, same if dtype in (np.uint8, np.float32) and same in (1, 3) else 0
 
 
-def _places(out: Batch, parts: ImageParts, sizes: I64) -> I64:
+def _places(out: Batch, items: ImageParts, sizes: I64) -> I64:
     """Return the offsets of the items' results."""
-    if parts.sample is None:
+    if items.sample is None:
         return out.offsets
     return sizes.cumsum() - sizes
 
 
-def _windows(ctx: Context, images: Batch, filters: Batch, own: I64, framed: bool, axes: int) -> tuple[I64, I64]:
+def _windows(
+    ctx: Context, images: Batch, filters: Batch, sample_of_item: I64, framed: bool, axes: int
+) -> tuple[I64, I64]:
     """Return the offset of each item's filter [M], and its lengths [M, 3]."""
     shapes = filters.shapes.astype(np.int64)[:, int(framed) :]
-    extents = np.ones((len(own), 3), np.int64)
-    extents[:, 3 - axes :] = shapes[own]
-    places = filters.offsets[own].copy()
+    extents = np.ones((len(sample_of_item), 3), np.int64)
+    extents[:, 3 - axes :] = shapes[sample_of_item]
+    places = filters.offsets[sample_of_item].copy()
     if framed:
         counts = images.shapes[:, 0].astype(np.int64)
         given = filters.shapes[:, 0].astype(np.int64)
         for i in np.flatnonzero((given != counts) & (given != 1)).tolist():
             ctx.reject(i, "bad_argument", f"has filters for {given[i]} frames, the sequence has {counts[i]}")
-        number = np.arange(len(own)) - np.repeat(counts.cumsum() - counts, counts)
-        places += np.where(given[own] == counts[own], number, 0) * elements(shapes)[own]
+        number = np.arange(len(sample_of_item)) - np.repeat(counts.cumsum() - counts, counts)
+        places += (
+            np.where(given[sample_of_item] == counts[sample_of_item], number, 0) * elements(shapes)[sample_of_item]
+        )
     empty = extents.prod(axis=1) == 0
     for m in np.flatnonzero(empty).tolist():
-        ctx.reject(int(own[m]), "bad_argument", "the filter has no elements")
+        ctx.reject(int(sample_of_item[m]), "bad_argument", "the filter has no elements")
     return places, extents
 
 
-def _fills(ctx: Context, images: Batch, fill: Batch, own: I64) -> npt.NDArray[np.float32]:
+def _fills(ctx: Context, images: Batch, fill: Batch, sample_of_item: I64) -> npt.NDArray[np.float32]:
     """Return the value outside of each item [M], from the third input: one number per sample, or one per frame."""
     if not fill.on_host:
         fill = fill.replace(data=fill.data.get())
     sizes = fill.sizes
-    if fill.layout.startswith("F") and len(own) != len(images):
+    if fill.layout.startswith("F") and len(sample_of_item) != len(images):
         counts = images.shapes[:, 0].astype(np.int64)
-        number = np.arange(len(own)) - np.repeat(counts.cumsum() - counts, counts)
-        at = fill.offsets[own] + np.minimum(number, sizes[own] - 1)
+        number = np.arange(len(sample_of_item)) - np.repeat(counts.cumsum() - counts, counts)
+        at = fill.offsets[sample_of_item] + np.minimum(number, sizes[sample_of_item] - 1)
     else:
-        at = fill.offsets[own]
+        at = fill.offsets[sample_of_item]
     for i in np.flatnonzero(sizes == 0).tolist():
         ctx.reject(i, "bad_argument", "the fill value is empty")
-    values: npt.NDArray[np.float32] = np.where(sizes[own] > 0, fill.data[np.minimum(at, fill.data.size - 1)], 0)
+    values: npt.NDArray[np.float32] = np.where(
+        sizes[sample_of_item] > 0, fill.data[np.minimum(at, fill.data.size - 1)], 0
+    )
     return values.astype(np.float32)

@@ -56,13 +56,20 @@ class Neighbourhood(Operator, abstract=True):
         return Spec(data.shape, data.dtype, layout)
 
     def run(
-        self, ctx: Context, images: Batch, parts: ImageParts, masks: I64, bad: Any, kernel: str, *arguments: np.int32
+        self,
+        ctx: Context,
+        images: Batch,
+        items: ImageParts,
+        masks: I64,
+        invalid: Any,
+        kernel: str,
+        *arguments: np.int32,
     ) -> Batch:
         """Apply ``kernel`` to every value: ``masks`` [M, 4] are the window's height and width, and the window's element
-        that lies on the value; items in ``bad`` stay empty."""
-        layout = images.layout if parts.sample is None else images.layout[1:]
-        where = geometry(parts.shapes, layout)
-        where[bad, 0] = 0
+        that lies on the value; items in ``invalid`` stay empty."""
+        layout = images.layout if items.sample is None else images.layout[1:]
+        where = geometry(items.shapes, layout)
+        where[invalid, 0] = 0
         if ctx.stage == "cpu":
             own = images.dtype if images.dtype in (np.uint8, np.float32) else np.dtype(np.float64)
             low, high = 0, 0
@@ -71,8 +78,8 @@ class Neighbourhood(Operator, abstract=True):
             source = images.data[low:high].astype(own, copy=False)
             empty = ctx.empty if own == images.dtype else np.empty
             out = Batch.allocate(empty, images.shapes, own, images.layout, images.samples)
-            base = np.ascontiguousarray(parts.offsets - low)
-            getattr(_kernels, kernel)(source, base, where, masks, *arguments, out.data, parts.places(out))
+            base = np.ascontiguousarray(items.offsets - low)
+            getattr(_kernels, kernel)(source, base, where, masks, *arguments, out.data, items.places(out))
             return out if own == images.dtype else out.replace(data=saturate(out.data, images.dtype))
         out = Batch.allocate(ctx.empty, images.shapes, images.dtype, images.layout, images.samples)
         tiles, kernel_of = tiles_of(where), f"{kernel}<{{}}>"
@@ -80,18 +87,18 @@ class Neighbourhood(Operator, abstract=True):
             if images.dtype.itemsize == 1 and fits(where):
                 kernel_of, down = _of_bytes(kernel, masks[where[:, 0] > 0, :2])
                 tiles = strips_of(where, 4, down) if down else tiles
-            base, sizes, windows, to = ctx.device.upload(parts.offsets, where, masks, parts.places(out))
+            base, sizes, windows, to = ctx.device.upload(items.offsets, where, masks, items.places(out))
             ctx.device.launch(
-                "morphology.cu", kernel_of.format(CUDA_TYPES[images.dtype]), tiles * len(parts), THREADS, images.data,
+                "morphology.cu", kernel_of.format(CUDA_TYPES[images.dtype]), tiles * len(items), THREADS, images.data,
                 base, sizes, np.int32(tiles), windows, *arguments, out.data, to,
             )  # fmt: skip
         return out
 
 
-def _reject(ctx: Context, parts: ImageParts, bad: Any, what: str, values: Any) -> None:
-    for m in np.flatnonzero(bad).tolist():
+def _reject(ctx: Context, items: ImageParts, invalid: Any, name: str, values: Any) -> None:
+    for m in np.flatnonzero(invalid).tolist():
         ctx.reject(
-            m if parts.sample is None else int(parts.sample[m]), "bad_argument", f"{what}, got {values[m].tolist()}"
+            m if items.sample is None else int(items.sample[m]), "bad_argument", f"{name}, got {values[m].tolist()}"
         )
 
 

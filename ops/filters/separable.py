@@ -58,7 +58,7 @@ class Separable(Operator, abstract=True):
             spatial(data.layout, data.ndim)
         return Spec(data.shape, data.dtype if self.dtype is None else self.dtype, data.layout)
 
-    def windows(self, ctx: Context, parts: ImageParts, axes: int) -> tuple[F32, I32, F32]:
+    def windows(self, ctx: Context, items: ImageParts, axes: int) -> tuple[F32, I32, F32]:
         """Return windows [M, T, 3, L], each from its first value on, their lengths [M, T, 3], and the factors of the
         terms [M, T]; axes are depth, height, width."""
         raise NotImplementedError
@@ -84,22 +84,22 @@ class Separable(Operator, abstract=True):
         raise NotImplementedError
 
     def _on_gpu(
-        self, ctx: Context, images: Batch, parts: ImageParts, where: Any, windows: F32, lengths: I32, factors: F32,
+        self, ctx: Context, images: Batch, items: ImageParts, item_sizes: Any, windows: F32, lengths: I32, factors: F32,
         dtype: np.dtype[Any],
     ) -> Batch:  # fmt: skip
         """Launch one kernel per term and axis along which any image has a window."""
         lane = ctx.device
         out = Batch.allocate(ctx.empty, images.shapes, dtype, images.layout, images.samples)
-        most = int(elements(where).max(initial=0))
+        most = int(elements(item_sizes).max(initial=0))
         if most == 0:
             return out
         radius = int(lengths[:, 0, 1:].max()) // 2
         if (
             self.symmetric and images.dtype == np.uint8 and dtype in (np.uint8, np.float32)
-            and radius <= _RADII[-1] and (lengths[:, 0, 0] == 1).all() and 1 <= where[0, 4] <= _MAX_CHANNELS
-            and (where[:, 4] == where[0, 4]).all()
+            and radius <= _RADII[-1] and (lengths[:, 0, 0] == 1).all() and 1 <= item_sizes[0, 4] <= _MAX_CHANNELS
+            and (item_sizes[:, 4] == item_sizes[0, 4]).all()
         ):  # fmt: skip
-            self._both_axes(ctx, images, parts, where, windows, lengths, factors, max(1, radius), out)
+            self._both_axes(ctx, images, items, item_sizes, windows, lengths, factors, max(1, radius), out)
             return out
         terms = windows.shape[1]
         passes = [
@@ -108,7 +108,7 @@ class Separable(Operator, abstract=True):
         between = [lane.empty(out.data.size if max(map(len, passes)) > n else 0, np.float32) for n in (1, 2)]
         total = lane.empty(out.data.size if terms > 1 else 0, np.float32)
         base, to, sizes, weights, counts, scale = lane.upload(
-            parts.offsets, parts.places(out), where, windows, lengths, factors
+            items.offsets, items.places(out), item_sizes, windows, lengths, factors
         )
         tiles = -(-most // (_THREADS * _FOLD))
         index = "unsigned int" if most < 1 << 31 else "unsigned long long"
@@ -119,7 +119,7 @@ class Separable(Operator, abstract=True):
                 target = (total if t < terms - 1 else out.data) if last else between[n % 2]
                 name = f"along<{CUDA_TYPES[source.dtype]}, {CUDA_TYPES[target.dtype]}, {index}>"
                 lane.launch(
-                    "separable.cu", name, tiles * len(parts), _THREADS, source, begin, sizes, np.int32(tiles),
+                    "separable.cu", name, tiles * len(items), _THREADS, source, begin, sizes, np.int32(tiles),
                     weights, counts, scale, np.int32(terms), np.int32(t), np.int32(windows.shape[3]), np.int32(axis),
                     np.int32(last), total, np.int32(last and t > 0), target, to,
                 )  # fmt: skip
@@ -127,16 +127,16 @@ class Separable(Operator, abstract=True):
         return out
 
     def _both_axes(
-        self, ctx: Context, images: Batch, parts: ImageParts, where: Any, windows: F32, lengths: I32, factors: F32,
+        self, ctx: Context, images: Batch, items: ImageParts, item_sizes: Any, windows: F32, lengths: I32, factors: F32,
         radius: int, out: Batch,
     ) -> None:  # fmt: skip
         """Apply both windows to 8-bit images in one kernel."""
-        channels, reach = int(where[0, 4]), next(r for r in _RADII if r >= radius)
-        needed = -(-int(where[:, 3].max()) // _PIXELS)
+        channels, reach = int(item_sizes[0, 4]), next(r for r in _RADII if r >= radius)
+        needed = -(-int(item_sizes[:, 3].max()) // _PIXELS)
         across = -(-needed // (_MAX_THREADS // channels))
         threads = -(-max(-(-needed // across) * channels, 2 * reach * channels) // 32) * 32
-        strips = -(-int(where[:, 2].max()) // _STRIP)
-        pieces = across * strips * int((where[:, 0] * where[:, 1]).max())
+        strips = -(-int(item_sizes[:, 2].max()) // _STRIP)
+        pieces = across * strips * int((item_sizes[:, 0] * item_sizes[:, 1]).max())
         like, axes, longest = without_data(images), spatial(images.layout, images.ndim)[1], 2 * reach + 1
 
         def again(ctx: Context) -> tuple[F32, I32, F32] | None:
@@ -147,21 +147,21 @@ class Separable(Operator, abstract=True):
             return _widened(found[0], longest), *found[1:]
 
         # if items are frames, their number may follow from arguments
-        base, to, sizes = fixed(ctx.device, parts.offsets, parts.places(out), where)
-        weights, counts, scale = changing(ctx.device, again if parts.sample is None else None,
+        base, to, sizes = fixed(ctx.device, items.offsets, items.places(out), item_sizes)
+        weights, counts, scale = changing(ctx.device, again if items.sample is None else None,
                                           _widened(windows, longest), lengths, factors)  # fmt: skip
         name = f"plane<{CUDA_TYPES[out.dtype]}, {reach}, {channels}>"
         ctx.device.launch(
-            "separable.cu", name, pieces * len(parts), threads, images.data, base, sizes, np.int32(pieces),
+            "separable.cu", name, pieces * len(items), threads, images.data, base, sizes, np.int32(pieces),
             np.int32(across), np.int32(strips), weights, counts, scale, np.int32(longest), out.data, to,
         )  # fmt: skip
 
 
-def _widened(windows: F32, longest: int) -> F32:
-    """Return the windows with space for ``longest`` numbers each."""
-    if windows.shape[3] == longest:
+def _widened(windows: F32, length: int) -> F32:
+    """Return the windows with space for ``length`` numbers each."""
+    if windows.shape[3] == length:
         return windows
-    wide = np.zeros((*windows.shape[:3], longest), np.float32)
+    wide = np.zeros((*windows.shape[:3], length), np.float32)
     wide[..., : windows.shape[3]] = windows
     return wide
 
@@ -231,24 +231,24 @@ class GaussianBlur(Separable, name="gaussian_blur"):
     def arguments(self) -> tuple[str, ...]:
         return "sigma", "window_size"
 
-    def windows(self, ctx: Context, parts: ImageParts, axes: int) -> tuple[F32, I32, F32]:
-        sigma = np.ascontiguousarray(by_axis(parts.arguments["sigma"].astype(np.float32), axes, "sigma"))
-        asked = np.ascontiguousarray(by_axis(whole_numbers(parts.arguments["window_size"]), axes, "window_size"))
+    def windows(self, ctx: Context, items: ImageParts, axes: int) -> tuple[F32, I32, F32]:
+        sigma = np.ascontiguousarray(by_axis(items.arguments["sigma"].astype(np.float32), axes, "sigma"))
+        asked = np.ascontiguousarray(by_axis(whole_numbers(items.arguments["window_size"]), axes, "window_size"))
         length, deviation = np.empty(asked.shape, np.int64), np.empty(asked.shape, np.float32)
         longest = _windows.sizes(sigma, asked, _MAX_SIGMA, length, deviation)
         if longest < 0:
             wrong = np.flatnonzero((length == 0).any(axis=1))
             for m in wrong.tolist():
-                i = m if parts.sample is None else int(parts.sample[m])
+                i = m if items.sample is None else int(items.sample[m])
                 said = f"sigma {sigma[m].tolist()}, window_size {asked[m].tolist()}"
                 ctx.reject(i, "bad_argument", f"needs a positive sigma or an odd window_size, {_LIMITS}, got {said}")
             length[wrong], deviation[wrong] = 1, 1
             longest = int(length.max())
-        windows = np.empty((len(parts), 1, 3, longest), np.float32)
-        lengths = np.empty((len(parts), 1, 3), np.int32)
+        windows = np.empty((len(items), 1, 3, longest), np.float32)
+        lengths = np.empty((len(items), 1, 3), np.int32)
         # below it a window consists of its middle only, and the square would underflow to 0
         _windows.windows(length, np.maximum(deviation, _MIN_SIGMA), windows, lengths)
-        return windows, lengths, np.ones((len(parts), 1), np.float32)
+        return windows, lengths, np.ones((len(items), 1), np.float32)
 
 
 _MAX_SIGMA, _MIN_SIGMA = 1000.0, np.float32(1e-18)

@@ -141,17 +141,17 @@ def _broadcast_specs(specs: Sequence[Spec]) -> tuple[int | None, ...] | None:
     return tuple(out)
 
 
-def _layout(given: Sequence[tuple[str, int | None]]) -> str:
+def _layout(inputs: Sequence[tuple[str, int | None]]) -> str:
     """Return the layout of the result: the longest one, whose last letters the other layouts must be. Raises
     SpecError."""
-    layouts = [layout for layout, _ in given if layout]
+    layouts = [layout for layout, _ in inputs if layout]
     if not layouts:
         return ""
     longest = max(layouts, key=len)
     for layout in layouts:
         if not longest.endswith(layout):
             raise SpecError(f"layouts {longest} and {layout} do not go together; transpose one of them")
-    widest = max((n for _, n in given if n is not None), default=len(longest))
+    widest = max((n for _, n in inputs if n is not None), default=len(longest))
     return longest if len(longest) >= widest else ""
 
 
@@ -192,14 +192,14 @@ def _aligned(ctx: Context, batches: Sequence[Batch]) -> _Aligned:
 # -- the CPU ----------------------------------------------------------------------------------------------------------
 
 
-def _compiled(program: Program, batches: Sequence[Batch], given: _Aligned, out: Batch) -> bool:
+def _compiled(program: Program, batches: Sequence[Batch], aligned: _Aligned, out: Batch) -> bool:
     """Compute ``out`` with the compiled loop. Return False if it does not support these inputs."""
     n, inputs = len(out), len(batches)
     if not out.data.size:
         return True
     if any(b.data.strides[0] != b.data.itemsize for b in batches):
         return False
-    if all(given.full) and all(b.is_packed for b in batches):  # treated as one long sample
+    if all(aligned.full) and all(b.is_packed for b in batches):  # treated as one long sample
         starts = np.array([[b.offsets[0]] for b in batches])
         periods, sizes, to = np.zeros((inputs, 1), np.int64), np.array([out.data.size]), np.zeros(1, np.int64)
     else:
@@ -207,10 +207,10 @@ def _compiled(program: Program, batches: Sequence[Batch], given: _Aligned, out: 
         sizes, to = out.sizes, out.offsets
         for k, b in enumerate(batches):
             starts[k] = b.offsets
-            if given.scalar[k]:
+            if aligned.scalar[k]:
                 periods[k] = 1
-            elif not given.full[k]:
-                if not _is_tail(given.shapes[k], given.out):
+            elif not aligned.full[k]:
+                if not _is_tail(aligned.shapes[k], aligned.out):
                     return False
                 periods[k] = b.sizes
     addresses = np.array([address(b.data) for b in batches])
@@ -228,29 +228,29 @@ _ELEMENTS = 1 << 16
 """Elements of dense arrays that are computed at a time."""
 
 
-def _block_of(what: Typed) -> int:
+def _block_of(tree: Typed) -> int:
     """Return the number of elements that are computed at a time."""
 
     def widest(t: Typed) -> int:
         converted = 1 if t.fn in _COMPARED and t.at.kind != "f" else t.at.itemsize
         return max([t.dtype.itemsize, converted, *(widest(a) for a in t.args if a.fn != "const")])
 
-    return _BLOCK // widest(what)
+    return _BLOCK // widest(tree)
 
 
-def _flat(what: Typed, names: Sequence[str], batches: Sequence[Batch], given: _Aligned, out: Batch) -> None:
+def _flat(tree: Typed, names: Sequence[str], batches: Sequence[Batch], aligned: _Aligned, out: Batch) -> None:
     """Compute all samples as one row of elements, in blocks. Inputs with one value per sample are repeated if samples
     are small; if samples are large, blocks do not cross samples."""
-    block = _block_of(what)
-    if len(out.data) <= block and all(given.full):
+    block = _block_of(tree)
+    if len(out.data) <= block and all(aligned.full):
         count = len(out.data)
-        out.data[:] = evaluate(what, {n: _elements(b, count) for n, b in zip(names, batches, strict=True)})
+        out.data[:] = evaluate(tree, {n: _elements(b, count) for n, b in zip(names, batches, strict=True)})
         return
     sizes = out.sizes
-    large = not all(given.full) and bool(sizes.sum() >= len(sizes) * (block >> 3))
+    large = not all(aligned.full) and bool(sizes.sum() >= len(sizes) * (block >> 3))
     rows: list[Array] = []
     for k, b in enumerate(batches):
-        if given.full[k]:
+        if aligned.full[k]:
             rows.append(_elements(b, int(sizes.sum())))
         else:
             values = b.data[b.offsets]
@@ -261,9 +261,9 @@ def _flat(what: Typed, names: Sequence[str], batches: Sequence[Batch], given: _A
             hi = min(lo + block, end)
             part = {
                 n: r[i : i + 1] if large and not full else r[lo:hi]
-                for n, r, full in zip(names, rows, given.full, strict=True)
+                for n, r, full in zip(names, rows, aligned.full, strict=True)
             }
-            _write(what, part, out.data[lo:hi])
+            _write(tree, part, out.data[lo:hi])
 
 
 def _elements(b: Batch, count: int) -> Array:
@@ -273,18 +273,18 @@ def _elements(b: Batch, count: int) -> Array:
     return row
 
 
-def _broadcast(what: Typed, names: Sequence[str], batches: Sequence[Batch], given: _Aligned, out: Batch) -> None:
+def _broadcast(tree: Typed, names: Sequence[str], batches: Sequence[Batch], aligned: _Aligned, out: Batch) -> None:
     """Compute runs of samples with equal shapes as dense arrays. If inputs broadcast only along the last dimensions,
     samples are rows of elements, for which these inputs are repeated."""
-    if out.data.size >= len(out) * _LARGE and all(_is_period(s, given.out) for s in given.shapes):
-        _repeated(what, names, batches, given, out)
+    if out.data.size >= len(out) * _LARGE and all(_is_period(s, aligned.out) for s in aligned.shapes):
+        _repeated(tree, names, batches, aligned, out)
         return
-    for lo, hi in _runs(given, out.sizes):
+    for lo, hi in _runs(aligned, out.sizes):
         part = {}
-        for n, b, s in zip(names, batches, given.shapes, strict=True):
+        for n, b, s in zip(names, batches, aligned.shapes, strict=True):
             part[n] = b.take(slice(lo, hi)).dense().reshape(hi - lo, *s[lo].tolist())
         whole = out.take(slice(lo, hi)).dense()
-        whole[...] = evaluate(what, part)
+        whole[...] = evaluate(tree, part)
 
 
 def _is_period(shapes: I32, out: I32) -> bool:
@@ -301,10 +301,10 @@ def _is_tail(shapes: I32, out: I32) -> bool:
     )
 
 
-def _repeated(what: Typed, names: Sequence[str], batches: Sequence[Batch], given: _Aligned, out: Batch) -> None:
+def _repeated(tree: Typed, names: Sequence[str], batches: Sequence[Batch], aligned: _Aligned, out: Batch) -> None:
     """Compute each sample in blocks of elements, for which small inputs are repeated."""
-    most = _block_of(what)
-    sizes, periods = out.sizes, [s.prod(axis=1, dtype=np.int64) for s in given.shapes]
+    most = _block_of(tree)
+    sizes, periods = out.sizes, [s.prod(axis=1, dtype=np.int64) for s in aligned.shapes]
     for i in range(len(out)):
         size = int(sizes[i])
         if size == 0:
@@ -319,13 +319,13 @@ def _repeated(what: Typed, names: Sequence[str], batches: Sequence[Batch], given
         for lo in range(0, size, block):
             hi = min(lo + block, size)
             part = {n: row[lo:hi] if len(row) == size else row[: hi - lo] for n, row in zip(names, rows, strict=True)}
-            _write(what, part, to[lo:hi])
+            _write(tree, part, to[lo:hi])
 
 
-def _runs(given: _Aligned, sizes: I64) -> Iterator[tuple[int, int]]:
+def _runs(aligned: _Aligned, sizes: I64) -> Iterator[tuple[int, int]]:
     n = len(sizes)
     changes = np.zeros(max(n - 1, 0), np.bool_)
-    for s in given.shapes:
+    for s in aligned.shapes:
         changes |= (s[1:] != s[:-1]).any(axis=1)
     ends = [*(np.flatnonzero(changes) + 1).tolist(), n]
     start = 0
@@ -336,8 +336,8 @@ def _runs(given: _Aligned, sizes: I64) -> Iterator[tuple[int, int]]:
         start = end
 
 
-def _write(what: Typed, given: dict[str, Array], to: Array) -> None:
-    value = evaluate(what, given, to)
+def _write(tree: Typed, inputs: dict[str, Array], to: Array) -> None:
+    value = evaluate(tree, inputs, to)
     if value is not to:
         to[...] = value
 
@@ -357,28 +357,28 @@ def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:
     return int(limits.min), int(limits.max)
 
 
-def evaluate(what: Typed, given: dict[str, Array], into: Array | None = None) -> Array:
+def evaluate(tree: Typed, inputs: dict[str, Array], into: Array | None = None) -> Array:
     """Compute the value of a typed expression; arrays broadcast. The caller must silence NumPy's warnings. The value
     may be written to ``into``, an array of its shape and type, which is then returned."""
-    if what.fn == "name":
-        return given[what.value]
-    if what.fn == "const":
-        return np.asarray(what.value, np.float64 if what.dtype.kind == "f" else None).astype(what.dtype)
-    args = [evaluate(a, given) for a in what.args]
-    if what.fn == "cast":
-        return saturate(args[0], what.dtype)
-    if not (what.fn in _COMPARED and what.at.kind != "f"):
-        args = [a.astype(what.at, copy=False) for a in args]
-    elif what.args[1].fn == "const" and _holds(args[0].dtype, args[1]):
+    if tree.fn == "name":
+        return inputs[tree.value]
+    if tree.fn == "const":
+        return np.asarray(tree.value, np.float64 if tree.dtype.kind == "f" else None).astype(tree.dtype)
+    args = [evaluate(a, inputs) for a in tree.args]
+    if tree.fn == "cast":
+        return saturate(args[0], tree.dtype)
+    if not (tree.fn in _COMPARED and tree.at.kind != "f"):
+        args = [a.astype(tree.at, copy=False) for a in args]
+    elif tree.args[1].fn == "const" and _holds(args[0].dtype, args[1]):
         args[1] = args[1].astype(args[0].dtype)  # otherwise NumPy would convert the other argument
-    function = _FUNCTIONS[what.fn]
-    if what.fn in _VECTORS and what.at == what.dtype == np.float32:
-        return _in_vectors(what.fn, args, into)
-    if into is not None and isinstance(function, np.ufunc) and what.dtype == what.at == into.dtype:
+    function = _FUNCTIONS[tree.fn]
+    if tree.fn in _VECTORS and tree.at == tree.dtype == np.float32:
+        return _in_vectors(tree.fn, args, into)
+    if into is not None and isinstance(function, np.ufunc) and tree.dtype == tree.at == into.dtype:
         return np.asarray(function(*args, out=into))
     result: Array = function(*args)
-    if result.dtype != what.dtype:
-        return result != 0 if what.dtype.kind == "b" else result.astype(what.dtype)
+    if result.dtype != tree.dtype:
+        return result != 0 if tree.dtype.kind == "b" else result.astype(tree.dtype)
     return result
 
 

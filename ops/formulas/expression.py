@@ -298,17 +298,17 @@ def promote(a: Dtype, b: Dtype) -> Dtype:
     return np.dtype(f"i{size}")
 
 
-def _types(fn: str, given: list[Dtype]) -> tuple[Dtype, Dtype]:
+def _types(fn: str, dtypes: list[Dtype]) -> tuple[Dtype, Dtype]:
     """Return the type to which the arguments of ``fn`` are converted, and the type of its result."""
-    shown = f"{SYMBOLS.get(fn, fn)} of {' and '.join(d.name for d in given)}"
-    if np.dtype(np.float16) in given:
+    shown = f"{SYMBOLS.get(fn, fn)} of {' and '.join(d.name for d in dtypes)}"
+    if np.dtype(np.float16) in dtypes:
         raise SpecError(f"{shown}: float16 is not supported; convert it first: float(x)")
-    at = given[0]
-    for other in given[1:]:
+    at = dtypes[0]
+    for other in dtypes[1:]:
         at = promote(at, other)
     all_bool = at == _BOOL
     if fn in ("and", "or"):
-        if not all_bool or any(d != _BOOL for d in given):
+        if not all_bool or any(d != _BOOL for d in dtypes):
             raise SpecError(f"{shown}: `and` and `or` take bool; compare first: (x != 0)")
         return _BOOL, _BOOL
     if fn == "not":

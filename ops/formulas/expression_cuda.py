@@ -23,11 +23,11 @@ _BLOCK = 256
 _PER_THREAD = 8
 
 
-def source(what: Typed, names: Sequence[str], dtypes: Sequence[Dtype], modes: Sequence[Mode], ndim: int) -> str:
+def source(tree: Typed, names: Sequence[str], dtypes: Sequence[Dtype], modes: Sequence[Mode], ndim: int) -> str:
     """Return the source of kernel ``expression``. Its parameters: out, its starts, sizes, number of samples; then for
     each input its data and starts, and strides int64[N, ndim] if it is read by strides; finally, if any is, the shapes
     of the result, int32[N, ndim]."""
-    stored = _C[what.dtype.char]
+    stored = _C[tree.dtype.char]
     parameters = [f"{stored}* out", "const long long* out_start", "const long long* size", "int samples"]
     loads = []
     for k, (dtype, mode) in enumerate(zip(dtypes, modes, strict=True)):
@@ -38,11 +38,11 @@ def source(what: Typed, names: Sequence[str], dtypes: Sequence[Dtype], modes: Se
         loads.append(f"const auto v{k} = load(in{k}[{at}]);")
     if "strided" in modes:
         parameters.append("const int* shape")
-    value = _emit(what, {n: f"v{k}" for k, n in enumerate(names)})
+    value = _emit(tree, {n: f"v{k}" for k, n in enumerate(names)})
     one = f"""{" ".join(loads)}
             out[out_start[s] + e] = store<{stored}>({value});"""
-    if (count := _together(what, dtypes, modes)) > 1:
-        return _by_vectors(what, names, dtypes, modes, parameters, one, count)
+    if (count := _together(tree, dtypes, modes)) > 1:
+        return _by_vectors(tree, names, dtypes, modes, parameters, one, count)
     return f"""#include "expression.cuh"
 extern "C" __global__ void expression({", ".join(parameters)}) {{
     for (int s = blockIdx.y; s < samples; s += gridDim.y) {{
@@ -56,16 +56,16 @@ extern "C" __global__ void expression({", ".join(parameters)}) {{
 """
 
 
-def _together(what: Typed, dtypes: Sequence[Dtype], modes: Sequence[Mode]) -> int:
+def _together(tree: Typed, dtypes: Sequence[Dtype], modes: Sequence[Mode]) -> int:
     """Return the number of elements that a thread reads and writes at once: 16 bytes of the widest type."""
     if "strided" in modes or "full" not in modes:
         return 1
-    return 16 // max(what.dtype.itemsize, *(d.itemsize for d, m in zip(dtypes, modes, strict=True) if m == "full"))
+    return 16 // max(tree.dtype.itemsize, *(d.itemsize for d, m in zip(dtypes, modes, strict=True) if m == "full"))
 
 
 def _by_vectors(
-    what: Typed, names: Sequence[str], dtypes: Sequence[Dtype], modes: Sequence[Mode], parameters: list[str], one: str,
-    count: int,
+    tree: Typed, names: Sequence[str], dtypes: Sequence[Dtype], modes: Sequence[Mode], parameters: list[str],
+    element: str, count: int,
 ) -> str:  # fmt: skip
     """Return the source for inputs that are read in the order of the result: ``count`` elements at a time, where all
     arrays of a sample are aligned for that."""
@@ -77,8 +77,8 @@ def _by_vectors(
     )
     scalars = " ".join(f"const auto v{k} = load(in{k}[start{k}[s]]);" for k in range(len(modes)) if k not in full)
     loads = " ".join(f"const auto v{k} = load(p{k}.v[i]);" for k in full)
-    stored = _C[what.dtype.char]
-    value = _emit(what, {n: f"v{k}" for k, n in enumerate(names)})
+    stored = _C[tree.dtype.char]
+    value = _emit(tree, {n: f"v{k}" for k, n in enumerate(names)})
     whole = " && ".join(f"together<{count}>({at})" for at in (*inputs.values(), "out + out_start[s]"))
     return f"""#include "expression.cuh"
 extern "C" __global__ void expression({", ".join(parameters)}) {{
@@ -101,7 +101,7 @@ extern "C" __global__ void expression({", ".join(parameters)}) {{
             done = groups * {count};
         }}
         for (long long e = done + first; e < size[s]; e += step) {{
-            {one}
+            {element}
         }}
     }}
 }}
@@ -122,22 +122,22 @@ def _coordinates(modes: Sequence[Mode], ndim: int) -> str:
     return " ".join(lines)
 
 
-def _emit(what: Typed, names: dict[str, str]) -> str:
-    if what.fn == "name":
-        return names[what.value]
-    if what.fn == "const":
-        return _literal(what.value, what.dtype)
-    args = [_emit(a, names) for a in what.args]
-    if what.fn == "cast":
-        if what.dtype.kind == "b":
+def _emit(tree: Typed, names: dict[str, str]) -> str:
+    if tree.fn == "name":
+        return names[tree.value]
+    if tree.fn == "const":
+        return _literal(tree.value, tree.dtype)
+    args = [_emit(a, names) for a in tree.args]
+    if tree.fn == "cast":
+        if tree.dtype.kind == "b":
             return f"load(converted<boolean>({args[0]}))"
-        return f"converted<{_C[what.dtype.char]}>({args[0]})"
-    if what.fn in ("eq", "ne", "lt", "le", "gt", "ge") and what.at.kind != "f":
-        return f"(order({args[0]}, {args[1]}) {SYMBOLS[what.fn]} 0)"
-    at = _calculated(what.at)
+        return f"converted<{_C[tree.dtype.char]}>({args[0]})"
+    if tree.fn in ("eq", "ne", "lt", "le", "gt", "ge") and tree.at.kind != "f":
+        return f"(order({args[0]}, {args[1]}) {SYMBOLS[tree.fn]} 0)"
+    at = _calculated(tree.at)
     args = [f"static_cast<{at}>({a})" for a in args]
-    text = _function(what.fn, at, args)
-    result = _calculated(what.dtype)
+    text = _function(tree.fn, at, args)
+    result = _calculated(tree.dtype)
     return f"(({text}) != 0)" if result == "bool" and at != "bool" else f"static_cast<{result}>({text})"
 
 
@@ -181,13 +181,13 @@ def _literal(value: bool | int | float, dtype: Dtype) -> str:
 
 
 @lru_cache(256)
-def _source(what: Typed, names: tuple[str, ...], dtypes: tuple[Dtype, ...], modes: tuple[Mode, ...], ndim: int) -> str:
-    return source(what, names, dtypes, modes, ndim)
+def _source(tree: Typed, names: tuple[str, ...], dtypes: tuple[Dtype, ...], modes: tuple[Mode, ...], ndim: int) -> str:
+    return source(tree, names, dtypes, modes, ndim)
 
 
 def launch(
     lane: Lane,
-    what: Typed,
+    tree: Typed,
     names: Sequence[str],
     batches: Sequence[Batch],
     shapes: Sequence[npt.NDArray[np.int32]],
@@ -210,7 +210,7 @@ def launch(
         sizes, starts = sizes.sum(keepdims=True), [b.offsets[:1] for b in batches]
     if not int(sizes.sum()):
         return
-    text = _source(what, tuple(names), tuple(b.dtype for b in batches), modes, ndim)
+    text = _source(tree, tuple(names), tuple(b.dtype for b in batches), modes, ndim)
     tables: list[npt.NDArray[Any]] = [out.offsets[: len(sizes)], sizes]
     for k, mode in enumerate(modes):
         tables.append(starts[k])
@@ -226,7 +226,7 @@ def launch(
         if mode == "strided":
             args.append(next(each))
     args += each
-    elements = max(_PER_THREAD, _together(what, tuple(b.dtype for b in batches), modes))
+    elements = max(_PER_THREAD, _together(tree, tuple(b.dtype for b in batches), modes))
     grid = (max(1, -(-int(sizes.max()) // (_BLOCK * elements))), min(len(sizes), 65535))
     lane.launch_text(text, "expression", grid, _BLOCK, *args)
 

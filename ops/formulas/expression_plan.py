@@ -86,16 +86,16 @@ class _Writer:
         self.functions.append((op, to, *args, *(args[:1] * (3 - len(args)))))
         return to
 
-    def value(self, what: Typed, as_float: bool) -> int:
-        """Return the register of ``what`` as float32 or as int32."""
-        if what.dtype not in _KINDS:
+    def value(self, tree: Typed, as_float: bool) -> int:
+        """Return the register of ``tree`` as float32 or as int32."""
+        if tree.dtype not in _KINDS:
             raise _UnknownError
-        if what.fn == "name":
-            return self.source(what.value, as_float)
-        if what.fn == "const":
-            return self.constant(what, as_float)
-        own = what.dtype == np.float32
-        found = self.call(what)
+        if tree.fn == "name":
+            return self.source(tree.value, as_float)
+        if tree.fn == "const":
+            return self.constant(tree, as_float)
+        own = tree.dtype == np.float32
+        found = self.call(tree)
         if own and not as_float:
             raise _UnknownError  # conversions between them are explicit calls
         return self.put(FLOAT_OF, found) if as_float and not own else found
@@ -110,62 +110,62 @@ class _Writer:
             self.kinds.append((k, kind, to, int(as_float)))
         return self.sources[k, as_float]
 
-    def constant(self, what: Typed, as_float: bool) -> int:
-        exact = np.asarray(what.value, np.float64 if what.dtype.kind == "f" else None).astype(what.dtype)
+    def constant(self, tree: Typed, as_float: bool) -> int:
+        exact = np.asarray(tree.value, np.float64 if tree.dtype.kind == "f" else None).astype(tree.dtype)
         to = self.register()
         bits = exact.astype(np.float32).view(np.int32) if as_float else exact.astype(np.int32)
         self.constants.append((to, int(bits)))
         return to
 
-    def call(self, what: Typed) -> int:
-        fn, at = what.fn, what.at
+    def call(self, tree: Typed) -> int:
+        fn, at = tree.fn, tree.at
         if fn == "cast":
-            return self.cast(what)
+            return self.cast(tree)
         if at not in _KINDS:
             raise _UnknownError
         if at == np.float32:
             if fn not in _OF_FLOATS:
                 raise _UnknownError
-            return self.put(_OF_FLOATS[fn], *(self.value(a, True) for a in what.args))
+            return self.put(_OF_FLOATS[fn], *(self.value(a, True) for a in tree.args))
         if fn in _ORDER:  # comparisons of integers compare values, not what they would be converted to
-            return self.put(_ORDER[fn], *(self.value(a, False) for a in what.args))
+            return self.put(_ORDER[fn], *(self.value(a, False) for a in tree.args))
         known = _OF_INTEGERS if at == np.int32 else _LOGIC if at == _BOOL else {}
         if fn not in known:
             raise _UnknownError
-        return self.put(known[fn], *(self.value(a, False) for a in what.args))
+        return self.put(known[fn], *(self.value(a, False) for a in tree.args))
 
-    def cast(self, what: Typed) -> int:
-        (arg,) = what.args
-        if arg.dtype not in _KINDS or what.dtype not in _KINDS:
+    def cast(self, tree: Typed) -> int:
+        (arg,) = tree.args
+        if arg.dtype not in _KINDS or tree.dtype not in _KINDS:
             raise _UnknownError
-        if what.dtype == np.float32:
+        if tree.dtype == np.float32:
             return self.value(arg, True)
         if arg.dtype == np.float32:
             found = self.value(arg, True)
-            return self.put(TRUE_OF, found) if what.dtype == _BOOL else self.put(ROUNDED, found, _KINDS[what.dtype])
+            return self.put(TRUE_OF, found) if tree.dtype == _BOOL else self.put(ROUNDED, found, _KINDS[tree.dtype])
         found = self.value(arg, False)
-        if what.dtype == _BOOL:
+        if tree.dtype == _BOOL:
             if arg.dtype == _BOOL:
                 return found
             zero = self.register()
             self.constants.append((zero, 0))
             return self.put(NE_I, found, zero)
-        return self.put(CLIP, found, _KINDS[what.dtype])
+        return self.put(CLIP, found, _KINDS[tree.dtype])
 
 
 @lru_cache(1024)
-def planned(what: Typed, names: tuple[str, ...], dtypes: tuple[np.dtype[Any], ...]) -> Program | None:
+def planned(tree: Typed, names: tuple[str, ...], dtypes: tuple[np.dtype[Any], ...]) -> Program | None:
     """Return the program of a typed expression with inputs ``names`` of ``dtypes``; None if the interpreter does not
     support it."""
     writer = _Writer(names, dtypes)
     try:
-        if what.fn in ("name", "const"):
+        if tree.fn in ("name", "const"):
             return None
-        as_float = what.dtype == np.float32
-        found = writer.value(what, as_float)
+        as_float = tree.dtype == np.float32
+        found = writer.value(tree, as_float)
     except _UnknownError:
         return None
-    kind = _KINDS[what.dtype]
+    kind = _KINDS[tree.dtype]
     last = bool(writer.functions) and writer.functions[-1][1] == found
     if not last:
         return None  # the expression is only a conversion

@@ -167,11 +167,11 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
         return out
 
     def _plan(
-        self, ctx: Context, encoded: Batch, headers: Headers, which: Mask, places: I64,
-        stage: Callable[[int], Any], others: Any,
+        self, ctx: Context, encoded: Batch, headers: Headers, selected: Mask, offsets: I64,
+        stage: Callable[[int], Any], on_threads: Any,
     ) -> Planned:  # fmt: skip
-        """Plan decoding and resizing of the images ``which``, whose files begin at the elements ``places`` of an array
-        on the device."""
+        """Plan decoding and resizing of the images ``selected``, whose files begin at the elements ``offsets`` of an
+        array on the device."""
         decode: ImageDecoder = self.decode
         first, second = part(ctx, decode, DECODE), part(ctx, self.resize, RESIZE)
         extents, domain = headers.extents, None
@@ -183,11 +183,11 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
             domain = np.empty((len(encoded), 2, 2), np.int64)
             _plans.into_image(corners, extents, wanted.plan.lo, wanted.plan.hi, domain)
         if headers.bad:
-            which = which & headers.good
-        planned = _cuda.plan(ctx, headers, encoded, which, places, stage, limited=False)
+            selected = selected & headers.good
+        planned = _cuda.plan(ctx, headers, encoded, selected, offsets, stage, limited=False)
         output = _jpeg.resize_output(planned, wanted.plan, domain=domain, **self._finish)
         _jpeg.limit(planned, output.windows)
-        return Planned(encoded, ctx.args, headers, wanted, planned, output, ctx.rejects, others)
+        return Planned(encoded, ctx.args, headers, wanted, planned, output, ctx.rejects, on_threads)
 
     @cached_property
     def _channels(self) -> I64:
@@ -258,16 +258,16 @@ def source_windows(plan: ResamplePlan, extents: I64) -> I64:
     return windows
 
 
-def _begun(ctx: Context, left: I64) -> list[I64]:
-    """Divide the samples ``left`` to other decoders into those that host threads have started to decode, and the
+def _begun(ctx: Context, remaining: I64) -> list[I64]:
+    """Divide the samples ``remaining`` to other decoders into those that host threads have started to decode, and the
     others."""
-    if not len(left):
+    if not len(remaining):
         return []
     slots = ctx.samples.slot
-    ahead = np.flatnonzero(np.isin(slots, ctx.started.batch.samples.slot)) if ctx.started is not None else left[:0]
-    return [some for some in (ahead, np.setdiff1d(left, ahead)) if len(some)]
+    ahead = np.flatnonzero(np.isin(slots, ctx.started.batch.samples.slot)) if ctx.started is not None else remaining[:0]
+    return [some for some in (ahead, np.setdiff1d(remaining, ahead)) if len(some)]
 
 
-def _some(ctx: Context, which: I64) -> Context:
-    """Return ``ctx`` for the samples ``which``; it shares the lists of rejects and checks."""
-    return replace(ctx, samples=ctx.samples.take(which), args={k: b.take(which) for k, b in ctx.args.items()})
+def _some(ctx: Context, indices: I64) -> Context:
+    """Return ``ctx`` for the samples ``indices``; it shares the lists of rejects and checks."""
+    return replace(ctx, samples=ctx.samples.take(indices), args={k: b.take(indices) for k, b in ctx.args.items()})

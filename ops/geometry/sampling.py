@@ -94,11 +94,11 @@ class Grid:
 
 
 def sampled(
-    ctx: Context, images: Batch, sizes: I64, places: PixelSources, how: Filter, border: Border, fill: F64,
+    ctx: Context, images: Batch, sizes: I64, sources: PixelSources, filter_: Filter, border: Border, fill: F64,
     skip: npt.NDArray[np.bool_] | None = None, copied: npt.NDArray[np.bool_] | None = None,
 ) -> Batch:  # fmt: skip
-    """Sample ``images``, of a layout with HW, at ``places``; ``sizes`` [N, 2] of the outputs, ``fill`` [N or 1, K or 1]
-    outside of the image. Samples in ``skip`` [N], and samples without pixels, yield empty outputs; samples in
+    """Sample ``images``, of a layout with HW, at ``sources``; ``sizes`` [N, 2] of the outputs, ``fill`` [N or 1, K or
+    1] outside of the image. Samples in ``skip`` [N], and samples without pixels, yield empty outputs; samples in
     ``copied`` [N] are copied unchanged."""
     grid = Grid.of(images.layout)
     shape = images.shapes.astype(np.int64)
@@ -112,7 +112,7 @@ def sampled(
     if copied is not None:
         geometry[copied, 0] = 0
     run = _cpu if ctx.stage == "cpu" else _gpu
-    out = run(ctx, images, shape.astype(np.int32), images.dtype, geometry, places, how, border, fills)
+    out = run(ctx, images, shape.astype(np.int32), images.dtype, geometry, sources, filter_, border, fills)
     if copied is not None and copied.any():
         plan = whole(images)
         plan = replace(plan, shape=np.where(copied[:, None], plan.shape, 0))
@@ -121,8 +121,8 @@ def sampled(
 
 
 def _cpu(
-    ctx: Context, images: Batch, shape: Any, dtype: np.dtype[Any], geometry: I64, places: PixelSources, how: Filter,
-    border: Border, fills: npt.NDArray[Any],
+    ctx: Context, images: Batch, shape: Any, dtype: np.dtype[Any], geometry: I64, sources: PixelSources,
+    filter_: Filter, border: Border, fills: npt.NDArray[Any],
 ) -> Batch:  # fmt: skip
     source, base = images.data, images.offsets
     if source.dtype not in (np.uint8, np.float32):
@@ -131,37 +131,37 @@ def _cpu(
     own = dtype if dtype in (np.uint8, np.float32) else np.dtype(np.float32)
     out = Batch.allocate(ctx.empty, shape, own, images.layout, images.samples)
     none = np.zeros(1, np.float32)
-    map_x, map_y = (none if m is None else m for m in (places.map_x, places.map_y))
-    map_base = np.zeros((len(images), 2), np.int64) if places.map_base is None else places.map_base
-    _loops.sample(source, np.ascontiguousarray(base), geometry, int(places.kind), places.params, map_x, map_y, map_base,
-                  int(how), int(border), fills, out.data, out.offsets)  # fmt: skip
+    map_x, map_y = (none if m is None else m for m in (sources.map_x, sources.map_y))
+    map_base = np.zeros((len(images), 2), np.int64) if sources.map_base is None else sources.map_base
+    _loops.sample(source, np.ascontiguousarray(base), geometry, int(sources.kind), sources.params, map_x, map_y,
+                  map_base, int(filter_), int(border), fills, out.data, out.offsets)  # fmt: skip
     return out if own == dtype else out.replace(data=saturate(out.data, dtype))
 
 
 def _gpu(
-    ctx: Context, images: Batch, shape: Any, dtype: np.dtype[Any], geometry: I64, places: PixelSources, how: Filter,
-    border: Border, fills: npt.NDArray[Any],
+    ctx: Context, images: Batch, shape: Any, dtype: np.dtype[Any], geometry: I64, sources: PixelSources,
+    filter_: Filter, border: Border, fills: npt.NDArray[Any],
 ) -> Batch:  # fmt: skip
     out = Batch.allocate(ctx.empty, shape, dtype, images.layout, images.samples)
     if out.data.size == 0:
         return out
-    map_base = np.zeros((len(images), 2), np.int64) if places.map_base is None else places.map_base
+    map_base = np.zeros((len(images), 2), np.int64) if sources.map_base is None else sources.map_base
     base, sizes, params, begins, values, to = ctx.device.upload(
-        images.offsets, geometry, places.params, map_base, fills, out.offsets
+        images.offsets, geometry, sources.params, map_base, fills, out.offsets
     )
-    if takes_pixels(images, dtype, geometry, how) and places.kind is not Kind.MAPS:
+    if takes_pixels(images, dtype, geometry, filter_) and sources.kind is not Kind.MAPS:
         pixels_on_gpu(
-            ctx, images, geometry, places.kind, base, sizes, params, how, border, fills.shape, values, out, to
+            ctx, images, geometry, sources.kind, base, sizes, params, filter_, border, fills.shape, values, out, to
         )
         return out
     pixels = int((geometry[:, 0] * geometry[:, 4] * geometry[:, 5]).max())
-    map_x = params if places.map_x is None else places.map_x
-    map_y = params if places.map_y is None else places.map_y
+    map_x = params if sources.map_x is None else sources.map_x
+    map_y = params if sources.map_y is None else sources.map_y
     ctx.device.launch(
         "sampling.cu", f"sample<{CUDA_TYPES[images.dtype]}, {CUDA_TYPES[dtype]}>",
         (-(-pixels // (_THREADS * _PIXELS)), len(images)), _THREADS,
-        images.data, base, sizes, np.int32(places.kind), params, map_x, map_y, begins, np.int32(how), np.int32(border),
-        values, np.int32(fills.shape[1]), np.int32(len(fills) > 1), out.data, to,
+        images.data, base, sizes, np.int32(sources.kind), params, map_x, map_y, begins, np.int32(filter_),
+        np.int32(border), values, np.int32(fills.shape[1]), np.int32(len(fills) > 1), out.data, to,
     )  # fmt: skip
     return out
 
@@ -171,9 +171,9 @@ _TILE, _TALL, _BEFORE = 32, 128, 3
 _FARTHEST = 400_000  # farthest pixel that cuda/sampling_pixels.cu can address
 
 
-def takes_pixels(images: Batch, dtype: np.dtype[Any], geometry: I64, how: Filter) -> bool:
+def takes_pixels(images: Batch, dtype: np.dtype[Any], geometry: I64, filter_: Filter) -> bool:
     """Whether `pixels_on_gpu` supports ``images``: three bytes per pixel in inputs and results."""
-    return images.dtype == np.uint8 and dtype == np.uint8 and how is not Filter.CUBIC and _within(geometry)
+    return images.dtype == np.uint8 and dtype == np.uint8 and filter_ is not Filter.CUBIC and _within(geometry)
 
 
 def _within(geometry: I64) -> bool:
@@ -182,14 +182,14 @@ def _within(geometry: I64) -> bool:
 
 
 def pixels_on_gpu(
-    ctx: Context, images: Batch, geometry: I64, kind: Kind, base: Any, sizes: Any, params: Any, how: Filter,
+    ctx: Context, images: Batch, geometry: I64, kind: Kind, base: Any, sizes: Any, params: Any, filter_: Filter,
     border: Border, fill_shape: tuple[int, ...], fills: Any, out: Batch, to: Any,
 ) -> None:  # fmt: skip
     """Sample ``images`` into ``out``; ``base``, ``sizes`` (the ``geometry``), ``params``, ``fills`` and ``to`` are
     arrays on the device."""
     *_, tiles = _plans.extent(geometry, _TALL, _TILE, _BEFORE)
     ctx.device.launch(
-        "sampling_pixels.cu", f"sample_pixels<{int(kind)}, {int(how)}>",
+        "sampling_pixels.cu", f"sample_pixels<{int(kind)}, {int(filter_)}>",
         (int(tiles), len(images)), _THREADS, images.data, base, sizes, params, np.int32(border), fills,
         np.int32(fill_shape[1]), np.int32(fill_shape[0] > 1), out.data, to,
     )  # fmt: skip

@@ -65,13 +65,13 @@ def _blur(pixels: U8, columns: float, _rows: float, sigma: float, _y: float) -> 
     return array(cv2.sepFilter2D(pixels, -1, window, window))
 
 
-def _rotate(pixels: U8, how: float, angle: float, _grows: float, filled: float, *fills: float) -> U8:
+def _rotate(pixels: U8, filter_code: float, angle: float, _grows: float, filled: float, *fills: float) -> U8:
     rows, columns = pixels.shape[:2]
     x, y = columns / 2 - 0.5, rows / 2 - 0.5
     a, b = math.cos(math.radians(angle)), math.sin(math.radians(angle))
     matrix = np.array([[a, b, x - a * x - b * y], [-b, a, y + b * x - a * y]])
     border = cv2.BORDER_CONSTANT if filled else cv2.BORDER_REPLICATE
-    return array(cv2.warpAffine(pixels, matrix, (columns, rows), flags=FILTERS[int(how)], borderMode=border,
+    return array(cv2.warpAffine(pixels, matrix, (columns, rows), flags=FILTERS[int(filter_code)], borderMode=border,
                                  borderValue=fills[:4]))  # fmt: skip
 
 

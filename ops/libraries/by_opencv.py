@@ -25,17 +25,17 @@ def array(pixels: Any) -> U8:
     return found
 
 
-def _affine(pixels: U8, how: float, height: float, width: float, filled: float, *more: float) -> U8:
+def _affine(pixels: U8, filter_code: float, height: float, width: float, filled: float, *more: float) -> U8:
     matrix = (_HALF @ np.array([*more[4:10], 0, 0, 1]).reshape(3, 3) @ np.linalg.inv(_HALF))[:2]
-    flags = FILTERS[int(how)] | cv2.WARP_INVERSE_MAP
+    flags = FILTERS[int(filter_code)] | cv2.WARP_INVERSE_MAP
     border = cv2.BORDER_CONSTANT if filled else cv2.BORDER_REPLICATE
     size = int(width), int(height)
     return array(cv2.warpAffine(pixels, matrix, size, flags=flags, borderMode=border, borderValue=more[:4]))
 
 
-def _perspective(pixels: U8, how: float, height: float, width: float, filled: float, *more: float) -> U8:
+def _perspective(pixels: U8, filter_code: float, height: float, width: float, filled: float, *more: float) -> U8:
     matrix = _HALF @ np.array(more[4:13]).reshape(3, 3) @ np.linalg.inv(_HALF)
-    flags = FILTERS[int(how)] | cv2.WARP_INVERSE_MAP
+    flags = FILTERS[int(filter_code)] | cv2.WARP_INVERSE_MAP
     border = cv2.BORDER_CONSTANT if filled else cv2.BORDER_REPLICATE
     size = int(width), int(height)
     return array(cv2.warpPerspective(pixels, matrix, size, flags=flags, borderMode=border, borderValue=more[:4]))

@@ -41,16 +41,20 @@ def _fill(image: Image.Image, fills: tuple[float, ...]) -> Any:
     return values[0] if image.mode == "L" else tuple(values[:3])
 
 
-def _rotate(image: Image.Image, how: float, angle: float, grows: float, _filled: float, *fills: float) -> Image.Image:
-    return image.rotate(angle, _METHODS[int(how)], bool(grows), fillcolor=_fill(image, fills))
+def _rotate(
+    image: Image.Image, filter_code: float, angle: float, grows: float, _filled: float, *fills: float
+) -> Image.Image:
+    return image.rotate(angle, _METHODS[int(filter_code)], bool(grows), fillcolor=_fill(image, fills))
 
 
-def _mapped(image: Image.Image, how: float, height: float, width: float, _filled: float, *more: float) -> Image.Image:
+def _mapped(
+    image: Image.Image, filter_code: float, height: float, width: float, _filled: float, *more: float
+) -> Image.Image:
     affine = len(more) == 10
     data = more[4:] if affine else tuple(v / more[12] for v in more[4:12])
     kind = Image.Transform.AFFINE if affine else Image.Transform.PERSPECTIVE
     size = int(width), int(height)
-    return image.transform(size, kind, data, _METHODS[int(how)], fillcolor=_fill(image, more[:4]))
+    return image.transform(size, kind, data, _METHODS[int(filter_code)], fillcolor=_fill(image, more[:4]))
 
 
 STEPS: Mapping[str, Callable[..., U8]] = {

@@ -82,23 +82,23 @@ def to_floats(
                 values[len(mean) :], np.int32(len(mean)), np.int32(len(std)), np.int32(divide))  # fmt: skip
 
 
-def flips(lane: Any, images: Batch, which: npt.NDArray[np.int8], upside_down: bool, out: Batch) -> None:
-    """Mirror planar images of one shape for which ``which`` is not 0, or flip them ``upside_down``."""
+def flips(lane: Any, images: Batch, flags: npt.NDArray[np.int8], upside_down: bool, out: Batch) -> None:
+    """Mirror planar images of one shape for which ``flags`` is not 0, or flip them ``upside_down``."""
     if len(images) and out.data.size:
         source = lane.address(images.data) + int(images.offsets[0])
-        flip(lane, images.shapes[0].tolist(), source, which, upside_down, lane.address(out.data))
+        flip(lane, images.shapes[0].tolist(), source, flags, upside_down, lane.address(out.data))
 
 
 def flip(
-    lane: Any, shape: Sequence[int], source: int, which: npt.NDArray[np.int8], upside_down: bool, out: int
+    lane: Any, shape: Sequence[int], source: int, mirrored: npt.NDArray[np.int8], upside_down: bool, out: int
 ) -> None:
     """Mirror images of ``shape`` that are stored one after the other, as `flips` does; ``source`` and ``out`` are their
     addresses."""
     channels, height, width = shape
-    (flags,) = lane.upload(which)
+    (flags,) = lane.upload(mirrored)
     wide = width % 4 == 0 and source % 4 == 0
     kernel, row = ("torchvision_flips<unsigned>", width // 4) if wide else ("torchvision_flips<unsigned char>", width)
-    grid = (_tiles(channels * height * row), len(which))
+    grid = (_tiles(channels * height * row), len(mirrored))
     lane.launch("torchvision.cu", kernel, grid, _THREADS, np.uint64(source), np.uint64(out), flags,
                 np.int32(channels * height), np.int32(height), np.int32(row), np.int32(upside_down))  # fmt: skip
 

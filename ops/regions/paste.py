@@ -93,8 +93,8 @@ class Paste(Operator, name="paste"):
         return Spec((*data.shape[:-3], *size, channels), data.dtype, layout)
 
     @staticmethod
-    def _canvas(ratio: Any, least: Any, extent: Any) -> I64:
-        return integers(np.maximum(np.trunc(ratio * np.asarray(extent, np.float32)), least))
+    def _canvas(ratio: Any, min_size: Any, extent: Any) -> I64:
+        return integers(np.maximum(np.trunc(ratio * np.asarray(extent, np.float32)), min_size))
 
     def cpu(self, ctx: Context, images: Batch) -> Batch:
         layout = known_layout(images, self.layouts)

@@ -123,14 +123,14 @@ class Library:
         found: int = self._functions[name](*args)
         return found
 
-    def check(self, status: int, what: str, handle: Any) -> None:
+    def check(self, status: int, operation: str, handle: Any) -> None:
         """Check that ``status`` is success. Raises NoEngineError."""
         if not status:
             return
         text, size = ctypes.create_string_buffer(256), _U32(256)
         self.call("last_error", handle, text, ctypes.byref(size))
         detail = text.value.decode(errors="replace").strip()
-        raise NoEngineError(f"{what}: {_words(status)}" + (f" ({detail})" if detail else ""))
+        raise NoEngineError(f"{operation}: {_words(status)}" + (f" ({detail})" if detail else ""))
 
 
 def _words(status: int) -> str:
@@ -237,11 +237,15 @@ def engine(index: int, context: int) -> FlowEngine:
 def _ask(library: Library, context: int) -> FlowEngine:
     handle = _create(library, context)
 
-    def known(what: int) -> tuple[int, ...]:
+    def known(capability: int) -> tuple[int, ...]:
         count = _U32()
-        library.check(library.call("capabilities", handle, what, None, ctypes.byref(count)), "capabilities", handle)
+        library.check(
+            library.call("capabilities", handle, capability, None, ctypes.byref(count)), "capabilities", handle
+        )
         values = (_U32 * max(count.value, 1))()
-        library.check(library.call("capabilities", handle, what, values, ctypes.byref(count)), "capabilities", handle)
+        library.check(
+            library.call("capabilities", handle, capability, values, ctypes.byref(count)), "capabilities", handle
+        )
         return tuple(values[: count.value])
 
     try:
@@ -331,8 +335,8 @@ class Session:
             raise NoEngineError("its surfaces are of several kinds, or none")
         return _Surfaces(handles, addresses, pitches.pop())
 
-    def _check(self, status: int, what: str) -> None:
-        self._library.check(status, what, self._handle)
+    def _check(self, status: int, operation: str) -> None:
+        self._library.check(status, operation, self._handle)
 
     def find(self, lane: Lane, pairs: Pairs, *, temporal: bool, red: int) -> None:
         """Compute the vectors of ``pairs``; see the function `find`."""
@@ -373,7 +377,7 @@ class Session:
             lane.after(after.record())
 
     def _copy(
-        self, lane: Lane, which: int, kernel: str, table: int, low: int, high: int, surfaces: _Surfaces, side: int,
+        self, lane: Lane, stream: int, kernel: str, table: int, low: int, high: int, surfaces: _Surfaces, side: int,
         *more: int,
     ) -> None:  # fmt: skip
         """Launch a kernel of flow.cu on one of the two streams, for rows ``low`` to ``high`` of a table on the
@@ -381,7 +385,7 @@ class Session:
         height, width = self.kind.cells(side)
         blocks = (high - low) * -(-height * width // _BLOCK)
         handle = lane.handle("flow.cu", kernel)
-        self._works[which].launch(handle, blocks, _BLOCK, table + 16 * low, height, width, surfaces.pitch, *more)
+        self._works[stream].launch(handle, blocks, _BLOCK, table + 16 * low, height, width, surfaces.pitch, *more)
 
     def _execute(self, inputs: npt.NDArray[Any], outputs: npt.NDArray[Any]) -> None:
         """Enqueue the search for the vectors of pairs, in one call without the GIL: the driver returns once the

@@ -131,21 +131,21 @@ class OpticalFlow(Operator, name="optical_flow"):
     # ------------------------------------------------------------------------------------------------
 
     def _by_engine(
-        self, ctx: Context, out: Batch, height: int, width: int, which: I64, video: Batch, hints: Sequence[Batch]
+        self, ctx: Context, out: Batch, height: int, width: int, indices: I64, video: Batch, hints: Sequence[Batch]
     ) -> None:
         """Compute samples of one size with the GPU's engine. Raises NoEngineError."""
         if hints and hints[0].dtype != np.float32:
             raise nvofa.NoEngineError(f"it takes hints of float32, not {hints[0].dtype}")
         level = {0.0: nvofa.BEST, 0.5: nvofa.MEDIUM, 1.0: nvofa.FAST}[self.preset]
         kind = nvofa.Kind(height, width, self._channels == 1, self.output_grid, level, self.hint_grid if hints else 0)
-        counts = video.shapes[which, 0].astype(np.int64) - 1
+        counts = video.shapes[indices, 0].astype(np.int64) - 1
         number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         lane = cast("Lane", ctx.device)
 
         def places(batch: Batch) -> I64:
             """Return the address of each pair's field, or frame."""
-            first = lane.address(batch.data) + batch.offsets[which] * batch.dtype.itemsize
-            size = batch.shapes[which[0], 1:].astype(np.int64).prod() * batch.dtype.itemsize
+            first = lane.address(batch.data) + batch.offsets[indices] * batch.dtype.itemsize
+            size = batch.shapes[indices[0], 1:].astype(np.int64).prod() * batch.dtype.itemsize
             found: I64 = np.repeat(first, counts) + number * size
             return found
 
@@ -159,13 +159,14 @@ class OpticalFlow(Operator, name="optical_flow"):
     # --------------------------------------------------------------------------------------------------------
 
     def _by_host(
-        self, ctx: Context, out: Batch, left: list[tuple[I64, str]], video: Batch, hints: Sequence[Batch]
+        self, ctx: Context, out: Batch, remaining: list[tuple[I64, str]], video: Batch, hints: Sequence[Batch]
     ) -> None:
-        """Compute the samples that the engine does not support on the host; ``left`` lists them with the reasons."""
-        search = _search(self.preset, f"the GPU's flow engine ({left[0][1]}) or ")
+        """Compute the samples that the engine does not support on the host; ``remaining`` lists them with the
+        reasons."""
+        search = _search(self.preset, f"the GPU's flow engine ({remaining[0][1]}) or ")
         # Waits for the copies.
         here, *starts = (b if b.on_host else b.replace(data=b.data.get()) for b in (video, *hints))
-        for which, why in left:
+        for which, why in remaining:
             if ctx.count is not None:
                 ctx.count(f"not for the GPU's flow engine: {why}", len(which))
             for i in which.tolist():

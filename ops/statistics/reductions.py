@@ -74,8 +74,8 @@ class Reduction(Operator, abstract=True):
         if getattr(self, "dtype", None) == DALIDataType.BOOL:
             raise SpecError("dtype must be a number's, got BOOL")
 
-    def result_type(self, given: DALIDataType) -> DALIDataType:
-        """Return the type of the output for inputs of type ``given``."""
+    def result_type(self, dtype: DALIDataType) -> DALIDataType:
+        """Return the type of the output for inputs of type ``dtype``."""
         raise NotImplementedError
 
     def infer(self, *specs: Spec) -> Spec:
@@ -128,10 +128,10 @@ class Reduction(Operator, abstract=True):
 
     gpu = cpu
 
-    def _check_means(self, ctx: Context, given: Batch, data: Batch, reduced: list[int], grouped: Groups) -> None:
-        sizes = given.sizes
+    def _check_means(self, ctx: Context, means: Batch, data: Batch, reduced: list[int], grouped: Groups) -> None:
+        sizes = means.sizes
         for i in np.flatnonzero((sizes != grouped.results) & (sizes != 1)).tolist():
-            ctx.reject(i, "bad_argument", f"the mean of shape {given.shapes[i].tolist()} does not go with the input "
+            ctx.reject(i, "bad_argument", f"the mean of shape {means.shapes[i].tolist()} does not go with the input "
                        f"{data.shapes[i].tolist()} reduced along axes {reduced}")  # fmt: skip
 
     ending: ClassVar[tuple[bool, bool]] = (False, False)
@@ -221,14 +221,14 @@ def _regular(grouped: Groups) -> str:
     return "layers" if (apart == 1).all() else ""
 
 
-def _center(given: Batch, grouped: Groups) -> npt.NDArray[np.float64]:
+def _center(mean: Batch, grouped: Groups) -> npt.NDArray[np.float64]:
     """Return the mean of every result, one after the other."""
-    sizes, start = given.sizes, grouped.results.cumsum() - grouped.results
+    sizes, start = mean.sizes, grouped.results.cumsum() - grouped.results
     out = np.zeros(int(grouped.results.sum()))
     fits = (sizes == grouped.results) | (sizes == 1)
-    owner = np.repeat(np.arange(len(given)), np.where(fits, grouped.results, 0))
+    owner = np.repeat(np.arange(len(mean)), np.where(fits, grouped.results, 0))
     number = np.arange(len(owner)) - np.searchsorted(owner, owner)
-    out[start[owner] + number] = given.data[given.offsets[owner] + np.where(sizes[owner] == 1, 0, number)]
+    out[start[owner] + number] = mean.data[mean.offsets[owner] + np.where(sizes[owner] == 1, 0, number)]
     return out
 
 
@@ -315,8 +315,8 @@ class Min(Reduction, name="reductions.min"):
     example = "{op: reductions.min, in: images, axis_names: HW, out: darkest}"
     kind = MIN
 
-    def result_type(self, given: DALIDataType) -> DALIDataType:
-        return given
+    def result_type(self, dtype: DALIDataType) -> DALIDataType:
+        return dtype
 
 
 class Max(Reduction, name="reductions.max"):
@@ -325,8 +325,8 @@ class Max(Reduction, name="reductions.max"):
     example = "{op: reductions.max, in: images, axis_names: HW, out: brightest}"
     kind = MAX
 
-    def result_type(self, given: DALIDataType) -> DALIDataType:
-        return given
+    def result_type(self, dtype: DALIDataType) -> DALIDataType:
+        return dtype
 
 
 class Variance(Reduction, name="reductions.variance"):
@@ -342,7 +342,7 @@ class Variance(Reduction, name="reductions.variance"):
 
     ddof: Annotated[int, Arg("number subtracted from the number of elements", ge=0)] = 0
 
-    def result_type(self, given: DALIDataType) -> DALIDataType:
+    def result_type(self, dtype: DALIDataType) -> DALIDataType:
         return DALIDataType.FLOAT
 
 

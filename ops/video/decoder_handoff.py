@@ -59,17 +59,17 @@ class DecoderHandoff(Generic[T]):
             if self._state is _State.EXPECTED:
                 self._state = _State.COMING
 
-    def give(self, left: T) -> None:
-        """Pass on the decoder ``left``; it is closed if no batch will take it."""
+    def give(self, decoder: T) -> None:
+        """Pass on the decoder ``decoder``; it is closed if no batch will take it."""
         with self._lock:
             coming, then, self._then = self._state is _State.COMING, self._then, None
             if coming:
                 self._state = _State.THERE if then is None else _State.GONE
-                self._left = left if then is None else None
+                self._left = decoder if then is None else None
         if not coming:
-            left.close()
+            decoder.close()
         elif then is not None:
-            then(left)
+            then(decoder)
 
     def fail(self) -> None:
         """End the handoff without a decoder, unless one was given already."""

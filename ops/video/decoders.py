@@ -262,17 +262,21 @@ class Video(Operator, name="decoders.video"):
             videos[i] = empty
         return out
 
-    def _wanted(self, clip: Clip, own: dict[str, int], listed: list[int] | None) -> list[int]:
+    def _wanted(self, clip: Clip, arguments: dict[str, int], listed: list[int] | None) -> list[int]:
         """Return the numbers of the frames of a sequence. Raises SampleError."""
         count = len(clip)
         if listed is None:
-            start, stride = own.get("start_frame", 0), own.get("stride", 1)
-            if start < 0 or stride < 1 or min(own.values(), default=0) < 0:
+            start, stride = arguments.get("start_frame", 0), arguments.get("stride", 1)
+            if start < 0 or stride < 1 or min(arguments.values(), default=0) < 0:
                 raise SampleError("bad_argument", "start_frame, end_frame and sequence_length must not be negative, "
-                                  f"and stride at least 1; got {own}")  # fmt: skip
+                                  f"and stride at least 1; got {arguments}")  # fmt: skip
             if start >= count:
                 raise SampleError("out_of_bounds", f"start_frame is {start}, and the video has {count} frames")
-            stop = start + own["sequence_length"] * stride if "sequence_length" in own else own.get("end_frame", count)
+            stop = (
+                start + arguments["sequence_length"] * stride
+                if "sequence_length" in arguments
+                else arguments.get("end_frame", count)
+            )
             numbers: Sequence[int] = range(start, min(stop, count) if self.pad_mode == "none" else stop, stride)
         elif min(listed, default=0) < 0:
             raise SampleError("bad_argument", f"frames are numbered from 0, got {min(listed)}")

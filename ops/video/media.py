@@ -280,25 +280,25 @@ class Clip:
             self._open()
         return index
 
-    def _confirmed(self, found: SampleTables) -> Index | None:
+    def _confirmed(self, samples: SampleTables) -> Index | None:
         self._untouched = False
         try:
             first = list(islice((p for p in self.container.demux(self.stream) if p.size), _CONFIRM))
         except self.errors:
             return None
-        if not first or first[0].pts is None or len(first) < min(_CONFIRM, len(found.sizes)):
+        if not first or first[0].pts is None or len(first) < min(_CONFIRM, len(samples.sizes)):
             return None
-        shown = found.display_times + (first[0].pts - int(found.display_times[0]))
+        shown = samples.display_times + (first[0].pts - int(samples.display_times[0]))
         for k, packet in enumerate(first):
             told = packet.pts, packet.pos, packet.size, packet.is_keyframe, packet.is_discard
-            if told != (int(shown[k]), int(found.starts[k]), int(found.sizes[k]), bool(found.keys[k]), False):
+            if told != (int(shown[k]), int(samples.starts[k]), int(samples.sizes[k]), bool(samples.keys[k]), False):
                 return None
         order = np.argsort(shown)
         times: list[int] = shown[order].tolist()
-        if (np.diff(shown[order]) == 0).any() or not found.keys.any():
+        if (np.diff(shown[order]) == 0).any() or not samples.keys.any():
             return None
-        self.table = Table(shown, found.starts, found.sizes, order)
-        return times, np.sort(shown[found.keys]).tolist()
+        self.table = Table(shown, samples.starts, samples.sizes, order)
+        return times, np.sort(shown[samples.keys]).tolist()
 
     @cached_property
     def _shown(self) -> list[float]:
@@ -317,14 +317,14 @@ class Clip:
     def __len__(self) -> int:
         return len(self.times)
 
-    def decode(self, wanted: Sequence[int], places: Places) -> None:
-        """Decode the frames ``wanted`` (ascending numbers) into their ``places``. If possible, a later call continues
-        where this one stopped. Raises SampleError."""
+    def decode(self, numbers: Sequence[int], destinations: Places) -> None:
+        """Decode the frames ``numbers`` (ascending numbers) into their ``destinations``. If possible, a later call
+        continues where this one stopped. Raises SampleError."""
         times, keys = self.index
         if not times:
-            self._count(wanted, places)
+            self._count(numbers, destinations)
             return
-        for number in wanted:
+        for number in numbers:
             target = times[number]
             key = keys[max(bisect.bisect_right(keys, target) - 1, 0)]
             jumps = number - self._at > FAR and number_of(times, key) > self._at + 1
@@ -338,7 +338,7 @@ class Clip:
                 if frame is None:
                     raise SampleError("corrupt_data", f"frame {number} cannot be decoded")
             self._check(frame, number)
-            self._write(frame, places(number))
+            self._write(frame, destinations(number))
 
     def _next(self, number: int) -> Any:
         """Return frame ``number``; None if the decoder returns a later frame or reaches the end."""
@@ -351,18 +351,18 @@ class Clip:
         self._at = len(times)
         return None
 
-    def _count(self, wanted: Sequence[int], places: Places) -> None:
+    def _count(self, numbers: Sequence[int], destinations: Places) -> None:
         """Do the work of `decode` by counting decoded frames, for files whose packets carry no times."""
-        if self._frames is None or (len(wanted) and wanted[0] <= self._at):
+        if self._frames is None or (len(numbers) and numbers[0] <= self._at):
             self._frames, self._at = self._decoded(None), -1
-        for number in wanted:
+        for number in numbers:
             frame = None
             while self._at < number:
                 if (frame := next(self._frames, None)) is None:
                     raise SampleError("corrupt_data", f"frame {number} cannot be decoded")
                 self._at += 1
             self._check(frame, number)
-            self._write(frame, places(number))
+            self._write(frame, destinations(number))
 
     def _decoded(self, start: int | None) -> Iterator[Any]:
         """Yield frames from the key frame at time ``start`` on; from the first frame if None."""
@@ -394,14 +394,14 @@ class Clip:
         if frame.is_corrupt:
             raise SampleError("corrupt_data", f"frame {number} is damaged")
 
-    def _write(self, frame: Any, places: Sequence[Any]) -> None:
-        """Write the image of ``frame`` to all its ``places``."""
-        first = places[0]
+    def _write(self, frame: Any, destinations: Sequence[Any]) -> None:
+        """Write the image of ``frame`` to all its ``destinations``."""
+        first = destinations[0]
         if self._colours == "rgb24" and frame.width == self.width and self._straight.convert(frame, first):
-            places, picture = places[1:], first
+            destinations, picture = destinations[1:], first
         else:
             picture = self._picture(frame)
-        for place in places:
+        for place in destinations:
             place[...] = picture
 
     def _picture(self, frame: Any) -> npt.NDArray[np.uint8]:

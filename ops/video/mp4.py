@@ -164,13 +164,13 @@ def _scale(header: bytes) -> int:
     return int.from_bytes(header[at : at + 4], "big")
 
 
-def _uncut(edits: bytes, shown: I64, movie: int, media: int) -> None:
+def _uncut(edits: bytes, display_times: I64, movie: int, media: int) -> None:
     """Check that the edit list shows all frames, from the first one on. Raises ValueError."""
     wide = 8 if edits[0] == 1 else 4
     lasting = int.from_bytes(edits[8 : 8 + wide], "big")
     first = int.from_bytes(edits[8 + wide : 8 + 2 * wide], "big", signed=True)
     rate = edits[8 + 2 * wide : 12 + 2 * wide]
-    cut = first != int(shown.min()) or (int(shown.max()) - first) * movie >= lasting * media
+    cut = first != int(display_times.min()) or (int(display_times.max()) - first) * movie >= lasting * media
     if cut or edits[4:8] != bytes((0, 0, 0, 1)) or rate != bytes((0, 1, 0, 0)):
         raise ValueError("frames are cut off")
 

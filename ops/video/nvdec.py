@@ -149,7 +149,7 @@ def _context() -> int:
 
 
 @dataclass(slots=True)
-class _Left:
+class _PausedDecoder:
     """Decoder, packets and frames that a batch passes to the next one through a `decoder_handoff.DecoderHandoff`."""
 
     kind: tuple[str, int]
@@ -184,7 +184,7 @@ class NvClip(Reading):
         self.repeated: dict[int, Any] = {}
         """Frames, by number, that the next batch also needs."""
         self._unfinished, self._shares = 0, False
-        self._leaves: tuple[DecoderHandoff[_Left], _Left] | None = None
+        self._leaves: tuple[DecoderHandoff[_PausedDecoder], _PausedDecoder] | None = None
         self._lock = threading.Lock()
         self._matrix = matrix_of(self.facts.space, self.facts.span, self.facts.pixels)
 
@@ -201,48 +201,52 @@ class NvClip(Reading):
         return self.refused or _unsupported.get((index, self.name, self.bits), "")
 
     def show(
-        self, run: Run, decoders: Decoders, places: Mapping[int, Sequence[int]], left: _Left | None = None
-    ) -> _Left | None:
-        """Write the frames of one run to their ``places`` (device addresses), on the stream of ``decoders``, continuing
-        from what the previous batch has ``left``. Return what this run leaves to the next batch. Raises RefusedError.
-        """
+        self,
+        run: Run,
+        decoders: Decoders,
+        destinations: Mapping[int, Sequence[int]],
+        paused: _PausedDecoder | None = None,
+    ) -> _PausedDecoder | None:
+        """Write the frames of one run to their ``destinations`` (device addresses), on the stream of ``decoders``,
+        continuing from ``paused``, which the previous batch left. Return what this run leaves to the next batch. Raises
+        RefusedError."""
         if known := self.refused_by(decoders.lane.index):
             raise RefusedError(known)
         if not run.wanted:
             return None
         try:
-            return self._shown_by(decoders, run, places, left)
+            return self._decode_run(decoders, run, destinations, paused)
         except RefusedError as e:
             if "not supported" in str(e) or "not available" in str(e):
                 _unsupported[decoders.lane.index, self.name, self.bits] = str(e)
                 raise
-            if left is not None:
+            if paused is not None:
                 raise
             # The decoder may not have been created for this stream. A new decoder that was fed one stream may accept a
             # stream that begins in an open group; it stays cached if it did not fail.
-            return self._shown_by(decoders, run, places, None)
+            return self._decode_run(decoders, run, destinations, None)
 
-    def _shown_by(
-        self, decoders: Decoders, run: Run, places: Mapping[int, Sequence[int]], left: _Left | None
-    ) -> _Left | None:
+    def _decode_run(
+        self, decoders: Decoders, run: Run, destinations: Mapping[int, Sequence[int]], paused: _PausedDecoder | None
+    ) -> _PausedDecoder | None:
         kind, lane, size = (self.name, self.bits), decoders.lane, self.height * self.width * 3
         passes, last, again = run.shared.after is not None, run.wanted[-1], run.shared.repeated_frames
         waiting, kept = dict(run.times), dict[int, Any]()
         fed = run.fed
-        if left is not None:
-            fed = [*left.packets, *fed]
-            for number, frame in left.frames.items():
+        if paused is not None:
+            fed = [*paused.packets, *fed]
+            for number, frame in paused.frames.items():
                 if waiting.pop(self.index[0][number], None) is not None:
-                    for place in places[number]:
+                    for place in destinations[number]:
                         lane.copy(place, lane.address(frame), size)
                 if number in again or (passes and number > last):
                     kept[number] = frame
         if not passes:  # later batches feed the remaining packets
             fed = fed[: 1 + max((k for k, (_, _, pts, _) in enumerate(fed) if pts in waiting), default=-1)]
-        on = left is not None and left.decoders is not None
+        on = paused is not None and paused.decoders is not None
         self.repeated |= {n: frame for n, frame in kept.items() if n in again}
         if not on and not waiting:
-            return _Left(kind, kept) if passes else None
+            return _PausedDecoder(kind, kept) if passes else None
         was_there = kind in decoders.cached
         decoder = decoders.cached[kind].decoder if on else decoders.of(*kind, self.height, self.width, self._header)
         converter = _Converter(lane, self.height, self.width, self.bits, self._matrix)
@@ -250,7 +254,7 @@ class NvClip(Reading):
         def came(surfaces: Iterable[Any]) -> None:
             for surface in surfaces:
                 number = waiting.pop(surface.getPTS(), None)
-                at = list(places[number]) if number is not None else []
+                at = list(destinations[number]) if number is not None else []
                 if (passes or again) and len(kept) < _MAX_PASSED_FRAMES:
                     number = number_of(self.index[0], surface.getPTS())
                     if number in again or (passes and number > last):
@@ -279,10 +283,10 @@ class NvClip(Reading):
             raise RefusedError(f"{self.name}: frames did not come out")
         self.repeated |= {n: frame for n, frame in kept.items() if n in again}
         if on:
-            return _Left(kind, kept, decoders, fed[count:])
-        return _Left(kind, kept) if passes and run.complete and len(kept) < _MAX_PASSED_FRAMES else None
+            return _PausedDecoder(kind, kept, decoders, fed[count:])
+        return _PausedDecoder(kind, kept) if passes and run.complete and len(kept) < _MAX_PASSED_FRAMES else None
 
-    def leave(self, after: DecoderHandoff[_Left] | None, leaves: _Left | None) -> None:
+    def leave(self, after: DecoderHandoff[_PausedDecoder] | None, leaves: _PausedDecoder | None) -> None:
         """Record that one part is complete. The last part passes on what it ``leaves``, once all frames that the next
         batch needs again are decoded."""
         with self._lock:
@@ -322,16 +326,16 @@ class _Converter:
         kernel = lane.handle("video.cu", f"rgb<{'unsigned char' if bits == 8 else 'unsigned short'}>")
         self._launch = lane.work().steady(kernel, -(-height * width // _BLOCK), _BLOCK, self._values)
 
-    def convert(self, surface: Any, places: Sequence[int]) -> None:
-        """Write RGB of ``surface`` to ``places`` (device addresses). Raises RefusedError if the surface has another
-        size than the file declares."""
+    def convert(self, surface: Any, destinations: Sequence[int]) -> None:
+        """Write RGB of ``surface`` to ``destinations`` (device addresses). Raises RefusedError if the surface has
+        another size than the file declares."""
         luma, chroma = surface.GetPtrToPlane(0), surface.GetPtrToPlane(1)
         pitch, rest = divmod(chroma - luma, self._height)
         if rest or pitch < self._width * self._nbytes:
             raise RefusedError(f"surfaces of another size than {self._width} x {self._height}")
         values = self._addresses
         values[0], values[1], values[3] = luma, chroma, pitch
-        for place in places:
+        for place in destinations:
             values[2] = place
             self._launch()
 
@@ -348,50 +352,50 @@ def decode_all(
     number. Each frame is decoded once; `NO_FRAME` is filled with ``fill``. CPU threads decode what NVDEC does not
     support. Yield for each clip, in order, the reason why the CPU decoded it (empty if NVDEC did) or its error, and the
     seconds that threads took."""
-    begun: list[list[Future[_Found]]] = []
+    begun: list[list[Future[_Pending]]] = []
     try:
         for clip, places in jobs:
-            begun.append([_begun(index, clip, part, places, fill) for part in clip.parts])
+            begun.append([_submit(index, clip, part, places, fill) for part in clip.parts])
         for parts in begun:
-            found = [_settled(p) for p in parts]
+            found = [_outcome_of(p) for p in parts]
             bad = [what for what, _ in found if isinstance(what, SampleError)]
             whys = [what for what, _ in found if isinstance(what, str) and what]
             yield (bad or whys or [""])[0], sum(seconds for _, seconds in found)
     finally:
         for part in [p for parts in begun for p in parts]:  # they write into the caller's memory
             with suppress(Exception):
-                _settled(part)
+                _outcome_of(part)
 
 
 _Outcome = tuple[str | SampleError, float]
-_Found = Any
+_Pending = Any
 """An outcome, or the future of an outcome or of such a future."""
 
 
-def _settled(part: Future[_Found]) -> _Outcome:
-    found: Any = part
+def _outcome_of(outcome_of_part: Future[_Pending]) -> _Outcome:
+    found: Any = outcome_of_part
     while isinstance(found, Future):
         found = found.result()
     outcome: _Outcome = found
     return outcome
 
 
-def _begun(
-    index: int, clip: NvClip, part: list[Run], places: Mapping[int, Sequence[int]], fill: npt.NDArray[np.uint8]
-) -> Future[_Found]:
+def _submit(
+    index: int, clip: NvClip, runs: list[Run], destinations: Mapping[int, Sequence[int]], fill: npt.NDArray[np.uint8]
+) -> Future[_Pending]:
     """Decode one part in a thread, once the decoder that it continues from is available: threads do not wait for each
     other. Return the future of its outcome."""
-    before = part[0].shared.before
+    before = runs[0].shared.before
     if before is None:
-        return threads().submit(_decode, index, clip, part, places, fill, None)
-    later = Future[_Found]()
+        return threads().submit(_decode, index, clip, runs, destinations, fill, None)
+    later = Future[_Pending]()
 
     def go_on(left: Any) -> None:
-        if left is not None and not isinstance(left, _Left):  # the CPU decoded the previous batch
+        if left is not None and not isinstance(left, _PausedDecoder):  # the CPU decoded the previous batch
             left.close()
             left = None
         try:
-            later.set_result(threads().submit(_decode, index, clip, part, places, fill, left))
+            later.set_result(threads().submit(_decode, index, clip, runs, destinations, fill, left))
         except RuntimeError as e:  # the interpreter is shutting down
             later.set_exception(e)
 
@@ -400,36 +404,36 @@ def _begun(
 
 
 def _decode(
-    index: int, clip: NvClip, part: list[Run], places: Mapping[int, Sequence[int]], fill: npt.NDArray[np.uint8],
-    left: _Left | None,
-) -> _Found:  # fmt: skip
+    index: int, clip: NvClip, runs: list[Run], destinations: Mapping[int, Sequence[int]], fill: npt.NDArray[np.uint8],
+    paused: _PausedDecoder | None,
+) -> _Pending:  # fmt: skip
     """Decode one part with NVDEC; if that fails, return the future of a CPU thread that decodes it, without waiting."""
     from ..codecs.threaded_decode import threads as cpu_threads
 
-    began, shared, leaves = time.perf_counter(), part[-1].shared, None
-    if left is not None and left.clip is None and not part[0].continued:
-        left.close()
-        left = None
-    decoders = _borrow(index) if left is None or left.decoders is None else left.decoders
+    began, shared, leaves = time.perf_counter(), runs[-1].shared, None
+    if paused is not None and paused.clip is None and not runs[0].continued:
+        paused.close()
+        paused = None
+    decoders = _borrow(index) if paused is None or paused.decoders is None else paused.decoders
     try:
         with decoders.lane:
             try:
-                for place in places.get(NO_FRAME, ()) if part is clip.parts[0] else ():
+                for place in destinations.get(NO_FRAME, ()) if runs is clip.parts[0] else ():
                     _send(decoders.lane, place, np.tile(fill, clip.height * clip.width))
-                if left is not None and left.clip is not None:
-                    raise RefusedError(left.why)
-                for run in part:
-                    leaves = _shown(clip, run, decoders, places, left if run is part[0] else None)
+                if paused is not None and paused.clip is not None:
+                    raise RefusedError(paused.why)
+                for run in runs:
+                    leaves = _decode_from(clip, run, decoders, destinations, paused if run is runs[0] else None)
             except RefusedError as e:  # only the CPU decides whether a file is damaged
                 if shared.after is not None and not clip.refused_by(index):
                     shared.after.fail()
-                wanted = [n for run in part for n in run.wanted]
-                return cpu_threads().submit(_by_cpu, index, clip, wanted, places, str(e), shared, left)
+                wanted = [n for run in runs for n in run.wanted]
+                return cpu_threads().submit(_by_cpu, index, clip, wanted, destinations, str(e), shared, paused)
             except SampleError as e:
                 return e.bare(), time.perf_counter() - began
             finally:
                 decoders.lane.synchronize()
-                for run in part:
+                for run in runs:
                     run.packets, run.data = [], np.zeros(0, np.uint8)
     finally:
         if leaves is None or leaves.decoders is None:
@@ -438,37 +442,37 @@ def _decode(
     return "", time.perf_counter() - began
 
 
-def _shown(
-    clip: NvClip, run: Run, decoders: Decoders, places: Mapping[int, Sequence[int]], left: _Left | None
-) -> _Left | None:
-    """Decode one run, continuing from ``left``; without it, or if NVDEC cannot continue there, from the run's key
+def _decode_from(
+    clip: NvClip, run: Run, decoders: Decoders, destinations: Mapping[int, Sequence[int]], paused: _PausedDecoder | None
+) -> _PausedDecoder | None:
+    """Decode one run, continuing from ``paused``; without it, or if NVDEC cannot continue there, from the run's key
     frame."""
-    if not run.continued or left is not None:
+    if not run.continued or paused is not None:
         try:
-            return clip.show(run, decoders, places, left)
+            return clip.show(run, decoders, destinations, paused)
         except RefusedError:
-            if left is None:
+            if paused is None:
                 raise
     for other in clip.anew(run):
-        clip.show(other, decoders, places)
+        clip.show(other, decoders, destinations)
     return None
 
 
 def _by_cpu(
-    index: int, clip: NvClip, wanted: Sequence[int], places: Mapping[int, Sequence[int]], why: str,
-    shared: SharedGroups, left: _Left | None,
+    index: int, clip: NvClip, numbers: Sequence[int], destinations: Mapping[int, Sequence[int]], why: str,
+    shared: SharedGroups, paused: _PausedDecoder | None,
 ) -> _Outcome:  # fmt: skip
     began, picture, kept = time.perf_counter(), np.empty((clip.height, clip.width, 3), np.uint8), dict[int, Any]()
-    other = clip.on_host() if left is None or left.clip is None else left.clip
-    frames = {} if left is None or left.clip is None else left.frames
+    other = clip.on_host() if paused is None or paused.clip is None else paused.clip
+    frames = {} if paused is None or paused.clip is None else paused.frames
     try:
         with borrowed(index, on_host=True) as decoders:
-            for n in wanted:  # one frame at a time: host memory may be too small for a whole video
+            for n in numbers:  # one frame at a time: host memory may be too small for a whole video
                 if n in frames:
                     picture[...] = frames[n]
                 else:
                     other.decode([n], lambda _: [picture])
-                for place in places[n]:
+                for place in destinations[n]:
                     _send(decoders.lane, place, picture)
                 if n in shared.repeated_frames:
                     kept[n] = picture.copy()
@@ -477,7 +481,7 @@ def _by_cpu(
             clip.repeated |= kept
         if shared.after is None:
             other.close()
-        clip.leave(shared.after, None if shared.after is None else _Left(("", 0), kept, clip=other, why=why))
+        clip.leave(shared.after, None if shared.after is None else _PausedDecoder(("", 0), kept, clip=other, why=why))
     except BaseException as e:
         other.close()
         if isinstance(e, SampleError):

@@ -156,13 +156,13 @@ class Reading(Glance):
         rest, found.rest = found.rest, None
         return rest
 
-    def _cut(self, wanted: list[int]) -> list[list[list[int]]]:
-        """Divide ``wanted`` into parts for several threads, each beginning at a key frame, and parts into runs where a
+    def _cut(self, numbers: list[int]) -> list[list[list[int]]]:
+        """Divide ``numbers`` into parts for several threads, each beginning at a key frame, and parts into runs where a
         key frame and many unneeded frames lie between two needed ones. Parts are not too short: each leaves an engine
         idle at its end."""
         times, keys = self.index
-        parts: list[list[list[int]]] = [[wanted[:1]]]
-        for last, number in pairwise(wanted):
+        parts: list[list[list[int]]] = [[numbers[:1]]]
+        for last, number in pairwise(numbers):
             key = number_of(times, keys[max(bisect.bisect_right(keys, times[number]) - 1, 0)])
             if key > last and key - parts[-1][0][0] >= _MIN_FRAMES:
                 parts.append([[]])
@@ -171,56 +171,56 @@ class Reading(Glance):
             parts[-1][-1].append(number)
         return parts
 
-    def _run(self, wanted: list[int], shared: SharedGroups, rest: Rest | None) -> Run:
-        """Read packets for ``wanted``, continuing from ``rest`` or from a key frame."""
-        if not wanted:
+    def _run(self, numbers: list[int], shared: SharedGroups, state: Rest | None) -> Run:
+        """Read packets for ``numbers``, continuing from ``state`` or from a key frame."""
+        if not numbers:
             return Run([])
         times, keys = self.index
         run = Run(
-            wanted,
-            {times[number]: number for number in wanted},
+            numbers,
+            {times[number]: number for number in numbers},
             shared=shared,
-            continued=rest is not None,
+            continued=state is not None,
         )
-        if self.table is not None and (rest is None or rest.at >= 0):
-            if self._by_table(run, rest, self.table):
+        if self.table is not None and (state is None or state.at >= 0):
+            if self._by_table(run, state, self.table):
                 return run
-            rest, run.continued, self.table, run.packets = None, False, None, []
+            state, run.continued, self.table, run.packets = None, False, None, []
             if getattr(self, "container", None) is None:
                 self._open()
-        if rest is None:
-            key = keys[max(bisect.bisect_right(keys, times[wanted[0]]) - 1, 0)]
-            rest = Rest(self, self._from(key), key)
-        left = {times[number] for number in wanted if number > rest.last} - rest.seen
-        end, more = times[wanted[-1]], _EXTRA_FRAMES if shared.after is not None else 0
-        rest.seen = {t for t in rest.seen if t > end}
+        if state is None:
+            key = keys[max(bisect.bisect_right(keys, times[numbers[0]]) - 1, 0)]
+            state = Rest(self, self._from(key), key)
+        left = {times[number] for number in numbers if number > state.last} - state.seen
+        end, more = times[numbers[-1]], _EXTRA_FRAMES if shared.after is not None else 0
+        state.seen = {t for t in state.seen if t > end}
         parts, at, unit_of = list[bytes](), 0, self._converter_of_packets()
         with suppress(*self.errors):  # missing frames are not decoded; only the CPU decides whether the file is damaged
-            while left or len(rest.seen) < more:
-                packet = next(rest.packets, None)
+            while left or len(state.seen) < more:
+                packet = next(state.packets, None)
                 if packet is None:
-                    rest.complete = True
+                    state.complete = True
                     break
-                if self.name == "hevc" and packet.pts is not None and packet.pts < rest.key:
+                if self.name == "hevc" and packet.pts is not None and packet.pts < state.key:
                     continue  # a frame of an open group: NVDEC drops it, and would assign its time to a later frame
                 left.discard(packet.pts)
                 if more and packet.pts is not None and packet.pts > end:
-                    rest.seen.add(packet.pts)
+                    state.seen.add(packet.pts)
                 parts.append(unit_of(packet, not parts and not run.continued))
                 run.packets.append((at, len(parts[-1]), packet.pts or 0))
                 at += len(parts[-1])
-        run.data, run.complete, rest.last = np.frombuffer(b"".join(parts), np.uint8), rest.complete, wanted[-1]
+        run.data, run.complete, state.last = np.frombuffer(b"".join(parts), np.uint8), state.complete, numbers[-1]
         if more:
-            self.rest = rest
+            self.rest = state
         return run
 
-    def _by_table(self, run: Run, rest: Rest | None, table: Table) -> bool:
+    def _by_table(self, run: Run, state: Rest | None, table: Table) -> bool:
         """Do the work of `_run` from the file's table, without a call of FFmpeg per packet. Return False if the file
         does not match the table."""
         (times, keys), wanted = self.index, run.wanted
-        key = keys[max(bisect.bisect_right(keys, times[wanted[0]]) - 1, 0)] if rest is None else rest.key
-        first = int(table.order[bisect.bisect_left(times, key)]) if rest is None else rest.at
-        stop = 1 + int(table.order[[n for n in wanted if rest is None or n > rest.last]].max(initial=first - 1))
+        key = keys[max(bisect.bisect_right(keys, times[wanted[0]]) - 1, 0)] if state is None else state.key
+        first = int(table.order[bisect.bisect_left(times, key)]) if state is None else state.at
+        stop = 1 + int(table.order[[n for n in wanted if state is None or n > state.last]].max(initial=first - 1))
         if run.shared.after is not None:
             low = max(first, stop - _EXTRA_FRAMES)
             later = np.flatnonzero(table.times[low : stop + 2 * _EXTRA_FRAMES] > times[wanted[-1]])

@@ -109,10 +109,10 @@ def test_what_does_not_go_is_refused_alone() -> None:
 @pytest.mark.parametrize(
     ("name", "arguments", "said"),
     [
-        ("brightness", {"parity": "pillow", "brightness_shift": 0.1}, "brightness_shift goes with parity: dali"),
+        ("brightness", {"parity": "pillow", "brightness_shift": 0.1}, "brightness_shift needs parity: dali"),
         ("brightness", {"parity": "torchvision", "dtype": "FLOAT"}, "gives UINT8"),
-        ("hue", {"parity": "torchvision", "hue": 20, "image_type": "BGR"}, "image_type goes with parity: dali"),
-        ("gaussian_blur", {"parity": "pillow", "sigma": 1, "window_size": 5}, "window_size goes with parity: dali"),
+        ("hue", {"parity": "torchvision", "hue": 20, "image_type": "BGR"}, "image_type needs parity: dali"),
+        ("gaussian_blur", {"parity": "pillow", "sigma": 1, "window_size": 5}, "window_size needs parity: dali"),
         ("rotate", {"parity": "opencv", "angle": 3}, "OpenCV has no rotation"),
         ("rotate", {"parity": "albumentations", "angle": 3}, "keep_size: true"),
         ("experimental.warp_perspective", {"parity": "pillow", "border_mode": "wrap"}, "border_mode: wrap"),

@@ -270,7 +270,7 @@ def test_the_cpu_closes_the_file_that_it_went_on_with_whatever_goes_wrong(tmp_pa
             closed.append(True)
 
     with faked(), nvdec.NvClip(str(tmp_path / "a.mp4")) as clip:
-        left = nvdec._Left(("", 0), clip=cast("Any", Failing()), why="odd")
+        left = nvdec._PausedDecoder(("", 0), clip=cast("Any", Failing()), why="odd")
         try:
             outcome = nvdec._by_cpu(0, clip, [1], {1: []}, "odd", packets.SharedGroups(), left)
             assert isinstance(outcome[0], SampleError)
