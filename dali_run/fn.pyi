@@ -2134,7 +2134,7 @@ def text_length(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Count the words, characters or bytes of texts in UTF-8 (int32)."""
+    """Return the number of words, characters or bytes of texts in UTF-8 (int32)."""
     ...
 
 def tfrecord_reader(

@@ -2411,7 +2411,7 @@ class TensorSubscript:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class TextLength:
-    """Count the words, characters or bytes of texts in UTF-8 (int32)."""
+    """Return the number of words, characters or bytes of texts in UTF-8 (int32)."""
 
     def __init__(
         self,

@@ -1646,7 +1646,7 @@ def text_length(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Count the words, characters or bytes of texts in UTF-8 (int32)."""
+    """Return the number of words, characters or bytes of texts in UTF-8 (int32)."""
     ...
 
 @overload

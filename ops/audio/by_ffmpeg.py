@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 _CONTAINERS = frozenset(("mp3", "ogg", "flac"))
-"""FFmpeg's names of the containers that are tried; in other files FFmpeg may detect audio where there is none."""
+"""FFmpeg's names of the containers that are accepted. Others are refused, because FFmpeg also detects audio formats in
+files that are not audio."""
 
 
 class Decoded:

@@ -1,1 +1,2 @@
-"""Scores of samples, which curation goes by: perceptual hashes, sharpness, entropy, JPEG quality, lengths of texts."""
+"""Operators that score samples, for curation (`keep_if`, `dali-run dedupe`): perceptual hashes, sharpness, entropy,
+JPEG quality, lengths of texts."""

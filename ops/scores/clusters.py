@@ -28,27 +28,29 @@ U32 = npt.NDArray[np.uint32]
 U64 = npt.NDArray[np.uint64]
 
 MAX_ROWS = (1 << 31) - 1
-"""Rows whose numbers int32 holds."""
+"""Maximum number of rows: int32 holds their numbers."""
 MAX_DISTANCE = 32
-"""Bits of 64 by which any two hashes differ on average: with more, nearly everything is one cluster."""
+"""Maximum of ``distance``: two random hashes of 64 bits differ in 32 bits on average, so with more bits nearly all rows
+would be one cluster."""
 _DIGIT = 11
-"""Bits of one pass of a sort: 2048 places to write to."""
+"""Maximum number of bits of one pass of a sort, which counts the hashes of each of 2048 values."""
 _SAMPLE = 1 << 18
-"""Hashes by which the number of comparisons is estimated."""
+"""Number of hashes from which the number of comparisons is estimated."""
 _PASS_SECONDS, _PAIR_SECONDS = 6e-9, 0.6e-9
-"""Seconds a hash and pass of a sort, and a comparison, on one CPU thread: their ratio decides about k."""
+"""Seconds per hash and pass of a sort, and per comparison of two hashes, on one CPU thread: `plan` chooses k by their
+ratio."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchPlan:
-    """The blocks by which near hashes are searched."""
+    """The blocks of bits by which similar hashes are searched."""
 
     widths: tuple[int, ...]
-    """Bits of each block; the first one has the lowest bits."""
+    """Number of bits of each block; the first block has the lowest bits."""
     chosen: int
-    """Blocks that agree in a run, k; with 0 all pairs are compared."""
+    """k: the number of blocks in which the hashes of a run are equal; if 0, all pairs are compared."""
     seconds: float
-    """Estimate for one CPU thread."""
+    """Estimated seconds on one CPU thread."""
 
     @property
     def tables(self) -> int:
@@ -101,13 +103,13 @@ class Clusters:
         return joined
 
     def roots(self) -> I32:
-        """int32[n]: the smallest row of each row's cluster. The object is of no use after that."""
+        """int32[n]: the smallest row of each row's cluster. Call this last: it overwrites the union-find."""
         _loops.roots(self._parents)
         return self._parents
 
 
 def _digits(widths: tuple[int, ...], blocks: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    """(shift, bits) of each pass of a sort by some blocks."""
+    """Yield (shift, bits) for each pass of a sort by these ``blocks``."""
     starts = [0, *itertools.accumulate(widths)]
     for block in blocks:
         for first in range(0, widths[block], _DIGIT):
@@ -115,14 +117,16 @@ def _digits(widths: tuple[int, ...], blocks: tuple[int, ...]) -> Iterator[tuple[
 
 
 def by_evenness(hashes: U64) -> list[int]:
-    """The 64 bits, first those that are 1 in half of the hashes: blocks of such bits tell most hashes apart."""
+    """Return the 64 bit positions, first those whose bit is 1 in half of the hashes: blocks of such bits distinguish
+    most hashes."""
     seen = hashes[:: max(1, len(hashes) // _SAMPLE)]
     uneven = [abs(np.count_nonzero(seen >> np.uint64(b) & np.uint64(1)) * 2 - len(seen)) for b in range(64)]
     return sorted(range(64), key=lambda b: (uneven[b], b))
 
 
 def dealt(bits: list[int], widths: tuple[int, ...]) -> list[int]:
-    """The new place of each bit when ``bits`` are dealt to blocks of ``widths`` in turns, as cards to players."""
+    """Return the new position of each bit if ``bits`` are dealt to blocks of ``widths`` in turns, as cards to
+    players."""
     starts = [0, *itertools.accumulate(widths)]
     order = sorted((turn, block) for block, width in enumerate(widths) for turn in range(width))
     places = [0] * 64
@@ -132,7 +136,7 @@ def dealt(bits: list[int], widths: tuple[int, ...]) -> list[int]:
 
 
 def table_of(places: list[int]) -> U64:
-    """uint64[8, 256]: the bits of each value of each byte, moved to ``places``."""
+    """Return uint64[8, 256]: for each value of each byte, its bits moved to ``places``."""
     values, table = np.arange(256, dtype=np.uint64), np.zeros((8, 256), np.uint64)
     for bit, place in enumerate(places):
         table[bit // 8] |= (values >> np.uint64(bit % 8) & np.uint64(1)) << np.uint64(place)
@@ -140,8 +144,8 @@ def table_of(places: list[int]) -> U64:
 
 
 def plan(hashes: U64, distance: int, bits: list[int]) -> SearchPlan:
-    """The number of blocks that is estimated to take the least time. The comparisons that each would make are counted
-    on a sample of the hashes, whose bits are neither even nor independent."""
+    """Choose the number of blocks with the least estimated time. The number of comparisons is counted on a sample of
+    the hashes, because their bits are neither evenly distributed nor independent."""
     n = len(hashes)
     pairs = n * (n - 1) / 2
     best = SearchPlan((64,), 0, pairs * _PAIR_SECONDS)

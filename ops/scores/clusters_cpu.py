@@ -16,7 +16,7 @@ from numba.extending import intrinsic
 jit = numba.njit(nogil=True, cache=True)
 
 _AT_ONCE = 64
-"""Hashes that one is compared with before the results are looked at."""
+"""Number of hashes that are compared with one hash before the results are inspected."""
 
 
 def _ones(_typing, word):
@@ -33,7 +33,8 @@ ones: Any = intrinsic(_ones)
 
 @jit
 def permute(hashes, table):
-    """Permute the bits of each hash in place. ``table`` uint64[8, 256]: the image of each value of each byte."""
+    """Permute the bits of each hash in place. ``table`` uint64[8, 256]: the permuted bits of each value of each
+    byte."""
     for i in range(len(hashes)):
         word, image = hashes[i], np.uint64(0)
         for k in range(8):
@@ -44,7 +45,7 @@ def permute(hashes, table):
 
 @jit
 def sort_pass(hashes, rows, shift, bits, to_hashes, to_rows):
-    """Sort stably by ``bits`` bits from bit ``shift`` on, into ``to_hashes`` and ``to_rows``."""
+    """Sort stably by the ``bits`` bits from bit ``shift`` on; write the result to ``to_hashes`` and ``to_rows``."""
     mask = np.uint64((1 << bits) - 1)
     places = np.zeros((1 << bits) + 1, np.int64)
     for i in range(len(hashes)):
@@ -60,7 +61,7 @@ def sort_pass(hashes, rows, shift, bits, to_hashes, to_rows):
 
 @jit
 def root_of(parents, i):
-    """The root of the tree of row ``i``; the way there becomes half as long."""
+    """Return the root of the tree of row ``i``; halves the length of the path to it."""
     while parents[i] != i:
         parents[i] = parents[parents[i]]
         i = parents[i]
@@ -69,7 +70,7 @@ def root_of(parents, i):
 
 @jit
 def _union(parents, a, b):
-    """Join the trees of two rows, the smaller root on top; return whether they were two."""
+    """Join the trees of two rows under the smaller root; return whether they were two trees."""
     a, b = root_of(parents, a), root_of(parents, b)
     if a == b:
         return False
@@ -82,8 +83,8 @@ def _union(parents, a, b):
 
 @jit
 def join_equal(hashes, rows, parents):
-    """Join the rows of equal hashes, which are sorted, and keep one of each at the front of both arrays. Return the
-    number of different hashes, and of rows that came to another tree."""
+    """Join the rows of equal hashes (``hashes`` are sorted), and keep one row per hash at the front of both arrays.
+    Return the number of different hashes, and the number of trees that were joined to others."""
     kept, joined = 0, 0
     for i in range(len(hashes)):
         if kept and hashes[kept - 1] == hashes[i]:
@@ -96,8 +97,8 @@ def join_equal(hashes, rows, parents):
 
 @jit
 def join_near(hashes, rows, parents, mask, distance):
-    """Join the rows of hashes that agree in the bits of ``mask``, by which they are sorted, and differ in at most
-    ``distance`` bits. Return how many rows came to another tree."""
+    """Join the rows of hashes that are equal in the bits of ``mask``, by which they are sorted, and differ in at most
+    ``distance`` bits. Return the number of trees that were joined to others."""
     n, first, joined = len(hashes), 0, 0
     limit = np.uint64(distance)
     while first < n:

@@ -1,7 +1,7 @@
-"""Scores of bytes as they were read: the quality that a JPEG was saved with, lengths of texts, hashes of contents.
+"""Scores of encoded bytes: the quality that a JPEG was saved with, lengths of texts, hashes of contents.
 
-They run on the CPU alone: readers give bytes of the host, and none of the three looks at more than a file's header or
-costs more than a pass over its bytes.
+They have no gpu kernel: readers return bytes in host memory, and each of the three reads only a file's header or passes
+once over its bytes.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _loops: Any = Kernels(".encoded_cpu", __package__)
 
 Unit = Literal["words", "characters", "bytes"]
 _UNITS: tuple[Unit, ...] = ("words", "characters", "bytes")
-"""Units of text_length, in the order of their numbers in `encoded_cpu`."""
+"""Units of text_length; an index in this tuple is the unit's number in `encoded_cpu`."""
 
 
 class _OfBytes(Operator, abstract=True):
-    """Base of operators that take encoded bytes and return one number."""
+    """Base class of operators that take encoded bytes and return one number per sample."""
 
     def infer(self, *specs: Spec) -> Spec:
         data = specs[0]
@@ -37,7 +37,7 @@ class _OfBytes(Operator, abstract=True):
         return Spec((), DALIDataType.INT32)
 
     def numbers(self, ctx: Context, data: Batch, dtype: Any = np.int32) -> Batch:
-        """An output of one number per sample."""
+        """Allocate an output of one number per sample."""
         return Batch.allocate(ctx.empty, np.empty((len(data), 0), np.int32), dtype, "", data.samples)
 
 
@@ -58,15 +58,15 @@ class JpegQuality(_OfBytes, name="jpeg_quality"):
 
 
 class TextLength(_OfBytes, name="text_length"):
-    """Count the words, characters or bytes of texts in UTF-8 (int32).
+    """Return the number of words, characters or bytes of texts in UTF-8 (int32).
 
-    Words are what Python's str.split() finds: runs of characters between white space, that of Unicode included.
+    Words are separated as by Python's str.split(): at white space, including that of Unicode.
     Characters are code points; a byte that is not UTF-8 counts as one character, or belongs to the one before it.
     """
 
     example = "{op: text_length, in: caption, unit: words, out: caption_words}"
 
-    unit: Annotated[Unit, Arg("what is counted")] = "words"
+    unit: Annotated[Unit, Arg("unit in which the length is counted")] = "words"
 
     def cpu(self, ctx: Context, texts: Batch) -> Batch:
         out = self.numbers(ctx, texts)
@@ -96,8 +96,11 @@ class ContentHash(_OfBytes, name="content_hash"):
 
 @cache
 def ijg_sums() -> tuple[I64, I64]:
-    """int64[2, 100] each, rows for files with one table and with several: at each quality the sum of four (two)
-    entries, and of all, of the IJG's tables; as in ImageMagick's tables ``hash`` and ``sums``."""
+    """Return sums of entries of the IJG's tables at each quality: int64[2, 100] for some entries and for all entries.
+
+    Row 0 is for files with one table (two of its entries), row 1 for files with several (two entries of each of the
+    first two tables). ImageMagick calls these arrays ``hash`` and ``sums``.
+    """
     tables = np.stack([quantisation(q) for q in range(1, 101)])
     place: npt.NDArray[np.int64] = np.argsort(ZIGZAG)
     luminance = tables[:, 0, place[2]] + tables[:, 0, place[53]]

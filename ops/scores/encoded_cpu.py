@@ -12,9 +12,9 @@ from ..codecs.jpeg.segments import past_fill, quantisation_tables, u16
 from ..copies.words_cpu import load_two, load_word
 
 WORDS, CHARACTERS = range(2)
-"""Numbers of units, in the order of `encoded._UNITS`; the third one is bytes."""
+"""Numbers of units, in the order of `encoded._UNITS`; number 2 is bytes."""
 _PLACES = 5, 60, 0, 63
-"""Zig-zag places of the entries that ImageMagick adds up: 2 and 53 of the first table, 0 and 63 of the second."""
+"""Zig-zag positions of the entries that ImageMagick adds up: 2 and 53 of the first table, 0 and 63 of the second."""
 
 _P1, _P2, _P3, _P4, _P5 = (
     np.uint64(p)
@@ -27,8 +27,8 @@ jit = numba.njit(nogil=True, cache=True)
 
 @jit
 def _tables(data):
-    """Where the quantisation tables of a JPEG's header lie (0: not there), and which have entries of 16 bits; none for
-    bytes that are not a JPEG."""
+    """Return the offsets of the quantisation tables in a JPEG's header (0 if a table is missing), and a mask of the
+    tables with 16-bit entries; all zeros if ``data`` is not a JPEG."""
     tables, wide, at = np.zeros((1, 4), np.int64), np.int64(0), np.int64(2)
     if len(data) < 4 or data[0] != 0xFF or data[1] != 0xD8:
         return tables, wide
@@ -55,7 +55,7 @@ def _entry(data, at, wide, place):
 
 @jit
 def jpeg_quality(data, offsets, sizes, hashes, sums, out):
-    """``hashes`` and ``sums`` int64[2, 100]: `encoded.ijg_sums`."""
+    """``hashes`` and ``sums`` int64[2, 100]: the tables of `encoded.ijg_sums`."""
     for i in range(len(offsets)):
         file = data[offsets[i] : offsets[i] + sizes[i]]
         tables, wide = _tables(file)
@@ -80,7 +80,7 @@ def jpeg_quality(data, offsets, sizes, hashes, sums, out):
 
 @jit
 def _is_space(code):
-    """White space as Python's str.isspace has it."""
+    """Whether the code point is white space as in Python's str.isspace."""
     if code < 0x85:
         return code == 32 or 9 <= code <= 13 or 28 <= code <= 31
     if code < 0x1680:

@@ -23,41 +23,43 @@ _loops: Any = Kernels(".image_scores_cpu", __package__)
 
 Score = Literal["phash", "dhash", "sharpness", "entropy", "brightness", "saturation", "border"]
 SCORES: tuple[Score, ...] = ("phash", "dhash", "sharpness", "entropy", "brightness", "saturation", "border")
-"""All scores; the place of a score is its bit in the mask that the loop and the kernels are given."""
+"""All scores; the index of a score in this tuple is its bit in the mask that the loop and the kernels receive."""
 _HASHES = ("phash", "dhash")
 _CELLS = 32 * 32 + 8 * 9
-"""Gray cells of an image, as in cuda/scores.cu: 32 x 32 for phash, then 8 x 9 for dhash."""
+"""Number of gray cells of an image, as in cuda/scores.cu: 32 x 32 cells for phash, then 8 x 9 for dhash."""
 _PARTS = 264
-"""Sums of a strip of an image, as in cuda/scores.cu."""
+"""Number of sums that a block keeps for each strip of an image, as in cuda/scores.cu."""
 _STRIP = 1 << 16
-"""Pixels of the largest image that one thread block adds up, unless that makes more than `_MAX_STRIPS` blocks."""
+"""Number of pixels per thread block, from which the number of strips follows; the largest image of the batch gets at
+most `_MAX_STRIPS` strips."""
 _MAX_STRIPS = 64
 
 
 class ImageScores(Operator, name="image_scores"):
     """Score uint8 images of 1 or 3 channels (RGB) for curation: an output per entry of ``scores``, one number each.
 
-    All but ``saturation`` go by the gray image, as Pillow's convert("L") makes it:
+    All but ``saturation`` are computed from the gray image, as Pillow's convert("L") makes it:
     ``(19595 R + 38470 G + 7471 B + 32768) >> 16``.
 
-    - ``phash`` (uint64): 64 bits, of which the lowest 8 x 8 coefficients of the DCT-II of the gray image, averaged over
-      32 x 32 cells, are above their median. Equal to imagehash.phash for an image of 32 x 32 pixels; for others,
-      imagehash resizes by Lanczos instead of averaging. Coefficients that are zero (flat and symmetric images) count as
-      zero here, whereas imagehash compares the rounding errors of its floats.
-    - ``dhash`` (uint64): whether each of 8 x 9 cells is brighter than its left neighbour, as imagehash.dhash.
+    - ``phash`` (uint64): 64 bits that say which of the lowest 8 x 8 coefficients of the DCT-II of the gray image,
+      averaged over 32 x 32 cells, are above their median. Equal to imagehash.phash for an image of 32 x 32 pixels; for
+      others, imagehash resizes by Lanczos instead of averaging. Coefficients that are zero (flat and symmetric images)
+      count as zero here, whereas imagehash compares the rounding errors of its floats.
+    - ``dhash`` (uint64): 64 bits that say which of 8 x 9 cells are brighter than their left neighbours, as
+      imagehash.dhash.
     - ``sharpness`` (float): variance of the Laplacian, as cv2.Laplacian(gray, cv2.CV_64F).var().
-    - ``entropy`` (float): of the histogram of 256 gray levels, in bits (0 to 8).
+    - ``entropy`` (float): entropy of the histogram of 256 gray levels, in bits (0 to 8).
     - ``brightness`` (float): mean gray level, 0 to 255.
     - ``saturation`` (float): mean of HSV's S, ``255 (max - min) / max`` rounded half up, 0 to 255.
     - ``border`` (float): share of the area (0 to 1) in uniform rows and columns at the edges: those at the top and left
       whose gray levels are within ``tolerance`` of the first pixel's, those at the bottom and right of the last
       pixel's; 1 for a blank image.
 
-    A hash reads from its most significant bit, row by row: ``f"{value:016x}"`` is imagehash's text.
+    The bits of a hash are stored row by row, from the most significant one: ``f"{value:016x}"`` is imagehash's text.
     """
 
     layouts = ("HWC",)
-    repeats = True
+    replayable = True
     example = "{op: image_scores, in: images, scores: [phash, sharpness, entropy], out: [phash, sharpness, entropy]}"
 
     scores: Annotated[tuple[Score, ...], Arg("scores to compute, one output each, in this order")]

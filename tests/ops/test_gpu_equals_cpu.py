@@ -230,6 +230,14 @@ def repeated(cls: type[Operator], lane: Any, to_device: Any, to_host: Any) -> No
 REPEATED = [c for c in comparable() if c.replayable]
 
 
+@pytest.mark.parametrize("cls", operators().values(), ids=lambda c: c.name)
+def test_an_operator_sets_only_flags_that_its_classes_declare(cls: type[Operator]) -> None:
+    set_ = {name for base in cls.__mro__ for name, value in vars(base).items() if isinstance(value, bool)}
+    annotated = {name for base in cls.__mro__ for name in vars(base).get("__annotations__", ())}
+    properties = {name for base in cls.__mro__ for name, value in vars(base).items() if isinstance(value, property)}
+    assert set_ - annotated - properties == set()
+
+
 @pytest.mark.parametrize("cls", REPEATED, ids=lambda c: c.name)
 def test_launches_that_are_repeated_give_what_the_operator_gives(cls: type[Operator]) -> None:
     repeated(cls, EmulatedLane(), lambda b: b, lambda b: b)
