@@ -58,12 +58,12 @@ def _read(files: Sequence[str], pool: ThreadPoolExecutor, threads: int) -> float
 
     def read(own_files: Sequence[str]) -> int:
         buffer = bytearray(1 << 20)
-        done = left = 0
+        done = remaining = 0
         for file in own_files:
-            left = _MAX_READ
+            remaining = _MAX_READ
             with Path(file).open("rb", buffering=0) as f:
-                while left > 0 and (n := f.readinto(buffer)):
-                    done, left = done + n, left - n
+                while remaining > 0 and (n := f.readinto(buffer)):
+                    done, remaining = done + n, remaining - n
         return done
 
     return _best(lambda: sum(pool.map(read, [chosen[k::threads] for k in range(threads)])))

@@ -40,7 +40,7 @@ _MAX_FILES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What one process is to measure. Created by the command line, passed to the process as JSON."""
+    """The settings of one measurement by one process. Created by the command line, passed to the process as JSON."""
 
     spec: str
     overrides: Mapping[str, str]
@@ -83,9 +83,9 @@ def measure(this: Measurement, together: Callable[[], None] = lambda: None) -> d
     report of that time. ``together()`` is called after the warm-up, and waits for other processes."""
     built, plan = this.compiled()
     settings = built.spec.pipeline
-    whole = built.spec.depends_on_batches  # otherwise like `dali-run run`
-    options = replace(options_of(built.spec, plan.target), to_host=this.to_host, whole_batches=whole,
-                      merge_requests=not whole)  # fmt: skip
+    by_batches = built.spec.depends_on_batches  # otherwise like `dali-run run`
+    options = replace(options_of(built.spec, plan.target), to_host=this.to_host, whole_batches=by_batches,
+                      merge_requests=not by_batches)  # fmt: skip
     size = settings.batch_size
     began = time.perf_counter()
     with Sources(plan, size) as sources, Engine(plan, EndlessFeed(sources), _requests(this, sources, size),

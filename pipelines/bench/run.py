@@ -82,17 +82,19 @@ class Bench:
 
         Raises SpecError for a wrong spec or setting.
         """
-        made = []
+        labelled = []
         for (name, base), values in itertools.product(self.specs.items(), itertools.product(*self.sweep.values())):
             one = dict(zip(self.sweep, values, strict=True))
             changed = {_full_key(k): v for k, v in one.items()}
             this = replace(base, overrides={**base.overrides, **changed})
             label = [name] if len(self.specs) > 1 else []
             label += [f"{k}={v}" for k, v in one.items()]
-            made.append((" ".join(label) or "as in the spec", this))
+            labelled.append((" ".join(label) or "as in the spec", this))
             for stratum, files in strata_of(this.compiled()[0].graph).items() if self.strata else ():
-                made.append((" ".join([*label, f"{stratum} ({count(files, 'file')})"]), replace(this, stratum=stratum)))
-        return made
+                labelled.append(
+                    (" ".join([*label, f"{stratum} ({count(files, 'file')})"]), replace(this, stratum=stratum))
+                )
+        return labelled
 
 
 def _full_key(key: str) -> str:
@@ -128,8 +130,8 @@ def run_bench(
     subjects = []
     for base in bench.specs.values():
         check(base.on)
-    for name, wanted in bench.settings():
-        label, this = name, wanted
+    for name, measurement in bench.settings():
+        label, this = name, measurement
         built, _ = this.compiled()
         subjects.append(_Subject(label, OURS, lambda this=this: run_in_process(this, "measure")))  # type: ignore[misc]
         if bench.peers and this.encode and _encodes(built):
@@ -150,9 +152,9 @@ def run_bench(
             continue
         subject.results.append(subject.run())
         _reject_different(subject, subjects)
-        left = (time.monotonic() - began) / number * (total - number)
+        seconds_left = (time.monotonic() - began) / number * (total - number)
         note(f"[{number}/{total}] {subject.engine} {subject.label}: {_result_text(subject.results[-1])}"
-             f"{f'; {duration(left)} left' if left else ''}")  # fmt: skip
+             f"{f'; {duration(seconds_left)} left' if seconds_left else ''}")  # fmt: skip
     base = bench.first
     report: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
@@ -204,9 +206,11 @@ def _reject_different(peer: _Subject, subjects: Sequence[_Subject]) -> None:
     ours = next(s for s in subjects if s.label == peer.label and s.engine == OURS)
     if peer is ours or "outputs" not in peer.results[-1] or "outputs" not in ours.results[-1]:
         return
-    expected, given = ours.results[-1]["outputs"], peer.results[-1]["outputs"]
-    if len(expected) != len(given) or not all(map(_alike, expected, given)):
-        peer.results[-1] = {"refused": f"its outputs differ: {given} instead of {expected} (type, dimensions, layout)"}
+    expected, outputs = ours.results[-1]["outputs"], peer.results[-1]["outputs"]
+    if len(expected) != len(outputs) or not all(map(_alike, expected, outputs)):
+        peer.results[-1] = {
+            "refused": f"its outputs differ: {outputs} instead of {expected} (type, dimensions, layout)"
+        }
 
 
 def _alike(a: Sequence[Any], b: Sequence[Any]) -> bool:
@@ -238,8 +242,8 @@ def _peer(name: str, this: Measurement, python: str) -> Callable[[], dict[str, A
         with tempfile.TemporaryDirectory(prefix="dali-run-") as folder:
             for file, text in files.items():
                 (Path(folder) / file).write_text(text)
-            first, *others = (str(Path(folder) / file) for file in files)
-            return _run([python, first, *([name, *others] if others else [])], this.seconds)
+            first, *more_files = (str(Path(folder) / file) for file in files)
+            return _run([python, first, *([name, *more_files] if more_files else [])], this.seconds)
 
     return run
 
@@ -302,9 +306,9 @@ def _result_text(result: Mapping[str, Any]) -> str:
 def _summary(subject: _Subject) -> dict[str, Any]:
     row: dict[str, Any] = {"setting": subject.label, "engine": subject.engine}
     for problem in ("refused", "error"):
-        found = [r[problem] for r in subject.results if problem in r]
-        if found:
-            return {**row, problem: found[0]}
+        problems = [r[problem] for r in subject.results if problem in r]
+        if problems:
+            return {**row, problem: problems[0]}
     by_speed = sorted(subject.results, key=lambda r: r["samples_per_second"])
     middle = by_speed[(len(by_speed) - 1) // 2]
     speeds = [round(r["samples_per_second"], 1) for r in subject.results]
@@ -335,15 +339,15 @@ def failures(report: Mapping[str, Any]) -> list[str]:
 def load_baseline(path: Path) -> dict[str, Any]:
     """Read the report of an earlier benchmark. Raises SpecError if the file holds none."""
     try:
-        found = json.loads(path.read_text())
+        baseline = json.loads(path.read_text())
     except ValueError:
-        found = None
-    if not isinstance(found, dict) or found.get("kind") != "dali-run bench":
+        baseline = None
+    if not isinstance(baseline, dict) or baseline.get("kind") != "dali-run bench":
         raise SpecError(f"{path}: this is not a result of `dali-run bench --report`")
-    if found.get("schema_version") != SCHEMA_VERSION:
-        raise SpecError(f"{path}: was written with schema {found.get('schema_version')}, this is {SCHEMA_VERSION}; "
+    if baseline.get("schema_version") != SCHEMA_VERSION:
+        raise SpecError(f"{path}: was written with schema {baseline.get('schema_version')}, this is {SCHEMA_VERSION}; "
                         "measure the baseline again")  # fmt: skip
-    return found
+    return baseline
 
 
 def compare(report: Mapping[str, Any], share: float) -> list[str]:
@@ -358,11 +362,13 @@ def compare(report: Mapping[str, Any], share: float) -> list[str]:
 
 def comparison(report: Mapping[str, Any], share: float) -> list[str]:
     """Return the lines that tell what was compared with the baseline, if anything was."""
-    found, now = report["baseline"], _medians(report)
-    ratios = [now[k] / v for k, v in found["samples_per_second"].items() if k in now and v]
-    alone = [k for k in now if k not in found["samples_per_second"]]
+    baseline, now = report["baseline"], _medians(report)
+    ratios = [now[k] / v for k, v in baseline["samples_per_second"].items() if k in now and v]
+    alone = [k for k in now if k not in baseline["samples_per_second"]]
     lines = (
-        [f"the baseline is of another machine: {'; '.join(found['other_machine'])}"] if found["other_machine"] else []
+        [f"the baseline is of another machine: {'; '.join(baseline['other_machine'])}"]
+        if baseline["other_machine"]
+        else []
     )
     if alone:
         lines.append(f"not in the baseline: {', '.join(alone)}")

@@ -96,8 +96,10 @@ class _Process:
     def __init__(self, this: Measurement, resources: WorkerResources, turn: tuple[int, int]) -> None:
         self.resources = resources
         changes = {"pipeline.device": "gpu"} if resources.visible is not None else {}
-        mine = replace(this, overrides={**this.overrides, **changes}, resources=resources.to_dict(), turn=turn)
-        command = [sys.executable, "-m", "dali_run.pipelines.bench.measure", mine.as_json("measure")]
+        own_measurement = replace(
+            this, overrides={**this.overrides, **changes}, resources=resources.to_dict(), turn=turn
+        )
+        command = [sys.executable, "-m", "dali_run.pipelines.bench.measure", own_measurement.as_json("measure")]
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `kill`
         try:
             self._process = subprocess.Popen(

@@ -117,8 +117,8 @@ def _rows(report: Mapping[str, Any]) -> list[list[str]]:
         if speeds is None or median is None:
             rows.append([r["setting"], r["engine"], "refused" if "refused" in r else "failed", *[""] * 5])
             continue
-        mine = ours[r["setting"]]
-        against = f"{mine / median:.2f}x" if r["engine"] != OURS and mine and median else ""
+        own_median = ours[r["setting"]]
+        against = f"{own_median / median:.2f}x" if r["engine"] != OURS and own_median and median else ""
         memory = (r["memory"] or {}).get("peak_host_bytes")
         rows.append([r["setting"], r["engine"], *(rate(speeds[k]) for k in ("median", "min", "max")), against,
                      duration(r["first_batch_seconds"]), size(memory) if memory else "-"])  # fmt: skip
@@ -147,8 +147,8 @@ def _gpu_memory(row: Mapping[str, Any]) -> float | None:
 
 
 def _limits(report: Mapping[str, Any]) -> list[tuple[str, str]]:
-    found = report["limits_gb_per_second"] or {}
-    return [(text, f"{found[k]:.1f} GB/s") for k, text in _LIMITS.items() if k in found]
+    limits = report["limits_gb_per_second"] or {}
+    return [(text, f"{limits[k]:.1f} GB/s") for k, text in _LIMITS.items() if k in limits]
 
 
 def _problem(row: Mapping[str, Any]) -> str:

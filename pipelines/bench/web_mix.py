@@ -192,9 +192,9 @@ def _png_of_16_bits(image: Image.Image, seed: int) -> bytes:
 def varied(image: Image.Image, variant: int) -> Image.Image:
     """Return ``image``, cropped at the top and the left by up to a quarter and mirrored: differently for each
     ``variant``, until all combinations are used; unchanged for 0."""
-    mirrored, left = variant % 2, variant // 2
+    mirrored, offset = variant % 2, variant // 2
     across, down = max(1, image.width // 4), max(1, image.height // 4)
-    x, y = left % across, left // across % down
+    x, y = offset % across, offset // across % down
     if x or y:
         image = image.crop((x, y, image.width, image.height))
     return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if mirrored else image

@@ -57,9 +57,9 @@ def fuse(graph: Graph, target: Target, separate: Container[str] = ()) -> tuple[G
             )
             seeds[node.id] = seeds[before.id] if before.op.random else seeds[node.id]
             del nodes[before.id]
-    kept = [nodes[i] for i in sorted(nodes)]
-    groups = tuple(n.name for n in kept if n.op.name.startswith("_fused."))
-    return renumber(kept, graph.outputs), groups, {new: seeds[n.id] for new, n in enumerate(kept)}
+    remaining = [nodes[i] for i in sorted(nodes)]
+    groups = tuple(n.name for n in remaining if n.op.name.startswith("_fused."))
+    return renumber(remaining, graph.outputs), groups, {new: seeds[n.id] for new, n in enumerate(remaining)}
 
 
 def _only_input(node: Node, nodes: dict[int, Node], graph: Graph) -> Node | None:

@@ -31,10 +31,10 @@ def promote(graph: Graph) -> tuple[Graph, tuple[str, ...], dict[int, int]]:
     def source(edge: Edge) -> Edge:
         return uploads.get(edge.node, edge)
 
-    kept = [replace(n, inputs=tuple(map(source, n.inputs))) for n in nodes if n.id not in uploads]
+    remaining = [replace(n, inputs=tuple(map(source, n.inputs))) for n in nodes if n.id not in uploads]
     outputs = {name: source(edge) for name, edge in graph.outputs.items()}
     names = tuple(graph.nodes[i].name for i in sorted(moved))
-    return renumber(kept, outputs), names, {new: n.id for new, n in enumerate(kept)}
+    return renumber(remaining, outputs), names, {new: n.id for new, n in enumerate(remaining)}
 
 
 def _movable(graph: Graph) -> Mapping[int, tuple[Operator, Stage]]:

@@ -17,5 +17,5 @@ def prune(graph: Graph) -> Graph:
         if number not in needed:
             needed.add(number)
             pending += [e.node for e in graph.nodes[number].reads]
-    kept = [n for n in graph.nodes if n.id in needed]
-    return renumber(kept, graph.outputs)
+    remaining = [n for n in graph.nodes if n.id in needed]
+    return renumber(remaining, graph.outputs)

@@ -38,8 +38,8 @@ def share(graph: Graph, seeds: Mapping[int, int]) -> tuple[Graph, dict[int, int]
         nodes.append(node)
     if not instead:
         return graph, dict(seeds)
-    kept = [n for n in nodes if n.id not in instead]
-    new = {n.id: i for i, n in enumerate(kept)}
+    remaining = [n for n in nodes if n.id not in instead]
+    new = {n.id: i for i, n in enumerate(remaining)}
     outputs = {k: _edge(e, instead) for k, e in graph.outputs.items()}
     return prune(Graph(tuple(nodes), outputs)), {new[old]: seed for old, seed in seeds.items() if old in new}
 

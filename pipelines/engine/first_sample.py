@@ -101,10 +101,10 @@ def first_part(split_plans: SplitPlans, states: Mapping[int, Any], records: Iter
     nodes = [n for n in _by_records(split_plans.back) if n.id != split_plans.source]
     for stored in records:
         env = first_sample(split_plans.front, states, iter([stored]), list(outputs.values()))
-        found = {name: env[e] for name, e in outputs.items() if e in env}
-        if len(found) < len(outputs) or not int(split_plans.split.counts(found[split_plans.data])[0]):
+        front_outputs = {name: env[e] for name, e in outputs.items() if e in env}
+        if len(front_outputs) < len(outputs) or not int(split_plans.split.counts(front_outputs[split_plans.data])[0]):
             continue
-        inputs = split_plans.first_part(found)
+        inputs = split_plans.first_part(front_outputs)
         run = NodePass(inputs[0].samples, split_plans.back.seeds)
         env = attempt(nodes, run, {Edge(split_plans.source, k): b for k, b in enumerate(inputs)})
         if all(len(env.get(e, ())) for e in split_plans.back.graph.outputs.values()):

@@ -68,8 +68,8 @@ class Services:
         """Return a callback that records the time of each kernel, and shows it on ``track`` of a trace, for batch
         ``number``."""
 
-        def observe(node: Node, samples: int, taken: int, given: int, began: float, ended: float) -> None:
-            self.stats.called(node, samples, taken, given, ended - began)
+        def observe(node: Node, samples: int, taken: int, written: int, began: float, ended: float) -> None:
+            self.stats.called(node, samples, taken, written, ended - began)
             self.stats.span(node.name, track, began, ended, number)
 
         return observe

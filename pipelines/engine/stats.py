@@ -43,12 +43,12 @@ class NodeStats:
     """Durations of single calls in seconds (device time for GPU kernels), for percentiles."""
     stride: int = 1
 
-    def add_call(self, samples: int, taken: int, given: int, seconds: float, *, device: bool) -> None:
-        """Record one call of the kernel, which reads ``taken`` and writes ``given`` bytes."""
+    def add_call(self, samples: int, taken: int, written: int, seconds: float, *, device: bool) -> None:
+        """Record one call of the kernel, which reads ``taken`` and writes ``written`` bytes."""
         self.calls += 1
         self.samples += samples
         self.bytes_in += taken
-        self.bytes_out += given
+        self.bytes_out += written
         if device:
             self.gpu_seconds += seconds
         else:
@@ -152,17 +152,19 @@ class Stats:
 
     def node(self, node: Node) -> NodeStats:
         """Return the record of ``node``."""
-        found = self._nodes.get(node.name)
-        if found is None:
+        record = self._nodes.get(node.name)
+        if record is None:
             with self._lock:
-                found = self._nodes.setdefault(node.name, NodeStats(node.name, node.op.name, node.stage))
-        return found
+                record = self._nodes.setdefault(node.name, NodeStats(node.name, node.op.name, node.stage))
+        return record
 
-    def called(self, node: Node, samples: int, taken: int, given: int, seconds: float, *, device: bool = False) -> None:
-        """Record a call of the kernel of ``node``, which read ``taken`` and wrote ``given`` bytes."""
+    def called(
+        self, node: Node, samples: int, taken: int, written: int, seconds: float, *, device: bool = False
+    ) -> None:
+        """Record a call of the kernel of ``node``, which read ``taken`` and wrote ``written`` bytes."""
         record = self.node(node)
         with self._lock:
-            record.add_call(samples, taken, given, seconds, device=device)
+            record.add_call(samples, taken, written, seconds, device=device)
 
     def busy(self, stage: str, seconds: float) -> None:
         """Record that a stage's thread worked for ``seconds``."""

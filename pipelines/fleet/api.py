@@ -28,7 +28,7 @@ class OperatorReport:
     """The work of one operator in a run."""
 
     name: str
-    """Its name in the graph: ``Reader``, ``resize``."""
+    """Name of the operator in the graph: ``Reader``, ``resize``."""
     op: str
     """The operator: ``readers.file``, ``resize``."""
     runs_on: str
@@ -198,7 +198,7 @@ def _report(result: JobResult) -> Report:
     data = result.report
     samples = data.get("samples", {})
     bottleneck = data.get("bottleneck", {})
-    known = ("name", "op", "runs_on", "samples", "cpu_seconds", "gpu_seconds", "samples_per_second")
+    names = ("name", "op", "runs_on", "samples", "cpu_seconds", "gpu_seconds", "samples_per_second")
     return Report(
         name=data.get("name", ""),
         path=str(result.path),
@@ -213,6 +213,6 @@ def _report(result: JobResult) -> Report:
         samples_per_second=data.get("samples_per_second"),
         bottleneck=bottleneck.get("sentence", ""),
         advice=bottleneck.get("advice", ""),
-        operators=tuple(OperatorReport(**{k: o.get(k) for k in known}) for o in data.get("operators", ())),
+        operators=tuple(OperatorReport(**{k: o.get(k) for k in names}) for o in data.get("operators", ())),
         data=data,
     )

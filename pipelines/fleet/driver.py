@@ -392,8 +392,8 @@ class Driver:
         reported before remains the reason."""
         del self._states[id(state.worker)]
         if state.finished:
-            left = self._ended_workers.setdefault((state.worker.name, state.worker.node), [0, 0, 0])
-            left[:] = [a + b for a, b in zip(left, (state.done, state.refused, state.finished), strict=True)]
+            totals = self._ended_workers.setdefault((state.worker.name, state.worker.node), [0, 0, 0])
+            totals[:] = [a + b for a, b in zip(totals, (state.done, state.refused, state.finished), strict=True)]
         self._idle.pop(state, None)
         self._with_one.pop(state, None)
         self._nearly_done.pop(state, None)
@@ -482,20 +482,20 @@ class Driver:
 
     def _worker_progress(self) -> list[WorkerProgress]:
         """Return the progress of every worker that took part, adding up those of the same name and machine."""
-        left = dict(self._ended_workers)
-        found = []
+        ended_totals = dict(self._ended_workers)
+        progress = []
         for state in self._states.values():
             done, rejected, parts = state.done, state.refused, state.finished
             running = state.parts[0] if state.parts else None
             if running is not None:
                 done += max(0, running.remaining - state.left) if state.left else 0
                 rejected += state.rejected
-            before = left.pop((state.worker.name, state.worker.node), [0, 0, 0])
-            found.append(WorkerProgress(state.worker.name, state.worker.node, done + before[0], rejected + before[1],
+            before = ended_totals.pop((state.worker.name, state.worker.node), [0, 0, 0])
+            progress.append(WorkerProgress(state.worker.name, state.worker.node, done + before[0], rejected + before[1],
                                   None if running is None else running.number, parts + before[2]))  # fmt: skip
-        gone = [WorkerProgress(name, node, done, rejected, None, parts)
-                for (name, node), (done, rejected, parts) in left.items()]  # fmt: skip
-        return [*found, *gone]
+        ended = [WorkerProgress(name, node, done, rejected, None, parts)
+                for (name, node), (done, rejected, parts) in ended_totals.items()]  # fmt: skip
+        return [*progress, *ended]
 
     def _status(self) -> dict[str, Any]:
         """Return the state of the job as `dali-run run --watch` shows it."""

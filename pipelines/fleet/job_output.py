@@ -157,8 +157,8 @@ class JobOutput:
             part.left_out = sum(int(e.get("left_out", 0)) for e in contents.entries)
         return parts
 
-    def _check_ours(self, contents: JournalContents, who: Mapping[str, Any], whole: int, n: int, i: int) -> None:
-        same = {"identity": dict(who), "write": self.config.identity(), "whole": whole}
+    def _check_ours(self, contents: JournalContents, who: Mapping[str, Any], total: int, n: int, i: int) -> None:
+        same = {"identity": dict(who), "write": self.config.identity(), "whole": total}
         changed = differences({k: contents.header[k] for k in same}, same)
         if changed:
             raise JobError(

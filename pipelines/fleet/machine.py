@@ -84,8 +84,8 @@ def cpus_near(address: str, devices: Path = _DEVICES) -> frozenset[int]:
 
 def cpu_list(text: str) -> list[int]:
     """Parse a list of cores like ``0-3,8,10-11``. Raises ValueError."""
-    found: list[int] = []
+    numbers: list[int] = []
     for piece in text.strip().split(","):
         low, dash, high = piece.partition("-")
-        found += range(int(low), int(high if dash else low) + 1) if piece else []
-    return found
+        numbers += range(int(low), int(high if dash else low) + 1) if piece else []
+    return numbers

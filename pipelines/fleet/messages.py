@@ -37,8 +37,8 @@ class MessageSocket:
 
     def receive(self) -> Iterator[Message]:
         """Yield messages as they arrive, until the other side ends."""
-        while (found := self.ready()) is not None:
-            yield from found
+        while (messages := self.ready()) is not None:
+            yield from messages
 
     def ready(self) -> list[Message] | None:
         """Wait for the next bytes and return the messages that are then complete; None if the other side has ended."""

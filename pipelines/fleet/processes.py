@@ -222,8 +222,8 @@ class Processes:
     def _status(self, pid: int) -> int | None:
         self._messages.sock.settimeout(1.0)
         try:
-            while pid not in self._exits and (found := self._messages.ready()):
-                self._exits |= {m["exited"]: m["status"] for m in found if "exited" in m}
+            while pid not in self._exits and (messages := self._messages.ready()):
+                self._exits |= {m["exited"]: m["status"] for m in messages if "exited" in m}
         finally:
             self._messages.sock.settimeout(None)
         return self._exits.pop(pid, None)

@@ -113,9 +113,9 @@ def run(
     }
     if fresh and local:
         opened_once(prepared.plan)  # before the existing output is removed
-    with JobOutput(config, fresh=fresh) as whole:
-        if whole.was_joined:
-            return _finish_join(whole)
+    with JobOutput(config, fresh=fresh) as output:
+        if output.was_joined:
+            return _finish_join(output)
         remember(config.url or config.path, command)
         group: AbstractContextManager[WorkerGroup[Any]]
         if local:
@@ -131,7 +131,7 @@ def run(
 
             assert on is not None
             group = Actors(job, on, workers, cores, note)
-        return _drive(whole, group, prepared, command, progress, note, amend)
+        return _drive(output, group, prepared, command, progress, note, amend)
 
 
 def _why_one_process(prepared: Prepared, append: bool, trace: object) -> str:
@@ -151,15 +151,15 @@ def check(on: str, append: bool, trace: object) -> None:
 
 
 def _drive(
-    whole: JobOutput, workers: AbstractContextManager[WorkerGroup[Any]], prepared: Prepared, command: Mapping[str, Any],
-    progress: Callable[[Progress], None], note: Callable[[str], None],
+    output: JobOutput, workers: AbstractContextManager[WorkerGroup[Any]], prepared: Prepared,
+    command: Mapping[str, Any], progress: Callable[[Progress], None], note: Callable[[str], None],
     amend: Callable[[dict[str, Any]], dict[str, Any]],
 ) -> JobResult:  # fmt: skip
     on_error = prepared.spec.on_error
-    config = whole.config
+    config = output.config
     began, started = time.perf_counter(), datetime.now(UTC)
     with workers as group:
-        driver = Driver(whole, group, RejectLimit(on_error.max_errors, on_error.max_error_rate),
+        driver = Driver(output, group, RejectLimit(on_error.max_errors, on_error.max_error_rate),
                         prepared.plan.target.device, progress, note,
                         {"name": prepared.spec.name, "output": config.where})  # fmt: skip
         code, message = driver.run()
@@ -170,9 +170,9 @@ def _drive(
     report |= {"started": started.isoformat(timespec="seconds"), "machine": facts()}
     report = amend(report)
     if code:
-        whole.publish_rejects()
+        output.publish_rejects()
         return JobResult(code, message, report, config.url or config.path)
-    whole.join(report)
+    output.join(report)
     written, rejected, left_out = driver.totals
     text = written_text(config, written, left_out, rejected, f"{config.where}/rejects.jsonl")
     return JobResult(REJECTS if rejected else CLEAN, text, report, config.url or config.path)
@@ -181,15 +181,15 @@ def _drive(
 def _in_one_piece(config: WriteConfig) -> bool:
     """Return whether the output is that of one process, finished or not, or of parts that were joined."""
     with state_of(config.where) as root:
-        found = output_files_of(root)
-        return bool(found) and found[0].part is None and not part_files_of(root)
+        outputs = output_files_of(root)
+        return bool(outputs) and outputs[0].part is None and not part_files_of(root)
 
 
-def _finish_join(whole: JobOutput) -> JobResult:
+def _finish_join(output: JobOutput) -> JobResult:
     """Finish joining parts into one output, which was interrupted."""
-    root, config = whole.config.path, whole.config
-    report = sidecar.read_json(whole.files.report, sidecar.REPORT)
-    whole.join(report)
+    root, config = output.config.path, output.config
+    report = sidecar.read_json(output.files.report, sidecar.REPORT)
+    output.join(report)
     manifest = sidecar.read_json(root / "manifest.json")
     code = REJECTS if manifest["rejects"] else CLEAN
     return JobResult(code, f"wrote {count(manifest['samples'], 'sample')} to {config.where}", report,

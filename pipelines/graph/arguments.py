@@ -15,7 +15,7 @@ from .nodes import Edge
 
 def check_arguments(cls: type[Operator], args: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Edge], list[str]]:
     """Return the constants and the argument inputs among ``args``, and the texts of all errors in them."""
-    known = parameters(cls)
+    declared = parameters(cls)
     constants: dict[str, Any] = {}
     edges: dict[str, Edge] = {}
     problems: list[str] = []
@@ -26,7 +26,7 @@ def check_arguments(cls: type[Operator], args: Mapping[str, Any]) -> tuple[dict[
             problems.append(str(e))
         else:
             (edges if isinstance(checked, Edge) else constants)[name] = checked
-    missing = [p for p in known.values() if p.required and p.name not in constants and p.name not in edges]
+    missing = [p for p in declared.values() if p.required and p.name not in constants and p.name not in edges]
     problems += [f"needs argument {p.name!r} ({type_name(p.type)}: {p.arg.help})" for p in missing]
     return constants, edges, problems
 
@@ -48,12 +48,12 @@ def check_argument(cls: type[Operator], name: str, value: Any) -> tuple[str, Any
 
     Raises SpecError with a description of the error.
     """
-    known = parameters(cls)
-    param = known.get(name)
+    declared = parameters(cls)
+    param = declared.get(name)
     if param is None:
         raise SpecError(no_argument(cls, name))
-    if param.arg.deprecated and param.arg.deprecated in known:
-        name, param = param.arg.deprecated, known[param.arg.deprecated]
+    if param.arg.deprecated and param.arg.deprecated in declared:
+        name, param = param.arg.deprecated, declared[param.arg.deprecated]
     if isinstance(value, Edge):
         if not param.arg.per_sample:
             raise SpecError(f"argument {name!r} must be a constant, not the output of an operator")

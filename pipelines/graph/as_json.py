@@ -100,12 +100,12 @@ def _restored(number: int, row: Mapping[str, Any]) -> Node:
     constants, edges, problems = check_arguments(cls, {**row["values"], **args})
     if problems:
         raise SpecError(f"{row['name']}: {'; '.join(problems)}")
-    made: Operator = cls(per_sample=frozenset(edges), num_inputs=len(row["inputs"]), **constants)
-    made.check()
+    operator: Operator = cls(per_sample=frozenset(edges), num_inputs=len(row["inputs"]), **constants)
+    operator.check()
     samples_of = row.get("samples_of")
     return Node(
         id=number,
-        op=made,
+        op=operator,
         inputs=tuple(_edge(e, number) for e in row["inputs"]),
         args=edges,
         name=row["name"],

@@ -92,7 +92,7 @@ def without_conditions(graph: Graph) -> Graph:
             edge = through[edge.node]
         return edge
 
-    kept = [
+    remaining = [
         replace(
             n,
             inputs=tuple(map(before, n.inputs)),
@@ -103,4 +103,4 @@ def without_conditions(graph: Graph) -> Graph:
         for n in graph.nodes
         if n.id not in through
     ]
-    return renumber(kept, {k: before(e) for k, e in graph.outputs.items()})
+    return renumber(remaining, {k: before(e) for k, e in graph.outputs.items()})

@@ -64,7 +64,7 @@ def class_name(name: str) -> str:
 def callable_names(names: Iterable[str], aliases: Iterable[str] = ()) -> dict[str, str]:
     """Return every name under which an operator can be called, with the operator's registered name: first the
     registered names, then older ones."""
-    known = {n: n for n in names if not n.startswith("_")}
-    known.update({a: a for a in aliases if not a.startswith("_")})
-    known.update({old: new for old, new in LEGACY.items() if old not in known and new in known})
-    return known
+    by_name = {n: n for n in names if not n.startswith("_")}
+    by_name.update({a: a for a in aliases if not a.startswith("_")})
+    by_name.update({old: new for old, new in LEGACY.items() if old not in by_name and new in by_name})
+    return by_name

@@ -46,7 +46,7 @@ class OutputGrowth:
     todo: tuple[AdditionPlan, ...]
 
 
-def known_inputs(root: Path) -> list[tuple[OutputFiles, Inputs]]:
+def recorded_inputs(root: Path) -> list[tuple[OutputFiles, Inputs]]:
     """Return the inputs of an output's first run, and of each addition; empty if they were not recorded.
 
     Raises JobError if they cannot be read.
@@ -54,16 +54,16 @@ def known_inputs(root: Path) -> list[tuple[OutputFiles, Inputs]]:
     files_of_output = output_files_of(root)[:1]
     if not files_of_output or not files_of_output[0].inputs.exists():
         return []
-    told = []
+    recorded = []
     for files in [
         files_of_output[0],
         *(s for s in addition_files_of(root) if s.addition is not None and s.addition.kind == "append"),
     ]:
         try:
-            told.append((files, Inputs.decode(sidecar.read(files.inputs))))
+            recorded.append((files, Inputs.decode(sidecar.read(files.inputs))))
         except (OSError, ValueError) as e:
             raise JobError(f"{files.inputs}: {e}; restore it, or start again with --fresh") from None
-    return told
+    return recorded
 
 
 def lineup_of(root: Path, sources: Sources) -> Lineup:
@@ -71,11 +71,11 @@ def lineup_of(root: Path, sources: Sources) -> Lineup:
 
     Raises JobError if inputs were added or removed.
     """
-    known = known_inputs(root)
+    stages = recorded_inputs(root)
     now = sources.inputs()
-    if not known:
+    if not stages:
         return Lineup(sources, [{name: np.arange(len(p)) for name, p in now.readers.items()}])
-    changes = _changes([i for _, i in known], now)
+    changes = _changes([i for _, i in stages], now)
     for name, changed in changes.items():
         for piece, what in changed.edited:
             if "records" in what.split(", "):
@@ -90,7 +90,7 @@ def lineup_of(root: Path, sources: Sources) -> Lineup:
                 f"the inputs are not those of the job: {'; '.join(said)}. Repair files where they are, without adding "
                 "or removing any (run --append adds new ones)"
             )
-    return Lineup(sources, _places([i for _, i in known], changes))
+    return Lineup(sources, _places([i for _, i in stages], changes))
 
 
 def find_growth(
@@ -107,13 +107,13 @@ def find_growth(
         return None
     before = base.header["identity"].get("inputs")
     appended = any(s.addition is not None and s.addition.kind == "append" for s in addition_files_of(root))
-    known = known_inputs(root) if appended or before != identity["inputs"] else []
-    if not known:
+    stages = recorded_inputs(root) if appended or before != identity["inputs"] else []
+    if not stages:
         return None
     now = sources.inputs()
-    if known[0][1].readers.keys() != now.readers.keys():
+    if stages[0][1].readers.keys() != now.readers.keys():
         return None
-    changes = _changes([i for _, i in known], now)
+    changes = _changes([i for _, i in stages], now)
     grown = any(len(c.added) for c in changes.values())
     spoiled = any(c.removed or c.edited for c in changes.values())
     other_job = differences(
@@ -128,8 +128,8 @@ def find_growth(
             + "\n  ".join([*other_job, *lines])
             + f"\nChoose another path{hint}, or start again with --fresh (removes the earlier output)"
         )
-    places = _places([i for _, i in known], changes)
-    todo = list(_unfinished(root, known, now))
+    places = _places([i for _, i in stages], changes)
+    todo = list(_unfinished(root, stages, now))
     if (todo or grown) and (
         part is not None or (files_of_output[0].part is not None and todo and todo[0].addition is None)
     ):
@@ -154,8 +154,8 @@ def find_growth(
     return OutputGrowth(lineup, tuple(todo))
 
 
-def _changes(known: list[Inputs], now: Inputs) -> dict[str, Changes]:
-    return {name: compare(_joined([k.readers[name] for k in known]), pieces) for name, pieces in now.readers.items()}
+def _changes(stages: list[Inputs], now: Inputs) -> dict[str, Changes]:
+    return {name: compare(_joined([k.readers[name] for k in stages]), pieces) for name, pieces in now.readers.items()}
 
 
 def _joined(parts: list[InventoryEntries]) -> InventoryEntries:
@@ -165,22 +165,22 @@ def _joined(parts: list[InventoryEntries]) -> InventoryEntries:
     return InventoryEntries(blob, state, np.concatenate([p.records for p in parts]), first.keys)
 
 
-def _places(known: list[Inputs], changes: Mapping[str, Changes]) -> list[dict[str, Any]]:
+def _places(stages: list[Inputs], changes: Mapping[str, Changes]) -> list[dict[str, Any]]:
     """Return for each stage the indices of its entries in the present inventory."""
     result: list[dict[str, Any]] = []
-    for k in range(len(known)):
-        at = {name: sum(len(i.readers[name]) for i in known[:k]) for name in changes}
-        result.append({n: c.where[at[n] : at[n] + len(known[k].readers[n])] for n, c in changes.items()})
+    for k in range(len(stages)):
+        at = {name: sum(len(i.readers[name]) for i in stages[:k]) for name in changes}
+        result.append({n: c.where[at[n] : at[n] + len(stages[k].readers[n])] for n, c in changes.items()})
     return result
 
 
-def _unfinished(root: Path, known: list[tuple[OutputFiles, Inputs]], now: Inputs) -> Iterator[AdditionPlan]:
+def _unfinished(root: Path, stages: list[tuple[OutputFiles, Inputs]], now: Inputs) -> Iterator[AdditionPlan]:
     """Yield the runs that were begun and not finished. Raises JobError if a retry is among them, or if keys would
     change."""
     for files in addition_files_of(root):
         if files.addition is not None and files.addition.kind == "retry" and not files.addition.published(root):
             raise JobError(f"{root}: a retry was interrupted; run dali-run retry-failed {root} to its end first")
-    for number, (files, inputs) in enumerate(known):
+    for number, (files, inputs) in enumerate(stages):
         if files.addition is None:
             try:
                 check_finished(root)

@@ -117,12 +117,12 @@ class Batches:
 
 def rows_left_out(plan: Plan, iteration: InFlightBatch) -> LeftOutRows:
     """Return the lines of left_out.jsonl for the samples of a batch that were left out on purpose."""
-    everyone, found = iteration.all_samples, []
+    everyone, tables = iteration.all_samples, []
     for lost in left_out(iteration.dropped):
         samples = everyone.take(np.searchsorted(everyone.slot, lost.slots))
         condition = next((getattr(n.op, "condition", "") for n in plan.graph.nodes if n.name == lost.node), "")
-        found.append(left_out_rows(samples, lost.node, condition, lost.values))
-    return LeftOutRows.joined(found)
+        tables.append(left_out_rows(samples, lost.node, condition, lost.values))
+    return LeftOutRows.joined(tables)
 
 
 def rows_of(

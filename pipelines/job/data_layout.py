@@ -351,7 +351,7 @@ def _check_finished(source: str) -> None:
         journals = {
             files.journal.name: read_journal(files.journal) for files in (*files_of_output, *addition_files_of(root))
         }
-        missing = next((name for name, told in journals.items() if told is None or not told.done), "")
+        missing = next((name for name, contents in journals.items() if contents is None or not contents.done), "")
         if missing or (files_of_output and not (root / "manifest.json").exists()):
             missing_text = f" ({missing})" if missing else ": parts of it are missing, or dali-run merge"
             raise SpecError(f"{source}: is the output of a job that is not finished{missing_text}; finish it first")
@@ -436,11 +436,11 @@ def _recordio(paths: list[Path], _: Sequence[str] = ()) -> SourceLayout:
     """Return the layout of RecordIO. Labels are stored as floats: those of all records are read to find out whether
     they are integers, and whether each record has one."""
     step = {"op": "readers.mxnet", "path": _absolute(paths)}
-    count, whole, lists = labels_of(step["path"])
+    count, integers, lists = labels_of(step["path"])
     if not count:
         raise SpecError(f"{paths[0]}: the data set is empty")
     return SourceLayout(
-        step, {"image": "bytes", "label": "numbers"}, whole=("label",) * whole, lists=("label",) * lists
+        step, {"image": "bytes", "label": "numbers"}, whole=("label",) * integers, lists=("label",) * lists
     )
 
 

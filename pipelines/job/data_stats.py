@@ -375,17 +375,18 @@ class _Arrays:
 def _of_images(pixels: _Arrays) -> dict[str, Any]:
     """Return the statistics of 8-bit images (HWC): mean and standard deviation are in [0, 1], as libraries expect
     them."""
-    lengths, told = pixels.lengths(), pixels.told()
+    lengths, facts = pixels.lengths(), pixels.told()
     sides = lengths[:, :2]
     return {"height": spread(sides[:, 0]), "width": spread(sides[:, 1]), "shorter": spread(sides.min(axis=1)),
             "longer": spread(sides.max(axis=1)), "pixels": spread(sides.prod(axis=1, dtype=np.int64)),
-            "mean": [v / 255 for v in told.get("mean", ())], "std": [v / 255 for v in told.get("std", ())]}  # fmt: skip
+            "mean": [v / 255 for v in facts.get("mean", ())],
+            "std": [v / 255 for v in facts.get("std", ())]}  # fmt: skip
 
 
 def _of_sounds(sound: _Arrays, rate: _Values) -> dict[str, Any]:
     """Return the statistics of audio clips (samples x channels): sample rates, lengths in seconds, and mean and
     standard deviation of the samples."""
-    lengths, told = sound.lengths(), sound.told()
+    lengths, facts = sound.lengths(), sound.told()
     rates = np.concatenate(rate.values) if rate.values else np.zeros(0)
     seconds = lengths[:, 0] / rates if len(rates) else rates
     often = Counter(rates.tolist())
@@ -393,4 +394,4 @@ def _of_sounds(sound: _Arrays, rate: _Values) -> dict[str, Any]:
     return {"seconds": spread(seconds), "total_seconds": float(seconds.sum()),
             "sample_rates": {f"{r:g}": n for r, n in often.most_common()},
             "channels": {int(c): n for c, n in Counter(channels.tolist()).most_common()},
-            "mean": told.get("mean", []), "std": told.get("std", [])}  # fmt: skip
+            "mean": facts.get("mean", []), "std": facts.get("std", [])}  # fmt: skip

@@ -59,7 +59,7 @@ _MEAN, _STD = [123.675, 116.28, 103.53], [58.395, 57.12, 57.375]
 
 @dataclass(slots=True)
 class SampleFacts:
-    """What is known of a data set after examining it. Created by `look_at`."""
+    """The known facts about a data set, after examining it. Created by `look_at`."""
 
     kind: str
     """Kind of data, a key of `TASKS`."""
@@ -177,9 +177,9 @@ def _files(folder: Path) -> SampleFacts:
     folders: set[str] = set()
     for root, inner, names in os.walk(folder):
         inner[:] = sorted(n for n in inner if not n.startswith("."))
-        shown = [name for name in names if not name.startswith(".")]
-        suffixes.update(os.path.splitext(name)[1].lower() for name in shown)
-        folders.update([os.path.relpath(root, folder).split(os.sep)[0]] if shown else [])
+        visible = [name for name in names if not name.startswith(".")]
+        suffixes.update(os.path.splitext(name)[1].lower() for name in visible)
+        folders.update([os.path.relpath(root, folder).split(os.sep)[0]] if visible else [])
         if suffixes.total() > _MAX_NAMES:
             break
     if not suffixes:
@@ -190,8 +190,8 @@ def _files(folder: Path) -> SampleFacts:
         if suffixes[".npy"]:
             arrays: dict[str, Any] = {"op": "readers.numpy", "name": "Reader", "file_root": "${data}"}
             return SampleFacts("records", _about(suffixes, folders), arrays, {"array": "numbers"})
-        found = ", ".join(s or "no suffix" for s, _ in suffixes.most_common(4))
-        raise SpecError(f"{folder} holds no known kind of data (names end in {found}). Known are images, audio, "
+        endings = ", ".join(s or "no suffix" for s, _ in suffixes.most_common(4))
+        raise SpecError(f"{folder} holds no known kind of data (names end in {endings}). Known are images, audio, "
                         "videos, .npy, .tfrecord, .tar, .rec, .lmdb, .parquet, COCO's .json")  # fmt: skip
     media = {"pictures": "image", "sounds": "audio", "videos": "video"}[kind]
     patterns = [f"*{s}" for s in _MEDIA[kind] if suffixes[s]]
@@ -360,34 +360,34 @@ def _array(writer: str) -> dict[str, Any]:
     return {"encode": "npy"} if writer in ("webdataset", "files") else {} if writer == "numpy" else {"encode": "raw"}
 
 
-def _resized(made: _GraphText, media: str, size: int, _writer: str) -> dict[str, Any]:
-    made.step({"op": "decoders.image", "in": media, "output_type": "RGB", "out": media})
-    made.step(
+def _resized(text: _GraphText, media: str, size: int, _writer: str) -> dict[str, Any]:
+    text.step({"op": "decoders.image", "in": media, "output_type": "RGB", "out": media})
+    text.step(
         {"op": "resize", "in": media, "resize_shorter": size, "out": media},
         "the shorter side; the other one in proportion",
     )
     return {"encode": "jpeg", "quality": 90}
 
 
-def _normalized(made: _GraphText, media: str, **more: Any) -> None:
-    made.step({"op": "crop_mirror_normalize", "in": media, "mean": _MEAN, "std": _STD, "dtype": "FLOAT16",
+def _normalized(text: _GraphText, media: str, **more: Any) -> None:
+    text.step({"op": "crop_mirror_normalize", "in": media, "mean": _MEAN, "std": _STD, "dtype": "FLOAT16",
                "output_layout": "CHW", **more, "out": media},
               "ImageNet's mean and standard deviation, for values of 0 to 255")  # fmt: skip
 
 
-def _train(made: _GraphText, media: str, size: int, writer: str) -> dict[str, Any]:
-    made.step({"op": "decoders.image_random_crop", "in": media, "output_type": "RGB", "random_area": [0.08, 1.0],
+def _train(text: _GraphText, media: str, size: int, writer: str) -> dict[str, Any]:
+    text.step({"op": "decoders.image_random_crop", "in": media, "output_type": "RGB", "random_area": [0.08, 1.0],
                "out": media}, "only a random window is decoded")  # fmt: skip
-    made.step({"op": "resize", "in": media, "size": [size, size], "out": media})
-    made.step({"op": "random.coin_flip", "out": "mirror"})
-    _normalized(made, media, mirror="$mirror")
+    text.step({"op": "resize", "in": media, "size": [size, size], "out": media})
+    text.step({"op": "random.coin_flip", "out": "mirror"})
+    _normalized(text, media, mirror="$mirror")
     return _array(writer)
 
 
-def _val(made: _GraphText, media: str, size: int, writer: str) -> dict[str, Any]:
-    made.step({"op": "decoders.image", "in": media, "output_type": "RGB", "out": media})
-    made.step({"op": "resize", "in": media, "resize_shorter": size * 8 // 7, "out": media})
-    _normalized(made, media, crop=[size, size])
+def _val(text: _GraphText, media: str, size: int, writer: str) -> dict[str, Any]:
+    text.step({"op": "decoders.image", "in": media, "output_type": "RGB", "out": media})
+    text.step({"op": "resize", "in": media, "resize_shorter": size * 8 // 7, "out": media})
+    _normalized(text, media, crop=[size, size])
     return _array(writer)
 
 
@@ -407,28 +407,28 @@ def _curate(made: _GraphText, media: str) -> None:
         made.outputs[score], made.fields[score] = score, {}
 
 
-def _boxes(made: _GraphText, media: str, size: int, _writer: str) -> dict[str, Any]:
-    made.step({"op": "decoders.image", "in": media, "output_type": "RGB", "out": media})
-    made.step(
+def _boxes(text: _GraphText, media: str, size: int, _writer: str) -> dict[str, Any]:
+    text.step({"op": "decoders.image", "in": media, "output_type": "RGB", "out": media})
+    text.step(
         {"op": "resize", "in": media, "size": [size, size], "out": media},
         "boxes are fractions of the image, so they stay valid",
     )
     return {"encode": "jpeg", "quality": 95}
 
 
-def _logmel(made: _GraphText, media: str, _size: int, writer: str) -> dict[str, Any]:
-    made.step({"op": "decoders.audio", "in": media, "sample_rate": 16000, "downmix": True, "out": [media, "_"]},
+def _logmel(text: _GraphText, media: str, _size: int, writer: str) -> dict[str, Any]:
+    text.step({"op": "decoders.audio", "in": media, "sample_rate": 16000, "downmix": True, "out": [media, "_"]},
               "converted to one channel at 16 kHz")  # fmt: skip
-    made.step({"op": "spectrogram", "in": media, "nfft": 512, "window_length": 400, "window_step": 160, "out": media},
+    text.step({"op": "spectrogram", "in": media, "nfft": 512, "window_length": 400, "window_step": 160, "out": media},
               "windows of 25 ms every 10 ms")  # fmt: skip
-    made.step({"op": "mel_filter_bank", "in": media, "sample_rate": 16000, "nfilter": 80, "out": media})
-    made.step({"op": "to_decibels", "in": media, "multiplier": 10.0, "cutoff_db": -80.0, "out": media})
+    text.step({"op": "mel_filter_bank", "in": media, "sample_rate": 16000, "nfilter": 80, "out": media})
+    text.step({"op": "to_decibels", "in": media, "multiplier": 10.0, "cutoff_db": -80.0, "out": media})
     return {"encode": "npy"} if writer in ("webdataset", "files") else {"encode": "raw"}
 
 
-def _clips(made: _GraphText, media: str, size: int, writer: str) -> dict[str, Any]:
-    made.step({"op": "resize", "in": media, "resize_shorter": size, "out": media})
-    made.step({"op": "crop", "in": media, "crop": [size, size], "out": media}, "the centre of all frames")
+def _clips(text: _GraphText, media: str, size: int, writer: str) -> dict[str, Any]:
+    text.step({"op": "resize", "in": media, "resize_shorter": size, "out": media})
+    text.step({"op": "crop", "in": media, "crop": [size, size], "out": media}, "the centre of all frames")
     return _array(writer)
 
 

@@ -118,8 +118,8 @@ def _measured(plan: Plan, spec: Spec, seconds: float) -> dict[str, float]:
 
     if any(isinstance(n.op, SplitSamples) for n in plan.graph.nodes):
         raise SpecError(f"{spec.file}: a job that splits its samples cannot be measured; try `run --limit`")
-    whole = spec.depends_on_batches
-    options = replace(options_of(spec, plan.target), whole_batches=whole, merge_requests=not whole)
+    by_batches = spec.depends_on_batches
+    options = replace(options_of(spec, plan.target), whole_batches=by_batches, merge_requests=not by_batches)
     size = spec.pipeline.batch_size
     requests = (Request(k * size, size) for k in itertools.count())
     with Sources(plan, size) as sources, Engine(plan, EndlessFeed(sources), requests, options) as engine:

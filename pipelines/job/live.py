@@ -255,19 +255,19 @@ def statuses(out: Path | str | None = None) -> list[dict[str, Any]]:
     by part."""
     folder = state_folder("live")
     pattern = f"{key_of(out)}*.json" if out is not None else "*.json"
-    found = []
+    statuses_found = []
     for path in sorted(folder.glob(pattern)) if folder.is_dir() else ():
         with contextlib.suppress(OSError, ValueError, JobError):  # the file was just replaced, or is of another version
             status = sidecar.read_json(path, sidecar.REPORT)
             if status.get("schema_version") == SCHEMA_VERSION:
-                found.append({**status, "state": _state(status)})
+                statuses_found.append({**status, "state": _state(status)})
     if out is None:
-        return sorted(found, key=lambda s: s["started"])
-    newest = max(found, key=lambda s: s["started"], default={"part": None})["part"]
-    found = [
-        s for s in found if (s["part"] or [0])[1:] == (newest or [0])[1:]
+        return sorted(statuses_found, key=lambda s: s["started"])
+    newest = max(statuses_found, key=lambda s: s["started"], default={"part": None})["part"]
+    statuses_found = [
+        s for s in statuses_found if (s["part"] or [0])[1:] == (newest or [0])[1:]
     ]  # with the same number of parts, or without parts
-    return sorted(found, key=lambda s: s["part"] or [0])
+    return sorted(statuses_found, key=lambda s: s["part"] or [0])
 
 
 def _state(status: Mapping[str, Any]) -> str:

@@ -232,7 +232,7 @@ def loads_of(
     threads = engine.options.num_threads
     loads = []
     for i, step in enumerate(engine.plan.steps):
-        mine = [o for o in operators if o["stage"] == _stage_id(engine, i)]
+        step_operators = [o for o in operators if o["stage"] == _stage_id(engine, i)]
         busy = steps[i]
         if step.kind == "whole":
             loads.append(
@@ -245,8 +245,8 @@ def loads_of(
             )
         elif step.kind == "device":
             launching = busy / seconds / len(engine.plan.target.indices)
-            gpu = sum(o["gpu_seconds"] for o in mine)
-            worst = _worst(mine, "gpu_seconds")
+            gpu = sum(o["gpu_seconds"] for o in step_operators)
+            worst = _worst(step_operators, "gpu_seconds")
             loads.append(
                 Load(
                     "gpu",

@@ -387,7 +387,7 @@ class JobRun:
         else:
             self.batches = PartsBatches(prepared.split_plans, run_range, options)
         try:
-            self.warm_up = 0.0 if warm else self.batches.warm_up(lambda given: rehearse(config, given))
+            self.warm_up = 0.0 if warm else self.batches.warm_up(lambda outputs: rehearse(config, outputs))
         except BaseException as e:  # also after Ctrl-C, because decoder processes may run already
             self.batches.stop()
             user_error = as_user_error(e)
@@ -525,8 +525,8 @@ def _check_intact(outputs: Mapping[str, Batch]) -> None:
     """Raise JobError if records were written to a shard as they are in their file, and the file was truncated since the
     batch was delivered: zeros may have been written instead of their bytes."""
     for batch in outputs.values():
-        if batch.on_host and (gone := cut_short(batch.data.ctypes.data, batch.offsets * batch.dtype.itemsize)):
+        if batch.on_host and (path := cut_short(batch.data.ctypes.data, batch.offsets * batch.dtype.itemsize)):
             raise JobError(
-                f"{gone}: the input file was cut short, or could not be read, while a record was copied from it; run "
+                f"{path}: the input file was cut short, or could not be read, while a record was copied from it; run "
                 "the same command again: it continues after the last finished shard"
             )

@@ -46,8 +46,8 @@ def _from_first_sample(prepared: Prepared, feed: JobFeed) -> tuple[dict[str, Spe
         graph = prepared.plan.graph
         edges = list(graph.outputs.values())
         env = first_sample(prepared.plan, feed.states, _records(prepared, feed), edges, feed.kinds)
-    found = Decided.by(env, list(graph.outputs.values()))
-    return {name: found.kinds[e] for name, e in graph.outputs.items() if e in found.kinds}, found.key
+    decided = Decided.by(env, list(graph.outputs.values()))
+    return {name: decided.kinds[e] for name, e in graph.outputs.items() if e in decided.kinds}, decided.key
 
 
 def _records(prepared: Prepared, feed: JobFeed) -> Iterator[Stored]:

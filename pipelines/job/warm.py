@@ -65,9 +65,9 @@ def _rehearsed(prepared: Any, config: Any) -> str:
     try:
         with Sources(prepared.plan, prepared.spec.pipeline.batch_size) as sources:
             feed = JobFeed(sources, None)
-            left = len(feed.positions)
+            remaining = len(feed.positions)
             sink = (lambda outputs: rehearse(config, outputs)) if config else (lambda _: None)
-            warm_up(prepared.plan, feed, feed.positions.start, left, sink=sink)
+            warm_up(prepared.plan, feed, feed.positions.start, remaining, sink=sink)
     except Exception as e:  # usually the data do not exist yet, in a container image
         return f"not begun: {e}"
     return "begun on two samples"

@@ -138,7 +138,7 @@ def dali_script(
         lines.append(f"    n{node.id} = {_call(graph, node)}")
     outputs = ", ".join(_edge(e) for e in graph.outputs.values())
     on_gpu = target.device == "gpu"
-    made = {
+    script_lines = {
         "batch_size": settings.batch_size,
         "num_threads": threads,
         "device_id": target.index if on_gpu else None,
@@ -146,7 +146,7 @@ def dali_script(
         "seed": settings.seed,
     }
     constants = f"SECONDS, WARM_UP, TO_HOST, MIN_BATCHES = {seconds!r}, {warm_up!r}, {to_host!r}, {fewest!r}\n"
-    pipe = f"pipe = nvidia.dali.Pipeline({_keywords(made)})\nwith pipe:\n"
+    pipe = f"pipe = nvidia.dali.Pipeline({_keywords(script_lines)})\nwith pipe:\n"
     pipe += "\n".join(lines) + f"\n    pipe.set_outputs({outputs})\n"
     return "\n".join([_HEAD, *filter(None, checks), constants + pipe]) + _TAIL
 
@@ -190,13 +190,13 @@ def _features(features: Mapping[str, Any] | None) -> str:
     """Return features as (shape, type, default) for `read_tfrecord` in the script."""
     if features is None:
         raise SpecError("readers.tfrecord without features is not translated to DALI")
-    made = {}
+    features_text = {}
     for name, feature in declared(features).items():
         if not isinstance(feature, FixedLenFeature) or feature.default is not None:
             raise SpecError(f"feature {name!r} is not translated to DALI: it has any length or a default")
         dtype, empty = _FEATURE_TYPES[feature.dtype]
-        made[name] = (list(feature.shape), dtype, empty)
-    return repr(made)
+        features_text[name] = (list(feature.shape), dtype, empty)
+    return repr(features_text)
 
 
 def _expression(op: Expr, inputs: list[str]) -> str:
@@ -220,10 +220,10 @@ def _input(graph: Graph, node: Node, edge: Edge) -> str:
     """Return the expression of an input in the memory in which the operator reads it: DALI copies nothing
     implicitly."""
     before = graph.node(edge)
-    there = before.stage != "cpu" and not is_late(before)
-    if node.stage == "gpu" and not there:
+    on_device = before.stage != "cpu" and not is_late(before)
+    if node.stage == "gpu" and not on_device:
         return f"{_edge(edge)}.gpu()"
-    if node.stage == "cpu" and there:
+    if node.stage == "cpu" and on_device:
         return f"{_edge(edge)}.cpu()"
     return _edge(edge)
 

@@ -129,8 +129,8 @@ def batches(pool: Executor, work: Callable[[int], Any]) -> Iterator[tuple[Any, A
     stream = numbers()
     queue: list[tuple[list[int], list[Any]]] = []
     while True:
-        which = list(itertools.islice(stream, RECIPE["batch_size"]))
-        queue.append((which, [pool.submit(work, i) for i in which]))
+        indices = list(itertools.islice(stream, RECIPE["batch_size"]))
+        queue.append((indices, [pool.submit(work, i) for i in indices]))
         if len(queue) > 2:
             done, futures = queue.pop(0)
             made = [f.result() for f in futures]
@@ -159,8 +159,8 @@ def main() -> None:
             data, labels = next(made)
         except Exception as e:  # the package is missing, or does not find its libraries
             pool.shutdown(wait=False, cancel_futures=True)
-            said = next((line for line in str(e).splitlines() if line.strip()), "")
-            sys.stdout.write(json.dumps({"error": f"{type(e).__name__}: {said}"}) + "\n")
+            lines = next((line for line in str(e).splitlines() if line.strip()), "")
+            sys.stdout.write(json.dumps({"error": f"{type(e).__name__}: {lines}"}) + "\n")
             return
         first = time.perf_counter() - began
         for _ in range(RECIPE["warm_up"]):

@@ -84,9 +84,9 @@ def recipe_of(graph: Graph) -> Recipe:
             reader = steps.pop(0)
     if "image" not in outputs or reader is None:
         raise SpecError("the graph has no image among its outputs: there is no recipe")
-    known = {id(n) for n in (reader, *steps)} | {id(graph.node(e)) for n in steps for e in n.args.values()}
+    translated = {id(n) for n in (reader, *steps)} | {id(graph.node(e)) for n in steps for e in n.args.values()}
     for node in graph.nodes:
-        if id(node) not in known:
+        if id(node) not in translated:
             raise SpecError(f"{node.name} is not translated: it is no part of a recipe")
     recipe = replace(files_of(reader), outputs=tuple(outputs))
     for node in steps:
@@ -109,21 +109,21 @@ def chain(graph: Graph, edge: Edge, readers: tuple[type[Operator], ...] = (File,
 def files_of(node: Node) -> Recipe:
     """Return a recipe with the files of a readers.file and their labels, and nothing else."""
     assert isinstance(node.op, File)
-    given = _given(node, {"file_root", "files", "labels", "file_list", "file_filters", "dir_filters",
+    arguments = _given(node, {"file_root", "files", "labels", "file_list", "file_filters", "dir_filters",
                           "case_sensitive_filter", "random_shuffle", "shuffle", "shuffle_after_epoch"})  # fmt: skip
     source = node.op.open_records()
     try:
         files = tuple(os.path.abspath(source.path(i)) for i in range(len(source)))
     finally:
         source.close()
-    shuffled = bool(given.get("random_shuffle") or given.get("shuffle_after_epoch"))
-    return Recipe(files, tuple(source.labels.tolist()), (), shuffled or given.get("shuffle") in ("window", "full"))
+    shuffled = bool(arguments.get("random_shuffle") or arguments.get("shuffle_after_epoch"))
+    return Recipe(files, tuple(source.labels.tolist()), (), shuffled or arguments.get("shuffle") in ("window", "full"))
 
 
 def _step(graph: Graph, node: Node, recipe: Recipe) -> Recipe:
     if isinstance(node.op, Image):
-        given = _given(node, {"output_type"})
-        if given.get("output_type", DALIImageType.RGB) is not DALIImageType.RGB:
+        arguments = _given(node, {"output_type"})
+        if arguments.get("output_type", DALIImageType.RGB) is not DALIImageType.RGB:
             raise SpecError(f"{node.name}: only output_type RGB is translated")
         return recipe
     if isinstance(node.op, ImageRandomCrop):
@@ -138,28 +138,28 @@ def _step(graph: Graph, node: Node, recipe: Recipe) -> Recipe:
 
 
 def _resize(node: Node, op: Resize, recipe: Recipe) -> Recipe:
-    given = _given(node, {"size", "resize_shorter", "interp_type", "antialias"})
+    arguments = _given(node, {"size", "resize_shorter", "interp_type", "antialias"})
     if op.interp_type not in _FILTERS:
         raise SpecError(f"{node.name}: interp_type {op.interp_type.name} is not translated")
     if recipe.size is not None or recipe.mean is not None:
         raise SpecError(f"{node.name} is not translated: a recipe resizes once, before it normalises")
     triangular = op.interp_type is DALIInterpType.INTERP_TRIANGULAR
-    if "resize_shorter" in given:
-        size: tuple[int, ...] = (round(given["resize_shorter"]),)
-    elif "size" in given:
-        size = tuple(round(s) for s in given["size"]) * (1 if len(given["size"]) == 2 else 2)
+    if "resize_shorter" in arguments:
+        size: tuple[int, ...] = (round(arguments["resize_shorter"]),)
+    elif "size" in arguments:
+        size = tuple(round(s) for s in arguments["size"]) * (1 if len(arguments["size"]) == 2 else 2)
     else:
         raise SpecError(f"{node.name}: only size and resize_shorter are translated")
     return replace(recipe, size=size, filter=_FILTERS[op.interp_type], antialias=op.antialias or triangular)
 
 
 def _normalize(graph: Graph, node: Node, op: CropMirrorNormalize, recipe: Recipe) -> Recipe:
-    given = _given(node, {"crop", "dtype", "mean", "std", "mirror", "output_layout"})
+    arguments = _given(node, {"crop", "dtype", "mean", "std", "mirror", "output_layout"})
     if recipe.mean is not None:
         raise SpecError(f"{node.name} is not translated: a recipe normalises once")
     if op.dtype not in (DALIDataType.FLOAT, DALIDataType.FLOAT16):
         raise SpecError(f"{node.name}: only dtype FLOAT and FLOAT16 are translated")
-    crop = given.get("crop")
+    crop = arguments.get("crop")
     return replace(
         recipe, crop=None if crop is None else (round(crop[0]), round(crop[1])), mirror=_mirror(graph, node, op),
         mean=three(op.mean), std=three(op.std), dtype=op.dtype.name, layout=op.output_layout,
@@ -180,11 +180,11 @@ def three(values: tuple[float, ...]) -> tuple[float, ...]:
     return values if len(values) == 3 else values * 3
 
 
-def _given(node: Node, known: set[str]) -> Mapping[str, Any]:
-    """Return the arguments that differ from their defaults; raise SpecError if one is not in ``known``."""
+def _given(node: Node, allowed: set[str]) -> Mapping[str, Any]:
+    """Return the arguments that differ from their defaults; raise SpecError if one is not in ``allowed``."""
     op: Operator = node.op
-    given = {p.name: getattr(op, p.name) for p in parameters(type(op)).values()
+    arguments = {p.name: getattr(op, p.name) for p in parameters(type(op)).values()
              if p.name not in op.per_sample and getattr(op, p.name) != p.default}  # fmt: skip
-    for name in {*given, *node.args} - known - _WITHOUT_EFFECT:
+    for name in {*arguments, *node.args} - allowed - _WITHOUT_EFFECT:
         raise SpecError(f"{node.name}: {name} is not translated")
-    return given
+    return arguments

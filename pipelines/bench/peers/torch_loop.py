@@ -165,8 +165,8 @@ def described(batch: tuple[Any, Any]) -> list[list[Any]]:
     images, labels = batch
     one = images[0]
     types = {torch.uint8: "UINT8", torch.float32: "FLOAT", torch.float16: "FLOAT16", torch.int32: "INT32"}
-    found = {"image": [types[one.dtype], one.dim(), RECIPE["layout"]], "label": [types[labels.dtype], 1, ""]}
-    return [found[name] for name in RECIPE["outputs"]]
+    layouts = {"image": [types[one.dtype], one.dim(), RECIPE["layout"]], "label": [types[labels.dtype], 1, ""]}
+    return [layouts[name] for name in RECIPE["outputs"]]
 
 
 def main() -> None:

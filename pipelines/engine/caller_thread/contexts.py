@@ -41,8 +41,8 @@ class Contexts:
 
     def accept(self) -> None:
         """Deliver what kernels reported for this batch, and drop all references to it."""
-        for known in self._contexts.values():
-            known.args = {}
+        for context in self._contexts.values():
+            context.args = {}
         if self._run is not None and self._run.reports:
             self._run.reports.deliver()
 

@@ -106,13 +106,13 @@ class FastPath:
                     return None
             if len(outputs) != len(edges):
                 return None
-            given = 0
+            written = 0
             for edge, batch in zip(edges, outputs, strict=True):
                 if len(batch.offsets) != len(samples.slot):
                     return None
                 env[edge] = batch if batch.samples is samples else batch.replace(samples=samples)
-                given += batch.nbytes
-            found.append((sum([b.nbytes for b in inputs]) if inputs else 0, given, time.perf_counter()))
+                written += batch.nbytes
+            found.append((sum([b.nbytes for b in inputs]) if inputs else 0, written, time.perf_counter()))
             for e in self._frees[node.id]:
                 env.pop(e, None)
         return found

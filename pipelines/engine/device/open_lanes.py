@@ -56,13 +56,13 @@ class OpenLanes:
         """Return the queues of free lanes for one step, one queue per device; `open` fills them. Each step has lanes of
         its own: if steps shared lanes, one could take all of them and wait for the next step, which waits for a
         lane."""
-        found: list[FreeLanes] = []
+        queues: list[FreeLanes] = []
         if self._options.resources is not None:
-            found += self._options.resources.lanes.of(self._plan, len(self._free) // self.devices, self.devices)
+            queues += self._options.resources.lanes.of(self._plan, len(self._free) // self.devices, self.devices)
         else:
-            found += [OwnLanes("lanes", self._options.lanes) for _ in self._plan.target.indices]
-        self._free += found
-        return found
+            queues += [OwnLanes("lanes", self._options.lanes) for _ in self._plan.target.indices]
+        self._free += queues
+        return queues
 
     # -- their life ---------------------------------------------------------------------------------------------
 

@@ -79,8 +79,8 @@ def inferred(nodes: Sequence[Node], facts: Facts) -> dict[Edge, Spec]:
         inferred_here: Sequence[Spec] = ()
         if node.inputs and all(e in specs for e in node.inputs):
             with contextlib.suppress(Exception):  # the kernel reports the error
-                given = node.op.infer(*(specs[e] for e in node.inputs))
-                inferred_here = (given,) if isinstance(given, Spec) else given
+                result = node.op.infer(*(specs[e] for e in node.inputs))
+                inferred_here = (result,) if isinstance(result, Spec) else result
         for k, spec in enumerate(declared):
             specs[Edge(node.id, k)] = inferred_here[k] if k < len(inferred_here) else spec
     return specs
@@ -177,8 +177,8 @@ def _spread(values: I64, theirs: Samples, samples: Samples) -> I64:
     """Expand values of the samples ``theirs`` to all ``samples``; 0 for the others."""
     if theirs is samples or len(theirs) == len(samples):
         return values
-    whole = np.zeros(len(samples), np.int64)
+    all_values = np.zeros(len(samples), np.int64)
     at = np.searchsorted(samples.slot, theirs.slot)
     inside = at < len(samples)
-    whole[at[inside]] = values[inside]
-    return whole
+    all_values[at[inside]] = values[inside]
+    return all_values

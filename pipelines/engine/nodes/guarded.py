@@ -30,9 +30,9 @@ def guarded(nodes: Sequence[Node], env: Env, run: NodePass, gives: Sequence[Edge
     computed."""
     before = run.state()
     try:
-        here = dict(env)
-        run_nodes(nodes, here, run, gives)
-        return {e: here[e] for e in gives}
+        batches = dict(env)
+        run_nodes(nodes, batches, run, gives)
+        return {e: batches[e] for e in gives}
     except Exception as e:
         if isinstance(e, DaliRunError) and not isinstance(e, SampleError):
             raise
@@ -45,7 +45,7 @@ def guarded(nodes: Sequence[Node], env: Env, run: NodePass, gives: Sequence[Edge
             raise
         if fatal is not None:
             raise fatal from e
-        here.clear()
+        batches.clear()
         problem = e.with_traceback(None)  # the traceback's frames hold the allocated memory
     if alone:
         run.exclusive = None

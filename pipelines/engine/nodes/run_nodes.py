@@ -41,13 +41,13 @@ def run_nodes(nodes: Sequence[Node], env: Env, run: NodePass, keep: Collection[E
     if run.reservation is not None:
         run.reservation.start_pass(len(run.samples))
     last = {} if keep is None else {e: node.id for node in nodes for e in node.reads}
-    kept = {e.node for e in keep or ()}
-    whole = None if keep is None else recorded_tail_of(nodes, run)
+    output_nodes = {e.node for e in keep or ()}
+    tail = None if keep is None else recorded_tail_of(nodes, run)
     for at, node in enumerate(nodes):
-        if whole is not None and at == whole.first and whole.run(env, keep or ()):
+        if tail is not None and at == tail.first and tail.run(env, keep or ()):
             return
         if run.reservation is not None:
-            run.reservation.for_output = node.id in kept
+            run.reservation.for_output = node.id in output_nodes
         if isinstance(node.op, Split):
             _split(node, env)
         elif isinstance(node.op, Merge):
@@ -61,8 +61,8 @@ def run_nodes(nodes: Sequence[Node], env: Env, run: NodePass, keep: Collection[E
         if run.reservation is not None and node is not nodes[-1]:
             ids = {n.id for n in nodes}
             run.reservation.keep_only(bytes_of(b for e, b in env.items() if e.node in ids))
-    if whole is not None:
-        whole.record(keep or ())
+    if tail is not None:
+        tail.record(keep or ())
 
 
 def _draw(node: Node, env: Env, run: NodePass) -> bool:
@@ -127,8 +127,8 @@ def _join(node: Node, env: Env, run: NodePass, parts: Sequence[Env], dropped: in
     the number of samples that had been dropped before."""
     for k in range(node.op.num_outputs):
         edge = Edge(node.id, k)
-        found = [p[edge] for p in parts if len(p[edge])] or [parts[0][edge]]
-        env[edge] = in_order(found, None if found[0].on_host else cast("Lane", run.device).empty)
+        batches = [p[edge] for p in parts if len(p[edge])] or [parts[0][edge]]
+        env[edge] = in_order(batches, None if batches[0].on_host else cast("Lane", run.device).empty)
     if len(run.dropped) > dropped:
         drop(env, gone(run.dropped))
 
@@ -237,11 +237,11 @@ def _run(node: Node, env: Env, run: NodePass) -> None:
             _reject(node, env, run, samples, SampleError("bad_shape", odd))
             return
         env[Edge(node.id, k)] = batch if batch.samples is samples else batch.replace(samples=samples)
-    given = sum(b.nbytes for b in outputs)
+    written = sum(b.nbytes for b in outputs)
     if run.observe:
-        run.observe(node, len(samples), taken, given, began, ended)
+        run.observe(node, len(samples), taken, written, began, ended)
     if run.mark_device:
-        run.mark_device(node, len(samples), taken, given, True)
+        run.mark_device(node, len(samples), taken, written, True)
     if not contexts:
         return
     (ctx,) = contexts
@@ -277,14 +277,14 @@ def start_early(nodes: Sequence[Node], env: Env, run: NodePass) -> dict[int, Sta
                 continue
             before = run.state()
             try:
-                found = node.op.start_early(context_of(node, "mixed", samples, env, run), *inputs)
+                work = node.op.start_early(context_of(node, "mixed", samples, env, run), *inputs)
             except Exception:
                 if not inputs:
                     raise
                 run.undo(before)
                 continue
-            if found is not None:
-                begun[node.id] = found
+            if work is not None:
+                begun[node.id] = work
     return begun
 
 
