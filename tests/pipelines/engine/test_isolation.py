@@ -54,10 +54,10 @@ def shown(plan: Any) -> str:
 def test_plans_say_where_images_are_decoded(spec: Path) -> None:
     plan = describe_job(spec)
     assert plan["isolation"] == {"mode": "auto", "timeout": 30.0}
-    assert "Decodes images other than JPEG in processes of their own, each in at most 30 s of CPU time" in shown(plan)
+    assert "Decodes images other than JPEG in separate processes, each in at most 30 s of CPU time" in shown(plan)
     plan = describe_job(spec, {"pipeline.isolation": "all", "pipeline.decode_timeout": "2.5"})
     assert plan["isolation"] == {"mode": "all", "timeout": 2.5}
-    assert "Decodes all images in processes of their own, each in at most 2.5 s of CPU time" in shown(plan)
+    assert "Decodes all images in separate processes, each in at most 2.5 s of CPU time" in shown(plan)
     assert "in this process" in shown(describe_job(spec, {"pipeline.isolation": "none"}))
     without = SPEC | {"graph": SPEC["graph"][:1], "outputs": {"files": "files"}}
     spec.write_text(json.dumps(without))

@@ -184,7 +184,7 @@ def test_sounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert found["sounds"]["seconds"]["max"] == 1.0
     assert found["sounds"]["channels"] == {1: 2, 2: 1}
     assert cli.main(["stats", str(tmp_path), "-q"]) == 0
-    assert "1.75 s of sound; 2 of 8000 Hz, 1 of 16000 Hz" in capsys.readouterr().out
+    assert "1.75 s of audio; 2 of 8000 Hz, 1 of 16000 Hz" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("sounds", [1, 70])

@@ -118,7 +118,7 @@ def test_it_asks_nothing_without_a_terminal_and_overwrites_nothing(data: Path, t
     init(data / "train", tmp_path)
     before = (tmp_path / "spec.yaml").read_bytes()
     assert main(["init", str(data / "train"), "-o", str(tmp_path / "spec.yaml")]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     assert (tmp_path / "spec.yaml").read_bytes() == before
     assert main(["init", "-o", str(tmp_path / "other.yaml")]) == 2
     assert "DATA" in capsys.readouterr().err
@@ -133,13 +133,15 @@ def test_it_asks_three_questions_in_a_terminal(
 
     def prompt(question: str, default: str, err: bool) -> str:
         asked.append(question)
-        return {"Where is the data?": str(data / "train"), "Where to?": str(tmp_path / "out")}.get(question, default)
+        return {"Where is the data?": str(data / "train"), "Where should the output go?": str(tmp_path / "out")}.get(
+            question, default
+        )
 
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     monkeypatch.setattr("typer.prompt", prompt)
     assert main(["init", "-o", str(tmp_path / "spec.yaml")]) == 0
-    assert asked == ["Where is the data?", "What is to be made of it?", "Where to?"]
+    assert asked == ["Where is the data?", "Which task?", "Where should the output go?"]
     assert "resize" in capsys.readouterr().err
 
 
