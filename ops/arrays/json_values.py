@@ -29,6 +29,8 @@ _kernels: Any = Kernels(".json_cpu", __package__)
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d{1,9})\]|\['([^']*)'\]")
 _MAX_NUMBER = 40
 """Bytes of a text that may be a number."""
+_MAX_TEXT = 2**31 - 1
+"""Bytes of a text: sizes in a batch have 32 bits."""
 _ABSENT = 4  # json_cpu.ABSENT
 
 
@@ -75,7 +77,10 @@ def read_values(ctx: Context, data: U8, values: I64, kind: str, what: str, sampl
 
     Samples whose value is not such a number, or not text in UTF-8, are rejected; ``what`` names the value.
     """
-    n = len(values)
+    n, large = len(values), values[:, 1] > _MAX_TEXT
+    for i in np.flatnonzero(large).tolist():
+        ctx.reject(i, "too_large", f"{what} has {int(values[i, 1])} bytes; at most {_MAX_TEXT} are allowed")
+    values = np.where(large[:, None], np.array([0, 0, _ABSENT]), values)
     sizes = values[:, 1] if kind == "text" else np.minimum(values[:, 1], _MAX_NUMBER + 1)
     ends = np.cumsum((sizes + 15) // 16 * 16)
     at = ends - (sizes + 15) // 16 * 16

@@ -287,7 +287,10 @@ def _header(line: bytes, join: Join, path: str) -> list[str]:
     except UnicodeDecodeError:
         raise JobError(f"{path}:1: the names of the columns are not UTF-8") from None
     delimiter = join.delimiter or _DELIMITERS[join.format]
-    names = next(csv.reader([text], delimiter=delimiter)) if join.quotes else text.split(delimiter)
+    try:
+        names = next(csv.reader([text], delimiter=delimiter)) if join.quotes else text.split(delimiter)
+    except csv.Error as e:
+        raise JobError(f"{path}:1: the names of the columns cannot be read: {e}") from None
     if not text or not names:
         raise JobError(f"{path}:1: names no columns")
     return names

@@ -10,7 +10,7 @@ import numpy as np
 from ...ops.base import Arg, Spec
 from ...ops.errors import JobError, SpecError
 from ..join.reader import JoiningReader
-from .records import ArrayHeads, Field, Index, IndexedRecords, expanded, read_index, shard_path
+from .records import ArrayHeads, Field, Index, IndexedRecords, count_of, expanded, read_index, shard_path
 
 _BYTES = ("bytes", "str", "text", "jpeg", "image", "file", "audio", "video", "json")
 _NUMBERS = {"int": "int64", "float": "float64", "bool": "bool"}
@@ -69,7 +69,7 @@ def index_of(path: str, columns: tuple[str, ...] = ()) -> Index:
             for name, f in zip(names, formats, strict=True)
         )
         files = tuple(shard_path(place, c["filename"]) for c in chunks)
-        return Index(place, files, tuple(int(c["chunk_size"]) for c in chunks), fields)
+        return Index(place, files, tuple(count_of(c["chunk_size"]) for c in chunks), fields)
     except (LookupError, TypeError, AttributeError, ValueError) as e:
         raise JobError(f"{place}: is not an index of litData ({type(e).__name__}: {e})") from None
 

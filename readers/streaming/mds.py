@@ -9,7 +9,7 @@ import numpy as np
 from ...ops.base import Arg, Spec
 from ...ops.errors import JobError, SpecError
 from ..join.reader import JoiningReader
-from .records import ArrayHeads, Field, Index, IndexedRecords, expanded, read_index, shard_path
+from .records import ArrayHeads, Field, Index, IndexedRecords, count_of, expanded, read_index, shard_path
 
 _BYTES = ("bytes", "str", "jpeg", "png", "json", "str_int", "str_float", "str_decimal")
 _NUMBERS = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
@@ -21,10 +21,14 @@ _CODES = {8: "uint8", 9: "int8", 16: "uint16", 17: "int16", 18: "float16", 32: "
 def _field(place: str, name: str, encoding: str, size: int | None) -> Field:
     """A column of the index. Raises SpecError for encodings that hold no data without Python's pickles."""
     kind, _, rest = encoding.partition(":")
+    size = count_of(size or 0)
     if kind in _BYTES:
         return Field(name, encoding, "bytes", size=size or None)
     if kind == "int" or kind in _NUMBERS:
-        return Field(name, encoding, "number", "int64" if kind == "int" else kind, size or None)
+        dtype = "int64" if kind == "int" else kind
+        if size and size != np.dtype(dtype).itemsize:
+            raise ValueError(f"{size} is not the size of {encoding}")
+        return Field(name, encoding, "number", dtype, size or None)
     if kind == "ndarray" and (not rest or rest.partition(":")[0] in _NUMBERS):
         dtype, _, shape = rest.partition(":")
         given = tuple(int(d) for d in shape.split(",")) if shape else None
@@ -50,11 +54,11 @@ def index_of(path: str, columns: tuple[str, ...] = ()) -> Index:
         told_columns = next(iter(heads.values()), dict.fromkeys(_COLUMNS, ()))
         fields = tuple(
             _field(place, name, encoding, size) if not columns or name in columns else
-            Field(name, encoding, "bytes", size=size or None)
+            Field(name, encoding, "bytes", size=count_of(size or 0) or None)
             for name, encoding, size in zip(*(told_columns[k] for k in _COLUMNS), strict=True)
         )  # fmt: skip
         files = tuple(shard_path(place, s["raw_data"]["basename"]) for s in shards)
-        return Index(place, files, tuple(int(s["samples"]) for s in shards), fields)
+        return Index(place, files, tuple(count_of(s["samples"]) for s in shards), fields)
     except (LookupError, TypeError, AttributeError, ValueError) as e:
         raise JobError(f"{place}: is not an index of MDS ({type(e).__name__}: {e})") from None
 

@@ -80,6 +80,13 @@ def read_index(path: str) -> tuple[str, Any]:
         raise JobError(f"{place}: is not JSON: {e}") from None
 
 
+def count_of(value: Any, most: int = MAX_RECORD) -> int:
+    """Return a count that an index holds. Raises ValueError if it is not a whole number from 0 to ``most``."""
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError(f"{value!r} is not a count")
+    return value
+
+
 def shard_path(index: str, name: Any) -> str:
     """Return the path of a shard. Raises JobError if its name leads out of the folder of the index."""
     parts = name.split("/") if isinstance(name, str) else [""]
@@ -179,7 +186,7 @@ class IndexedRecords:
         data, starts, ends = self._mapped.data, self._starts[index], self._ends[index]
         width = 4 * len(self._variable)
         good = ends - starts >= width
-        heads = np.where(good, starts, 0)[:, None] + np.arange(width)
+        heads = np.minimum(np.where(good, starts, 0)[:, None] + np.arange(width), max(len(data) - 1, 0))
         sizes = np.empty((len(index), len(self._fields)), np.int64)
         if width:
             sizes[:, self._variable] = np.ascontiguousarray(data[heads]).view("<u4")
@@ -231,8 +238,9 @@ class IndexedRecords:
         shapes = found.shapes
         if field.shape is None and field.encoding.startswith("no_header"):
             shapes = (sizes // dtype.itemsize)[:, None]
-        right = good & (found.dtype == name) & (shapes >= 0).all(axis=1)
-        right &= found.sizes + np.prod(np.where(shapes < 0, 0, shapes), axis=1) * dtype.itemsize == sizes
+        right = good & (found.dtype == name) & ((shapes >= 0) & (shapes <= MAX_RECORD)).all(axis=1)
+        elements = np.prod(np.where(right[:, None], shapes, 0).astype(np.float64), axis=1)  # integers would overflow
+        right &= found.sizes + elements * dtype.itemsize == sizes
         for i in np.flatnonzero(good & ~right).tolist():
             ctx.reject(i, "bad_shape", f"{field.name!r} is not an array of {name} with {ndim} dimensions, as that of "
                        "the first record")  # fmt: skip

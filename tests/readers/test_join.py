@@ -22,8 +22,13 @@ from dali_run.pipelines.job.run import run_job
 from dali_run.readers.file import File
 from dali_run.readers.join.argument import Join
 from dali_run.readers.join.table import Table
+from dali_run.readers.listing import Listing
+from dali_run.readers.lmdb import LMDB
+from dali_run.readers.streaming.mds import Mds
+from dali_run.readers.tfrecord import TFRecord
 from dali_run.readers.webdataset import WebDataset
 from tests.kit.readers import content, fetch, open_reader
+from tests.kit.writers import JOBS
 
 ROWS = {
     "a/1.jpg": ('quotes "here", and\na line', 3),
@@ -104,6 +109,31 @@ def test_every_format_gives_the_same_rows(tmp_path: Path) -> None:
             assert [b.decode() for b in content(batches[-2])] == [ROWS[k][0] for k in keys], name
             assert batches[-1].dense().ravel().tolist() == [ROWS[k][1] for k in keys]
             assert reader.infer()[-2:] == (reader.infer()[0], reader.infer()[-1])
+
+
+READERS: dict[str, Any] = {
+    "tfrecord_bytes": lambda root: (TFRecord, {"path": f"{root}/*.tfrecord", "features": {"label": "int64"},
+                                               "key": "key"}),
+    "lmdb_keys": lambda root: (LMDB, {"path": f"{root}/*.lmdb", "schema": "example", "features": {"label": "int64"}}),
+    "mds": lambda root: (Mds, {"path": str(root), "columns": ("label",), "key": "key"}),
+    "files": lambda root: (Listing, {"path": f"{root}/train-*.jsonl",
+                                     "fields": {"image": "bytes", "label": "int", "tensor": "bytes"}}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("job", READERS)
+def test_readers_of_containers_join_by_their_own_keys(tmp_path: Path, job: str) -> None:
+    """TFRecord by a feature, LMDB by its keys, MDS by a column, a listing by its line."""
+    JOBS[job].run(tmp_path / "out")
+    cls, arguments = READERS[job](tmp_path / "out")
+    plain = open_reader(cls(**arguments))
+    keys = [plain.origin(i).key for i in range(len(plain))]
+    write_csv(tmp_path / "t.csv", {k: (f"text {k}", i) for i, k in enumerate(keys)})
+    join = {"file": str(tmp_path / "t.csv"), "key": "file", "fields": ["caption"], "duplicates": "first"}
+    reader = cls(**arguments, join=join)
+    batches, rejects = fetch(reader, open_reader(reader), range(len(keys)))
+    assert not rejects
+    assert [c.decode() for c in content(batches[-1])] == [f"text {k}" for k in keys]
 
 
 def joined(folder: Path, text: str, name: str = "t.csv", names: Any = ROWS, **options: Any) -> tuple[Any, Any]:
@@ -293,3 +323,24 @@ def test_a_job_is_the_same_in_one_piece_and_in_parts(tmp_path: Path) -> None:
     assert outputs[0] == outputs[1]
     assert outputs[0]["x/3.txt"] == b"caption 3"
     assert len(outputs[0]) == 80
+
+
+def test_flipped_bytes_of_tables_never_end_the_process(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    outcomes = set()
+    for name, join in tables(tmp_path).items():
+        if name.endswith(("gz", "parquet")):
+            continue
+        kept = (tmp_path / name).read_bytes()
+        for _ in range(40):
+            data = bytearray(kept)
+            for _ in range(int(rng.integers(1, 4))):
+                data[int(rng.integers(len(data)))] = int(rng.choice([*rng.integers(0, 256, 4), *b'"\\\n,{}[]:\r\xff']))
+            (tmp_path / name).write_bytes(data[: int(rng.integers(len(data) // 2, len(data) + 1))])
+            reader = File(file_root=str(pictures(tmp_path)), join={**join, "malformed": "skip", "duplicates": "last"})
+            try:
+                _, rejects = fetch(reader, open_reader(reader), range(4))
+                outcomes.add("rejects" if rejects else "values")
+            except (JobError, SpecError):
+                outcomes.add("refused")
+    assert outcomes == {"rejects", "values", "refused"}

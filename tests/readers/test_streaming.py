@@ -150,3 +150,31 @@ def test_what_litdata_wrote_and_reads(tmp_path: Path) -> None:
         assert (read[i]["key"], bytes(read[i]["image"])) == (ORIGINS.origin(position).key, payload(position).tobytes())
         assert read[i]["label"] == label(position)
         np.testing.assert_array_equal(read[i]["tensor"], tensor(position))
+
+
+@pytest.mark.parametrize("name", ["mds", "litdata"])
+def test_flipped_bytes_cost_records_or_the_data_set_never_the_process(tmp_path: Path, name: str) -> None:
+    """Bytes and numbers anywhere in shards and index: an error of ours, a reject, or other values."""
+    JOBS[name].run(tmp_path)
+    rng = np.random.default_rng(3)
+    files = [tmp_path / "index.json", *sorted(tmp_path.glob("train-*"))]
+    outcomes = set()
+    for k in range(160):
+        path = files[0] if k % 4 == 0 else files[int(rng.integers(1, len(files)))]
+        kept = path.read_bytes()
+        data = bytearray(kept)
+        if k % 3:
+            data[int(rng.integers(len(data)))] = int(rng.integers(256))
+        else:  # a word of the table, of the sizes or of a shape
+            at = 4 * int(rng.integers(min(64, len(data) // 4)))
+            data[at : at + 4] = rng.choice([b"\xff\xff\xff\xff", b"\0\0\0\0", b"\0\0\0\x80", b"9999"])
+        path.write_bytes(data)
+        reader = READERS[name](path=str(tmp_path), columns=("tensor", "image", "label"), key="key")
+        try:
+            source = open_reader(reader)
+            _, rejects = fetch(reader, source, range(len(source)))
+            outcomes.add("rejects" if rejects else "values")
+        except (JobError, SpecError):
+            outcomes.add("refused")
+        path.write_bytes(kept)
+    assert outcomes == {"rejects", "values", "refused"}
