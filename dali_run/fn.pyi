@@ -820,7 +820,7 @@ def flip(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Mirror images (exact)."""
+    """Mirror images left to right, top to bottom or front to back. Pixels are copied unchanged."""
     ...
 
 def full(

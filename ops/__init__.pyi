@@ -920,7 +920,7 @@ class Filter:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class Flip:
-    """Mirror images (exact)."""
+    """Mirror images left to right, top to bottom or front to back. Pixels are copied unchanged."""
 
     def __init__(
         self,

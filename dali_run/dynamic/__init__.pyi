@@ -656,7 +656,7 @@ def flip(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Mirror images (exact)."""
+    """Mirror images left to right, top to bottom or front to back. Pixels are copied unchanged."""
     ...
 
 @overload

@@ -99,7 +99,8 @@ def plan_encode(
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """Arrays that are equal for all batches of an operator. Headers have a row for colour, then one for gray."""
+    """Tables of the encoder that are equal for all batches of an operator. Tables of headers have one row for colour
+    and one for gray images."""
 
     quantisation: npt.NDArray[np.uint32]
     """uint32[2, 64, 2], by 8 * row + column: 2**32 / divisor, rounded up; half the divisor << 8 | zig-zag index. The

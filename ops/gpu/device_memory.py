@@ -103,7 +103,7 @@ class DevicePool:
         # appended to without the lock: a destructor may do it during garbage collection
         self._returned: deque[_Block] = deque()
         self.held = 0
-        """Bytes of all blocks."""
+        """Bytes of all blocks, in use or idle."""
         self.live = 0
         """Approximate bytes of blocks in use, by the host or by streams that were not synchronized since the blocks
         were released; updated by each call."""

@@ -617,7 +617,7 @@ _page_locking: dict[str, int] = {}
 PINNED_SPARE = 4 << 30
 _pinned = {"made": 0}
 _known: set[int] = set()
-"""Addresses of the blocks that were counted."""
+"""Addresses of the page-locked blocks that were counted already."""
 _pinning = threading.Lock()
 
 

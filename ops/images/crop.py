@@ -68,7 +68,8 @@ class CropWindow(Operator, abstract=True):
             raise SpecError(f"crop takes (height, width) or (depth, height, width), got {len(self.crop)} values")
 
     def cropped(self, spec: Spec) -> Spec:
-        """Return the spec of the windows of ``spec``, as far as it is known."""
+        """Return the spec of a batch of windows of images of ``spec``, with the lengths that are known when the
+        pipeline is built."""
         layout = image_layout(spec.layout, spec.ndim, self.layouts)
         if spec.shape is None or not layout:
             return Spec(None if spec.shape is None else (None,) * len(spec.shape), spec.dtype, layout)
@@ -96,7 +97,7 @@ class CropWindow(Operator, abstract=True):
 
     @cached_property
     def rounds(self) -> int:
-        """Rule for rounding starts, as a number for `plan_cpu`."""
+        """Number that tells the loops of `plan_cpu` how to round the start of a window."""
         return int(_plans.ROUNDINGS.index(self._rounding))
 
     @cached_property
@@ -105,7 +106,7 @@ class CropWindow(Operator, abstract=True):
 
     @cached_property
     def _constant_rows(self) -> F32:
-        """The value of `rows` if all arguments are constants."""
+        """Result of `rows` if all arguments are constants."""
         return self._rows(Context(self, "cpu", Samples.numbered(1)))
 
     @cached_property

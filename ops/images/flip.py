@@ -14,7 +14,7 @@ from ..copies.windows import image_layout, known_layout
 
 
 class Flip(Operator, name="flip"):
-    """Mirror images (exact)."""
+    """Mirror images left to right, top to bottom or front to back. Pixels are copied unchanged."""
 
     replayable = True
     layouts = ("FDHWC", "FHWC", "DHWC", "HWC", "FCDHW", "FCHW", "CDHW", "CHW")

@@ -23,7 +23,7 @@ class ImageParts:
     offsets: I64
     """[M] First element of each part in the batch."""
     shapes: I64
-    """[M, D] Shapes, without the dimension of frames if parts are frames."""
+    """[M, D] Shape of each part, without the dimension of frames if the parts are frames."""
     sample: I64 | None
     """[M] Index of the sample to which each part belongs; None if parts are samples."""
     arguments: dict[str, npt.NDArray[Any]]

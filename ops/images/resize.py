@@ -116,7 +116,7 @@ class Resampling(Operator, abstract=True):
             raise SpecError(f"parity: {self.parity} resizes images, not volumes; give parity: dali to this step")
 
     def cpu(self, ctx: Context, images: Batch) -> Any:
-        """Resample the batch."""
+        """Resample the batch on the CPU."""
         axes = spatial_axes(images.layout, images.ndim)
         shapes = images.shapes.astype(np.int64)
         return resample(ctx, self.plan(ctx, shapes, axes), images, self.dtype, lambda c: self.plan(c, shapes, axes))
@@ -247,7 +247,7 @@ class Sized(Resampling, abstract=True):
 
     @cached_property
     def _lengths(self) -> set[int]:
-        """Numbers of values of those constant arguments that have one per axis."""
+        """The different lengths of the constant arguments that have one value per axis."""
         return {len(v) for v in (self.size, self.max_size, self.roi_start, self.roi_end) if v is not None}
 
     def plan(self, ctx: Context, shapes: I64, axes: tuple[int, int]) -> ResamplePlan:
@@ -265,7 +265,7 @@ class Sized(Resampling, abstract=True):
         return self.planned(ctx, lo, hi, size, extents)
 
     def _as_library(self, ctx: Context, wanted: F32, region: tuple[F32, F32] | None, extents: I64) -> ResamplePlan:
-        """Return the plan as another library than DALI makes it."""
+        """Return the plan of resizing as the library ``parity`` does."""
         lo, hi = (np.float32(0), extents.astype(np.float32)) if region is None else region
         bad = _refuse_endless(ctx, wanted, region, extents)
         wanted = np.where(bad, 1, np.broadcast_to(wanted, extents.shape))

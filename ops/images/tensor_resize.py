@@ -108,11 +108,12 @@ class TensorResize(Resampling, name="tensor_resize"):
 
     @property
     def _takes_sizes(self) -> bool:
-        """Whether the output has exactly the sizes that are given."""
+        """Whether the output has exactly the sizes in the arguments, so that they need not be computed from the
+        input."""
         return self.mode in ("default", "stretch") and self.max_size is None
 
     def _axes(self, layout: str, ndim: int) -> list[int]:
-        """Return the axes, in the order of the arguments."""
+        """Return the indices of the axes to resize, in the order of the arguments."""
         if self.axis_names is not None:
             missing = [a for a in self.axis_names if a not in layout]
             if missing:
@@ -220,7 +221,7 @@ class TensorResize(Resampling, name="tensor_resize"):
         return begin, (begin + width).astype(np.float32)
 
     def _rows(self, ctx: Context, name: str, shape: tuple[int, ...]) -> F32:
-        """Return argument ``name`` for every sample and axis."""
+        """Return the values of argument ``name`` for every sample and axis, of ``shape``."""
         values: F32 = ctx.arg(name)
         if values.shape[1] not in (1, shape[1]):
             raise SampleError(

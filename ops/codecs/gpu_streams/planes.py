@@ -46,7 +46,7 @@ class Packed:
     owner: I64
     """[S] Index in the batch of the image to which each stream belongs."""
     room: I64
-    """[S] Bytes of each stream's rows."""
+    """[S] Bytes of the unpacked rows of each stream."""
     coding: I64
     """[S] Coding of each stream, such as `streams.DEFLATE`."""
     colours: npt.NDArray[np.uint32] = field(default_factory=lambda: np.empty((0, 256), np.uint32))

@@ -23,7 +23,7 @@ STREAM = np.dtype(
 STORED, DEFLATE, LZW, PACK_BITS = range(4)
 """Codings of a stream: not packed, zlib's deflate, and TIFF's LZW and PackBits."""
 PIECE = np.dtype([("source", np.int64), ("destination", np.int64), ("size", np.int64)])
-"""A range of a file's bytes that belongs to a stream."""
+"""Structure that describes to the kernels a range of a file's bytes that belongs to a stream."""
 ALIGNMENT = 16
 """Alignment of streams and of rows on the GPU, in bytes."""
 _SMALL = 1 << 16
@@ -48,13 +48,13 @@ class Unpacking:
     coding: I64
     """[N] Coding of each stream: STORED, DEFLATE, LZW or PACK_BITS."""
     starts: I64
-    """[N] Byte offset of each stream's rows."""
+    """[N] Byte offset of the unpacked rows of each stream."""
     packed: int
     """Total bytes of the packed streams."""
     room: int
     """Total bytes of the unpacked rows of all streams."""
     streams: npt.NDArray[Any]
-    """[N] `STREAM`, grouped by coding."""
+    """[N] One `STREAM` structure per stream, grouped by coding."""
     pieces: npt.NDArray[Any]
     """[M] `PIECE`, pieces of packed streams first; `unpack` fills in ``source``."""
     gathered: int

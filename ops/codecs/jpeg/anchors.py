@@ -33,7 +33,8 @@ _UNKNOWN, _NEVER = -1, -2
 """State of a record: nothing is stored yet; nothing will be, because the decoder does not support the image."""
 
 STRIDE = 8
-"""Blocks from one state to the next; blocks of an MCU side by side count each."""
+"""Number of blocks along a row from one stored state to the next; an MCU counts as many as its horizontal sampling
+factor."""
 MODE, PLACE, CHECK = 0, 1, 2
 """Columns of ``known`` [N, 3]: mode (NOTHING, LEARN or KNOWN), index of the image's first state, 64 bits computed from
 its file."""
@@ -96,7 +97,8 @@ class Anchors:
         return known
 
     def end(self, index: I64, known: I64, wanted: I64) -> None:
-        """Store new states after decoding: ``known`` as the decoder left it, ``wanted`` [N] its modes before."""
+        """Store the states that a decode has found. ``known``: the table that `begin` returned, as the decoder changed
+        it; ``wanted`` [N]: the modes that it had before the decode."""
         if (known[:, MODE] == wanted).all() and not (wanted == LEARN).any():
             return
         with self._lock:

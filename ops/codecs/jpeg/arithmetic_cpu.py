@@ -46,7 +46,7 @@ _AFTER_MORE[[13, 35, 63, 79, 87, 94, 100, 104, 107, 109, 111, 112, 113]] = (
 """State after the less and after the more probable symbol."""
 _SWITCHES = np.zeros(114, np.int64)
 _SWITCHES[[0, 14, 36, 64, 80, 88, 95, 105, 110, 112]] = 0x80
-"""0x80 for states in which the less probable symbol exchanges the two."""
+"""[state] 0x80 if the less and the more probable symbol are exchanged after the less probable one, otherwise 0."""
 # fmt: on
 
 

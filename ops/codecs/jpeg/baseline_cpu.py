@@ -65,7 +65,7 @@ DONE, OTHER = 0, 1
 """Status of an image: decoded, or left to libjpeg-turbo."""
 
 _LAST_BITS = U(63 << 6)
-"""Mask of an entry: not 0 if its last value has bits."""
+"""Mask for an entry of the Huffman table: the masked bits are 0 if its last value has no bits."""
 
 _STATE_BITS, _DC_BITS = U(31), U(11)
 """Bit widths of a state's fields, from the lowest bit on: the bits of the scan before it (without stuffing), three DC

@@ -181,7 +181,7 @@ class Runtime(Protocol):
 
 
 class Work(Protocol):
-    """Queue of work, which starts at `submit` at the latest."""
+    """Queue of copies and launches for the GPU, which starts at `submit` at the latest."""
 
     def upload(self, address: int, data: U8) -> None:
         """Queue a copy of memory of `stage` to the device."""
@@ -265,7 +265,7 @@ class Sheet:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of host memory of the sheet."""
+        """Bytes of host memory that the sheet occupies."""
         return self._memory.nbytes
 
     def travelling(self) -> U8:
@@ -317,7 +317,7 @@ class DecodePlan:
     """Decoder states at the subsequences of images that were decoded before, consecutively: the caller fills in as many
     as it announced to `plan_decode`."""
     unknowns: int
-    """Number of streams whose states are not known."""
+    """Number of streams whose decoder states must be found on the GPU."""
 
     def __len__(self) -> int:
         return len(self.needed)
@@ -657,7 +657,8 @@ class Decoder:
         return self.address, {name: self.address + place for name, place in places.items()}
 
     def _regions(self, plan: DecodePlan, output: Output) -> tuple[dict[str, int], dict[str, int]]:
-        """Return the sizes of the regions that start as zeros, and of the others."""
+        """Return the bytes of each region of device memory by name: first the regions that must be zero at the start,
+        then the others."""
         zeroed = {
             "tickets": 256,
             "unstuff_chain": 8 * int(plan.unstuff_first[-1]),

@@ -277,7 +277,7 @@ _MOST_SCAN_BYTES = 1 << 27
 _READ_PAST = 384
 """Bytes beyond a stream that a warp may read before it detects the end: a block has 63 codes of 31 bits."""
 _SIZES = 28
-"""Number of size classes by which images are ordered: powers of two."""
+"""Number of size classes, one per power of two, by which images are ordered."""
 
 
 @numba.njit(nogil=True, cache=True)

@@ -88,8 +88,8 @@ def _block(
     data: Any, at: Any, counts: Any, symbols: Any, dc: Any, ac: Any, low: Any, high: Any, refine: Any,
     process: Any, there: Any,
 ) -> Any:  # fmt: skip
-    """Walk one block of a scan of coefficients ``low`` to ``high``; ``there`` [64]: whether each coefficient is not 0.
-    For a lossless JPEG, walk one sample."""
+    """Read one block of a scan of coefficients ``low`` to ``high`` to find damage; ``there`` [64]: whether each
+    coefficient is not 0. In a lossless JPEG, read one sample."""
     k, progressive = low, process == _PROGRESSIVE
     if low == 0:
         if refine:

@@ -80,7 +80,7 @@ def _value(i: Any, taken: Any, size: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def dc_entries(codes: Any, entries: Any) -> None:
-    """Compute the entries of a DC table, int32."""
+    """Fill ``entries``, int32, of a DC table from its ``codes``."""
     i: Any = np.int64(0)
     while i < ENTRIES:
         length, size = np.int64(codes[i]) & 255, np.int64(codes[i]) >> 8

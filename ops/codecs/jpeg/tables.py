@@ -9,7 +9,7 @@ U8 = npt.NDArray[np.uint8]
 I32 = npt.NDArray[np.int32]
 
 SAMPLING = {"4:4:4": (1, 1), "4:2:2": (2, 1), "4:2:0": (2, 2)}
-"""Sampling factors of brightness, horizontally and vertically."""
+"""Sampling factors of luminance, horizontally and vertically."""
 
 HEADER_ROOM = 1024
 """Maximum bytes of all segments before the coded bits, with any Huffman tables."""

@@ -73,13 +73,13 @@ class Coded:
     pictures: npt.NDArray[Any]
     """[N] `PICTURE` rows of the kernels' image table, without the fields that depend on the output."""
     tiles: npt.NDArray[Any]
-    """`TILE`, one per component of each tile."""
+    """`TILE` structures, one per component of each tile."""
     blocks: npt.NDArray[Any]
-    """`BLOCK`, one per code block."""
+    """`BLOCK` structures, one per code block."""
     chunks: npt.NDArray[Any]
     """`PIECE`: byte ranges of code blocks in their files, and their places in the joined bytes."""
     of: I64
-    """Index in the batch of each chunk's image."""
+    """Index in the batch of the image to which each chunk belongs."""
     samples: int
     """Total number of samples of the images."""
     nbytes: int

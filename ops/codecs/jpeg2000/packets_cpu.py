@@ -52,7 +52,7 @@ TILE_FILE, TILE_PLACE, TILE_LEFT, TILE_TOP, TILE_RIGHT, TILE_BOTTOM = range(6)
 TILE = 6
 _MAX_PLANES = 30
 _MAX_PASSES = 109
-"""Maximum coding passes of a code block in one piece."""
+"""Maximum number of coding passes of a code block whose data are one codeword segment."""
 _MIN_BLOCKS, _SAMPLES_PER_BLOCK = 1024, 2048
 """Number of code blocks that an image may have regardless of its size, and minimum mean samples of each if there are
 more, not counting one per byte of the file: blocks that contain anything take at least one."""

@@ -25,19 +25,19 @@ class Filter(IntEnum):
     and taps outside the image are dropped; the others have a fixed width, and repeat the edge."""
 
     NEAREST = 0
-    """Source pixel floor(x scale)."""
+    """Nearest pixel: output x is source pixel floor(x scale)."""
     CENTRE = 1
-    """Source pixel floor((x + 1/2) scale)."""
+    """Nearest pixel by centres: output x is source pixel floor((x + 1/2) scale)."""
     BOX = 2
     LINEAR = 3
     HAMMING = 4
     CUBIC = 5
-    """Keys' cubic with a = -1/2."""
+    """Keys' cubic filter with a = -1/2."""
     LANCZOS = 6
     """Lanczos filter with three lobes."""
     LINEAR_2 = 7
     CUBIC_4 = 8
-    """Keys' cubic with a = -3/4."""
+    """Keys' cubic filter with a = -3/4, of fixed width."""
     LANCZOS_8 = 9
     """Lanczos filter with four lobes, normalised."""
     AREA = 10
@@ -58,11 +58,11 @@ class Arithmetic(IntEnum):
     LINEAR_11 = 3
     """OpenCV's INTER_LINEAR: weights of 11 bits, 4 bits dropped between the passes."""
     FIXED_11 = 4
-    """OpenCV's wider filters: weights of 11 bits, exact sums rounded once, ties to even."""
+    """OpenCV's cubic, Lanczos and area filters: weights of 11 bits, exact sums rounded once, ties to even."""
     FLOATS = 5
-    """Floating point, rounded once, ties to even."""
+    """Weights and sums in floating point; the result is rounded once, ties to even."""
     FLOATS_UP = 6
-    """Floating point, rounded once, ties up."""
+    """Weights and sums in floating point; the result is rounded once, ties up."""
 
 
 _NAMES: dict[str, dict[str, Filter]] = {
@@ -81,7 +81,7 @@ _NAMES: dict[str, dict[str, Filter]] = {
 """Filters of each library by the library's names."""
 
 _FIXED = {Filter.LINEAR: Filter.LINEAR_2, Filter.CUBIC: Filter.CUBIC_4}
-"""Filters of torchvision with antialias=False."""
+"""Filters that replace these if torchvision resizes with antialias=False."""
 
 _INTERP = {
     "pillow": ("nearest", "bilinear", "bicubic", "lanczos", "bilinear", None),

@@ -42,7 +42,8 @@ def _sinc(x):
 
 @jit
 def _widened(kind, x):
-    """Return the filters that widen with the scale, at ``x`` in their own units."""
+    """Return the value at ``x`` of filter ``kind``, one of those that widen with the scale; ``x`` is in units of the
+    filter."""
     if kind == _BOX:
         return 1.0 if -0.5 < x <= 0.5 else 0.0
     if kind == _LINEAR:

@@ -84,7 +84,7 @@ def planes(
 
 
 POOL = 8192
-"""Capacity of a block of resample_pixels.cu for values between the passes."""
+"""Number of float values between the passes that a block of resample_pixels.cu holds in shared memory."""
 _TALL, _LOW = 64, 4
 """Maximum rows of a tile, and rows below which tiles are narrower."""
 _ROWS_FIRST, _COLUMNS_FIRST, _NEAREST = 0, 1, 2

@@ -79,17 +79,17 @@ class ResamplePlan:
 
     lo: F32
     hi: F32
-    """Begin and end of the source region; ``hi`` < ``lo`` mirrors it."""
+    """[N, A] Begin (``lo``) and end of the source region in pixels; ``hi`` < ``lo`` mirrors the region."""
     size: I64
-    """Number of outputs that cover the region."""
+    """[N, A] Number of output pixels that cover the region."""
     kind: I8
-    """Filter: NEAREST, ..., LANCZOS3."""
+    """[N, A] Filter of each axis: NEAREST, ..., LANCZOS3; a `libraries.Filter` if ``domain`` is set."""
     support: F32
-    """Width of the filter in source pixels."""
+    """[N, A] Width of the filter in source pixels."""
     anchor: I64
     shape: I64
     flip: Mask
-    """Whether the window's outputs are in reverse order: the same values, mirrored."""
+    """[N, A] Whether the outputs of the window are written in reverse order: the same values, mirrored."""
     across: Mask
     """[N] Whether the horizontal pass comes first. Decided for the whole output, so that a window of it gets the same
     bits."""
@@ -97,7 +97,7 @@ class ResamplePlan:
     """[N, A, 2] Source pixels that taps may read. Given if another library than DALI is followed: ``kind`` is then a
     `libraries.Filter`, and ``lo`` is less than ``hi``."""
     arithmetic: I8 | None = None
-    """[N] `libraries.Arithmetic`; given with ``domain``."""
+    """[N] Rule for rounding weights and sums, a `libraries.Arithmetic`; set if ``domain`` is."""
 
     def window(self, anchor: I64, shape: I64) -> ResamplePlan:
         """Return the plan of the outputs [anchor, anchor + shape) of the present window."""
@@ -105,7 +105,7 @@ class ResamplePlan:
         return self.shown(at, np.ascontiguousarray(shape), self.flip)
 
     def take(self, where: slice) -> ResamplePlan:
-        """Return the plan of the samples ``where``."""
+        """Return the plan of the samples in the slice ``where``."""
         return ResamplePlan(
             self.lo[where], self.hi[where], self.size[where], self.kind[where], self.support[where], self.anchor[where],
             self.shape[where], self.flip[where], self.across[where],
@@ -114,11 +114,12 @@ class ResamplePlan:
         )  # fmt: skip
 
     def mirrored(self, where: Mask) -> ResamplePlan:
-        """Return the plan with the window reversed for ``where`` [N, A]."""
+        """Return the plan with the window reversed along the axes in ``where``, bool[N, A]."""
         return self.shown(self.anchor, self.shape, self.flip ^ where)
 
     def shown(self, anchor: I64, shape: I64, flip: Mask) -> ResamplePlan:
-        """Return the plan of another window of the same outputs."""
+        """Return the plan of another window [anchor, anchor + shape) of the same outputs, in reverse order if ``flip``;
+        all [N, A]."""
         return ResamplePlan(self.lo, self.hi, self.size, self.kind, self.support, anchor, shape, flip, self.across,
                             self.domain, self.arithmetic)  # fmt: skip
 
@@ -279,7 +280,7 @@ def _around(shapes: npt.NDArray[Any], first: int, count: int) -> tuple[I64, I64]
 
 
 _COMPILED = (np.dtype(np.uint8), np.dtype(np.float32))
-"""Types for which the CPU kernels are compiled; others are converted to float32."""
+"""Element types for which the CPU loops are compiled; other types are converted to float32."""
 
 
 def _run_cpu(plan: ResamplePlan, batch: Batch, first: int, out: Batch, finish: Finish | None) -> None:
@@ -434,7 +435,7 @@ def _fixed_passes(
 
 
 def _axes(plan: ResamplePlan, which: int | slice) -> tuple[npt.NDArray[Any], ...]:
-    """Return the plan of some axes, in the order of the CPU kernels' parameters."""
+    """Return the plan's arrays for the axes ``which``, in the order of the CPU loops' parameters."""
     arrays = (plan.lo, plan.hi, plan.size, plan.anchor, plan.shape, plan.kind, plan.support, plan.flip)
     if plan.size.shape[1] == 2:
         return arrays
@@ -626,14 +627,15 @@ def _cuda(array: Any) -> str:
 
 
 def _places(sizes: I64) -> I64:
-    """Return the offsets of consecutive blocks of ``sizes``."""
+    """Return the offset of each of the consecutive blocks that have ``sizes`` elements."""
     ends: I64 = np.cumsum(sizes.reshape(-1)).reshape(sizes.shape)
     return ends - sizes
 
 
 @dataclass(frozen=True, slots=True)
 class _Pass:
-    """One pass over N samples, as ``cuda/resample.cu`` reads it: [N] each, in elements."""
+    """Parameters of one pass over N samples for ``cuda/resample.cu``: each field has one number per sample, counted in
+    elements."""
 
     source: I64
     target: I64
@@ -647,7 +649,8 @@ class _Pass:
     tap_stride: I64
 
     def rows(self, starts: I64, weights: I64, kept: I64) -> I64:
-        """Return [N, 12] in the order of PassColumn."""
+        """Return the table int64[N, 12] of the pass for the kernel, with columns in the order of its enum
+        PassColumn."""
         columns = (self.source, self.target, self.total, np.maximum(self.inner, 1), np.maximum(self.outputs, 1),
                    np.maximum(self.lines, 1), self.frame_stride, self.line_stride, self.tap_stride, starts, weights,
                    kept)  # fmt: skip

@@ -176,7 +176,8 @@ def _store(row: Any, dst: Any, at: Any, n: Any, rounds: Any) -> None:
 def _axis(
     lo: Any, hi: Any, size: Any, first: Any, count: Any, kind: Any, support: Any, n: Any, flip: Any, stepwise: Any
 ) -> Any:  # fmt: skip
-    """Return `taps` in new arrays, the outputs in reverse order if ``flip``."""
+    """Compute the `taps` of one axis of a sample; return their starts and weights, with the outputs in reverse order if
+    ``flip``."""
     kept = 1 if kind == NEAREST else min(n, max(1, math.ceil(support)))
     starts = np.empty(count, np.int32)
     weights = np.empty((count, kept), np.float32)
