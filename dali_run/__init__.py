@@ -35,12 +35,14 @@ if TYPE_CHECKING:
         types,
     )
     from .ops.errors import DaliRunError, DeviceError, JobError, SpecError
-    from .pipelines.fleet.api import Report, run_job
+    from .pipelines.fleet.api import OperatorReport, Report, run_job
+    from .pipelines.job.run import Progress
     from .pipelines.python.data_node import DataNode
     from .pipelines.python.from_spec import load_spec
     from .pipelines.python.indexing import newaxis
     from .pipelines.python.pipeline import OperatorConcurrency, Pipeline, StreamPolicy
     from .pipelines.python.pipeline_def import pipeline_def
+    from .pipelines.serve.server import Server
 
 __all__ = [
     "DaliRunError",
@@ -48,8 +50,11 @@ __all__ = [
     "DeviceError",
     "JobError",
     "OperatorConcurrency",
+    "OperatorReport",
     "Pipeline",
+    "Progress",
     "Report",
+    "Server",
     "SpecError",
     "StreamPolicy",
     "__version__",
@@ -96,8 +101,11 @@ _MEMBERS = {
     "DeviceError": ".ops.errors",
     "JobError": ".ops.errors",
     "OperatorConcurrency": ".pipelines.python.pipeline",
+    "OperatorReport": ".pipelines.fleet.api",
     "Pipeline": ".pipelines.python.pipeline",
+    "Progress": ".pipelines.job.run",
     "Report": ".pipelines.fleet.api",
+    "Server": ".pipelines.serve.server",
     "SpecError": ".ops.errors",
     "StreamPolicy": ".pipelines.python.pipeline",
     "load_spec": ".pipelines.python.from_spec",

@@ -14,8 +14,14 @@ CONTENTS: dict[str, tuple[str, ...]] = {
         "guides/from-ffcv",
     ),
     "Look up": (
-        "spec", "operators", "commands", "python", "dynamic-mode", "transforms", "json", "formats", "audio", "video",
+        "spec", "commands", "python", "dynamic-mode", "transforms", "json", "formats", "audio", "video",
         "parity", "dali-differences", "versions",
+    ),
+    "Operators": (
+        "operators/index", "operators/codecs", "operators/images", "operators/color", "operators/geometry",
+        "operators/filters", "operators/augment", "operators/boxes", "operators/audio", "operators/video",
+        "operators/arrays", "operators/random", "operators/curate", "operators/python", "operators/readers",
+        "operators/writers",
     ),
     "Understand": (
         "architecture", "explanations/determinism", "explanations/memory", "performance", "performance/gpu",

@@ -14,10 +14,10 @@ from dali_run.pipelines.python.stubs import classes_stub, functions_stub
 from dali_run.pipelines.settings import table
 from dali_run.pipelines.spec.json_schema import schema_text, spec_schema
 from dali_run.pipelines.tools.json_output.schema import as_page
-from dali_run.pipelines.tools.reference import operators_page
 from docs import figures, operator_pictures
 from docs.commands_page import commands_page
 from docs.machines_svg import draw as draw_machines
+from docs.operators_page import operators_pages
 from docs.python_page import python_page
 from docs.rooms_svg import draw
 
@@ -27,7 +27,9 @@ HERE = Path(__file__).parent
 def pages() -> dict[Path, str]:
     """The generated files and what they should hold."""
     root = HERE.parent
+    by_family = operators_pages(operator_pictures.images(), operator_pictures.captions())
     return {
+        **{HERE / "operators" / name: text for name, text in by_family.items()},
         HERE / "architecture.svg": draw(),
         HERE / "many-machines.svg": draw_machines(),
         HERE / "commands.md": commands_page(),
@@ -36,7 +38,6 @@ def pages() -> dict[Path, str]:
         HERE / "performance.md": figures.filled((HERE / "performance.md").read_text()),
         HERE / "pictures" / "speed.svg": figures.chart(),
         root / "README.md": figures.filled((root / "README.md").read_text()),
-        HERE / "operators.md": operators_page(operator_pictures.captions()),
         HERE / "python.md": python_page(),
         HERE / "spec.md": _with_settings((HERE / "spec.md").read_text()),
         root / "configs" / "spec.schema.json": schema_text(spec_schema(installed=False)),

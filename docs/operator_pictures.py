@@ -1,4 +1,4 @@
-"""Small pictures for docs/operators.md: an image before and after each image operator, drawn by the operators.
+"""Small pictures for docs/operators/: an image before and after each image operator, drawn by the operators.
 
     python docs/operator_pictures.py [OPERATOR ...]     draws those, or all; `make docs` draws what is stale
 
@@ -239,12 +239,14 @@ def _side_by_side(frames: NDArray[Any]) -> NDArray[Any]:
     return sheet
 
 
+def images() -> dict[str, str]:
+    """The picture of each operator, as Markdown for a page of docs/operators."""
+    return {name: f"![{name}: an image before and after](../pictures/operators/{name}.jpg)" for name in steps()}
+
+
 def captions() -> dict[str, str]:
-    """The pictures and lines of each operator on its page, as Markdown."""
-    return {
-        name: f"Before and after `{step}`:\n\n![{name}: an image before and after](pictures/operators/{name}.jpg)"
-        for name, step in steps().items()
-    }
+    """The picture of each operator, below the step that made it."""
+    return {name: f"Before and after `{steps()[name]}`:\n\n{image}" for name, image in images().items()}
 
 
 def refresh(names: list[str]) -> None:

@@ -13,20 +13,20 @@ from typing import Any
 
 _HEAD = """# Python
 
-Written by `make docs` from signatures and docstrings. `fn.*` and `ops.*` are the operators: [operators](operators.md),
-and the stubs (`dali_run/fn.pyi`) for editors and type checkers. DALI's names that are the same here are in
+Written by `make docs` from signatures and docstrings. `fn.*` and `ops.*` are the [operators](operators/index.md), with
+stubs (`dali_run/fn.pyi`) for editors and type checkers. DALI's names that are the same here are in
 [differences from DALI](dali-differences.md). `dali_run.plugin.pytorch` and `dali_run.plugin.jax` have the iterators
 of `dali_run.plugin.numpy`, with tensors of PyTorch and arrays of JAX.
 """
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "Jobs": ("dali_run.run_job", "dali_run.Report", "dali_run.pipelines.fleet.api.OperatorReport",
-             "dali_run.pipelines.job.run.Progress"),
+    "Jobs": ("dali_run.run_job", "dali_run.Report", "dali_run.OperatorReport", "dali_run.Progress"),
     "Errors": ("dali_run.DaliRunError", "dali_run.SpecError", "dali_run.JobError", "dali_run.DeviceError"),
     "Pipelines": ("dali_run.load_spec", "dali_run.pipeline_def", "dali_run.Pipeline", "dali_run.DataNode"),
     "Results": ("dali_run.tensors.TensorList", "dali_run.tensors.Tensor", "dali_run.tensors.TensorListCPU",
                 "dali_run.tensors.TensorListGPU"),
     "Iterators": ("dali_run.plugin.numpy.DALIGenericIterator", "dali_run.plugin.numpy.DALIRaggedIterator",
                   "dali_run.plugin.numpy.LastBatchPolicy"),
+    "Serving": ("dali_run.Server",),
     "Math on batches": ("dali_run.math",),
     "Features of TFRecord": ("dali_run.tfrecord.FixedLenFeature", "dali_run.tfrecord.VarLenFeature"),
     "Writing operators, readers, writers": (

@@ -23,7 +23,7 @@ from dali_run.ops.base import operators
 from dali_run.ops.errors import REJECT_CODES
 from dali_run.pipelines.plugins import load_operators, load_plugin
 from dali_run.pipelines.spec.build import load_spec
-from docs import operator_pictures
+from docs import operator_pictures, operators_page, python_page
 
 from .kit.emulated_lane import EmulatedLane
 from .kit.operators import apply, batch_of, operator
@@ -131,6 +131,8 @@ def test_everything_public_says_what_it_is() -> None:
     assert len(rows) > 250
     assert not [name for name, text in rows if not text.strip()]
     assert not [name for name, _ in rows if "Annotated" in name]
+    listed = [name for names in python_page.SECTIONS.values() for name in names]
+    assert not [name for name in listed if name.startswith(("dali_run.pipelines.", "dali_run.cli."))]
 
 
 def test_the_changelog_names_every_command() -> None:
@@ -200,10 +202,13 @@ def test_every_image_operator_has_a_picture() -> None:
     assert [p.stem for p in files] == sorted(operator_pictures.steps())
     assert max(p.stat().st_size for p in files) < 20_000
     assert sum(p.stat().st_size for p in files) < 1_500_000
-    page = (ROOT / "docs" / "operators.md").read_text()
-    width = operator_pictures.WIDTH
+    folder = ROOT / "docs" / "operators"
+    assert sorted(p.stem for p in folder.iterdir()) == sorted(["index", *operators_page.FAMILIES])
+    index, width = (folder / "index.md").read_text(), operator_pictures.WIDTH
     for path in files:
-        assert f"(pictures/operators/{path.name})" in page
+        shown = f"(../pictures/operators/{path.name})"
+        assert shown in index
+        assert shown in (folder / f"{operators_page.family_of(path.stem)}.md").read_text()
         assert not operator_pictures.is_stale(path.stem)
         with Image.open(path) as image:
             pixels = np.asarray(image).astype(np.int16)

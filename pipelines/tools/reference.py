@@ -1,4 +1,4 @@
-"""Reference of all operators from their declarations, as data for JSON and as a page of documentation."""
+"""Reference of all operators from their declarations, as data: for JSON, for a terminal, and for the pages of docs/."""
 
 from __future__ import annotations
 
@@ -152,47 +152,3 @@ def show_default(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     return str(value) if value != "" else '""'
-
-
-# -- Markdown ---------------------------------------------------------------------------------------------------------
-
-_HEAD = """# Operators
-
-Made by `make docs` from the operators' declarations; do not edit. The same for one operator in a terminal:
-`dali-run ops resize`. Names, arguments and defaults are DALI's. An argument that may differ by sample takes the
-output of a CPU operator: `mirror: $flag`. The formats of `write:` are at the end, as `writers.*`.
-"""
-
-
-def operators_page(pictures: Mapping[str, str]) -> str:
-    """Return the text of docs/operators.md; ``pictures`` are Markdown images by operator name."""
-    described = describe_operators(installed=False)
-    listing = ["| operator | on | |", "|---|---|---|"]
-    listing += [f"| [`{o['name']}`](#{_anchor(o['name'])}) | {' '.join(o['stages'])} | {_cell(o['summary'])} |"
-                for o in described]  # fmt: skip
-    return "\n".join([_HEAD, *listing, "", *(_section(o, pictures.get(o["name"], "")) for o in described)])
-
-
-def _section(o: Mapping[str, Any], picture: str) -> str:
-    parts = [f"## {o['name']}", "", o["doc"], "", "; ".join(f"{k}: {v}" for k, v in o["facts"].items()) + ".", ""]
-    shown = [a for a in o["arguments"] if not a["without_effect"]]
-    if shown:
-        parts += ["| argument | type | default | meaning |", "|---|---|---|---|"]
-        parts += [f"| `{a['name']}` | {_cell(a['type'])} | {_cell(a['default'])} | {_cell(a['help'])} |" for a in shown]
-        parts.append("")
-    if idle := without_effect(o, "`"):
-        parts += [f"Accepted, without effect: {idle}.", ""]
-    if o["example"]:
-        parts += ["```yaml", o["example"], "```", ""]
-    if picture:
-        parts += [picture, ""]
-    return "\n".join(parts)
-
-
-def _anchor(name: str) -> str:
-    """Return GitHub's anchor of a heading."""
-    return name.lower().replace(".", "").replace(" ", "-")
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
