@@ -125,6 +125,16 @@ def test_options_of_commands_exist(page: Path) -> None:
             assert not left, f"{page.name}: {line}: too many arguments"
 
 
+def test_results_of_benchmarks_are_cited() -> None:
+    """By a page, or by the tables that `make docs` fills."""
+    cited = "".join(p.read_text() for p in [*PAGES, ROOT / "docs" / "figures.py"])
+    files = [p for p in (ROOT / "benchmarks" / "results").rglob("*") if p.is_file()]
+    assert len(files) > 3
+    assert not [p.name for p in files if p.name not in cited and p.stem not in cited], (
+        "no page cites these: remove them"
+    )
+
+
 def test_everything_public_says_what_it_is() -> None:
     """Fields, arguments, properties and methods on the page of the Python API."""
     rows = re.findall(r"^\| `(.*)` \|(.*)\|$", (ROOT / "docs" / "python.md").read_text(), re.M)
