@@ -183,7 +183,7 @@ def run_bench(
 
 
 def _encodes(built: BuiltSpec) -> bool:
-    """Return whether `write:` needs encoders, which the graph without `write:` does not have."""
+    """Return whether the spec's `write:` section adds encoders to the graph."""
     return built.spec.write is not None and any(n.op.name.startswith("encoders.") for n in built.graph.nodes)
 
 

@@ -60,7 +60,7 @@ class SplitPlans:
     data: str
     """Name of the front's output that is cut into items."""
     beside: tuple[str, ...]
-    """Names of the front's outputs that are cut in the same way."""
+    """Names of the front's outputs that are cut into items like `data`."""
     repeated: tuple[str, ...]
     """Names of the front's outputs that are repeated for each item, in the order of node `source`'s further outputs."""
     source: int

@@ -22,7 +22,8 @@ from .threads.latch import Latch
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request of the schedule: positions [start, start + n) of the order, as one batch."""
+    """A request of the schedule: positions [start, start + n) of the order, as one batch. Created by the feed of a job
+    or by the Python API, passed to `Engine`."""
 
     start: int
     n: int
@@ -158,7 +159,8 @@ class InFlightBatch:
 
 
 class Feed(Protocol):
-    """Source of samples: the open data sets of the plan's readers, and their orders."""
+    """Source of samples: the open data sets of the plan's readers, and their orders. Created by the caller of `Engine`,
+    which also closes the data sets."""
 
     states: Mapping[int, Any]
     """State that per_batch nodes keep between batches, by node id (for readers the open data sets)."""

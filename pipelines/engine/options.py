@@ -63,7 +63,8 @@ class Options(RunSettings):
     resources: SharedResources | None = None
     """Memory budgets and lanes that this run shares with others in this process; None if it shares none."""
     on_demand: bool = False
-    """The schedule has one more batch after each call of `Engine.request_next`, which precedes taking the batch."""
+    """Requests come one at a time: each call of `Engine.request_next` adds one batch to the schedule, before that batch
+    is taken."""
     repeats: bool = False
     """The data set is read repeatedly: facts that are found out about its records are kept."""
     guest: bool = False

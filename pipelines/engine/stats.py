@@ -62,7 +62,8 @@ class NodeStats:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One piece of work on one thread or lane, for traces. Times are in seconds of perf_counter."""
+    """One piece of work on one thread or lane, for traces. Times are in seconds of perf_counter. Created by
+    `Stats.span`."""
 
     name: str
     track: str
@@ -73,7 +74,7 @@ class Span:
 
 @dataclass(slots=True)
 class Work:
-    """Seconds that worker threads spent on the chunks of one stage, added over threads."""
+    """Seconds that worker threads spent on the chunks of one stage, added over threads. Created by `Stats.work`."""
 
     passed: float = 0.0
     """Elapsed seconds, without those in which work waited for memory."""

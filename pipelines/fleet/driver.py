@@ -82,7 +82,7 @@ class WorkerGroup(Protocol[W]):
 
 
 class WorkerState:
-    """The driver's state of one worker."""
+    """The driver's state of one worker. Created by `Driver` with the worker's first message."""
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker

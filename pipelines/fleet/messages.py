@@ -20,7 +20,8 @@ _BLOCK = 1 << 16
 
 
 class MessageSocket:
-    """One end of a socket. Any thread may send; one thread receives."""
+    """One end of a socket that carries messages. Any thread may send; one thread receives. Whoever creates it closes
+    it."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock

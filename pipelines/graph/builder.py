@@ -37,7 +37,7 @@ class GraphBuilder:
     _conditions: dict[Edge, Edge] = field(default_factory=dict)
     """The predicates of `split`, converted to truth values."""
     _parts: dict[Scope, list[Edge]] = field(default_factory=dict)
-    """Branches that `split` opened, with the edges whose samples they have, outermost first."""
+    """Branches that `split` opened; for each branch the edges that have its samples, outermost first."""
     _given_names: set[str] = field(default_factory=set)
     """Names that the program gave to operators."""
     _adopted: dict[tuple[int, int], int] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from .renumber import renumber
 
 
 class Split(Operator, name="_conditional.split"):
-    """Send each sample to the first output where the predicate is true, else to the second."""
+    """Send each sample to the first output if the predicate is true, otherwise to the second."""
 
     inputs = (1, 1)
     predicate: Annotated[bool, Arg("which branch", per_sample=True, required=True)] = False

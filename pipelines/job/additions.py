@@ -24,7 +24,8 @@ from .ordered_inputs import Lineup
 
 @dataclass(frozen=True, slots=True)
 class AdditionPlan:
-    """One run that is left to do: of the first inputs if ``addition`` is None, otherwise of an addition."""
+    """One run that is left to do: of the first inputs if ``addition`` is None, otherwise of an addition. Created by
+    `find_growth`."""
 
     number: int
     """Number of the stage in the lineup."""

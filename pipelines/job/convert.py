@@ -212,7 +212,7 @@ def convert(
 
 
 def _without_place(message: str, path: Path) -> str:
-    """Remove the place in the generated spec from an error message."""
+    """Remove the file, line and column of the generated spec from an error message."""
     place = rf"^{re.escape(str(path))}:\d+:\d+: (step 1 \([\w.]+\): )?"
     return re.sub(place, "", message, flags=re.MULTILINE)
 

@@ -42,7 +42,7 @@ _SILENT = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The progress of a job, as its own thread counts it."""
+    """The progress of a job, as its own thread counts it. Created by `JobRun`."""
 
     read: int
     rejected: int
@@ -52,7 +52,8 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The counters of the engine at one moment. Counts and seconds are totals since the start."""
+    """The counters of the engine at one moment. Counts and seconds are totals since the start. Created by
+    `Recorder`."""
 
     at: float
     counts: Counts

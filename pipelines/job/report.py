@@ -30,7 +30,7 @@ _MIN_BATCHES = 8
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How busy one resource was, with a sentence and advice for the user."""
+    """How busy one resource was, with a sentence and advice for the user. Created by `loads_of`."""
 
     name: str
     share: float
@@ -227,7 +227,8 @@ def loads_of(
     engine: Engine, operators: Sequence[Mapping[str, Any]], seconds: float, sink_seconds: float, sink: str,
     steps: Sequence[float],
 ) -> list[Load]:  # fmt: skip
-    """Return how busy readers, workers, devices and the sink were, from the seconds of operators and of ``steps``."""
+    """Return the loads of readers, workers, devices and the sink, from the busy seconds of operators and of
+    ``steps``."""
     seconds = max(seconds, 1e-9)
     threads = engine.options.num_threads
     loads = []

@@ -47,7 +47,7 @@ class Contexts:
             self._run.reports.deliver()
 
     def discard(self) -> None:
-        """Discard all contexts: the batch is computed on the regular path, where kernels report the same facts again.
-        Kernels may have recorded samples in the contexts."""
+        """Discard all contexts, because the batch is computed again on the regular path, where kernels report their
+        facts again. (Kernels may also have recorded samples in the contexts.)"""
         self._contexts.clear()
         self._run = None

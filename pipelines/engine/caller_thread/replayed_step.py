@@ -94,7 +94,7 @@ class ReplayedStep:
         """Bytes that a batch of these shapes needs on the device and on the host; None if it needs so much that it must
         be cut."""
         self._seen: dict[int, int] = {}
-        """Number of batches of these shapes that came to a lane, by a hash of both."""
+        """Number of batches that came so far, by a hash of their lane and shapes."""
         self._failures = 0
         self._contexts = Contexts(services)
 

@@ -64,7 +64,7 @@ class _Account:
 
 
 class CachedMemory(Protocol):
-    """Memory that is cached for reuse, and can be freed at any moment."""
+    """Memory that is cached for reuse, and can be freed at any moment: a `BufferPool`, or page-locked blocks."""
 
     @property
     def cached(self) -> int:

@@ -25,7 +25,8 @@ Outputs = tuple[tuple[np.dtype[Any], I64], ...]
 
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:
-    """Estimated memory of one step, in bytes per sample (int64[N]). All fields but ``certain`` are estimates."""
+    """Estimated memory of one step, in bytes per sample (int64[N]). All fields but ``certain`` are estimates. Created
+    by `estimate_memory`."""
 
     peak: I64
     """Maximum in use at any time while the step runs, without its inputs."""
@@ -34,7 +35,7 @@ class MemoryEstimate:
     certain: I64
     """Need of the most demanding operator that knows its need, from image headers for example."""
     largest_operator: str
-    """Name of that operator."""
+    """Name of the operator whose need ``certain`` is."""
     peak_total: int
     """Sum of ``peak``. Computed, like `kept_total`, by the thread that estimates, to spare the launching thread."""
     kept_total: int

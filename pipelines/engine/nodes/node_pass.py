@@ -34,7 +34,7 @@ operators continue, by the operators' seeds."""
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A sample that a node rejected, with the reason; it becomes a line of the rejects."""
+    """A sample that a node rejected, with the reason; it becomes a line of the rejects. Created while nodes run."""
 
     slot: int
     node: str
@@ -56,7 +56,7 @@ class LeftOut:
     kept: ClassVar[bool] = False
 
     def take(self, selected: npt.NDArray[np.bool_]) -> LeftOut:
-        """The ``selected`` samples, bool[N]."""
+        """Return the ``selected`` samples (bool[N]) as an object of its own."""
         return LeftOut(self.slots[selected], self.node, {name: v[selected] for name, v in self.values.items()})
 
     def each(self) -> Iterator[Dropped]:
@@ -116,12 +116,12 @@ class DeferredReports:
         return discarded
 
     def deliver(self) -> None:
-        """Make the deferred calls: the pass counts so far."""
+        """Make the deferred calls: the results of the pass are used."""
         for report, facts in self.discard(0):
             report(*facts)
 
     def finish(self) -> None:
-        """Make the deferred calls, and from now on every call at once: the pass counts."""
+        """Make the deferred calls, and from now on every call at once: the results of the pass are used."""
         self._immediate = True
         self.deliver()
 

@@ -65,7 +65,8 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class PoolSlice:
-    """A pool, and the number of its threads that a kernel may use (`ops.context.Helpers`)."""
+    """A pool, and the number of its threads that a kernel may use (`ops.context.Helpers`). Created by
+    `Pool.slice_of`."""
 
     count: int
     do: Callable[..., None]
