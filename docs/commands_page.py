@@ -1,4 +1,4 @@
-"""docs/commands.md: every command's help, from the commands themselves."""
+"""Generator of docs/commands.md: the help of every command, taken from the commands themselves."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ error, as [JSON for programs](json.md). `dali-run --install-completion` sets up 
 
 
 def commands_page() -> str:
-    """The page."""
+    """Return the page as Markdown."""
     group: Any = typer.main.get_command(cli.app)
     parts = [_HEAD, "| command | |", "|---|---|"]
     commands = {module.NAME: group.get_command(None, module.NAME) for module in cli.COMMANDS}
@@ -45,7 +45,7 @@ def _section(name: str, command: Any) -> str:
 
 
 def _text(help: str | None) -> str:
-    """Help without click's marks, its paragraphs on lines of their own."""
+    """Return a help text without click's marks, with each paragraph on a line of its own."""
     return re.sub(r"\n{3,}", "\n\n", (help or "").replace("\b\n", "")).strip()
 
 

@@ -1,4 +1,4 @@
-"""Sphinx: the site of the documentation (`make site`).
+"""Settings of Sphinx for the site of the documentation (`make site`).
 
 The source folder is the root of the project, so that links between docs/ and the READMEs of folders are the same on
 the site and in a file browser. Sphinx and MyST, because both are kept well and check references by themselves; MkDocs
@@ -45,12 +45,12 @@ html_static_path: list[str] = []
 
 
 class _Notebook(MystParser):
-    """Notebooks as pages: their texts, their code, and the outputs that are stored in them."""
+    """Parser of notebooks: a page has their texts, their code, and the outputs that are stored in them."""
 
     supported = ("notebook",)
 
     def parse(self, inputstring: str, document: Any) -> None:
-        """Called by Sphinx with the notebook's JSON."""
+        """Fill ``document`` from the notebook's JSON. Sphinx calls this."""
         super().parse("\n\n".join(map(_cell, json.loads(inputstring)["cells"])), document)
 
 
@@ -69,8 +69,8 @@ def _cell(cell: dict[str, Any]) -> str:
 
 
 def _as_text(app: Any, doctree: Any) -> None:
-    """Links to folders, and to pages that the site does not hold, become plain text where a checkout has them; others
-    stay, and fail a strict build."""
+    """Replace links to folders, and to pages that are not part of the site, by plain text if a checkout has the target.
+    Other broken links stay, and fail a strict build."""
     from docutils import nodes
     from sphinx import addnodes
 
@@ -113,7 +113,7 @@ def _with_a_root(app: Any, error: Exception | None) -> None:
 
 
 def setup(app: Any) -> None:
-    """Called by Sphinx."""
+    """Register parsers and handlers. Sphinx calls this."""
     app.add_source_suffix(".ipynb", "notebook")
     app.add_source_parser(_Notebook)
     app.connect("source-read", _with_contents)

@@ -34,12 +34,12 @@ WORK = {
 
 
 def results(kind: str) -> dict[str, Any]:
-    """The newest results of one kind of machine."""
+    """Return the newest results of one kind of machine."""
     return dict(json.loads((RESULTS / f"{kind}.json").read_text()))
 
 
 def beside_dali(kind: str) -> str:
-    """A table of rates beside DALI's, with the ratio of processor time per image."""
+    """Return a table of rates and DALI's rates, with the ratio of processor time per image."""
     lines = ["| job | dali-run | DALI | processor time, DALI's to dali-run's |", "|---|---:|---:|---:|"]
     for row, work in WORK.items():
         measured = results(kind)["rows"].get(row, {})
@@ -51,7 +51,7 @@ def beside_dali(kind: str) -> str:
 
 
 def with_memory(kind: str) -> str:
-    """A table of rates, or milliseconds, and peak GPU memory."""
+    """Return a table of rates, or milliseconds, and peak GPU memory."""
     lines = ["| job | dali-run | GPU memory |", "|---|---:|---:|"]
     for row, work in WORK.items():
         if ours := results(kind)["rows"].get(row, {}).get("dali_run"):
@@ -61,7 +61,7 @@ def with_memory(kind: str) -> str:
 
 
 def machine(kind: str) -> str:
-    """The day, the commit and the machine of a run."""
+    """Return day, commit and machine of a run as a sentence."""
     found = results(kind)
     hardware = f"{found['gpu']}, {found['cores']} cores" if found["gpu"] else f"{found['cores']} CPU cores"
     return f"**{hardware}.** {found['date'][:10]}, commit {found['versions']['commit']}."
@@ -76,7 +76,7 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 def filled(page: str) -> str:
-    """The page with its tables. Raises KeyError for a name that is not in TABLES."""
+    """Return the page with its tables filled. Raises KeyError for a name that is not in TABLES."""
 
     def table(mark: re.Match[str]) -> str:
         return f"{mark[1]}\n{TABLES[mark[2]]()}\n{mark[3]}"
@@ -96,7 +96,7 @@ TITLE = "Images per second of processor time, NVIDIA DALI 2.4 = 1, two CPU cores
 
 
 def chart(kind: str = "cpu-2cores") -> str:
-    """Bars of the images that one second of processor time makes, DALI's as 1, as SVG."""
+    """Return an SVG chart of images per second of processor time, relative to DALI."""
     rows = results(kind)["rows"]
     parts = [f'<text class="head" x="12" y="22">{TITLE}</text>']
     largest = max(rows[row]["nvidia.dali"]["cpu_ms"] / rows[row]["dali_run"]["cpu_ms"] for row in CHART)

@@ -1,5 +1,4 @@
-"""Write the pages and pictures of docs/, the schema and the stubs made from the code; with --check say which are out of
-date."""
+"""Write the generated pages and drawings of docs/, the schema and the stubs; --check prints which are out of date."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ HERE = Path(__file__).parent
 
 
 def pages() -> dict[Path, str]:
-    """The generated files and what they should hold."""
+    """Return the content of each generated file."""
     root = HERE.parent
     by_family = operators_pages(operator_pictures.images(), operator_pictures.captions())
     return {
@@ -48,13 +47,13 @@ def pages() -> dict[Path, str]:
 
 
 def package_page(readme: str) -> str:
-    """README.md for a package index, which has neither the files that it links to nor its pictures."""
+    """Return README.md for a package index, which has neither the files that it links to nor its images."""
     without_pictures = re.sub(r"^!\[[^]]*\]\([^)]*\)\n\n", "", readme, flags=re.M)
     return re.sub(r"\[([^]]+)\]\((?!https?://)[^)]*\)", r"\1", without_pictures)
 
 
 def _with_settings(page: str) -> str:
-    """docs/spec.md with the rows of the settings that are declared in pipelines/settings.py."""
+    """Return docs/spec.md with rows for the settings that are declared in pipelines/settings.py."""
     begin = page.index("\n", page.index("| `prefetch_queue_depth` |")) + 1
     return page[:begin] + table() + page[page.index("\n\n", begin - 1) + 1 :]
 

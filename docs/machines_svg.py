@@ -1,4 +1,4 @@
-"""docs/many-machines.svg: a driver, its workers on several machines, and what lies on the shared storage."""
+"""Generator of docs/many-machines.svg: a driver, its workers on several machines, and files on the shared storage."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ NODES = ("this machine", "node 1", "node 2 (lost)", "node 3 (came later)")
 
 
 def draw() -> str:
-    """The picture as SVG."""
+    """Return the drawing as SVG."""
     parts = [
         box(330, 16, 300, 34, "driver: parts, progress, one report", "step"),
         '<text class="small" x="480" y="66">words only: which part, how far, rejects, a report a part</text>',

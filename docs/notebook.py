@@ -1,4 +1,4 @@
-"""Runs the notebooks of docs/notebooks without Jupyter, and stores what their cells show: `python docs/notebook.py`."""
+"""Run the notebooks of docs/notebooks without Jupyter, and store outputs of their cells: `python docs/notebook.py`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ NOTEBOOKS = Path(__file__).parent / "notebooks"
 
 
 def run(notebook: dict[str, Any]) -> dict[str, Any]:
-    """The notebook with the outputs of its cells, run one after the other in the working directory. A cell shows what
-    it prints, and its last expression: by `_repr_html_` where that is there. Raises what a cell raises."""
+    """Run the cells of a notebook in the working directory, and return the notebook with their outputs.
+
+    An output is printed text, or the value of a cell's last expression, by its `_repr_html_` if it has one. Exceptions
+    of cells are passed on.
+    """
     names: dict[str, Any] = {"__name__": "__main__"}
     cells = []
     for number, cell in enumerate(notebook["cells"]):

@@ -32,17 +32,17 @@ from dali_run.pipelines.tools.sample_data import Picture, draw
 
 FOLDER = Path(__file__).parent / "pictures" / "operators"
 WIDTH, HEIGHT = 160, 120
-"""Of the image, and what the result is made to fit in."""
+"""Width and height of the input image in pixels; larger results are shrunk to fit."""
 GAP, BACKGROUND = 8, (225, 225, 225)
 QUALITY = 82
 SEED = 9
 
 FAMILIES = ("augment", "boxes", "color", "distortions", "filters", "geometry", "images", "regions")
-"""Folders of ops/ whose operators need a picture, or an entry in `WITHOUT`."""
+"""Folders of ops/ whose operators need an example image, or an entry in `WITHOUT`."""
 WITHOUT = {
     "bb_flip": "boxes", "bbox_paste": "boxes", "bbox_rotate": "boxes", "box_encoder": "boxes",
     "coord_flip": "points", "coord_transform": "points",
-    "dump_image": "hands images on",
+    "dump_image": "passes images on",
     "lookup_table": "labels",
     "random_bbox_crop": "windows", "random_crop_generator": "windows", "roi_random_crop": "windows",
     "segmentation.random_mask_pixel": "places", "segmentation.random_object_bbox": "boxes",
@@ -50,7 +50,7 @@ WITHOUT = {
     "transforms.combine": "matrices", "transforms.crop": "matrices", "transforms.rotation": "matrices",
     "transforms.scale": "matrices", "transforms.shear": "matrices", "transforms.translation": "matrices",
 }  # fmt: skip
-"""Operators of these folders that make no image, and what they make."""
+"""Operators of these folders that do not make an image, each with its kind of result."""
 
 STEPS = """\
 - {op: auto_aug.augment, in: images, operation: shear, parameters: [0.3, 0]}
@@ -107,18 +107,18 @@ STEPS = """\
 - {op: warp_affine, in: images, matrix: [1.0, 0.4, -20, 0.1, 1.2, -15], fill_value: 0}
 - {op: water, in: images, ampl_x: 5, ampl_y: 5, freq_x: 0.15, freq_y: 0.15}
 """
-"""The steps that are applied to the first input: one for each operator, without its output."""
+"""Steps of a spec, one for each operator, without `out`; their first input is drawn beside the result."""
 
 
 @cache
 def steps() -> dict[str, str]:
-    """The steps of `STEPS` by their operators' names."""
+    """Return the steps of `STEPS` by the names of their operators."""
     lines = [line.removeprefix("- ") for line in STEPS.splitlines()]
     return {str(yaml.safe_load(line)["op"]): line for line in lines}
 
 
 def missing() -> list[str]:
-    """Operators of `FAMILIES` that have neither a step nor a place in `WITHOUT`."""
+    """Return the operators of `FAMILIES` that have neither a step nor an entry in `WITHOUT`."""
     load_operators()
     folders = tuple(f"dali_run.ops.{family}." for family in FAMILIES)
     known = steps().keys() | WITHOUT.keys()
@@ -131,7 +131,7 @@ def path_of(name: str) -> Path:
 
 
 def is_stale(name: str) -> bool:
-    """Whether the picture of an operator is missing, or was made by another step."""
+    """Return whether the example image of an operator is missing, or was made by another step."""
     path = path_of(name)
     if not path.exists():
         return True
@@ -140,7 +140,7 @@ def is_stale(name: str) -> bool:
 
 
 def left_over() -> list[Path]:
-    """Pictures of operators that have none any more."""
+    """Return example images of operators that no longer have a step."""
     return [p for p in sorted(FOLDER.glob("*")) if p.stem not in steps()]
 
 
@@ -153,12 +153,12 @@ def _drawn(number: int, label: int) -> NDArray[Any]:
 
 
 def _image() -> NDArray[Any]:
-    """Shapes on blue: edges, colours and flat parts."""
+    """Return an image of shapes on blue, with edges, colours and flat parts."""
     return _drawn(5, 1)
 
 
 def _raw() -> NDArray[Any]:
-    """The image as a sensor sees it: one colour a pixel."""
+    """Return the image as a sensor records it: one colour per pixel."""
     image = _image()
     raw = image[:, :, 1].copy()
     raw[1::2, 0::2] = image[1::2, 0::2, 2]
@@ -167,7 +167,7 @@ def _raw() -> NDArray[Any]:
 
 
 def _map(axis: int) -> NDArray[Any]:
-    """Where a swirl takes each pixel from: x (axis 1) or y (axis 0)."""
+    """Return the coordinate, x (axis 1) or y (axis 0), from which a swirl takes each pixel."""
     y, x = np.mgrid[:HEIGHT, :WIDTH].astype(np.float32) - np.array([HEIGHT / 2, WIDTH / 2], np.float32)[:, None, None]
     angle = 2 * np.exp(-np.hypot(x, y) / 40)
     place = y * np.cos(angle) - x * np.sin(angle) if axis == 0 else x * np.cos(angle) + y * np.sin(angle)
@@ -193,14 +193,14 @@ INPUTS: dict[str, tuple[Callable[[], NDArray[Any]], str]] = {
     "boxes": (lambda: np.array([[0.1, 0.2, 0.5, 0.9]], np.float32), ""),
     "labels": (lambda: np.array([1], np.int32), ""),
 }
-"""By the names that steps give them: the array, and its layout."""
+"""Function that makes the array, and layout of the array, of each input, by its name in steps."""
 
 
 # -- drawing ----------------------------------------------------------------------------------------------------------
 
 
 def strip(name: str) -> Image.Image:
-    """The first input of the operator's step, and beside it its first output, made smaller where it is larger."""
+    """Draw the first input of the operator's step beside its first output, which is shrunk if it is larger."""
     step = yaml.safe_load(steps()[name])
     given = step["in"] if isinstance(step["in"], list) else [step["in"]]
     cls: type[Operator] = find_operator(step["op"])
@@ -229,7 +229,7 @@ def strip(name: str) -> Image.Image:
 
 
 def _side_by_side(frames: NDArray[Any]) -> NDArray[Any]:
-    """Frames in as many rows as columns, with gaps between them."""
+    """Return one image with the frames in as many rows as columns, with gaps between them."""
     side = math.isqrt(len(frames))
     height, width = frames.shape[1] + GAP // 2, frames.shape[2] + GAP // 2
     sheet = np.full((side * height, side * width, 3), BACKGROUND, np.uint8)
@@ -240,17 +240,17 @@ def _side_by_side(frames: NDArray[Any]) -> NDArray[Any]:
 
 
 def images() -> dict[str, str]:
-    """The picture of each operator, as Markdown for a page of docs/operators."""
+    """Return the example image of each operator, as Markdown for a page of docs/operators."""
     return {name: f"![{name}: an image before and after](../pictures/operators/{name}.jpg)" for name in steps()}
 
 
 def captions() -> dict[str, str]:
-    """The picture of each operator, below the step that made it."""
+    """Return the example image of each operator, below the step that made it."""
     return {name: f"Before and after `{steps()[name]}`:\n\n{image}" for name, image in images().items()}
 
 
 def refresh(names: list[str]) -> None:
-    """Draw the pictures of these operators, and remove those of operators that are gone."""
+    """Draw the example images of these operators, and remove those of operators without a step."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     for name in names:
         strip(name).save(path_of(name), "JPEG", quality=QUALITY, optimize=True, comment=steps()[name].encode())

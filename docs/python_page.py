@@ -1,4 +1,4 @@
-"""docs/python.md: the Python API, from signatures and docstrings."""
+"""Generator of docs/python.md: the Python API, from signatures and docstrings."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
 
 
 def python_page() -> str:
-    """The page."""
+    """Return the page as Markdown."""
     parts = [_HEAD]
     for title, names in SECTIONS.items():
         parts.append(f"## {title}\n")
@@ -47,7 +47,7 @@ def python_page() -> str:
 
 
 def find(name: str) -> Any:
-    """The object that is called ``name``, or None where an optional package is missing."""
+    """Return the object with this name, or None if an optional package is missing."""
     module, _, last = name.rpartition(".")
     try:
         return getattr(import_module(module), last)
@@ -112,7 +112,7 @@ def _doc(found: Any) -> str:
 
 
 def _members(cls: type) -> list[str]:
-    """Fields with the texts after them, then properties and methods of this class and its public ancestors."""
+    """Return fields with their docstrings, then properties and methods of this class and its public base classes."""
     rows = [(f"{n}: {_plain(t)}", text) for n, t, text in _fields(cls)]
     seen = {n for n, _, _ in _fields(cls)}
     for name, member in _public(cls):
@@ -136,7 +136,7 @@ def _public(cls: type) -> list[tuple[str, Any]]:
 
 
 def _fields(cls: type) -> list[tuple[str, str, str]]:
-    """Name, type and text of the fields of a dataclass, by its source."""
+    """Return name, type and docstring of the fields of a dataclass, from its source."""
     if not dataclasses.is_dataclass(cls):
         return []
     (tree,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
@@ -158,7 +158,7 @@ def _fields(cls: type) -> list[tuple[str, str, str]]:
 
 
 def _argument(annotation: ast.expr) -> tuple[str, str]:
-    """The type of a field, and its help where it is an operator's argument: ``Annotated[int, Arg("...", ge=1)]``."""
+    """Return the type of a field, and its help if it is an operator's argument (``Annotated[int, Arg("...")]``)."""
     if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "Annotated":
         kind, arg = annotation.slice.elts  # type: ignore[attr-defined]
         ignored = next((ast.literal_eval(k.value) for k in arg.keywords if k.arg == "ignored"), "")

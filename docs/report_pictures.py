@@ -1,4 +1,4 @@
-"""Pictures of pages and of `dali-run top` for the guide: report_pictures.py RUN.html STATUS.json FOLDER
+"""Screenshots of pages and of `dali-run top` for the guide: report_pictures.py RUN.html STATUS.json FOLDER
 
 RUN.html is what `dali-run run --html` wrote, STATUS.json what `dali-run top OUT --json` printed while a job ran. Needs
 the extra `browser` and a Chromium.

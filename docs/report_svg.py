@@ -1,4 +1,4 @@
-"""Draw a report.json as the terminal shows it: report_svg.py REPORT.json PICTURE.svg"""
+"""Draw the table of a report.json as the terminal shows it: report_svg.py REPORT.json PICTURE.svg"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/architecture.svg: the rooms of the package in the order that `make lint` holds them to, and the way of a batch.
+"""Generator of docs/architecture.svg: folders in the order that `make lint` checks, and the path of a batch.
 
 Drawn from pyproject.toml's import contracts and the folders themselves, so that it cannot be out of date unnoticed
 (`make docs`, and tests/test_docs.py).
@@ -22,7 +22,7 @@ FLOW = [
 
 
 def layers(folder: str) -> list[list[str]]:
-    """The floors of ``folder``, top first, each with the rooms that exist."""
+    """Return the layers of ``folder``, top first, each with the names of its folders and modules that exist."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     (rules,) = [c["layers"] for c in contracts if c["name"] == f"rooms of {folder}"]
     floors = [[re.sub(r"[()\s]", "", room) for room in re.split(r"[:|]", floor)] for floor in rules]
@@ -31,7 +31,7 @@ def layers(folder: str) -> list[list[str]]:
 
 
 def exists(folder: str, room: str) -> bool:
-    """A room is a folder, or a file."""
+    """Return whether ``folder`` has a folder or module of this name."""
     path = ROOT / folder / room
     return path.is_dir() or path.with_suffix(".py").exists()
 
@@ -43,7 +43,7 @@ def box(x: float, y: float, width: float, height: float, text: str, kind: str) -
 
 
 def draw() -> str:
-    """The picture as SVG."""
+    """Return the drawing as SVG."""
     parts, y = [], 30
     parts.append('<text class="head" x="12" y="20">Imports go down only. Blue: a folder; grey: a file.</text>')
     for folder in ("cli", *FOLDERS):
@@ -62,7 +62,7 @@ def draw() -> str:
         y += 10
         parts.append(f'<line x1="12" y1="{y - 8}" x2="{WIDTH - 12}" y2="{y - 8}"/>')
     y += 20
-    parts.append(f'<text class="head" x="12" y="{y}">The way of a batch; queues between the threads</text>')
+    parts.append(f'<text class="head" x="12" y="{y}">The path of a batch; queues between the threads</text>')
     y += 12
     width = (WIDTH - 24 - 24 * (len(FLOW) - 1)) / len(FLOW)
     for i, (name, what) in enumerate(FLOW):
@@ -72,7 +72,7 @@ def draw() -> str:
         if i:
             parts.append(f'<path class="arrow" d="M{x - 22:g} {y + 15} h16 m-5 -4 l5 4 l-5 4"/>')
     y += 64
-    return svg("Rooms of dali-run and the way of a batch", WIDTH, y, parts)
+    return svg("Folders of dali-run and the path of a batch through them", WIDTH, y, parts)
 
 
 def svg(label: str, width: float, height: float, parts: list[str]) -> str:
