@@ -346,29 +346,31 @@ shapes."""
 
 
 def scale(
-    ctx: Context, images: Batch, items: ImageParts, factor: F32, offset: F32, dtype: np.dtype[Any], again: Maps
+    ctx: Context, images: Batch, items: ImageParts, factor: F32, offset: F32, dtype: np.dtype[Any], recompute: Maps
 ) -> Batch:
     """Return ``factor`` [M] times every value plus ``offset`` [M], as ``dtype``."""
-    return _run(ctx, images, items, items.sizes, (factor, offset), dtype, "scale", _THREADS * _EACH, again)
+    return _run(ctx, images, items, items.sizes, (factor, offset), dtype, "scale", _THREADS * _EACH, recompute)
 
 
 def mix(
-    ctx: Context, images: Batch, items: ImageParts, matrices: F32, offsets: F32, dtype: np.dtype[Any], again: Maps
+    ctx: Context, images: Batch, items: ImageParts, matrices: F32, offsets: F32, dtype: np.dtype[Any], recompute: Maps
 ) -> Batch:
     """Return ``matrices`` [M, 3, 3] times every pixel plus ``offsets`` [M, 3], as ``dtype``."""
-    return _run(ctx, images, items, items.sizes // 3, (matrices, offsets), dtype, "mix", _THREADS * _EACH // 4, again)
+    return _run(
+        ctx, images, items, items.sizes // 3, (matrices, offsets), dtype, "mix", _THREADS * _EACH // 4, recompute
+    )
 
 
-def chain(ctx: Context, images: Batch, items: ImageParts, matrices: F32, offsets: F32, again: Maps) -> Batch:
+def chain(ctx: Context, images: Batch, items: ImageParts, matrices: F32, offsets: F32, recompute: Maps) -> Batch:
     """Apply matrices [M, K, 3, 3] and offsets [M, K, 3] to uint8 images of 3 channels, one after the other; values are
     rounded after each."""
     return _run(ctx, images, items, items.sizes // 3, (matrices, offsets), images.dtype, "chain", _THREADS * _EACH // 4,
-                again, np.int32(matrices.shape[1]))  # fmt: skip
+                recompute, np.int32(matrices.shape[1]))  # fmt: skip
 
 
 def _run(
     ctx: Context, images: Batch, items: ImageParts, counts: Any, maps: tuple[F32, F32], dtype: np.dtype[Any],
-    kernel: str, tile: int, again: Maps, *more: np.int32,
+    kernel: str, tile: int, recompute: Maps, *more: np.int32,
 ) -> Batch:  # fmt: skip
     if ctx.stage == "cpu":
         return _on_host(ctx, images, items, counts, maps, dtype, getattr(_kernels, kernel))
@@ -379,7 +381,7 @@ def _run(
     tiles = -(-most // tile)
 
     def other(ctx: Context) -> tuple[F32, F32] | None:
-        pieces, *found = again(ctx)
+        pieces, *found = recompute(ctx)
         return (found[0], found[1]) if pieces.sample is None else None
 
     # if items are frames, their number may follow from arguments

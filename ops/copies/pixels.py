@@ -29,14 +29,14 @@ _TYPES = {np.dtype(np.uint8): "unsigned char", np.dtype(np.float16): "half", np.
 
 def launch(
     ctx: Context, source: Any, out: Any, copied: Copied, channel: int,
-    again: Callable[[Context], Copied | None] | None = None,
+    recompute: Callable[[Context], Copied | None] | None = None,
 ) -> bool:  # fmt: skip
     """Launch the copy of ``source`` to ``out``, flat arrays on the device, if this kernel supports it; return False
     otherwise. Samples are images, or sequences of images.
 
     ``dims`` are shape, stride, anchor and extent [N, D], as in `strided.CopyPlan`; ``factors`` [1 or N, K, 3] vary
-    along dimension ``channel``, as does ``fill`` [1 or N, K], which supplies a fourth channel. ``again`` returns the
-    same values for a later call with other arguments.
+    along dimension ``channel``, as does ``fill`` [1 or N, K], which supplies a fourth channel. ``recompute`` returns
+    the same values for a later call with other arguments.
     """
     dims, _, _, _, factors, fill = copied
     n, ndim = dims[0].shape
@@ -66,15 +66,15 @@ def launch(
     spread = at == ndim - 1 and (channels == 4 or itemsize == 4)
 
     def other(ctx: Context) -> tuple[npt.NDArray[Any], ...] | None:
-        assert again is not None
-        copied = again(ctx)
+        assert recompute is not None
+        copied = recompute(ctx)
         if copied is None or (ndim == 4 and copied[0][0][:, 0].max() > frames):
             return None
         table, found = made(copied)
         own = (_NO_FACTORS if copied[4] is None else copied[4],)
         return (table, *own, *((copied[5],) if spread else ())) if 0 <= found <= most else None
 
-    remade = again if again is None or again is FIXED else other
+    remade = recompute if recompute is None or recompute is FIXED else other
     there, given, *fills = changing(ctx.device, remade, table, rows, *((fill,) if spread else ()))
     affine = str(factors is not None).lower()
     more = np.int32(frames), given, np.int32(width), np.int32(len(rows) > 1)

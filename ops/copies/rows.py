@@ -74,10 +74,10 @@ def _pattern(fill: npt.NDArray[Any], along: bool) -> tuple[npt.NDArray[np.uint8]
 
 
 def launch(
-    ctx: Context, source: Any, target: Any, lines: Lines, again: Callable[[Context], Lines | None] | None
+    ctx: Context, source: Any, target: Any, lines: Lines, recompute: Callable[[Context], Lines | None] | None
 ) -> None:
-    """Launch the copy of ``source`` to ``target``, flat arrays on the device whose types `supports` accepts. ``again``
-    returns the lines for a later call with other arguments, or None if these are of another kind."""
+    """Launch the copy of ``source`` to ``target``, flat arrays on the device whose types `supports` accepts.
+    ``recompute`` returns the lines for a later call with other arguments, or None if these are of another kind."""
     n, ndim = lines.dims.shape[:2]
     size = int(target.dtype.itemsize)
     kernel = "rows" if source.dtype == target.dtype else "rows_of_floats"
@@ -92,8 +92,8 @@ def launch(
     tiles = -(-lines.max_lines * pieces // (_THREADS // lanes))
 
     def other(ctx: Context) -> tuple[npt.NDArray[Any], ...] | None:
-        assert again is not None
-        found = again(ctx)
+        assert recompute is not None
+        found = recompute(ctx)
         if found is None or (found.period, found.channel) != (lines.period, lines.channel):
             return None
         enough = (
@@ -101,7 +101,7 @@ def launch(
         )
         return (found.dims, found.base, found.out_base, found.fills) if enough else None
 
-    remade = again if again is None or again is FIXED else other
+    remade = recompute if recompute is None or recompute is FIXED else other
     dims, base, out_base, fills = changing(ctx.device, remade, lines.dims, lines.base, lines.out_base, lines.fills)
     rows, variants, width = lines.fills.shape
     ctx.device.launch(

@@ -173,8 +173,8 @@ class Target:
     """Strides of the plan's dimensions in elements, [N, D]."""
 
 
-def run(ctx: Context, plan: CopyPlan, batch: Batch, again: Callable[[Context], CopyPlan] | None = None) -> Batch:
-    """Return the batch that ``plan`` makes from the data of ``batch``, in the kernel's stage. ``again`` returns the
+def run(ctx: Context, plan: CopyPlan, batch: Batch, recompute: Callable[[Context], CopyPlan] | None = None) -> Batch:
+    """Return the batch that ``plan`` makes from the data of ``batch``, in the kernel's stage. ``recompute`` returns the
     plan for a later call with other arguments, so that recorded launches can be replayed
     (`gpu.launch_recording.changing`).
 
@@ -191,11 +191,11 @@ def run(ctx: Context, plan: CopyPlan, batch: Batch, again: Callable[[Context], C
     data = ctx.empty(_kernels.packed(shape, shapes, offsets), plan.dtype)
     out = Batch(data, offsets, shapes, plan.layout, batch.samples)
     target = Target(out, offsets, row_major(shape))
-    if again is None or again is FIXED or ctx.stage == "cpu":
-        constant: Any = FIXED if again is FIXED else None
+    if recompute is None or recompute is FIXED or ctx.stage == "cpu":
+        constant: Any = FIXED if recompute is FIXED else None
         run_into(ctx, plan, batch, target, constant)
         return out
-    same, like, make = shape.tobytes(), replace(target, batch=without_data(out)), again
+    same, like, make = shape.tobytes(), replace(target, batch=without_data(out)), recompute
 
     def other(ctx: Context) -> tuple[CopyPlan, Target] | None:
         found = make(ctx)
@@ -234,11 +234,11 @@ def _fitting(plan: CopyPlan) -> I64:
     return np.where(beyond[:, None], 0, plan.shape) if beyond.any() else plan.shape
 
 
-Again = Callable[[Context], "tuple[CopyPlan, Target] | None"]
+Replan = Callable[[Context], "tuple[CopyPlan, Target] | None"]
 """Function that returns plan and target for a later call with other arguments; None if the launches differ."""
 
 
-def run_into(ctx: Context, plan: CopyPlan, batch: Batch, target: Target, again: Again | None = None) -> None:
+def run_into(ctx: Context, plan: CopyPlan, batch: Batch, target: Target, recompute: Replan | None = None) -> None:
     """Write the result of ``plan`` on the data of ``batch`` to a part of a batch of the plan's dtype."""
     shape = _fitting(plan)  # values that do not exist must not be read, not even for a rejected sample
     if shape is not plan.shape:
@@ -248,7 +248,7 @@ def run_into(ctx: Context, plan: CopyPlan, batch: Batch, target: Target, again: 
     if ctx.stage == "cpu":
         _run_cpu(plan, batch, target)
     else:
-        _run_gpu(ctx, plan, batch, target, again)
+        _run_gpu(ctx, plan, batch, target, recompute)
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,22 +357,24 @@ def _widened(plan: CopyPlan, target: Target) -> bool:
     return bool((plan.stride[:, -1] == 1).all() and (target.stride[:, -1] == 1).all())
 
 
-def _run_gpu(ctx: Context, plan: CopyPlan, batch: Batch, target: Target, again: Again | None) -> None:
-    varies = plan.turned and again is not None and again is not FIXED  # later batches may be of another kind
+def _run_gpu(ctx: Context, plan: CopyPlan, batch: Batch, target: Target, recompute: Replan | None) -> None:
+    varies = plan.turned and recompute is not None and recompute is not FIXED  # later batches may be of another kind
     lines = None if varies else _lines(plan, batch.dtype, target)
     if lines is not None:
         dtype = batch.dtype
 
         def others(ctx: Context) -> rows.Lines | None:
-            assert again is not None
-            found = again(ctx)
+            assert recompute is not None
+            found = recompute(ctx)
             return None if found is None else _lines(found[0], dtype, found[1])
 
-        rows.launch(ctx, batch.data, target.batch.data, lines, again if again is None or again is FIXED else others)
+        rows.launch(
+            ctx, batch.data, target.batch.data, lines, recompute if recompute is None or recompute is FIXED else others
+        )
         return
     copied = _copied((plan, target))
     assert copied is not None
-    remade = again if again is None or again is FIXED else lambda c: _copied(again(c))
+    remade = recompute if recompute is None or recompute is FIXED else lambda c: _copied(recompute(c))
     if not _widened(plan, target) and pixels.launch(ctx, batch.data, target.batch.data, copied, plan.channel, remade):
         return
     folded = loops(plan, target)
@@ -388,8 +390,8 @@ def _run_gpu(ctx: Context, plan: CopyPlan, batch: Batch, target: Target, again: 
     tiles = -(-(most + in_word - 1) // of_tile)
 
     def other(ctx: Context) -> tuple[npt.NDArray[Any], ...] | None:
-        assert again is not None
-        found = again(ctx)
+        assert recompute is not None
+        found = recompute(ctx)
         if found is None:
             return None
         plan, target = found
@@ -402,7 +404,7 @@ def _run_gpu(ctx: Context, plan: CopyPlan, batch: Batch, target: Target, again: 
         return (loop.dims, plan.base, target.base, _fill(plan).view(fill.dtype), own) if enough else None
 
     arrays = folded.dims, plan.base, target.base, fill, own
-    known = again if again is None or again is FIXED else other
+    known = recompute if recompute is None or recompute is FIXED else other
     dims, base, out_base, fills, there = changing(ctx.device, known, *arrays)
     name = f"strided<{CUDA_TYPES[source.dtype]}, {CUDA_TYPES[out.dtype]}, {ndim}, {str(affine is not None).lower()}>"
     ctx.device.launch(

@@ -65,14 +65,21 @@ class JpegCompressionDistortion(Operator, name="jpeg_compression_distortion"):
                 images.data, parts.offsets, sizes.astype(np.int64), quality, _factors(), out.data, parts.places(out)
             )
             return out
-        again = None if parts.sample is not None else lambda c: (_within(c.arg("quality", np.int64)),)
-        return self._on_gpu(ctx, images, parts.offsets, parts.places(out), sizes, quality, out, again)
+        recompute = None if parts.sample is not None else lambda c: (_within(c.arg("quality", np.int64)),)
+        return self._on_gpu(ctx, images, parts.offsets, parts.places(out), sizes, quality, out, recompute)
 
     gpu = cpu
 
     @staticmethod
     def _on_gpu(
-        ctx: Context, images: Batch, base: Any, to: Any, sizes: Any, quality: Any, out: Batch, again: Recompute | None
+        ctx: Context,
+        images: Batch,
+        base: Any,
+        to: Any,
+        sizes: Any,
+        quality: Any,
+        out: Batch,
+        recompute: Recompute | None,
     ) -> Batch:
         units = -(-sizes // 16)  # units of 16 x 16 pixels
         count = units.prod(axis=1)
@@ -82,7 +89,7 @@ class JpegCompressionDistortion(Operator, name="jpeg_compression_distortion"):
         starts = planes.cumsum() - planes
         between = ctx.device.empty(int(planes.sum()) + 16, np.uint8)  # words are read that begin within the planes
         (begin, place, extent, steps, scratch), (which,) = fixed_and_changing(
-            ctx.device, (base, to, np.ascontiguousarray(sizes), _tables(), starts), again, quality
+            ctx.device, (base, to, np.ascontiguousarray(sizes), _tables(), starts), recompute, quality
         )
         pairs, cells = -(-units[:, 1] // 2) * units[:, 0], -(-sizes[:, 1] // 4) * -(-sizes[:, 0] // 2)
         tiles = -(-int(pairs.max()) // _WARPS)

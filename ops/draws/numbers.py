@@ -96,15 +96,15 @@ class Random(Operator, abstract=True):
             if elements.total:
                 return self._many(ctx, elements, shapes)
 
-        def again(ctx: Context) -> tuple[npt.NDArray[Any], ...]:
+        def recompute(ctx: Context) -> tuple[npt.NDArray[Any], ...]:
             drawn = None if like or ctx.args else self.drawn(ctx.streams(), ctx.samples)
             if drawn is not None:
                 return (drawn.data,)
             return (saturate(self.draw(ctx, Elements(ctx, shapes)), to_numpy(self.result)),)
 
-        (values,) = again(ctx)
+        (values,) = recompute(ctx)
         out = Batch.allocate(ctx.empty, shapes, values.dtype, "", ctx.samples)
-        (there,) = changing(ctx.device, None if "shape" in ctx.args else again, values)
+        (there,) = changing(ctx.device, None if "shape" in ctx.args else recompute, values)
         if values.size:
             copied(ctx, there, out.data)
         return out
@@ -138,7 +138,7 @@ class Random(Operator, abstract=True):
         out = Batch.allocate(ctx.empty, shapes, dtype, "", ctx.samples)
         tiles = -(-int(counts.max()) // _THREADS)
 
-        def again(ctx: Context) -> tuple[npt.NDArray[Any], ...] | None:
+        def recompute(ctx: Context) -> tuple[npt.NDArray[Any], ...] | None:
             streams = ctx.streams()
             if ctx.state is not None:  # key and counter differ from call to call
                 return None
@@ -148,10 +148,10 @@ class Random(Operator, abstract=True):
             arrays = streams.sequence, numbers, counts, out.offsets
             sequence, given, many, to = changing(ctx.device, None, *arrays)
         elif ctx.args:
-            sequence, given = changing(ctx.device, again, streams.sequence, numbers)
+            sequence, given = changing(ctx.device, recompute, streams.sequence, numbers)
             many, to = fixed(ctx.device, counts, out.offsets)
         else:
-            (sequence,) = changing(ctx.device, again, streams.sequence)
+            (sequence,) = changing(ctx.device, recompute, streams.sequence)
             given, many, to = fixed(ctx.device, numbers, counts, out.offsets)
         ctx.device.launch(
             "draws.cu", f"draw<{CUDA_TYPES[dtype]}, {self._kind}>", tiles * len(counts), _THREADS, *streams.start,

@@ -139,7 +139,7 @@ class Separable(Operator, abstract=True):
         pieces = across * strips * int((item_sizes[:, 0] * item_sizes[:, 1]).max())
         like, axes, longest = without_data(images), spatial(images.layout, images.ndim)[1], 2 * reach + 1
 
-        def again(ctx: Context) -> tuple[F32, I32, F32] | None:
+        def recompute(ctx: Context) -> tuple[F32, I32, F32] | None:
             others = image_parts(ctx, like, self.arguments())
             found = self.windows(ctx, others, axes)
             if others.sample is not None or found[0].shape[3] > longest:
@@ -148,7 +148,7 @@ class Separable(Operator, abstract=True):
 
         # if items are frames, their number may follow from arguments
         base, to, sizes = fixed(ctx.device, items.offsets, items.places(out), item_sizes)
-        weights, counts, scale = changing(ctx.device, again if items.sample is None else None,
+        weights, counts, scale = changing(ctx.device, recompute if items.sample is None else None,
                                           _widened(windows, longest), lengths, factors)  # fmt: skip
         name = f"plane<{CUDA_TYPES[out.dtype]}, {reach}, {channels}>"
         ctx.device.launch(

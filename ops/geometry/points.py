@@ -77,8 +77,8 @@ class CoordFlip(Operator, name="coord_flip"):
         if ctx.stage == "cpu":
             _loops.flip(points.data, points.offsets, points.sizes, factor, shift, out.data, out.offsets)
         elif out.data.size:
-            constant, again = (points.offsets, points.sizes, out.offsets), lambda other: self._map(other, names)
-            (base, sizes, to), (factors, shifts) = fixed_and_changing(ctx.device, constant, again, factor, shift)
+            constant, recompute = (points.offsets, points.sizes, out.offsets), lambda other: self._map(other, names)
+            (base, sizes, to), (factors, shifts) = fixed_and_changing(ctx.device, constant, recompute, factor, shift)
             tiles = -(-int(points.sizes.max()) // _THREADS)
             ctx.device.launch(
                 "points.cu", "coord_flip", (tiles, len(points)), _THREADS, points.data, base, sizes,

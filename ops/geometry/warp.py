@@ -123,11 +123,11 @@ class Warping(Operator, abstract=True):
 
     def warped(
         self, ctx: Context, images: Batch, sizes: I64, matrices: F64,
-        again: Callable[[Context], tuple[I64, F64]] | None = None,
+        recompute: Callable[[Context], tuple[I64, F64]] | None = None,
     ) -> Batch:  # fmt: skip
         """Sample ``images`` at matrices [N, 2, 3] times the output's pixel centres (x, y, 1).
 
-        Volumes take [N, 3, 4] for (x, y, z, 1). ``again`` returns sizes and matrices for a later call with other
+        Volumes take [N, 3, 4] for (x, y, z, 1). ``recompute`` returns sizes and matrices for a later call with other
         arguments.
         """
         shape, geometry, maps = _placed(ctx, images, sizes, matrices)
@@ -138,12 +138,12 @@ class Warping(Operator, abstract=True):
             return self._cpu(ctx, images, shape, np.dtype(dtype), geometry, maps, linear, fill)
 
         def other(ctx: Context) -> tuple[F64] | None:
-            if again is None or len(ctx.samples) != len(maps):  # samples were unfolded to frames
+            if recompute is None or len(ctx.samples) != len(maps):  # samples were unfolded to frames
                 return None
-            found, matrices = again(ctx)
+            found, matrices = recompute(ctx)
             return (np.ascontiguousarray(matrices, np.float64),) if found.tobytes() == sizes.tobytes() else None
 
-        remade = None if again is None else other
+        remade = None if recompute is None else other
         return self._gpu(ctx, images, shape, np.dtype(dtype), geometry, maps, linear, fill, remade)
 
     def _cpu(
@@ -170,7 +170,7 @@ class Warping(Operator, abstract=True):
 
     def _gpu(
         self, ctx: Context, images: Batch, shape: I64, dtype: np.dtype[Any], geometry: I64, matrices: Any, linear: bool,
-        fill: np.float32, again: Recompute | None,
+        fill: np.float32, recompute: Recompute | None,
     ) -> Batch:  # fmt: skip
         out = Batch.allocate(ctx.empty, shape.astype(np.int32), dtype, images.layout, images.samples)
         if out.data.size == 0:
@@ -181,7 +181,7 @@ class Warping(Operator, abstract=True):
             fills = np.array([[fill]], np.float32)
             (base, sizes, to, values), (maps,) = fixed_and_changing(
                 ctx.device, (images.offsets, geometry, out.offsets, fills),
-                None if again is None else _of_centres(again), of_centres(matrices),
+                None if recompute is None else _of_centres(recompute), of_centres(matrices),
             )  # fmt: skip
             border = Border.EDGE if self.fill_value is None else Border.FILL
             pixels_on_gpu(
@@ -189,7 +189,10 @@ class Warping(Operator, abstract=True):
             )
             return out
         (base, sizes, to), (maps,) = fixed_and_changing(
-            ctx.device, (images.offsets, geometry, out.offsets), None if again is None else _finite(again), matrices
+            ctx.device,
+            (images.offsets, geometry, out.offsets),
+            None if recompute is None else _finite(recompute),
+            matrices,
         )
         pixels = int((geometry[:, 0] * geometry[:, -axes:].prod(axis=1)).max())
         tiles = -(-pixels // (_THREADS * _PIXELS if axes == 2 else _THREADS))
@@ -239,11 +242,11 @@ def _fill(value: float, dtype: np.dtype[Any]) -> np.float32:
     return np.float32(saturate(np.array([value]), dtype)[0])
 
 
-def _of_centres(again: Recompute) -> Recompute:
-    """Return ``again`` with its matrices converted by `of_centres`; it returns None if a matrix is not finite."""
+def _of_centres(recompute: Recompute) -> Recompute:
+    """Return ``recompute`` with its matrices converted by `of_centres`; it returns None if a matrix is not finite."""
 
     def other(ctx: Context) -> tuple[F64] | None:
-        found = again(ctx)
+        found = recompute(ctx)
         if found is None:
             return None
         params = np.empty((len(found[0]), 9))
@@ -252,11 +255,11 @@ def _of_centres(again: Recompute) -> Recompute:
     return other
 
 
-def _finite(again: Recompute) -> Recompute:
-    """Return ``again`` with a check: it returns None if a matrix is not finite."""
+def _finite(recompute: Recompute) -> Recompute:
+    """Return ``recompute`` with a check: it returns None if a matrix is not finite."""
 
     def other(ctx: Context) -> tuple[F64] | None:
-        found = again(ctx)
+        found = recompute(ctx)
         return (found[0],) if found is not None and np.isfinite(found[0]).all() else None
 
     return other

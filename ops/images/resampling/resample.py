@@ -201,10 +201,10 @@ class Finish:
 
 def resample(
     ctx: Context, plan: ResamplePlan, batch: Batch, dtype: DALIDataType | None = None,
-    again: Callable[[Context], ResamplePlan] | None = None,
+    recompute: Callable[[Context], ResamplePlan] | None = None,
 ) -> Batch:  # fmt: skip
     """Return ``batch`` resampled by ``plan``, in the dtype of the input or in float32. Runs in the stage of ``ctx``.
-    ``again`` returns the plan for other arguments (`gpu.launch_recording.changing`).
+    ``recompute`` returns the plan for other arguments (`gpu.launch_recording.changing`).
 
     Samples whose output would be too large are rejected.
     """
@@ -218,10 +218,10 @@ def resample(
     out = Batch.allocate(ctx.empty, shapes.astype(np.int32), out_dtype, layout, batch.samples)
     made = np.ascontiguousarray(shapes[:, first : first + count])
     shown = plan.shown(plan.anchor, made, plan.flip)
-    if again is None or ctx.stage == "cpu":
+    if recompute is None or ctx.stage == "cpu":
         run(ctx, shown, batch, first, out, None)
         return out
-    make, same, before, dims = again, shapes.tobytes(), batch.shapes, plan.shape.shape
+    make, same, before, dims = recompute, shapes.tobytes(), batch.shapes, plan.shape.shape
 
     def other(ctx: Context) -> ResamplePlan | None:
         found = make(ctx)
@@ -252,13 +252,13 @@ def bounded(ctx: Context, plan: ResamplePlan, shapes: I64, before: npt.NDArray[A
     return np.where(refused[:, None], 0, shapes)
 
 
-Again = Callable[[Context], "ResamplePlan | None"]
+Replan = Callable[[Context], "ResamplePlan | None"]
 """Function that returns the plan for other arguments; None if the output would have another shape."""
 
 
 def run(
     ctx: Context, plan: ResamplePlan, batch: Batch, first: int, out: Batch, finish: Finish | None,
-    again: Again | None = None,
+    recompute: Replan | None = None,
 ) -> None:  # fmt: skip
     """Resample the spatial axes of ``batch``, which start at dimension ``first``, into ``out``."""
     if len(batch) == 0 or out.data.size == 0:
@@ -266,7 +266,7 @@ def run(
     if ctx.stage == "cpu":
         _run_cpu(plan, batch, first, out, finish)
     else:
-        _run_gpu(ctx, plan, batch, first, out, finish, again)
+        _run_gpu(ctx, plan, batch, first, out, finish, recompute)
 
 
 def _around(shapes: npt.NDArray[Any], first: int, count: int) -> tuple[I64, I64]:
@@ -450,12 +450,18 @@ _BLOCK = 256
 
 
 def _run_gpu(
-    ctx: Context, plan: ResamplePlan, batch: Batch, first: int, out: Batch, finish: Finish | None, again: Again | None
+    ctx: Context,
+    plan: ResamplePlan,
+    batch: Batch,
+    first: int,
+    out: Batch,
+    finish: Finish | None,
+    recompute: Replan | None,
 ) -> None:
     """Launch one kernel for the taps of all axes, then one per pass; two passes for images, three for volumes."""
     count = plan.size.shape[1]
     if count == 2:
-        _planes_on_gpu(ctx, plan, batch, first, out, finish, again)
+        _planes_on_gpu(ctx, plan, batch, first, out, finish, recompute)
         return
     frames, channels = _around(batch.shapes, first, count)
     extents = batch.shapes[:, first : first + count].astype(np.int64)
@@ -504,11 +510,17 @@ def _run_gpu(
 
 
 def _planes_on_gpu(
-    ctx: Context, plan: ResamplePlan, batch: Batch, first: int, out: Batch, finish: Finish | None, again: Again | None
+    ctx: Context,
+    plan: ResamplePlan,
+    batch: Batch,
+    first: int,
+    out: Batch,
+    finish: Finish | None,
+    recompute: Replan | None,
 ) -> None:
     """Launch the passes for images; see `_run_gpu`."""
     n = len(batch)
-    if _of_pixels(batch, first, out, finish) and _pixels_on_gpu(ctx, plan, batch, first, out, finish, again):
+    if _of_pixels(batch, first, out, finish) and _pixels_on_gpu(ctx, plan, batch, first, out, finish, recompute):
         return
     tables = partial(_plane_tables, without_data(batch), first, out.offsets)
     arrays, (widest, starts, weights, between, most, most_last) = tables(plan)
@@ -516,14 +528,14 @@ def _planes_on_gpu(
     weights_room, room_between = with_margin(lane, weights), with_margin(lane, between)
 
     def other(ctx: Context) -> Sequence[npt.NDArray[Any]] | None:
-        assert again is not None
-        plan = again(ctx)
+        assert recompute is not None
+        plan = recompute(ctx)
         if plan is None:
             return None
         found, (_, _, weights, between, _, _) = tables(plan)  # any grid size works
         return found if weights <= weights_room and between <= room_between else None
 
-    axes, regions, one, two = changing(lane, None if again is None else other, *arrays)
+    axes, regions, one, two = changing(lane, None if recompute is None else other, *arrays)
     for_taps = axes, regions, *fixed(lane, _TABLES, TABLE)
     factors: tuple[Any, ...] = ()
     if finish is not None:
@@ -554,7 +566,13 @@ def _of_pixels(batch: Batch, first: int, out: Batch, finish: Finish | None) -> b
 
 
 def _pixels_on_gpu(
-    ctx: Context, plan: ResamplePlan, batch: Batch, first: int, out: Batch, finish: Finish | None, again: Again | None
+    ctx: Context,
+    plan: ResamplePlan,
+    batch: Batch,
+    first: int,
+    out: Batch,
+    finish: Finish | None,
+    recompute: Replan | None,
 ) -> bool:
     """Launch the passes for images of three bytes per pixel, all in one kernel; see `_planes_on_gpu`. Return False if
     taps reach too far."""
@@ -576,14 +594,14 @@ def _pixels_on_gpu(
     weights_room = with_margin(lane, weights)
 
     def other(ctx: Context) -> Sequence[npt.NDArray[Any]] | None:
-        assert again is not None
-        plan = again(ctx)
+        assert recompute is not None
+        plan = recompute(ctx)
         if plan is None:
             return None
         found, (_, _, weights, most) = tables(plan)  # any grid size works
         return found if most and weights <= weights_room else None
 
-    axes, regions, table = changing(lane, None if again is None else other, *arrays)
+    axes, regions, table = changing(lane, None if recompute is None else other, *arrays)
     start_of, weight_of = ctx.empty(starts, np.int32), ctx.empty(weights_room, np.float32)
     lane.launch(
         "resample.cu", "taps", (-(-widest // _BLOCK), 2 * n), _BLOCK, axes, regions, *fixed(lane, _TABLES, TABLE),
