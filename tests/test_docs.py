@@ -245,6 +245,13 @@ def test_tests_that_the_page_of_findings_names_exist() -> None:
     assert all(re.search(r"`(make [\w-]+|[\w/-]+(\.py)?(::\w+)?)`", line) for line in rows)
 
 
+def test_files_that_the_page_of_reliability_names_exist() -> None:
+    page = (ROOT / "docs" / "reliability.md").read_text()
+    rows = re.findall(r"^\| .* \| `(\w+/[\w/.]+)` \|$", page, re.M)
+    assert len(rows) > 15
+    assert not [path for path in rows if not (ROOT / path).exists()]
+
+
 def test_troubleshooting_has_a_remedy_for_every_reject_code() -> None:
     rows = re.findall(r"^\| (`[a-z_`, ]+`) \|", (ROOT / "docs" / "troubleshooting.md").read_text(), re.MULTILINE)
     codes = [code for row in rows for code in re.findall(r"`([a-z_]+)`", row)]

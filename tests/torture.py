@@ -1,5 +1,5 @@
-"""The long version of the fault tests: `make torture`, or `python -m tests.torture --quick`. Prints the table of
-docs/reliability.md and ends with 1 if anything was lost, doubled, distorted or left behind.
+"""The long version of the fault tests: `make torture`, or `python -m tests.torture --quick`. Prints a table, whose sums
+docs/reliability.md has, and ends with 1 if anything was lost, doubled, distorted or left behind.
 
 Writers are tortured at every file operation; then the command itself is, from outside, on sample data.
 """

@@ -46,7 +46,7 @@ on_error: {{policy: skip}}
 
 @dataclass
 class Row:
-    """One line of the table of docs/reliability.md."""
+    """One line of the table that `make torture` prints."""
 
     what: str
     tried: int
