@@ -1,7 +1,9 @@
-"""Values in JSON texts, found by path without building objects: offsets, kinds, and texts without their escapes.
+"""Loops that find values in JSON texts by path, without building Python objects: they return offsets and kinds of
+values, and decode the escapes of strings. `json_values` and the readers' tables call them.
 
-A path is three arrays: the bytes of its names, where each name begins and ends in them (``cuts``, one more than names),
-and for each step an index into an array, or -1 for a name. Whole texts are bytes ``[at, stop)`` of one array.
+A path is three arrays: the bytes of its names, the offsets at which each name begins and ends (``cuts``, one more than
+names), and for each step an index into a JSON array, or -1 for a name. The JSON text is the bytes ``[at, stop)`` of an
+array.
 """
 
 from __future__ import annotations
@@ -12,17 +14,17 @@ import numba
 import numpy as np
 
 PLAIN, DOUBLED, ESCAPED, RAW, ABSENT = range(5)
-"""Kinds of values: a text as it is stored; a text with doubled quotes (CSV); a text with JSON's escapes; another JSON
-value as it is written; no value (null, or no such member)."""
+"""Kinds of values: a string without escapes; a string with doubled quotes (CSV); a string with JSON's escapes; the JSON
+of any other value; no value (null, or no such member)."""
 FOUND, MISSING, MALFORMED = 1, 0, -1
 """Results of `find_value`."""
 NO_TEXT = -1
-"""Result of `unpack` for escapes that are none."""
+"""Result of `unpack` for invalid escapes."""
 
 
 @numba.njit("int64(uint8[::1], int64, int64)", nogil=True, cache=True)
 def skip_space(data: Any, at: Any, stop: Any) -> Any:
-    """Return the first offset from ``at`` on that holds no white space."""
+    """Return the first offset at or after ``at`` of a byte that is not white space."""
     while at < stop and (data[at] == 32 or 9 <= data[at] <= 13):
         at += 1
     return at
@@ -30,7 +32,7 @@ def skip_space(data: Any, at: Any, stop: Any) -> Any:
 
 @numba.njit("int64(uint8[::1], int64, int64)", nogil=True, cache=True)
 def skip_string(data: Any, at: Any, stop: Any) -> Any:
-    """Return the offset after the string whose quote is at ``at``; -1 if it does not end."""
+    """Return the offset after the string whose opening quote is at ``at``; -1 if the closing quote is missing."""
     at += 1
     while at < stop:
         if data[at] == 34:
@@ -41,7 +43,7 @@ def skip_string(data: Any, at: Any, stop: Any) -> Any:
 
 @numba.njit("int64(uint8[::1], int64, int64)", nogil=True, cache=True)
 def skip_value(data: Any, at: Any, stop: Any) -> Any:
-    """Return the offset after the value at ``at``; -1 if it does not end, or is empty."""
+    """Return the offset after the value at ``at``; -1 if it is empty, or its end is missing."""
     if at >= stop:
         return np.int64(-1)
     if data[at] == 34:
@@ -74,7 +76,7 @@ def skip_value(data: Any, at: Any, stop: Any) -> Any:
 
 @numba.njit("boolean(uint8[::1], int64, int64, uint8[::1], int64, int64)", nogil=True, cache=True)
 def _is_name(data: Any, at: Any, stop: Any, names: Any, first: Any, last: Any) -> Any:
-    """Return whether the string with its quotes ``data[at:stop]`` is ``names[first:last]``."""
+    """Whether the string ``data[at:stop]``, quotes included, is ``names[first:last]``."""
     if stop - at - 2 != last - first:
         return False
     for k in range(last - first):  # noqa: SIM110 (compiled)
@@ -85,8 +87,8 @@ def _is_name(data: Any, at: Any, stop: Any, names: Any, first: Any, last: Any) -
 
 @numba.njit("int64(uint8[::1], int64, int64, uint8[::1], int64, int64, int64)", nogil=True, cache=True)
 def enter(data: Any, at: Any, stop: Any, names: Any, first: Any, last: Any, index: Any) -> Any:
-    """Return the offset of the member or element that one step of a path leads to from the value at ``at``; -1 if there
-    is none, -2 for malformed JSON."""
+    """Follow one step of a path from the value at ``at``: return the offset of the member or element; -1 if it does not
+    exist, -2 if the JSON is malformed."""
     at = skip_space(data, at, stop)
     if at >= stop:
         return np.int64(-2)
@@ -123,7 +125,8 @@ def enter(data: Any, at: Any, stop: Any, names: Any, first: Any, last: Any, inde
 
 @numba.njit("int64(uint8[::1], int64, int64, int64[::1])", nogil=True, cache=True)
 def measure(data: Any, at: Any, stop: Any, value: Any) -> Any:
-    """Put start, size and kind of the value at ``at`` into ``value`` [3]: FOUND, MISSING for null, MALFORMED."""
+    """Write start, size and kind of the value at ``at`` to ``value`` [3]. Return FOUND; MISSING for null; or
+    MALFORMED."""
     at = skip_space(data, at, stop)
     end = skip_value(data, at, stop)
     if end < 0:
@@ -149,7 +152,7 @@ def measure(data: Any, at: Any, stop: Any, value: Any) -> Any:
 def find_value(
     data: Any, at: Any, stop: Any, names: Any, cuts: Any, indices: Any, low: Any, high: Any, value: Any
 ) -> Any:
-    """Follow steps [low, high) of a path from the value at ``at``, and `measure` the value that they lead to."""
+    """Follow the steps [low, high) of a path from the value at ``at``, and `measure` the value at its end."""
     value[0], value[1], value[2] = at, 0, ABSENT
     for k in range(low, high):
         at = enter(data, at, stop, names, cuts[k], cuts[k + 1], indices[k])
@@ -160,7 +163,7 @@ def find_value(
 
 @numba.njit("int64(uint8[::1], int64)", nogil=True, cache=True)
 def _hexadecimal(data: Any, at: Any) -> Any:
-    """Return the number that four digits at ``at`` stand for; -1 if they are none."""
+    """Return the number of the four hexadecimal digits at ``at``; -1 if other characters are there."""
     number = np.int64(0)
     for k in range(at, at + 4):
         c = data[k]
@@ -176,7 +179,7 @@ def _hexadecimal(data: Any, at: Any) -> Any:
 
 @numba.njit("int64(int64, uint8[::1], int64)", nogil=True, cache=True)
 def _put_code(code: Any, out: Any, to: Any) -> Any:
-    """Write a code point in UTF-8, and return the offset after it."""
+    """Write a code point in UTF-8; return the offset after it."""
     if code < 0x80:
         out[to] = code
         return to + 1
@@ -193,8 +196,8 @@ def _put_code(code: Any, out: Any, to: Any) -> Any:
 
 @numba.njit("int64(uint8[::1], int64, int64, int64, uint8[::1], int64)", nogil=True, cache=True)
 def unpack(data: Any, at: Any, size: Any, kind: Any, out: Any, to: Any) -> Any:
-    """Write a value's text into ``out[to:]``, which is never longer than it is stored. Return its size; NO_TEXT for
-    escapes that are none, and for halves of a surrogate pair."""
+    """Write a value's text without escapes to ``out[to:]``; it is never longer than the value. Return its size; NO_TEXT
+    for invalid escapes and unpaired surrogates."""
     first, stop = to, at + size
     if kind == ABSENT:
         return np.int64(0)
@@ -240,7 +243,7 @@ def unpack(data: Any, at: Any, size: Any, kind: Any, out: Any, to: Any) -> Any:
 
 @numba.njit("boolean(uint8[::1], int64, int64)", nogil=True, cache=True)
 def is_utf8(data: Any, at: Any, size: Any) -> Any:
-    """Return whether ``size`` bytes are UTF-8 (RFC 3629: neither overlong forms nor surrogates)."""
+    """Whether ``size`` bytes are valid UTF-8 (RFC 3629: no overlong forms, no surrogates)."""
     stop = at + size
     while at < stop:
         c = data[at]
@@ -264,14 +267,15 @@ def is_utf8(data: Any, at: Any, size: Any) -> Any:
 
 @numba.njit("void(uint8[::1], int64[::1], int64[::1], boolean[::1])", nogil=True, cache=True)
 def are_utf8(data: Any, at: Any, sizes: Any, good: Any) -> None:
-    """`is_utf8` of many texts."""
+    """Call `is_utf8` for each of many texts."""
     for i in range(len(at)):
         good[i] = is_utf8(data, at[i], sizes[i])
 
 
 @numba.njit("void(uint8[::1], int64[:, ::1], uint8[::1], int64[::1], int64[::1])", nogil=True, cache=True)
 def put_texts(data: Any, values: Any, out: Any, at: Any, sizes: Any) -> None:
-    """Write the text of each value [N, 3] into ``out[at[i]:]``; sizes are NO_TEXT for what is not text in UTF-8."""
+    """Write the text of each of the values [N, 3] to ``out[at[i]:]`` and its size to ``sizes``; NO_TEXT if it is not
+    text in UTF-8."""
     for i in range(len(values)):
         sizes[i] = unpack(data, values[i, 0], values[i, 1], values[i, 2], out, at[i])
         if sizes[i] > 0 and not is_utf8(out, at[i], sizes[i]):
@@ -280,7 +284,7 @@ def put_texts(data: Any, values: Any, out: Any, at: Any, sizes: Any) -> None:
 
 @numba.njit("void(uint8[::1], int64[::1], int64[::1], int64[::1], boolean[::1])", nogil=True, cache=True)
 def put_integers(text: Any, at: Any, sizes: Any, out: Any, good: Any) -> None:
-    """Read texts as whole numbers of 18 digits at most; ``true`` is 1 and ``false`` is 0."""
+    """Parse texts as integers of at most 18 digits; ``true`` is 1 and ``false`` is 0."""
     for i in range(len(at)):
         first, last = at[i], at[i] + max(sizes[i], 0)
         while first < last and text[first] == 32:
@@ -310,6 +314,7 @@ def put_integers(text: Any, at: Any, sizes: Any, out: Any, good: Any) -> None:
     nogil=True, cache=True,
 )  # fmt: skip
 def find_values(data: Any, at: Any, sizes: Any, names: Any, cuts: Any, indices: Any, values: Any, results: Any) -> None:
-    """`find_value` of one path in many texts: values [N, 3], and FOUND, MISSING or MALFORMED of each."""
+    """Call `find_value` with one path for each of many texts: writes values [N, 3], and FOUND, MISSING or MALFORMED for
+    each text."""
     for i in range(len(at)):
         results[i] = find_value(data, at[i], at[i] + sizes[i], names, cuts, indices, 0, len(indices), values[i])

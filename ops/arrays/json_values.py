@@ -1,4 +1,4 @@
-"""Values of JSON texts by path, for whole batches; and `json_value`, the operator that reads one of them."""
+"""`json_value`, the operator that reads a value of a JSON text by its path; and functions that do so for a batch."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ VALUE_SPECS: dict[str, Spec] = {
     "int": Spec((1,), DALIDataType.INT64),
     "float": Spec((1,), DALIDataType.FLOAT),
 }
-"""Outputs by type of value."""
+"""Shape and type of the output, by type of value."""
 
 _kernels: Any = Kernels(".json_cpu", __package__)
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d{1,9})\]|\['([^']*)'\]")
 _MAX_NUMBER = 40
-"""Bytes of a text that may be a number."""
+"""Maximum number of bytes of a text that is parsed as a number."""
 _MAX_TEXT = 2**31 - 1
 """Bytes of a text: sizes in a batch have 32 bits."""
 _ABSENT = 4  # json_cpu.ABSENT
@@ -36,7 +36,7 @@ _ABSENT = 4  # json_cpu.ABSENT
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """Steps to a value in a JSON text, as compiled code takes them (`json_cpu`)."""
+    """Steps of one or several paths in JSON texts, as arrays for compiled code (`json_cpu`)."""
 
     names: U8
     cuts: I64
@@ -44,7 +44,7 @@ class Path:
 
     @staticmethod
     def of(*texts: str) -> tuple[Path, I64]:
-        """Return the steps of all paths one after the other, and where those of each path begin and end.
+        """Return the steps of all paths one after the other, and the indices where each path's steps begin and end.
 
         Raises SpecError for a text that is not a path.
         """
@@ -59,7 +59,7 @@ class Path:
 
 
 def _steps(text: str) -> list[tuple[bytes, int]]:
-    """Name and index (-1 for a name) of each step: ``$.a[0]['b c']``, or without ``$``: ``a[0]['b c']``."""
+    """Return name and index (-1 for a name) of each step: ``$.a[0]['b c']``, or without ``$``: ``a[0]['b c']``."""
     steps, at = [], 0
     rest = text.removeprefix("$") if text.startswith("$") else text if text.startswith("[") else f".{text}"
     while at < len(rest):
@@ -107,7 +107,7 @@ def read_values(ctx: Context, data: U8, values: I64, kind: str, what: str, sampl
 
 
 def _floats(texts: list[bytes]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
-    """Texts as float32 numbers, and which of them are numbers."""
+    """Return the texts as float32 numbers, and a mask of those that are numbers."""
     good = np.ones(len(texts), np.bool_)
     try:
         with np.errstate(over="ignore"):  # infinity, as for a number in Python
@@ -125,8 +125,8 @@ def _floats(texts: list[bytes]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np
 class JsonValue(Operator, name="json_value"):
     """Read one value of a JSON text by its path: ``caption``, ``$.labels[0].name``, ``['any name'].x``.
 
-    Output: text in UTF-8 (uint8, 1-D), or a number (int64 or float32, shape (1,)). A value that is not a string gives
-    its JSON as text. Samples whose text is not JSON, or lacks the value, are rejected; ``missing: empty`` gives an
+    Output: text in UTF-8 (uint8, 1-D), or a number (int64 or float32, shape (1,)). The text of a value that is not a
+    string is its JSON. Samples whose text is not JSON, or lacks the value, are rejected; ``missing: empty`` gives an
     empty text or 0 for absent values and null.
     """
 
@@ -134,7 +134,7 @@ class JsonValue(Operator, name="json_value"):
 
     path: Annotated[str, Arg("steps to the value: caption, labels[0].name, $.caption")]
     type: Annotated[ValueType, Arg("type of the output")] = "text"
-    missing: Annotated[Literal["reject", "empty"], Arg("texts that lack the value")] = "reject"
+    missing: Annotated[Literal["reject", "empty"], Arg("action if the text lacks the value, or it is null")] = "reject"
 
     def check(self) -> None:
         Path.of(self.path)

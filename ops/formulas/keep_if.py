@@ -19,11 +19,12 @@ from .arithmetic import evaluate
 class KeepIf(Operator, name="keep_if"):
     """Keep the samples for which a condition is true, and leave all others out: later steps do not see them.
 
-    The condition is an expression as `expr` takes it, over one number per sample and name: ``width >= 256 and aspect <
-    2``; ``shape[1]`` is an element of a batch of lists. Numbers may come from operators on a GPU. A sample that is left
-    out is not a reject: it has a line in ``left_out.jsonl`` with the condition and the numbers, and the exit code and
-    ``max_errors`` do not count it. An input that is not one number rejects its sample. The output is true for every
-    sample that is kept. In a spec the condition is the key ``if``, and ``out`` may be omitted.
+    The condition is an expression with the syntax of `expr`, in which each name is one number per sample, for example
+    ``width >= 256 and aspect < 2``; ``shape[1]`` is an element of a batch of lists. Numbers may come from operators on
+    a GPU. A sample that is left out is not a reject: it has a line in ``left_out.jsonl`` with the condition and the
+    numbers, and the exit code and ``max_errors`` do not count it. An input that is not one number rejects its sample.
+    The output is true for every sample that is kept. In a spec the condition is the key ``if``, and ``out`` may be
+    omitted.
     """
 
     inputs = (1, len(expression.LETTERS))
@@ -31,7 +32,7 @@ class KeepIf(Operator, name="keep_if"):
     leaves_out = True
     example = '{op: keep_if, if: "shape[0] >= 256 and shape[1] >= 256"}'
 
-    condition: Annotated[str, Arg("expression that is true for samples to keep")] = "a"
+    condition: Annotated[str, Arg("expression that is true for the samples to keep")] = "a"
     names: Annotated[tuple[str, ...], Arg("names of the inputs in the condition; a, b, ... by default")] = ()
 
     def check(self) -> None:

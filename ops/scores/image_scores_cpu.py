@@ -9,20 +9,20 @@ import numba
 import numpy as np
 
 PHASH, DHASH, SHARPNESS, ENTROPY, BRIGHTNESS, SATURATION, BORDER = (1 << k for k in range(7))
-"""Bits of ``wanted``, in the order of `image_scores.SCORES`."""
+"""Bits of the mask ``wanted``, in the order of `image_scores.SCORES`."""
 
 TILE = 1024
-"""Pixels whose squared Laplacians are added up in 32 bits: 1024 times 1020^2 is below 2^31."""
+"""Number of pixels whose squared Laplacians are added in 32 bits: 1024 times 1020^2 is below 2^31."""
 
 LAPLACIAN, SQUARES, COLOUR, LIGHT = range(4)
-"""Places in an image's sums: of the Laplacian, of its squares, of HSV's S, of the gray levels."""
+"""Indices of an image's sums: of the Laplacian, of its squares, of HSV's S, and of the gray levels."""
 
 jit = numba.njit(nogil=True, cache=True)
 
 
 @jit
 def _gray(pixels, channels, line):
-    """Gray levels of a row of pixels."""
+    """Write the gray levels of a row of pixels to ``line``."""
     if channels == 1:
         line[:] = pixels
         return
@@ -41,8 +41,8 @@ def _count(line, counts):
 
 @jit
 def _laplacian(up, line, down):
-    """Sum of the Laplacian over a row, and of its squares. Lines have a pixel more at each end; ``up`` and ``down`` are
-    without."""
+    """Return the sums of the Laplacian and of its squares over a row. ``line`` has one more pixel at each end than
+    ``up`` and ``down``."""
     total, squares, n = np.int64(0), np.int64(0), len(up)
     for first in range(0, n, TILE):
         last = min(n, first + TILE)
@@ -61,8 +61,8 @@ def _laplacian(up, line, down):
 
 @jit
 def _saturation(pixels):
-    """Sum of HSV's S over a row. 255 (max - min) / max is exact in float32 if it ends on a half, and farther from one
-    than a rounding error if not."""
+    """Return the sum of HSV's S over a row. float32 suffices: 255 (max - min) / max is exact if its fraction is 1/2;
+    otherwise it differs from such a value by more than a rounding error."""
     total, n = np.int64(0), len(pixels) // 3
     for first in range(0, n, TILE):
         some = np.int32(0)
@@ -78,8 +78,9 @@ def _saturation(pixels):
 
 @jit
 def _bounds(line, y, first, last, tolerance, bounds):
-    """Widen ``bounds`` (top, left, bottom, right) by a row: left of ``first`` and right of ``last``, the levels of the
-    image's corners, no pixel within them may differ by more than ``tolerance``."""
+    """Extend ``bounds`` (top, left, bottom, right: indices of the first and last pixels that are not border) by row
+    ``y``. A pixel is border at the top and left if it differs from ``first``, the image's first pixel, by at most
+    ``tolerance``; at the bottom and right, if it does from ``last``."""
     n = len(line)
     for x in range(n if y < bounds[0] else bounds[1]):
         if abs(np.int32(line[x]) - first) > tolerance:
@@ -93,8 +94,9 @@ def _bounds(line, y, first, last, tolerance, bounds):
 
 @jit
 def _across(columns, line, whole, part, cells, to):
-    """Integral of the image from its first row to a boundary, at each boundary of ``cells`` columns: ``columns``, the
-    sums of the rows above, times ``whole``, plus ``part`` times the row ``line``."""
+    """Write to ``to`` the integral of the image over the rectangles from its top left corner to each of the ``cells`` +
+    1 column boundaries of the cells. Their rows: those summed in ``columns``, times ``whole``, and ``line``, times
+    ``part``."""
     n, at, total = len(columns), 0, np.int64(0)
     for k in range(cells + 1):
         end, rest = k * n // cells, k * n % cells
@@ -108,7 +110,8 @@ def _across(columns, line, whole, part, cells, to):
 
 @jit
 def _means(integral, area, gray):
-    """Mean of each cell, rounded half up, of the integral at the cells' corners; a cell has ``area`` parts."""
+    """Write the mean of each cell, rounded half up, from the integral at the cells' corners; ``area`` is a cell's area
+    in the integral's units."""
     for i in range(gray.shape[0]):
         for j in range(gray.shape[1]):
             cell = integral[i + 1, j + 1] - integral[i, j + 1] - integral[i + 1, j] + integral[i, j]
@@ -169,7 +172,8 @@ def _entropy(counts, pixels, logs):
 
 @jit
 def _hashed(line, y, rows, columns, next_, cells, across, integral):
-    """Add what boundaries of rows of cells within row ``y`` need; return the number of the next boundary."""
+    """Compute the integral at the row boundaries of cells that lie within row ``y``; return the index of the next
+    boundary."""
     while next_ <= cells and next_ * rows // cells == y:
         _across(columns, line, np.int64(cells), np.int64(next_ * rows % cells), across, integral[next_])
         next_ += 1

@@ -318,7 +318,7 @@ class Clip:
         return len(self.times)
 
     def decode(self, numbers: Sequence[int], destinations: Places) -> None:
-        """Decode the frames ``numbers`` (ascending numbers) into their ``destinations``. If possible, a later call
+        """Decode the frames ``numbers`` (ascending) and write each to its ``destinations``. If possible, a later call
         continues where this one stopped. Raises SampleError."""
         times, keys = self.index
         if not times:
