@@ -151,13 +151,13 @@ def command(
     raise typer.Exit(JOB_FAILED if problems else 0)
 
 
-def _specs(given: list[Path], suite: str | None, data: Path | None, folder: Path) -> dict[str, Path]:
+def _specs(paths: list[Path], suite: str | None, data: Path | None, folder: Path) -> dict[str, Path]:
     """Return the specs to measure, by name."""
     from ..pipelines.bench.suites import GENERATED, SUITES, write_suite
 
-    if suite is None and not given:
+    if suite is None and not paths:
         raise typer.BadParameter("name a spec, or use --suite", param_hint="SPEC")
-    specs = {path.stem if len({p.stem for p in given}) == len(given) else str(path): path for path in given}
+    specs = {path.stem if len({p.stem for p in paths}) == len(paths) else str(path): path for path in paths}
     if suite is None:
         return specs
     if suite not in SUITES:
@@ -180,10 +180,10 @@ def _files(suite: str | None, data: Path | None, folder: Path) -> Path | None:
     return suite_data(suite, data, folder)
 
 
-def _told_apart(given: list[Path], sweep: list[str] | None) -> tuple[list[Path], list[str]]:
+def _told_apart(paths: list[Path], sweep: list[str] | None) -> tuple[list[Path], list[str]]:
     """Separate specs from values to sweep: in `--sweep a=1,2 b=3,4`, the second value is parsed as a spec."""
-    more = [str(p) for p in given if sweep and "=" in str(p) and not p.exists()]
-    return [p for p in given if str(p) not in more], [*(sweep or []), *more]
+    more = [str(p) for p in paths if sweep and "=" in str(p) and not p.exists()]
+    return [p for p in paths if str(p) not in more], [*(sweep or []), *more]
 
 
 def _swept(sweep: list[str]) -> dict[str, list[str]]:

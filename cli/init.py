@@ -53,17 +53,17 @@ def command(
         if not asks:
             raise typer.BadParameter("is missing: the folder or file with the data", param_hint="DATA")
         data = typer.prompt("Where is the data?", default="./data/train", err=True)
-    seen = first_spec.look_at(data)
-    tasks = first_spec.tasks_of(seen, size)
+    dataset = first_spec.look_at(data)
+    tasks = first_spec.tasks_of(dataset, size)
     if asks and task is None:
-        remark(f"{data}: {seen.about}")
+        remark(f"{data}: {dataset.about}")
         for name, text in tasks.items():
             remark(f"  {name:8} {text}")
         task = typer.prompt("Which task?", default=next(iter(tasks)), err=True)
     task = task or next(iter(tasks))
     if asks and out is None:
         out = typer.prompt("Where should the output go?", default=f"./out/{Path(data).resolve().name}-{task}", err=True)
-    text = first_spec.spec_text(data, seen, task, writer=to or "", out=out or "", size=size, schema=schema)
+    text = first_spec.spec_text(data, dataset, task, writer=to or "", out=out or "", size=size, schema=schema)
     spec.write_text(text.replace("SPEC", str(spec)), encoding="utf-8")
     files = [str(spec)]
     if schema:
@@ -74,9 +74,9 @@ def command(
     if checked["problems"]:
         raise SpecError(f"{spec} was written, but is not valid: {checked['problems'][0]['text']}")
     if json:
-        print_json({"spec": str(spec), "files": files, "kind": seen.kind, "about": seen.about, "task": task})
+        print_json({"spec": str(spec), "files": files, "kind": dataset.kind, "about": dataset.about, "task": task})
         return
     if not asks:
-        tell(f"{data}: {seen.about}")
+        tell(f"{data}: {dataset.about}")
     tell(f"wrote {' and '.join(files)}: {tasks[task]}")
     tell(f"next: dali-run run {spec} --limit 100")

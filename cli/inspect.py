@@ -69,12 +69,12 @@ def command(
             raise typer.BadParameter(f"requires a spec, but {target} looks like a data set", param_hint="--against")
         from ..pipelines.tools.datasets import inspect_data
 
-        seen: list[Any] | None = None if html is None else []
-        results = inspect_data(target, samples, out, follow_links, seen)
+        images: list[Any] | None = None if html is None else []
+        results = inspect_data(target, samples, out, follow_links, images)
         if html is not None:
             from ..pipelines.tools.inspect_page import data_page
 
-            html.write_text(data_page(results, seen or [], made_by), encoding="utf-8")
+            html.write_text(data_page(results, images or [], made_by), encoding="utf-8")
     if json:
         print_json(results)
     if json or quiet:

@@ -55,8 +55,8 @@ class _Commands(TyperGroup):
             formatter.write_dl(rows)
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(requested: bool) -> None:
+    if requested:
         from ..version import __version__
 
         tell(f"dali-run {__version__}")
@@ -87,7 +87,7 @@ COMMANDS = (
 
 def _typer(modules: Iterable[Any]) -> typer.Typer:
     """Return ``dali-run`` with the commands of these modules."""
-    made = typer.Typer(
+    group = typer.Typer(
         name="dali-run",
         cls=_Commands,
         epilog="\b\nExamples:\n  dali-run sample-data data\n  dali-run run quickstart",
@@ -95,13 +95,13 @@ def _typer(modules: Iterable[Any]) -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     )
-    made.callback(invoke_without_command=True)(options)
+    group.callback(invoke_without_command=True)(options)
     for module in modules:
         purpose, _, examples = cleandoc(module.command.__doc__).partition(
             "\n\b\nExamples:"
         )  # printed last, as an epilog
-        made.command(module.NAME, help=purpose, epilog=f"\b\nExamples:{examples}")(module.command)
-    return made
+        group.command(module.NAME, help=purpose, epilog=f"\b\nExamples:{examples}")(module.command)
+    return group
 
 
 app = _typer(COMMANDS)
@@ -147,8 +147,8 @@ def _leave_hung_gpus(code: int) -> None:
 
 def _run(arguments: Sequence[str] | None) -> int:
     try:
-        given = sys.argv[1:] if arguments is None else arguments
-        line = _with(given[0]) if given and given[0] in _NAMES else app
+        words = sys.argv[1:] if arguments is None else arguments
+        line = _with(words[0]) if words and words[0] in _NAMES else app
         return line(args=arguments, prog_name="dali-run", standalone_mode=False) or 0  # 130 for Ctrl-C
     except KeyboardInterrupt:  # outside of typer's handler
         return INTERRUPTED
@@ -184,13 +184,13 @@ def _error(error: Exception) -> tuple[int, str]:
         return USAGE if isinstance(error, SpecError) else JOB_FAILED, str(error)
     from ..pipelines.engine.errors import as_user_error
 
-    if isinstance(ours := as_user_error(error), DaliRunError):
-        return JOB_FAILED, str(ours)
+    if isinstance(user_error := as_user_error(error), DaliRunError):
+        return JOB_FAILED, str(user_error)
     if isinstance(error, OSError):
         return JOB_FAILED, f"{error.filename}: {error.strerror}" if error.filename else str(error)
-    what = " ".join(str(error).split())
+    text = " ".join(str(error).split())
     return JOB_FAILED, (
-        f"internal error: {type(error).__name__}: {what}; please report it, with the output of the same command under "
+        f"internal error: {type(error).__name__}: {text}; please report it, with the output of the same command under "
         "DALI_RUN_DEBUG=1 and the output of dali-run doctor"
     )
 

@@ -204,19 +204,19 @@ def console(stream: Any = None) -> Console:
                 yield Segment(segment.text.translate(_PLAIN), segment.style, segment.control) if plain else segment
 
     terminal = (sys.stdout if stream is None else stream).isatty()
-    asked = os.environ.get("COLUMNS", "")
-    piped = (int(asked) if asked.isdecimal() else 0) or 110
+    columns = os.environ.get("COLUMNS", "")
+    piped = (int(columns) if columns.isdecimal() else 0) or 110
     return Safe(file=stream, highlight=False, soft_wrap=False, width=None if terminal else piped)
 
 
 @contextmanager
-def errors_as_json(wanted: bool) -> Iterator[None]:
+def errors_as_json(enabled: bool) -> Iterator[None]:
     """Context manager for jobs with ``--json``: an error before there is a result, or Ctrl-C, is also printed as JSON
     on stdout. (`main` does this for the errors of all commands.)"""
     try:
         yield
     except KeyboardInterrupt:
-        if wanted:
+        if enabled:
             error_as_json(INTERRUPTED, "interrupted")
         say("interrupted")
         raise

@@ -50,11 +50,11 @@ def lively(stream: TextIO) -> bool:
 
 @contextmanager
 def counted(
-    what: str, *, quiet: bool, amount: Callable[[float], str] | None = None,
+    verb: str, *, quiet: bool, amount: Callable[[float], str] | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Iterator[Callable[[int, int], None]]:  # fmt: skip
     """Context manager with a function to call with (amount done, total): it shows a bar, or a line every few seconds,
-    with rate and remaining time. ``what`` is the verb of the text; ``amount`` formats an amount, by default as
+    with rate and remaining time. ``verb`` begins the text; ``amount`` formats an amount, by default as
     bytes."""
     if quiet:
         yield lambda *_: None
@@ -66,7 +66,7 @@ def counted(
 
     def text(done: int, total: int, now: float) -> str:
         speed = done / max(now - began, 1e-9)
-        return (f"{what} {words(done)} of {words(total)} ({done / max(total, 1):.0%}), {words(speed)}/s, "
+        return (f"{verb} {words(done)} of {words(total)} ({done / max(total, 1):.0%}), {words(speed)}/s, "
                 f"{duration((total - done) / speed)} left")  # fmt: skip
 
     if lively(sys.stderr):
@@ -74,10 +74,10 @@ def counted(
 
         with Progress(BarColumn(None), TextColumn("{task.description}"), console=_console(), transient=True,
                       expand=True) as progress:  # fmt: skip
-            task = progress.add_task(what, total=None)
+            task = progress.add_task(verb, total=None)
 
             def draw(done: int, total: int) -> None:
-                label = text(done, total, clock()) if done else what
+                label = text(done, total, clock()) if done else verb
                 progress.update(task, completed=done, total=total, description=label)
 
             yield draw

@@ -38,31 +38,31 @@ def command(
     from ..pipelines.job.live import statuses
     from .progress import lively
 
-    found = statuses(output)
-    if output is not None and not found:
+    jobs = statuses(output)
+    if output is not None and not jobs:
         raise JobError(f"found no job of this user that writes to {output}")
     if json:
-        print_json(found)
+        print_json(jobs)
         return
     if output is None:
-        found = [s for s in found if s["state"] in _AT_WORK]
+        jobs = [s for s in jobs if s["state"] in _AT_WORK]
     with done(0):
-        if once or not lively(sys.stdout) or not _at_work(found):
-            console().print(_view(found))
+        if once or not lively(sys.stdout) or not _at_work(jobs):
+            console().print(_view(jobs))
             return
         _watch(output)
 
 
-def _at_work(found: Sequence[Mapping[str, Any]]) -> bool:
-    return any(s["state"] in _AT_WORK for s in found)
+def _at_work(jobs: Sequence[Mapping[str, Any]]) -> bool:
+    return any(s["state"] in _AT_WORK for s in jobs)
 
 
-def _view(found: Sequence[Mapping[str, Any]]) -> Any:
+def _view(jobs: Sequence[Mapping[str, Any]]) -> Any:
     from ..pipelines.show.live import live_view, live_views
 
-    if not found:
+    if not jobs:
         return "no job of this user is running on this machine"
-    return live_view(found[0]) if len(found) == 1 else live_views(found)
+    return live_view(jobs[0]) if len(jobs) == 1 else live_views(jobs)
 
 
 def _watch(output: str | None) -> None:
@@ -74,9 +74,9 @@ def _watch(output: str | None) -> None:
     with Live(console=console(), auto_refresh=False) as view:
         try:
             while True:
-                found = [s for s in statuses(output) if output is not None or s["state"] in _AT_WORK]
-                view.update(_view(found), refresh=True)
-                if not _at_work(found):
+                jobs = [s for s in statuses(output) if output is not None or s["state"] in _AT_WORK]
+                view.update(_view(jobs), refresh=True)
+                if not _at_work(jobs):
                     return
                 time.sleep(_SECONDS)
         except KeyboardInterrupt:

@@ -72,8 +72,8 @@ _SEE = "; docs/dali-differences.md says what to use instead"
 class _Finder(MetaPathFinder):
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> Any:
         if name == "nvidia":
-            found = PathFinder.find_spec(name)  # other packages of NVIDIA may be installed
-            return ModuleSpec(name, _Empty(), is_package=True) if found is None else found
+            spec = PathFinder.find_spec(name)  # other packages of NVIDIA may be installed
+            return ModuleSpec(name, _Empty(), is_package=True) if spec is None else spec
         if name != _THEIRS and not name.startswith(f"{_THEIRS}."):
             return None
         return ModuleSpec(name, _Loader(), is_package=True)

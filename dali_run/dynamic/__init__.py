@@ -114,9 +114,9 @@ for _path in _NAMESPACES:
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
-    found = look_up(__name__, "", name)
-    globals()[name] = found
-    return found
+    member = look_up(__name__, "", name)
+    globals()[name] = member
+    return member
 
 
 def __dir__() -> list[str]:

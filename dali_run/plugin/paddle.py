@@ -93,8 +93,8 @@ def lod_tensor_clip(lod_tensor: Any, size: int) -> Any:
 
 def _lengths_of(lod_tensor: Any) -> list[list[int]]:
     if hasattr(lod_tensor, "recursive_sequence_lengths"):
-        found: list[list[int]] = lod_tensor.recursive_sequence_lengths()
-        return found
+        lengths: list[list[int]] = lod_tensor.recursive_sequence_lengths()
+        return lengths
     return [[b - a for a, b in itertools.pairwise(level)] for level in lod_tensor.lod()]
 
 

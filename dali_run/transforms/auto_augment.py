@@ -48,9 +48,9 @@ def _between(first: float, last: float, bins: int) -> tuple[float, ...]:
 
 
 @cache
-def _bits(bins: int, lost: int) -> tuple[int, ...]:
+def _bits(bins: int, dropped: int) -> tuple[int, ...]:
     """Return for each bin the number of bits that Posterize keeps; halves are rounded to even."""
-    by = np.float32((bins - 1) / lost)
+    by = np.float32((bins - 1) / dropped)
     return tuple(int(np.rint(np.float32(8) - np.float32(k) / by)) for k in range(bins))
 
 

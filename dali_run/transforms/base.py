@@ -138,8 +138,8 @@ class RandomTransform(Transform):
         if self.turns is None or not self.per_sample or not plain_batch(value):
             return super()._transformed(value)
         with Draws() as draws:
-            which = (draws.rands(math.prod(value.shape[:-3])) < self.p).view(np.int8)
-        return flipped(value, which, self.turns)
+            flips = (draws.rands(math.prod(value.shape[:-3])) < self.p).view(np.int8)
+        return flipped(value, flips, self.turns)
 
     def _programs(self, draws: Draws, shapes: list[Shape]) -> Sequence[list[Done]]:
         if not self.same or shapes.count(shapes[0]) < len(shapes):

@@ -81,17 +81,17 @@ def as_images(value: Any, *, device: str = "cpu") -> Images:
     if isinstance(value, list) and value and all(isinstance(v, Image.Image) for v in value):
         return _of_pillow_images(value, lambda found: found, device)
     if isinstance(value, list) and value and all(is_image(v) and not isinstance(v, Image.Image) for v in value):
-        given = [v.cuda() for v in value] if _must_go_to_gpu(value[0], device) else value
-        odd = next((v for v in given if v.ndim != 3), None)
+        tensors = [v.cuda() for v in value] if _must_go_to_gpu(value[0], device) else value
+        odd = next((v for v in tensors if v.ndim != 3), None)
         if odd is not None:
             raise ValueError(f"the images of a list must be (C, H, W), got {tuple(odd.shape)}")
-        kinds = {str(v.dtype).removeprefix("torch.") for v in given}
+        kinds = {str(v.dtype).removeprefix("torch.") for v in tensors}
         if len(kinds) > 1:
             raise ValueError(f"the images of a list must have one type, got {', '.join(sorted(kinds))}")
-        gpu = on_gpu.of(given[0])
-        if gpu is not None and all(getattr(v, "device", None) == given[0].device for v in given):
-            return _of_gpu_tensors(given, [tuple(v.shape) for v in given], given[0], None, gpu)
-        arrays = [_host(v) for v in given]
+        gpu = on_gpu.of(tensors[0])
+        if gpu is not None and all(getattr(v, "device", None) == tensors[0].device for v in tensors):
+            return _of_gpu_tensors(tensors, [tuple(v.shape) for v in tensors], tensors[0], None, gpu)
+        arrays = [_host(v) for v in tensors]
         batch = Batch.from_list(arrays, "CHW", Samples.numbered(len(arrays)))
         return Images(None, batch, [a.shape for a in arrays], _as_list(value[0], device), _viewable(value, device))
     if not is_image(value):
@@ -119,27 +119,29 @@ def _must_go_to_gpu(value: Any, device: str) -> bool:
     return device == "gpu" and _is_tensor(value) and not value.is_cuda
 
 
-def _of_gpu_tensors(given: Any, shapes: list[Shape], first: Any, lead: Sequence[int] | None, gpu: on_gpu.Gpu) -> Images:
+def _of_gpu_tensors(
+    tensors: Any, shapes: list[Shape], first: Any, lead: Sequence[int] | None, gpu: on_gpu.Gpu
+) -> Images:
     """Return tensors of a GPU as `Images`: a list of tensors, or one tensor whose dimensions before the last three are
     ``lead``."""
     extents = np.array(shapes, np.int32).reshape(len(shapes), 3)
     sizes = elements(extents)
-    data = gpu.flat(given if isinstance(given, list) else [given])
+    data = gpu.flat(tensors if isinstance(tensors, list) else [tensors])
     batch = Batch(data, sizes.cumsum() - sizes, extents, "CHW", Samples.numbered(len(shapes)))
 
-    def finish(found: list[Image.Image] | Batch) -> Any:
-        if isinstance(found, list):
-            return found if lead is None or lead else found[0]
-        flat = gpu.tensor(found.data)
+    def finish(results: list[Image.Image] | Batch) -> Any:
+        if isinstance(results, list):
+            return results if lead is None or lead else results[0]
+        flat = gpu.tensor(results.data)
         if flat is None:  # Pillow images that became tensors again, on the host
-            flat = found.data if isinstance(first, np.ndarray) else _tensor(found.data, "cpu")
-        if lead is not None and found.is_uniform:
-            return _same_kind(first, flat.reshape(*lead, *found.shapes[0].tolist()))
-        ends = found.offsets + found.sizes
-        parts = zip(found.offsets.tolist(), ends.tolist(), found.shapes.tolist(), strict=True)
+            flat = results.data if isinstance(first, np.ndarray) else _tensor(results.data, "cpu")
+        if lead is not None and results.is_uniform:
+            return _same_kind(first, flat.reshape(*lead, *results.shapes[0].tolist()))
+        ends = results.offsets + results.sizes
+        parts = zip(results.offsets.tolist(), ends.tolist(), results.shapes.tolist(), strict=True)
         return [_same_kind(first, flat[begin:end].reshape(*shape)) for begin, end, shape in parts]
 
-    return Images(None, batch, shapes, finish, given, gpu)
+    return Images(None, batch, shapes, finish, tensors, gpu)
 
 
 def _viewable(value: Any, device: str) -> Any:
@@ -150,12 +152,12 @@ def _of_pillow_images(pillow_images: list[Image.Image], pick: Callable[[list[Any
     shapes = [(pillow.bands(p), p.height, p.width) for p in pillow_images]
     several = len(pillow_images) > 1 or pick(["?"]) == ["?"]
 
-    def finish(found: list[Image.Image] | Batch) -> Any:
-        if isinstance(found, list):
-            return pick(found)
+    def finish(results: list[Image.Image] | Batch) -> Any:
+        if isinstance(results, list):
+            return pick(results)
         if several:
-            return _tensor(found.dense(), device) if found.is_uniform else [_tensor(a, device) for a in found]
-        return _tensor(found.sample(0), device)
+            return _tensor(results.dense(), device) if results.is_uniform else [_tensor(a, device) for a in results]
+        return _tensor(results.sample(0), device)
 
     return Images(list(pillow_images), None, shapes, finish)
 
@@ -185,19 +187,19 @@ def _like(value: Any, array: Any, device: str) -> Any:
 
 
 def _as_array(value: Any, lead: Sequence[int], device: str) -> Callable[[list[Image.Image] | Batch], Any]:
-    def finish(found: list[Image.Image] | Batch) -> Any:
-        if isinstance(found, list):
-            return found if lead else found[0]
-        if not found.is_uniform and len(found):
-            return [_like(value, a, device) for a in found]
-        dense = found.dense()
+    def finish(results: list[Image.Image] | Batch) -> Any:
+        if isinstance(results, list):
+            return results if lead else results[0]
+        if not results.is_uniform and len(results):
+            return [_like(value, a, device) for a in results]
+        dense = results.dense()
         return _like(value, dense.reshape(*lead, *dense.shape[1:]), device)
 
     return finish
 
 
 def _as_list(first: Any, device: str) -> Callable[[list[Image.Image] | Batch], Any]:
-    def finish(found: list[Image.Image] | Batch) -> Any:
-        return found if isinstance(found, list) else [_like(first, a, device) for a in found]
+    def finish(results: list[Image.Image] | Batch) -> Any:
+        return results if isinstance(results, list) else [_like(first, a, device) for a in results]
 
     return finish

@@ -103,8 +103,8 @@ def plain_batch(value: Any) -> bool:
     return bytes_ and value.numel() > 0 and math.prod(value.shape[-3:]) < 1 << 31
 
 
-def flipped(value: Any, which: Any, upside_down: bool) -> Any:
-    """Return a copy of ``value``, a tensor for which `plain_batch` is true, with the images flipped for which ``which``
+def flipped(value: Any, flips: Any, upside_down: bool) -> Any:
+    """Return a copy of ``value``, a tensor for which `plain_batch` is true, with the images flipped for which ``flips``
     is not 0.
 
     ``upside_down`` says in which direction. The result equals that of `run`, without the cost of batches and arrays.
@@ -112,7 +112,7 @@ def flipped(value: Any, which: Any, upside_down: bool) -> Any:
     gpu = Gpu(value.device.index)
     with gpu:
         result = _torch().empty_like(value)
-        torchvision_on_gpu.flip(gpu.lane, value.shape[-3:], value.data_ptr(), which, upside_down, result.data_ptr())
+        torchvision_on_gpu.flip(gpu.lane, value.shape[-3:], value.data_ptr(), flips, upside_down, result.data_ptr())
     return result
 
 

@@ -94,10 +94,10 @@ class _Plan:
 def _plans(programs: Sequence[Sequence[Done]], shapes: Sequence[Shape]) -> list[_Plan]:
     """Return the plan of each image. Images with the same steps and shape share one."""
     known: dict[Any, _Plan] = {}
-    seen: dict[tuple[int, int], _Plan] = {}  # keys are ids: the lists and tuples exist during the whole call
+    plans_by_id: dict[tuple[int, int], _Plan] = {}  # keys are ids: the lists and tuples exist during the whole call
     plans: list[_Plan] = []
     for program, shape in zip(programs, shapes, strict=True):
-        plan = seen.get((id(program), id(shape)))
+        plan = plans_by_id.get((id(program), id(shape)))
         if plan is not None:
             plans.append(plan)
             continue
@@ -106,7 +106,7 @@ def _plans(programs: Sequence[Sequence[Done]], shapes: Sequence[Shape]) -> list[
             plan = known.get(key) or known.setdefault(key, _Plan(program, shape, key))
         except TypeError:  # a step that holds an array
             plan = _Plan(program, shape, None)
-        seen[id(program), id(shape)] = plan
+        plans_by_id[id(program), id(shape)] = plan
         plans.append(plan)
     return plans
 

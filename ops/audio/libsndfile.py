@@ -62,9 +62,9 @@ class AudioFile:
     channels: int
     rate: int
     integers: bool
-    """Whether its numbers are integers."""
+    """Whether the file stores samples as integers."""
     narrow: bool
-    """Whether they have at most 16 bits."""
+    """Whether the stored samples have at most 16 bits."""
     format: str
     """libsndfile's name of the format: FLAC, OGG, MP3, ..."""
     _handle: Any

@@ -117,8 +117,8 @@ def _made(
             raise ArgumentTypeError(f"argument {name!r} must be a plain value, not a Tensor or Batch")
     low, high = cls.inputs
     if not low <= inputs <= high:
-        wanted = str(low) if low == high else f"{low} to {high}"
-        raise ArgumentTypeError(f"takes {wanted} input{'s' * (wanted != '1')}, got {inputs}")
+        expected = str(low) if low == high else f"{low} to {high}"
+        raise ArgumentTypeError(f"takes {expected} input{'s' * (expected != '1')}, got {inputs}")
     arguments = {name: typed(known[name], value) for name, _, value in constants}
     arguments |= {name: Edge(0) for name in per_sample}
     values, edges, problems = check_arguments(cls, arguments)
@@ -143,10 +143,10 @@ def _stage(op: Operator, device: str | None, on_device: bool) -> Stage:
     if on_device and device == "cpu":
         raise ArgumentValueError("an input is on a GPU, but device is 'cpu'; take its .cpu()")
     if on_device or device == "gpu":
-        wanted: Stage = "mixed" if "mixed" in stages and not on_device else "gpu"
-        if wanted not in stages:
+        preferred: Stage = "mixed" if "mixed" in stages and not on_device else "gpu"
+        if preferred not in stages:
             raise ArgumentValueError(f"has no GPU kernel (it runs on {', '.join(stages)}); take .cpu() of its inputs")
-        return wanted
+        return preferred
     if "cpu" not in stages:
         raise ArgumentValueError(f"runs only on {', '.join(stages)}; give device='gpu'")
     return "cpu"
@@ -159,38 +159,38 @@ def kind_of(batch: Batch) -> tuple[int, Any, str]:
 
 def run(
     plan: CallPlan, inputs: Sequence[Batch], args: Mapping[str, Batch], samples: Samples, state: State | None,
-    context: EvalContext, where: str = "",
+    context: EvalContext, location: str = "",
 ) -> tuple[Batch, ...]:  # fmt: skip
-    """Return the outputs of a call. ``state`` is the state of the random generator; ``where`` is the program's line, if
-    that is not the line being run now. Raises SpecError for inputs that the operator does not accept, SampleError for a
-    sample that cannot be processed."""
+    """Return the outputs of a call. ``state`` is the state of the random generator; ``location`` is the program's line,
+    if that is not the line being run now. Raises SpecError for inputs that the operator does not accept, SampleError
+    for a sample that cannot be processed."""
     try:
         specs = plan.infer(tuple([(b.shapes.shape[1], b.data.dtype, b.layout) for b in inputs]))
         if len(samples.slot) == 0:
             return tuple(empty(s, samples) for s in specs)
         if plan.stage != "cpu":
-            return _launched(plan, inputs, args, samples, state, context, where)
+            return _launched(plan, inputs, args, samples, state, context, location)
         if len(samples.slot) == 1 or plan.whole:
             ctx = _context(plan, args, samples, state)
             outputs = plan.kernel(ctx, *inputs)
         else:
             size = sum([b.nbytes for b in inputs]) + 1
             if plan.pace * size >= _MIN_SHARED_SECONDS and context.num_threads > 1:
-                return _shared(plan, inputs, args, samples, state, context, size, where)
+                return _shared(plan, inputs, args, samples, state, context, size, location)
             ctx = _context(plan, args, samples, state)
             begin = time.thread_time()  # processor time, because other programs must not make a call look long
             outputs = plan.kernel(ctx, *inputs)
             _note(plan, (time.thread_time() - begin) / size)
     except SpecError as e:
-        raise located(e, plan.op.name, where) from None
+        raise located(e, plan.op.name, location) from None
     except UnlikeSamplesError as e:
-        return _in_groups(plan, inputs, args, samples, state, context, where or line(), e)
+        return _in_groups(plan, inputs, args, samples, state, context, location or line(), e)
     except LocatedError:
         raise
     except SampleError as e:
-        raise LocatedError(e.code, f"{where or line()}: {plan.op.name}: {e}") from None
+        raise LocatedError(e.code, f"{location or line()}: {plan.op.name}: {e}") from None
     if ctx.rejects:
-        raise_reject(plan.op.name, ctx.rejects, samples, where)
+        raise_reject(plan.op.name, ctx.rejects, samples, location)
     return (outputs,) if plan.outputs == 1 and isinstance(outputs, Batch) else outputs_of(outputs)
 
 
@@ -200,11 +200,11 @@ def _context(plan: CallPlan, args: Mapping[str, Batch], samples: Samples, state:
     return Context(plan.op, plan.stage, samples, args, state[0], "dali", state[1:], **more)
 
 
-def located(problem: SpecError, name: str, where: str = "") -> SpecError:
+def located(problem: SpecError, name: str, location: str = "") -> SpecError:
     """Return the error of an invalid call, with the program's line in front: a TypeError if ``problem`` is one, else a
     ValueError."""
     kind = ArgumentValueError if type(problem) is SpecError else type(problem)
-    return kind(f"{where or line()}: {name}: {problem}")
+    return kind(f"{location or line()}: {name}: {problem}")
 
 
 def line() -> str:
@@ -218,13 +218,13 @@ class LocatedError(SampleError):
 
 def _in_groups(
     plan: CallPlan, inputs: Sequence[Batch], args: Mapping[str, Batch], samples: Samples, state: State | None,
-    context: EvalContext, where: str, problem: UnlikeSamplesError,
+    context: EvalContext, location: str, problem: UnlikeSamplesError,
 ) -> tuple[Batch, ...]:  # fmt: skip
     """Return the outputs of a call as `run` does, with one kernel call per group of samples that can be computed
     together."""
     known, group = np.unique(problem.shapes, axis=0, return_inverse=True)
     if len(known) < 2:
-        raise LocatedError("bad_argument", f"{where}: {plan.op.name}: {problem}")
+        raise LocatedError("bad_argument", f"{location}: {plan.op.name}: {problem}")
     parts = []
     for k in range(len(known)):
         at = np.flatnonzero(group.reshape(-1) == k)
@@ -233,18 +233,18 @@ def _in_groups(
             [b.take(at, group_samples) for b in inputs],
             {name: b.take(at, group_samples) for name, b in args.items()},
         )
-        parts.append(run(plan, *group_inputs, group_samples, state, context, where))
+        parts.append(run(plan, *group_inputs, group_samples, state, context, location))
     return tuple(merge(list(part)).replace(samples=samples) for part in zip(*parts, strict=True))
 
 
-def raise_reject(name: str, rejects: Sequence[Reject], samples: Samples, where: str = "") -> None:
+def raise_reject(name: str, rejects: Sequence[Reject], samples: Samples, location: str = "") -> None:
     """Raise SampleError for the first of ``rejects`` whose sample is not kept."""
     for r in rejects:
         if not r.kept:
             source = samples.origin(int(np.flatnonzero(samples.slot == r.slot)[0])).source_info
             from_where = f" ({source})" if source else ""
             raise LocatedError(
-                r.code, f"{where or line()}: {name}: sample {r.slot}{from_where}: {r.message} ({r.code})"
+                r.code, f"{location or line()}: {name}: sample {r.slot}{from_where}: {r.message} ({r.code})"
             )
 
 
@@ -258,7 +258,7 @@ def _note(plan: CallPlan, pace: float) -> None:
 
 def _shared(
     plan: CallPlan, inputs: Sequence[Batch], args: Mapping[str, Batch], samples: Samples, state: State | None,
-    context: EvalContext, size: int, where: str,
+    context: EvalContext, size: int, location: str,
 ) -> tuple[Batch, ...]:  # fmt: skip
     """Return the outputs of a call as `run` does, with one part of the samples per thread: kernels treat every sample
     as if it were alone."""
@@ -278,7 +278,7 @@ def _shared(
     except UnlikeSamplesError:  # its groups are those of one part only
         parts = [part(slice(None))]
     _note(plan, sum(seconds for _, _, seconds in parts) / size)
-    raise_reject(plan.op.name, [r for _, rejects, _ in parts for r in rejects], samples, where)
+    raise_reject(plan.op.name, [r for _, rejects, _ in parts for r in rejects], samples, location)
     return tuple(concat([made[k] for made, _, _ in parts], samples) for k in range(plan.outputs))
 
 
@@ -287,17 +287,17 @@ def _shared(
 
 def _launched(
     plan: CallPlan, inputs: Sequence[Batch], args: Mapping[str, Batch], samples: Samples, state: State | None,
-    context: EvalContext, where: str, attempt: int = 0,
+    context: EvalContext, location: str, attempt: int = 0,
 ) -> tuple[Batch, ...]:  # fmt: skip
     """Return the outputs of a call as `run` does, on the GPU of the inputs, and wait for them. Samples that fail a
     kernel's check go to the next decoder."""
     lane = context.lane(_gpu_of(plan, inputs))
     ctx = _context(plan, args, samples, state, device=lane, attempt=attempt)
 
-    def launch(where: Lane) -> tuple[Sequence[Batch], bool]:
-        ctx.device = where
-        made = outputs_of(plan.kernel(ctx, *placed))
-        return made, not (ctx.rejects or ctx.checks or ctx.finish)
+    def launch(lane: Lane) -> tuple[Sequence[Batch], bool]:
+        ctx.device = lane
+        batches = outputs_of(plan.kernel(ctx, *placed))
+        return batches, not (ctx.rejects or ctx.checks or ctx.finish)
 
     with lane:
         placed = [lane.to_device(b) for b in inputs] if plan.stage == "gpu" else inputs
@@ -312,20 +312,20 @@ def _launched(
         with lane:
             outputs = (finish(),)
         lane.synchronize()
-    raise_reject(plan.op.name, ctx.rejects, samples, where)
+    raise_reject(plan.op.name, ctx.rejects, samples, location)
     failed = [check() for check in ctx.checks]
     ctx.checks.clear()  # the checks refer to the context, too
     slots = np.unique(np.concatenate(failed)) if failed else np.empty(0, np.int32)
     if len(slots) == 0:
         return outputs
     if attempt >= _MAX_DECODE_ATTEMPTS:
-        raise LocatedError("corrupt_data", f"{where or line()}: {plan.op.name}: sample {int(slots[0])}: no decoder "
+        raise LocatedError("corrupt_data", f"{location or line()}: {plan.op.name}: sample {int(slots[0])}: no decoder "
                                           "accepts it")  # fmt: skip
     failed_mask = np.isin(samples.slot, slots)
     failed_samples = samples.take(failed_mask)
     failed_inputs = [b.take(failed_mask, failed_samples) for b in inputs]
     failed_args = {k: b.take(failed_mask, failed_samples) for k, b in args.items()}
-    retried = _launched(plan, failed_inputs, failed_args, failed_samples, state, context, where, attempt + 1)
+    retried = _launched(plan, failed_inputs, failed_args, failed_samples, state, context, location, attempt + 1)
     passed_samples = samples.take(~failed_mask)
     with lane:
         merged = tuple(merge([o.take(~failed_mask, passed_samples), a]) for o, a in zip(outputs, retried, strict=True))
@@ -336,8 +336,8 @@ def _launched(
 def _gpu_of(plan: CallPlan, inputs: Sequence[Batch]) -> int | None:
     """Return the GPU of the inputs, or else the requested one; None for the context's. Raises SpecError if they are on
     different GPUs."""
-    asked = [] if plan.device_id is None else [plan.device_id]
-    numbers = list(dict.fromkeys([int(b.data.device.id) for b in inputs if not b.on_host] + asked))
+    requested = [] if plan.device_id is None else [plan.device_id]
+    numbers = list(dict.fromkeys([int(b.data.device.id) for b in inputs if not b.on_host] + requested))
     if len(numbers) > 1:
         places = " and ".join(f"gpu:{n}" for n in numbers)
         raise ArgumentValueError(

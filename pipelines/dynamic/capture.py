@@ -166,9 +166,11 @@ class Loop:
             if call.number in self.pipeline.refused:
                 self.say(call.where, call.name, self.pipeline.refused[call.number])
 
-    def say(self, where: str, name: str, why: str) -> None:
+    def say(self, location: str, name: str, why: str) -> None:
         """Warn the program, once per call, that its captured body makes a call in each iteration instead of ahead."""
-        self._say(f"{where} {name}", f"{where}: {name}: the call is made in each iteration, and not ahead of it: {why}")
+        self._say(
+            f"{location} {name}", f"{location}: {name}: the call is made in each iteration, and not ahead of it: {why}"
+        )
 
     def _say(self, key: str, text: str) -> None:
         if key not in self._said:
@@ -210,12 +212,14 @@ class LoopIteration:
         later = calls.DeferredCall(otherwise, (), True)
         return [self._value((ROOT, k), True, True, later, None) for k in range(outputs)]
 
-    def _value(self, place: ResultKey, many: bool, sure: bool, later: calls.DeferredCall, data: Data | None) -> Value:
+    def _value(
+        self, place: ResultKey, is_batch: bool, sure: bool, later: calls.DeferredCall, data: Data | None
+    ) -> Value:
         """Return a value of this iteration: ``data``, else the pipeline's result, else a deferred result of
         ``later``."""
         if data is None and self.ready is not None:
             data = self.ready.values.get(place)
-        value: Value = made(_KINDS[many], data, None if data is not None else (later, max(place[1], 0)))
+        value: Value = made(_KINDS[is_batch], data, None if data is not None else (later, max(place[1], 0)))
         if data is None:
             later.size = None if self.ready is None else len(self.ready.samples)
             later.device = self.loop.devices.get(place)
@@ -229,17 +233,17 @@ class LoopIteration:
         state: calls.State | None, rng: RNG | None,
     ) -> Any:  # fmt: skip
         """Return the results of a call: the pipeline's if it made this call, else those of running it."""
-        found = self._refs([*values, *named.values()], plan.op.name)
-        if found is None:
+        known_refs = self._refs([*values, *named.values()], plan.op.name)
+        if known_refs is None:
             return dispatch(plan, values, named, n, state)
-        sure, refs = found
+        sure, refs = known_refs
         number = self._number(plan, refs, tuple(named), n)
         at = 0
         if rng is not None:
             before = rng.place - 7
             at = before - self.first.setdefault(id(rng), before)
-        many = len(values)
-        inputs, others = tuple(refs[:many]), tuple(zip(named, refs[many:], strict=True))
+        count = len(values)
+        inputs, others = tuple(refs[:count]), tuple(zip(named, refs[count:], strict=True))
         self._note(RecordedCall(number, plan.op.name, self._where(number), plan, False, inputs, others, n, rng, at))
         ready = self.ready
         answered = ready is not None and sure and number in ready.made
@@ -255,20 +259,20 @@ class LoopIteration:
             self._learn(number, results)
         return results[0] if plan.outputs == 1 else tuple(results)
 
-    def move(self, value: Value, wanted: Device) -> Value:
-        """Return ``value``, which belongs to this iteration, on the device ``wanted``."""
-        found = self._refs([value], "to_device")
-        if found is None or (not wanted.on_host and wanted.device_id != Device.default_device_id("gpu")):
-            moved: Value = made(type(value), moved_to(value.data, wanted))
+    def move(self, value: Value, device: Device) -> Value:
+        """Return ``value``, which belongs to this iteration, on ``device``."""
+        known_refs = self._refs([value], "to_device")
+        if known_refs is None or (not device.on_host and device.device_id != Device.default_device_id("gpu")):
+            moved: Value = made(type(value), moved_to(value.data, device))
             return moved
-        sure, refs = found
-        number = self.loop.call_numbers.setdefault(("move", wanted.on_host, *refs), len(self.loop.call_numbers))
-        self._note(RecordedCall(number, "to_device", self._where(number), None, not wanted.on_host, tuple(refs), (),
+        sure, refs = known_refs
+        number = self.loop.call_numbers.setdefault(("move", device.on_host, *refs), len(self.loop.call_numbers))
+        self._note(RecordedCall(number, "to_device", self._where(number), None, not device.on_host, tuple(refs), (),
                          None, None, 0))  # fmt: skip
         if self.ready is not None and sure and number in self.ready.made:
-            later = calls.DeferredCall(lambda: (moved_to(value.computed_data(), wanted),), (), wanted.on_host)
+            later = calls.DeferredCall(lambda: (moved_to(value.computed_data(), device),), (), device.on_host)
             return self._value((number, 0), type(value) is Batch, True, later, None)
-        moved = made(type(value), moved_to(value.computed_data(), wanted))
+        moved = made(type(value), moved_to(value.computed_data(), device))
         self._learn(number, [moved])
         return moved
 
@@ -323,15 +327,14 @@ class LoopIteration:
 
 def run(
     loop: Loop, start: int, count: int | None, make: Callable[..., CapturedPipeline], outputs: int,
-    read: Callable[[int, IterationInputs | None], Callable[[], tuple[Data, ...]]], given: Callable[[list[Value]], Any],
-    before: Callable[[int], bool],
+    read_iteration: Callable[[int, IterationInputs | None], Callable[[], tuple[Data, ...]]], convert:
+    Callable[[list[Value]], Any], before: Callable[[int], bool],
 ) -> Iterator[Any]:  # fmt: skip
     """Yield the loop's values for ``count`` iterations (None: all), of which the first has number ``start``.
 
-    ``make`` creates the pipeline of a body from an iteration on. ``read`` returns a function that reads an iteration
-    without the pipeline. ``given`` converts the values to what the body receives. ``before`` is called before each
-    iteration, and returns whether there is one.
-    """
+    ``make`` creates the pipeline of a body from an iteration on. ``read_iteration`` returns a function that reads an
+    iteration without the pipeline. ``convert`` converts the values to what the body receives. ``before`` is called
+    before each iteration, and returns whether there is one."""
     if loop.pipeline is not None and loop.pipeline.iteration != start:  # the program continued at another iteration
         loop.forget()
     at = start
@@ -345,12 +348,12 @@ def run(
             except Exception:  # the call that runs as usual raises it, at the program's line
                 loop.forget()
         step = LoopIteration(loop, at, ready, lambda body, wanted, at=at: make(body, wanted, loop.forecast, at + 1))
-        values = step.roots(outputs, read(at, ready))
+        values = step.roots(outputs, read_iteration(at, ready))
         if ready is None:
             for k, value in enumerate(values):
                 value.computed_data()
                 loop.devices[ROOT, k] = value.device
-        body = given(values)
+        body = convert(values)
         at += 1
         loops.steps.append(step)
         try:
@@ -375,8 +378,8 @@ def epoch(reader: Reader, n: int, context: EvalContext) -> Iterator[Any]:
         loop.start = base
     root = reader.records(base)
 
-    def make(body: list[RecordedCall], wanted: set[ResultKey], forecast: RngForecast, at: int) -> CapturedPipeline:
-        return CapturedPipeline(root, body, wanted, forecast, n, at, context.num_threads, context.device_id)
+    def make(body: list[RecordedCall], needed: set[ResultKey], forecast: RngForecast, at: int) -> CapturedPipeline:
+        return CapturedPipeline(root, body, needed, forecast, n, at, context.num_threads, context.device_id)
 
     def read(at: int, ready: IterationInputs | None) -> Callable[[], tuple[Data, ...]]:
         samples = reader.chosen(base + at * n, n) if ready is None else ready.samples
@@ -405,11 +408,11 @@ def source_epoch(source: ExternalSource, batch_size: int, context: EvalContext) 
         nonlocal ended
         while not ended and len(loop.pending) < count:
             try:
-                taken = source(batch_size=batch_size)
+                batches = source(batch_size=batch_size)
             except StopIteration:
                 ended = True
                 return
-            loop.pending.append(tuple(v.data for v in (taken if isinstance(taken, tuple) else (taken,))))
+            loop.pending.append(tuple(v.data for v in (batches if isinstance(batches, tuple) else (batches,))))
 
     def before(at: int) -> bool:
         take(1 if loop.pipeline is None else _MAX_FED_BATCHES)
@@ -419,9 +422,9 @@ def source_epoch(source: ExternalSource, batch_size: int, context: EvalContext) 
                 loop.passed_on += 1
         return bool(loop.pending)
 
-    def make(body: list[RecordedCall], wanted: set[ResultKey], forecast: RngForecast, at: int) -> CapturedPipeline:
+    def make(body: list[RecordedCall], needed: set[ResultKey], forecast: RngForecast, at: int) -> CapturedPipeline:
         root = ProgramInputs(source.outputs)
-        return CapturedPipeline(root, body, wanted, forecast, batch_size, at, context.num_threads, context.device_id)
+        return CapturedPipeline(root, body, needed, forecast, batch_size, at, context.num_threads, context.device_id)
 
     def read(_at: int, _ready: IterationInputs | None) -> Callable[[], tuple[Data, ...]]:
         data = loop.pending.popleft()

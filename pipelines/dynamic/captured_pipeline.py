@@ -55,11 +55,11 @@ class CapturedConstant(Operator, name="_captured.constant"):
         return Spec((None,) * data.ndim, from_numpy(data.dtype), data.layout)
 
     def cpu(self, ctx: Context) -> Data:
-        where = (ctx.samples.position - self.first) % len(self.data)
-        taken: Data = self.data.take(where, ctx.samples)
+        rows = (ctx.samples.position - self.first) % len(self.data)
+        data: Data = self.data.take(rows, ctx.samples)
         if ctx.stage != "cpu":
-            taken = ctx.device.to_device(taken)
-        return taken
+            data = ctx.device.to_device(data)
+        return data
 
     gpu = cpu
 
@@ -211,8 +211,8 @@ class BodyGraph:
             return self._add(CapturedConstant(data=data, first=self._first), (), {}, "cpu" if data.on_host else "gpu")[
                 0
             ]
-        place, many = ref
-        if not many:
+        place, is_batch = ref
+        if not is_batch:
             raise SpecError("it takes one tensor for all samples; batch_size= makes a batch")
         return self.edges.get(place)
 

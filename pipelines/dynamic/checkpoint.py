@@ -207,6 +207,6 @@ def _numbered(filename: str) -> dict[int, str]:
     if [field for _, field in parts if field is not None] != ["seq"]:
         raise ArgumentValueError(f"the name of a checkpoint has {{seq}} in it once, no other field, got {filename!r}")
     shape = "".join(glob.escape(text) + ("*" if field else "") for text, field in parts)
-    wanted = re.compile("".join(re.escape(text) + ("([0-9]+)" if field else "") for text, field in parts))
-    matches = [(wanted.fullmatch(path), path) for path in glob.glob(shape)]
+    pattern = re.compile("".join(re.escape(text) + ("([0-9]+)" if field else "") for text, field in parts))
+    matches = [(pattern.fullmatch(path), path) for path in glob.glob(shape)]
     return {int(m.group(1)): path for m, path in matches if m}

@@ -99,8 +99,8 @@ def _cut(data: Data) -> Data:
 
 def device_of(value: Any) -> Device | None:
     """Return the Device for a program's value: a name, a Device, or None."""
-    found: Device | None = device(value)
-    return found
+    result: Device | None = device(value)
+    return result
 
 
 def sample_of(data: Data, i: int) -> Data:
@@ -114,11 +114,11 @@ def sample_of(data: Data, i: int) -> Data:
 def repeated(data: Data, n: int) -> Data:
     """Return a batch with one sample ``n`` times, without a copy."""
     s = data.samples
-    where = np.zeros(n, np.int64)
+    zeros = np.zeros(n, np.int64)
     own = numbered(n)
     if s is not ONE:
-        own = Samples(own.slot, s.position[where], s.epoch[where], s.index[where], s.origins)
-    return Data(data.data, data.offsets[where], data.shapes[where], data.layout, own)
+        own = Samples(own.slot, s.position[zeros], s.epoch[zeros], s.index[zeros], s.origins)
+    return Data(data.data, data.offsets[zeros], data.shapes[zeros], data.layout, own)
 
 
 def shares_memory(a: Any, b: Any) -> bool:

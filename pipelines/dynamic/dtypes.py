@@ -138,10 +138,10 @@ def dtype(value: Any) -> DType:
 def type_id(value: Any) -> DALIDataType:
     """Return the type under which operators know ``value``. Raises TypeError and ValueError; also for bfloat16, which
     they do not."""
-    found = dtype(value).type_id
-    if found is None:
+    result = dtype(value).type_id
+    if result is None:
         raise ArgumentValueError(f"no operator accepts tensors of {value}")
-    return found
+    return result
 
 
 def of_numpy(value: np.dtype[Any]) -> DType:

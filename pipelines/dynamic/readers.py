@@ -84,23 +84,23 @@ class Reader:
         has a state."""
         del num_inputs, enable_checkpointing
         cls = self.operator
-        where = calls.line()
-        given = {k: _plain(v) for k, v in arguments.items() if v is not None}
-        for key, value in given.items():
+        location = calls.line()
+        plain_arguments = {k: _plain(v) for k, v in arguments.items() if v is not None}
+        for key, value in plain_arguments.items():
             if key not in parameters(cls):
-                raise ArgumentTypeError(f"{where}: {cls.name}: {no_argument(cls, key)}")
+                raise ArgumentTypeError(f"{location}: {cls.name}: {no_argument(cls, key)}")
             if isinstance(value, Value):
-                raise ArgumentTypeError(f"{where}: {cls.name}: argument {key!r} must be a plain value")
-        given = {k: calls.typed(parameters(cls)[k], v) for k, v in given.items()}
-        say_once(cls, given)
-        values, _, problems = check_arguments(cls, given)
+                raise ArgumentTypeError(f"{location}: {cls.name}: argument {key!r} must be a plain value")
+        plain_arguments = {k: calls.typed(parameters(cls)[k], v) for k, v in plain_arguments.items()}
+        say_once(cls, plain_arguments)
+        values, _, problems = check_arguments(cls, plain_arguments)
         if problems:
-            raise ArgumentValueError(f"{where}: {cls.name}: {'; '.join(problems)}")
+            raise ArgumentValueError(f"{location}: {cls.name}: {'; '.join(problems)}")
         self._op = cls(**values)
         try:
             self._op.check()
         except SpecError as e:
-            raise e.at(f"{where}: {cls.name}") from None
+            raise e.at(f"{location}: {cls.name}") from None
         self._seed = -1 if seed is None else int(plain_number(seed))
         self.name = name or cls.name
         self._device = device_of(device)

@@ -594,7 +594,7 @@ def dispatch(
 
 def compute(
     plan: calls.CallPlan, values: Sequence[Value], named: dict[str, Value] | None, n: int | None,
-    state: calls.State | None, context: EvalContext, where: str = "",
+    state: calls.State | None, context: EvalContext, location: str = "",
 ) -> tuple[Data, ...]:  # fmt: skip
     """Run a call now and return its results as the engine's batches."""
     if n is None:
@@ -609,7 +609,7 @@ def compute(
                 data = moved_to(data, Device.CPU)
             args[name] = data if n is None or type(value) is Batch else repeated(data, n)
     samples = batches[0].samples if batches else ONE if n is None else numbered(n)
-    return calls.run(plan, batches, args, samples, state, context, where)
+    return calls.run(plan, batches, args, samples, state, context, location)
 
 
 def _deferred(
@@ -619,13 +619,13 @@ def _deferred(
     n: int | None,
     state: calls.State | None,
 ) -> Any:
-    where, context = calls.line(), EvalContext.current()
+    location, context = calls.line(), EvalContext.current()
     try:
         specs = plan.infer(tuple(_kind(v) for v in values))
     except SpecError as e:
-        raise calls.located(e, plan.op.name, where) from None
+        raise calls.located(e, plan.op.name, location) from None
     later = calls.DeferredCall(
-        lambda: compute(plan, values, named, n, state, context, where), specs, plan.stage == "cpu"
+        lambda: compute(plan, values, named, n, state, context, location), specs, plan.stage == "cpu"
     )
     context.wait_for(later)
     kind = Tensor if n is None else Batch
@@ -640,11 +640,11 @@ def _kind(value: Value) -> tuple[Any, Any, str]:
     return spec.ndim, None if spec.dtype is None else to_numpy(spec.dtype), spec.layout
 
 
-def _size(cls: type[Operator], n: int | None, value: Batch, asked: int | None) -> int:
-    """Return the batch size of a call after batch ``value``. ``asked`` is the call's ``batch_size``, which applies to
-    tensors. Raises ValueError if sizes differ."""
+def _size(cls: type[Operator], n: int | None, value: Batch, requested: int | None) -> int:
+    """Return the batch size of a call after batch ``value``. ``requested`` is the call's ``batch_size``, which applies
+    to tensors. Raises ValueError if sizes differ."""
     size = value.batch_size
-    if n is not None and n != size and n != asked:
+    if n is not None and n != size and n != requested:
         raise ArgumentValueError(
             f"{calls.line()}: {cls.name}: the batches of one call must have the same size, got {n} and {size}"
         )

@@ -21,12 +21,12 @@ def dump_checkpoint(
 ) -> bytes:  # fmt: skip
     """Return a pipeline's state as JSON. ``position`` counts samples from the beginning, ``iteration`` counts batches
     of the external sources' epoch; ``extra`` is the iterator's state."""
-    where = {}
+    positions = {}
     for name, order in readers.items():
         done, at = order.locate(position)
-        where[name] = {"epoch": done, "position": at}
+        positions[name] = {"epoch": done, "position": at}
     state = {"kind": _KIND, "version": VERSION, "graph": digest(graph), "seed": seed, "position": position,
-             "iteration": iteration, "epoch": epoch, "readers": where, "extra": dict(extra)}  # fmt: skip
+             "iteration": iteration, "epoch": epoch, "readers": positions, "extra": dict(extra)}  # fmt: skip
     return json.dumps(state, sort_keys=True).encode()
 
 

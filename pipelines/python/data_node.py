@@ -322,9 +322,10 @@ def _apply(cls: type[Operator], inputs: Sequence[Any], kwargs: Mapping[str, Any]
         edges = tuple(builder.add("copy", [e], device="gpu")[0] for e in edges)
     if reserved.get("preserve"):
         builder.sinks += edges[:1]
-    where = "gpu" if device in ("mixed", "gpu") else "cpu"
+    result_device = "gpu" if device in ("mixed", "gpu") else "cpu"
     results = [
-        builder.ran(e, where) if isinstance(builder, EagerBuilder) else DataNode(builder, e, where) for e in edges
+        builder.ran(e, result_device) if isinstance(builder, EagerBuilder) else DataNode(builder, e, result_device)
+        for e in edges
     ]
     if names is not None:
         return dict(zip(names, results, strict=True))
@@ -343,10 +344,10 @@ def _argument(builder: GraphBuilder, value: Any, known: Parameter | None) -> Any
     return value
 
 
-def say_once(cls: type[Operator], given: Iterable[str]) -> None:
+def say_once(cls: type[Operator], argument_names: Iterable[str]) -> None:
     """Warn of arguments that have no effect here, once per process each, and of deprecated arguments."""
     known = parameters(cls)
-    for arg, name in [(known[name].arg, name) for name in given if name in known]:
+    for arg, name in [(known[name].arg, name) for name in argument_names if name in known]:
         if arg.deprecated in known:
             warn(f"{cls.name}: argument {name!r} is a deprecated alias for {arg.deprecated!r}", DeprecationWarning)
         if arg.ignored and (arg.obsolete or (cls.name, name) not in _said):

@@ -271,10 +271,10 @@ class DebugPipeline(Pipeline):
         session.next += eager.request.n
         session.taken = session.next
         session.iteration += 1
-        made = tuple(tensor_list(b) for b in batches)
-        self._number = len(made)
-        self._session.check_outputs(made)
-        return made
+        tensor_lists = tuple(tensor_list(b) for b in batches)
+        self._number = len(tensor_lists)
+        self._session.check_outputs(tensor_lists)
+        return tensor_lists
 
     def feed_input(
         self, data_node: DataNode | str, data: Any, layout: str | None = None, cuda_stream: Any = None,

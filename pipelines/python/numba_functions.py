@@ -104,11 +104,11 @@ class _Function:
         return self._compiled
 
     def _check(self, inputs: Sequence[Any]) -> None:
-        for k, (arrays, wanted, ndim) in enumerate(zip(inputs, self.in_types, self._ins_ndim, strict=True)):
-            if len(arrays) and (from_numpy(arrays[0].dtype) != wanted or arrays[0].ndim != ndim):
+        for k, (arrays, expected, ndim) in enumerate(zip(inputs, self.in_types, self._ins_ndim, strict=True)):
+            if len(arrays) and (from_numpy(arrays[0].dtype) != expected or arrays[0].ndim != ndim):
                 got = f"{from_numpy(arrays[0].dtype).name} of {arrays[0].ndim} dimensions"
                 raise ArgumentValueError(f"numba_function: input {k} is {got}; in_types and ins_ndim declare "
-                                         f"{wanted.name} of {ndim}")  # fmt: skip
+                                         f"{expected.name} of {ndim}")  # fmt: skip
 
     def _shapes(self, inputs: Sequence[Any]) -> list[Any]:
         """Return the shapes of every output as an array [samples, dimensions]."""

@@ -72,9 +72,9 @@ class Pipeline:
 
     def _shown(self) -> tuple[str, dict[str, Any], dict[str, DataNode] | None]:
         """Return class name, settings and outputs for display, without defining, building or running the pipeline."""
-        given, defined = self._settings, self._definition
-        settings = {"batch_size": given.batch_size, "num_threads": given.num_threads, "device_id": given.device_id,
-                    "seed": given.seed}  # fmt: skip
+        own, defined = self._settings, self._definition
+        settings = {"batch_size": own.batch_size, "num_threads": own.num_threads, "device_id": own.device_id,
+                    "seed": own.seed}  # fmt: skip
         if defined.outputs is None:
             return type(self).__name__, settings, None
         names = defined.names or [f"output {i}" for i in range(len(defined.outputs))]

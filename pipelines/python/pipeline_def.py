@@ -99,7 +99,7 @@ def _factory(fn: Callable[..., Any], *, defaults: Mapping[str, Any]) -> Callable
     return create
 
 
-def _check_known(given: Mapping[str, Any], known: set[str], fn: Callable[..., Any]) -> None:
-    for name in sorted(set(given) - known):
+def _check_known(arguments: Mapping[str, Any], known: set[str], fn: Callable[..., Any]) -> None:
+    for name in sorted(set(arguments) - known):
         near = nearest(name, [*inspect.signature(fn).parameters, *known])
         raise TypeError(f"{fn.__name__}() has no argument {name!r}, nor has Pipeline{near}")

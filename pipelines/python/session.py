@@ -331,16 +331,16 @@ class Session:
             ("ndim", self._settings.output_ndim, lambda t: t.batch.ndim),
             ("layout", self._settings.output_layout, lambda t: t.layout()),
         ]
-        for what, wanted, of in checks:
-            if wanted is None:
+        for trait, declared, of in checks:
+            if declared is None:
                 continue
-            each = list(wanted) if isinstance(wanted, (list, tuple)) else [wanted] * len(outputs)
+            each = list(declared) if isinstance(declared, (list, tuple)) else [declared] * len(outputs)
             if len(each) != len(outputs):
-                raise RuntimeError(f"output_{what} has {len(each)} entries for {len(outputs)} outputs")
+                raise RuntimeError(f"output_{trait} has {len(each)} entries for {len(outputs)} outputs")
             for i, (want, output) in enumerate(zip(each, outputs, strict=True)):
                 if want is not None and of(output) != want:
                     got, need = (_shown(v) for v in (of(output), want))
-                    raise RuntimeError(f"output {i} has {what} {got}; output_{what} requires {need}")
+                    raise RuntimeError(f"output {i} has {trait} {got}; output_{trait} requires {need}")
 
     def let_go(self) -> tuple[Engine | None, Callable[[], None]]:
         """Detach the engine, for the caller to stop, and return it with a function that then closes its inputs."""

@@ -166,8 +166,8 @@ def usual_outputs(cls: type[Operator]) -> int | None:
 class _Defaults:
     """Stand-in for an operator that was called without arguments."""
 
-    def __init__(self, given: dict[str, Any]) -> None:
-        self.__dict__.update(given)
+    def __init__(self, attributes: dict[str, Any]) -> None:
+        self.__dict__.update(attributes)
 
 
 def summary(cls: type[Operator]) -> str:

@@ -342,14 +342,14 @@ def tensor_list(batch: Batch) -> TensorList:
 
 def _described(kind: str, on_host: bool, dtype: DALIDataType, layout: str, *rest: str) -> str:
     """Describe a tensor in DALI's format: one line per property."""
-    where = "CPU" if on_host else "GPU"
+    device_name = "CPU" if on_host else "GPU"
     lines = [
         f"dtype=DALIDataType.{dtype.name}",
         *([f'layout="{layout}"'] * bool(layout)),
-        f'device="{where.lower()}"',
+        f'device="{device_name.lower()}"',
         *rest,
     ]
-    return f"{kind}{where}(\n" + ",\n".join(f"    {line}" for line in lines) + ")"
+    return f"{kind}{device_name}(\n" + ",\n".join(f"    {line}" for line in lines) + ")"
 
 
 def _with_data(described: str, data: str) -> str:

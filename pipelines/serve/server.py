@@ -100,10 +100,10 @@ class Server:
         return self._pipeline().output_names
 
     def execute(
-        self, requests: Sequence[Arrays], wanted: Sequence[Collection[str]] | None = None
+        self, requests: Sequence[Arrays], requested: Sequence[Collection[str]] | None = None
     ) -> list[dict[str, Any] | RequestError]:
-        """Return an answer for each request: arrays (N, ...) by output, or the error of this request alone. ``wanted``
-        names the requested outputs of each request; by default all.
+        """Return an answer for each request: arrays (N, ...) by output, or the error of this request alone.
+        ``requested`` names the requested outputs of each request; by default all.
 
         A request contains an array (N, ...) for each input, or N byte strings for an input of encoded files. Requests
         are combined into batches of up to ``max_batch_size`` samples.
@@ -112,7 +112,7 @@ class Server:
         checked: list[_Checked] = []
         for k, request in enumerate(requests):
             try:
-                checked.append(self._checked(k, request, self.output_names if wanted is None else wanted[k]))
+                checked.append(self._checked(k, request, self.output_names if requested is None else requested[k]))
             except RequestError as e:
                 answers[k] = without_frames(e)
         with self._lock:
@@ -129,7 +129,7 @@ class Server:
 
     # -- requests -----------------------------------------------------------------------------------------------
 
-    def _checked(self, number: int, request: Arrays, wanted: Collection[str]) -> _Checked:
+    def _checked(self, number: int, request: Arrays, requested: Collection[str]) -> _Checked:
         """Return the request with its inputs checked. Raises RequestError."""
         if set(request) != set(self.inputs):
             raise RequestError(
@@ -143,7 +143,7 @@ class Server:
         n = next(iter(counts.values()))
         if not 1 <= n <= self.max_batch_size:
             raise RequestError(f"a request has 1 to {self.max_batch_size} samples, got {n}")
-        return _Checked(number, samples, n, wanted)
+        return _Checked(number, samples, n, requested)
 
     # -- batches ------------------------------------------------------------------------------------------------
 
@@ -229,9 +229,9 @@ def _joined(parts: Sequence[Any]) -> Any:
 
 def _part(outputs: Mapping[str, TensorList], why: Mapping[int, str], start: int, n: int) -> dict[str, Any]:
     """Return the outputs of samples ``start`` to ``start + n``. Raises RequestError if one is missing."""
-    lost = [slot for slot in range(start, start + n) if slot in why]
-    if lost:
-        raise RequestError("; ".join(f"sample {slot - start}: {why[slot]}" for slot in lost[:4]))
+    missing = [slot for slot in range(start, start + n) if slot in why]
+    if missing:
+        raise RequestError("; ".join(f"sample {slot - start}: {why[slot]}" for slot in missing[:4]))
     answer: dict[str, Any] = {}
     for name, output in outputs.items():
         slots = output.batch.samples.slot

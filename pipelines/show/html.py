@@ -55,9 +55,11 @@ class Origin:
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
 
-def html_report(report: Mapping[str, Any], seen: ReportSamples | None = None, origin: Origin | None = None) -> str:
-    """Return the HTML page for a report.json, with images if ``seen`` has any."""
-    seen, origin = seen or ReportSamples(), origin or Origin()
+def html_report(
+    report: Mapping[str, Any], report_samples: ReportSamples | None = None, origin: Origin | None = None
+) -> str:
+    """Return the HTML page for a report.json, with images if ``report_samples`` has any."""
+    report_samples, origin = report_samples or ReportSamples(), origin or Origin()
     samples = report["samples"]
     figures = [
         ("samples read", f"{samples.get('read', 0):,}"), ("time", duration(report["seconds"])),
@@ -77,8 +79,8 @@ def html_report(report: Mapping[str, Any], seen: ReportSamples | None = None, or
         Section("Time per operator", [work_bars(report["operators"]), operators(report["operators"])]),
         Section("Stage utilisation", [_stages(report)] if report.get("stages") else []),
         Section("Workers", _workers(report)),
-        Section("Before and after", _before_and_after(seen.samples)),
-        Section("Rejected samples", _rejects(report, seen)),
+        Section("Before and after", _before_and_after(report_samples.samples)),
+        Section("Rejected samples", _rejects(report, report_samples)),
         Section("Memory", _memory(report.get("memory") or {})),
         Section("Decoders and fallbacks", [
             *_decoders(report),
@@ -215,12 +217,12 @@ def _before_and_after(samples: Sequence[Sample]) -> list[str]:
     return [f'<div class="pictures">{"".join(figures)}</div>'] if figures else []
 
 
-def _rejects(report: Mapping[str, Any], seen: ReportSamples) -> list[str]:
+def _rejects(report: Mapping[str, Any], report_samples: ReportSamples) -> list[str]:
     parts = _counts("reason", "samples", report.get("rejected", {}), "Rejected samples by reason")
-    if seen.rejects:
-        parts.append(rejects_table(seen.rejects))
-        if seen.more_rejects:
-            parts.append(f"<p>{seen.more_rejects:,} more are in rejects.jsonl.</p>")
+    if report_samples.rejects:
+        parts.append(rejects_table(report_samples.rejects))
+        if report_samples.more_rejects:
+            parts.append(f"<p>{report_samples.more_rejects:,} more are in rejects.jsonl.</p>")
     if report.get("left_out"):
         parts += _counts("operator", "samples", report["left_out"], "Samples left out on purpose, in left_out.jsonl")
     for reader, counts in report.get("mixtures", {}).items():
@@ -250,7 +252,9 @@ def _memory(memory: Mapping[str, float]) -> list[str]:
         ("gpu_files_bytes", "thereof files", ""),
         ("remembered_bytes", "cached about the data set for its next epoch", ""),
     )
-    rows = [(what, size(memory[k]), size(memory[of]) if of in memory else "-") for k, what, of in names if k in memory]
+    rows = [
+        (label, size(memory[k]), size(memory[of]) if of in memory else "-") for k, label, of in names if k in memory
+    ]
     return [table(("memory", "at most", "limit"), rows, 1, "Peak memory")] if rows else []
 
 
@@ -265,8 +269,8 @@ def _decoders(report: Mapping[str, Any]) -> list[str]:
     return [table(("decoder", "images", "CPU s", "batches waited s"), rows, 1, "Images by decoder")]
 
 
-def _counts(what: str, number: str, counts: Mapping[str, int], caption: str) -> list[str]:
-    return [table((what, number), [(k, f"{v:,}") for k, v in counts.items()], 1, caption)] if counts else []
+def _counts(label: str, number: str, counts: Mapping[str, int], caption: str) -> list[str]:
+    return [table((label, number), [(k, f"{v:,}") for k, v in counts.items()], 1, caption)] if counts else []
 
 
 def _this_run(report: Mapping[str, Any], origin: Origin) -> list[str]:

@@ -115,8 +115,8 @@ def pace(status: Mapping[str, Any]) -> str:
 
 def held_back(status: Mapping[str, Any]) -> str:
     """Return the busiest resource as text: ``cpu 92%``."""
-    found = status["bottleneck"]
-    return f"{found['what']} {min(found['share'], 1):.0%}"
+    bottleneck = status["bottleneck"]
+    return f"{bottleneck['what']} {min(bottleneck['share'], 1):.0%}"
 
 
 def _left(status: Mapping[str, Any]) -> str:

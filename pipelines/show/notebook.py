@@ -196,8 +196,8 @@ def outline(boxes: Iterable[Box]) -> str:
         settings = [f"{name}={value}" for name, value in box.settings.items()]
         arguments = [f"{name}={_end(listed[k].name, box.argument_numbers.get(name))}" for name, k in
                      box.arguments.items()]  # fmt: skip
-        given = "; ".join(", ".join(x) for x in ([*inputs, *settings], arguments) if x)
-        lines.append(f"{box.name} = {box.op}({given})" if box.op else f"{box.name} <- {', '.join(inputs)}")
+        all_arguments = "; ".join(", ".join(x) for x in ([*inputs, *settings], arguments) if x)
+        lines.append(f"{box.name} = {box.op}({all_arguments})" if box.op else f"{box.name} <- {', '.join(inputs)}")
     return "\n".join(lines)
 
 

@@ -131,8 +131,8 @@ class OneScreen:
     rows: int
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for most in range(max(self.rows, _FEWEST), _FEWEST - 1, -1):
-            view = self.of(most)
+        for row_count in range(max(self.rows, _FEWEST), _FEWEST - 1, -1):
+            view = self.of(row_count)
             if len(console.render_lines(view, options, pad=False)) <= LINES:
                 break
         yield view

@@ -314,25 +314,25 @@ def like_view(answers: Sequence[Mapping[str, Any]]) -> RenderableType:
 # -- data -------------------------------------------------------------------------------------------------------------
 
 
-def intermediates_view(found: Mapping[str, Any]) -> RenderableType:
+def intermediates_view(result: Mapping[str, Any]) -> RenderableType:
     """Return the outputs of every operator of a spec."""
     rows: list[Row] = []
-    for r in found["intermediates"]:
+    for r in result["intermediates"]:
         shapes = " ".join("x".join(map(str, s)) or "scalar" for s in r["shapes"][:3])
         more = f" +{len(r['shapes']) - 3}" if len(r["shapes"]) > 3 else ""
         values = ["-" if r[k] is None else f"{r[k]:.4g}" for k in ("min", "max", "mean")]
         rows.append([r["name"], shapes + more, r["dtype"], r["layout"], *values])
     columns: tuple[str, ...] = ("operator", "shapes", "dtype", "layout", "min", "max", "mean")
-    if any("apart" in r for r in found["intermediates"]):
+    if any("apart" in r for r in result["intermediates"]):
         columns = ("operator", "dtype", "layout", "values that differ", "by at most", "by on average")
-        rows = [[r["name"], r["dtype"], r["layout"], *_apart(r["apart"])] for r in found["intermediates"]]
+        rows = [[r["name"], r["dtype"], r["layout"], *_apart(r["apart"])] for r in result["intermediates"]]
     parts: list[RenderableType] = [table(columns, rows, numbers=columns[-3:]), Text()]
-    for r in found["rejects"]:
+    for r in result["rejects"]:
         if r["code"] == "left_out":
             parts.append(Text(f"Left out: {r['key']}: {r['operator']}: {r['message']}"))
         else:
             parts.append(Text(f"Rejected: {r['key']}: {r['operator']}: {r['code']}: {r['message']}", "yellow"))
-    parts.append(Text(f"{count(len(found['samples']), 'sample')}; images and arrays are in {found['folder']}"))
+    parts.append(Text(f"{count(len(result['samples']), 'sample')}; images and arrays are in {result['folder']}"))
     return Group(*parts)
 
 
@@ -351,18 +351,18 @@ def _apart(difference: Mapping[str, Any] | None) -> tuple[str, str, str]:
     return f"{difference['differ']:.1%}{more}", f"{difference['max']:.4g}", f"{difference['mean']:.4g}"
 
 
-def data_view(found: Mapping[str, Any]) -> RenderableType:
+def data_view(result: Mapping[str, Any]) -> RenderableType:
     """Return the contents of a data set."""
-    records = "" if found["records"] is None else f", {count(found['records'], 'record')}"
+    records = "" if result["records"] is None else f", {count(result['records'], 'record')}"
     rows: list[Row] = []
-    for s in found["samples"]:
+    for s in result["samples"]:
         first = s["key"]
         for name, f in s["fields"].items():
             rows.append([first, name, Text(value_in_words(f), "red" if f.get("problem") else "")])
             first = ""
         if s["problem"]:
             rows.append([first, "", Text(s["problem"], "red")])
-    return Group(Text(f"{found['target']}: {found['kind']}{records}"), Text(), table(("key", "field", "holds"), rows))
+    return Group(Text(f"{result['target']}: {result['kind']}{records}"), Text(), table(("key", "field", "holds"), rows))
 
 
 def value_in_words(f: Mapping[str, Any]) -> str:
@@ -388,18 +388,18 @@ def value_in_words(f: Mapping[str, Any]) -> str:
 # -- the machine ------------------------------------------------------------------------------------------------------
 
 
-def doctor_view(found: Mapping[str, Any]) -> RenderableType:
+def doctor_view(result: Mapping[str, Any]) -> RenderableType:
     """Return the findings by area, then what to repair, and which optional packages can be installed."""
     rows: list[Row] = []
     area = ""
-    for f in found["findings"]:
+    for f in result["findings"]:
         first = Text(f["area"] if f["area"] != area else "", "bold")
         rows.append([first, f["what"], Text(f["status"], _STYLES[f["status"]]), Text(f["value"])])
         area = f["area"]
     parts: list[RenderableType] = [table(("", "", "", ""), rows)]
-    optional = {f["remedy"] for f in found["findings"] if f["area"] == "packages" and f["status"] == "missing"}
+    optional = {f["remedy"] for f in result["findings"] if f["area"] == "packages" and f["status"] == "missing"}
     for title, is_optional in (("To do:", False), ("If you need it:", True)):
-        remedies = [Text(f"  {r}") for r in found["remedies"] if (r in optional) is is_optional]
+        remedies = [Text(f"  {r}") for r in result["remedies"] if (r in optional) is is_optional]
         if remedies:
             parts += [Text(f"\n{title}", "bold"), *remedies]
     return Group(*parts)

@@ -238,9 +238,9 @@ class _Build:
         before = len(self.problems.found)
         low, high = cls.inputs
         if not low <= len(inputs) <= high and not step.broken:
-            wanted = str(low) if low == high else f"{low} to {high}"
+            expected = str(low) if low == high else f"{low} to {high}"
             hint = "" if step.inputs else slips.no_input(cls, self.latest())
-            self.say(step, f"takes {wanted} input{'s' * (wanted != '1')}, got {len(inputs)}{hint}")
+            self.say(step, f"takes {expected} input{'s' * (expected != '1')}, got {len(inputs)}{hint}")
         if step.device != "auto" and step.device not in cls.stages:
             self.say(step, f"cannot run on {step.device}; it has kernels for {', '.join(cls.stages)}")
         if issubclass(cls, ProgramInput) and self.spec.write is not None:
@@ -303,13 +303,13 @@ class _Build:
         return cls
 
     def arguments(
-        self, cls: type[Operator] | None, given: Mapping[str, Value], marks: Mapping[str, Mark], label: str, mark: Mark
+        self, cls: type[Operator] | None, values: Mapping[str, Value], marks: Mapping[str, Mark], label: str, mark: Mark
     ) -> tuple[dict[str, Any], bool]:
         """Return the arguments for the graph, and whether all are valid. For an unknown operator, only `$names` are
         checked."""
         args: dict[str, Any] = {}
         fine = True
-        for key, value in given.items():
+        for key, value in values.items():
             data = self.argument(value, label)
             if data is None and not (value.sound and value.data is None):
                 fine = False
@@ -405,8 +405,8 @@ class _Build:
                 mark, f"{label}: {show(text)} names no batch; write a constant as an argument, or use `constant`"
             )
             return None
-        found = {n: self.look_up(Ref(expression.element(n)[0], mark), label) for n in names}
-        edges = {n: self.element(n, e, mark, label) for n, e in found.items() if e is not None}
+        elements = {n: self.look_up(Ref(expression.element(n)[0], mark), label) for n in names}
+        edges = {n: self.element(n, e, mark, label) for n, e in elements.items() if e is not None}
         known = {n: e for n, e in edges.items() if e is not None}
         return known if len(known) == len(names) else None
 
@@ -560,11 +560,13 @@ class _Build:
         if field.config.quality is not None:
             args["quality"] = field.config.quality
         try:
-            made = self.graph.add(cls, [edge], args, name=f"encode {field.name}", mark=replace(field.mark, label=label))
+            outputs = self.graph.add(
+                cls, [edge], args, name=f"encode {field.name}", mark=replace(field.mark, label=label)
+            )
         except SpecError as e:
             self.problems.add(field.mark, f"{label}: {e}")
             return None
-        return made[0] if self.infer(field.mark, label) else None
+        return outputs[0] if self.infer(field.mark, label) else None
 
     def check_writer(
         self, writer: Writer | None, outputs: Mapping[str, Edge | None], configs: Mapping[str, FieldConfig]

@@ -280,10 +280,10 @@ class _Section:
     def has(self, key: str) -> bool:
         return isinstance(self.value.data, dict) and key in self.value.data
 
-    def need(self, key: str, what: str) -> Value | None:
+    def need(self, key: str, description: str) -> Value | None:
         """Return the value of ``key`` as `take` does; report it if it is missing."""
         if not self.has(key):
-            self.say(self.value.mark, f"needs {what}")
+            self.say(self.value.mark, f"needs {description}")
         return self.take(key)
 
     def section(self, key: str) -> _Section | None:
@@ -335,13 +335,13 @@ class _Section:
         self.say(value.mark, f"{key} must be {', '.join(allowed[:-1])} or {allowed[-1]}, got {value.kind}{close}")
         return default
 
-    def match(self, key: str, pattern: re.Pattern[str], what: str, default: str) -> str:
+    def match(self, key: str, pattern: re.Pattern[str], description: str, default: str) -> str:
         value = self.take(key)
         if value is None:
             return default
         if isinstance(value.data, str) and pattern.fullmatch(value.data):
             return value.data
-        self.say(value.mark, f"{key} must be {what}, got {value.kind}")
+        self.say(value.mark, f"{key} must be {description}, got {value.kind}")
         return default
 
     def size(self, key: str) -> int | None:
@@ -445,10 +445,10 @@ def _prefetch(section: _Section) -> tuple[int | None, int]:
     inner = section.section("prefetch_queue_depth")
     if inner is None:
         return None, 2
-    asked = _entry(inner, "cpu_size") is not None
+    is_set = _entry(inner, "cpu_size") is not None
     ahead, behind = inner.integer("cpu_size", 2, 1, 1024), inner.integer("gpu_size", 2, 1, 1024)
     inner.finish()
-    return ahead if asked else None, behind
+    return ahead if is_set else None, behind
 
 
 def _entry(section: _Section, key: str) -> Any:

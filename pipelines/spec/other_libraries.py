@@ -51,14 +51,14 @@ def matches(name: str) -> Iterator[str]:
             yield known
 
 
-def with_values(name: str, steps: Sequence[str], given: Mapping[str, Any]) -> list[str]:
+def with_values(name: str, steps: Sequence[str], arguments: Mapping[str, Any]) -> list[str]:
     """Return the ``steps`` for the transform ``name`` of `table` with the user's arguments, converted to dali-run's
     conventions: one number for torchvision's Resize is the shorter side, means and deviations refer to 0 to 1."""
     texts = list(steps)
-    for key, value in given.items():
+    for key, value in arguments.items():
         for pattern, text in _written(name, key, value):
             texts = [re.sub(pattern, text, step, count=1) for step in texts]
-    if (pair := [given.get("height"), given.get("width")]) and all(map(_is_number, pair)):
+    if (pair := [arguments.get("height"), arguments.get("width")]) and all(map(_is_number, pair)):
         texts = [re.sub(r"(size|crop): \[\d+, \d+\]", rf"\1: {pair}", step) for step in texts]
     return texts
 

@@ -67,10 +67,10 @@ def _text(path: str, overrides: Mapping[str, Any], problems: Problems) -> tuple[
     assert factory is not None
     own_parameters = inspect.signature(factory).parameters
     used = {k for k in overrides if k in own_parameters}
-    given = {k: _value(overrides[k], mark_of(overrides, k), problems) for k in used}
+    parameters = {k: _value(overrides[k], mark_of(overrides, k), problems) for k in used}
     defaults = {k: v for k, v in _DEFAULTS.items() if k not in factory.pipeline_defaults}
     try:
-        pipeline = factory(**given, **defaults)
+        pipeline = factory(**parameters, **defaults)
         return pipeline.to_yaml(), used
     except SpecError:
         raise

@@ -112,10 +112,10 @@ _KEYS: dict[str, dict[str, tuple[str, ...]]] = {
 }  # fmt: skip
 
 
-def key(section: str, given: str, missing: bool = True) -> str:
-    """Return a hint for the unknown key ``given`` of ``section`` ("" for the top level, ``step``), unless the intended
+def key(section: str, word: str, missing: bool = True) -> str:
+    """Return a hint for the unknown key ``word`` of ``section`` ("" for the top level, ``step``), unless the intended
     key is already present (not ``missing``)."""
-    low = given.lower().replace("-", "_")
+    low = word.lower().replace("-", "_")
     for meant, names in _KEYS.get(section, {}).items():
         if missing and (low in names or low == meant):
             return f"; it is called {meant}:"
@@ -125,9 +125,9 @@ def key(section: str, given: str, missing: bool = True) -> str:
     return ""
 
 
-def colon(given: str) -> str:
+def colon(word: str) -> str:
     """Return a hint for a key that contains the colon or = that should end it."""
-    if glued := re.match(r"([A-Za-z_]+)\s*([:=])\s*(.*)", given, re.DOTALL):
+    if glued := re.match(r"([A-Za-z_]+)\s*([:=])\s*(.*)", word, re.DOTALL):
         name, sign, remainder = glued.groups()
         return f"; write {name}: {remainder}" + (
             ", with a space after the colon" if sign == ":" else ", with a colon, not ="
@@ -135,17 +135,17 @@ def colon(given: str) -> str:
     return ""
 
 
-def not_a_list(what: str) -> str:
-    """Return a hint for a graph that is a mapping: ``what`` is the key of the list."""
-    return f"; begin each step of `{what}:` with a dash: - {{op: ..., in: ..., out: ...}}"
+def not_a_list(key: str) -> str:
+    """Return a hint for a graph that is a mapping: ``key`` is the key that should hold a list."""
+    return f"; begin each step of `{key}:` with a dash: - {{op: ..., in: ..., out: ...}}"
 
 
-def not_a_step(given: Any, keys: Collection[str]) -> str:
+def not_a_step(step: Any, keys: Collection[str]) -> str:
     """Return a hint for a step without ``op:``: a bare name, a mapping whose only key is the operator's name, or a
     colon without a space after it, which YAML reads as part of the key."""
     if glued := next((key for key in keys if key.startswith("op:")), ""):
         return colon(glued)
-    name = given if isinstance(given, str) else next(iter(keys)) if len(keys) == 1 else ""
+    name = step if isinstance(step, str) else next(iter(keys)) if len(keys) == 1 else ""
     if not re.fullmatch(r"[A-Za-z_][\w.]*", name):
         return ""
     return f"; write {{op: {name}, in: ..., out: ...}}"
@@ -167,12 +167,12 @@ _VALUES = {
 }  # fmt: skip
 
 
-def value(given: Any, of: str = "", takes: Callable[[Any], bool] = lambda _: True) -> str:
-    """Return a hint for the wrong value ``given`` of the setting ``of``. ``takes`` returns whether another value would
+def value(wrong: Any, of: str = "", takes: Callable[[Any], bool] = lambda _: True) -> str:
+    """Return a hint for the wrong value ``wrong`` of the setting ``of``. ``takes`` returns whether another value would
     be valid."""
-    if not isinstance(given, str):
+    if not isinstance(wrong, str):
         return ""
-    low = given.strip().lower()
+    low = wrong.strip().lower()
     if low in _VALUES.get(of, {}):
         return f"; write {_VALUES[of][low]}"
     if low in _WORDS:
@@ -208,17 +208,17 @@ _CALLED = {
 }  # fmt: skip
 
 
-def operator(given: str, arguments: Mapping[str, Any] | None = None) -> str:
+def operator(word: str, arguments: Mapping[str, Any] | None = None) -> str:
     """Return a hint for an unknown operator: the steps for another library's transform, with the values of its
     ``arguments`` if they are constants; or the same name without its prefix in Python."""
     registered = operators()
     for prefix in _PYTHON:
-        if given.startswith(prefix) and (rest := given.removeprefix(prefix)) in registered:
+        if word.startswith(prefix) and (rest := word.removeprefix(prefix)) in registered:
             return f"; write {rest}"
     order = list(LIBRARIES)
-    transforms = sorted(matches(given), key=lambda known: order.index(known.partition(".")[0]))
-    named = _CALLED.get(bare(given.rpartition(".")[2]))
-    if transforms and named != "" and (split(given)[0] or given.lower() != given):
+    transforms = sorted(matches(word), key=lambda known: order.index(known.partition(".")[0]))
+    named = _CALLED.get(bare(word.rpartition(".")[2]))
+    if transforms and named != "" and (split(word)[0] or word.lower() != word):
         entry = table()[transforms[0]]
         if not entry["steps"]:
             return f"; {transforms[0]}: {entry['note']}"

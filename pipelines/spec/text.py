@@ -189,8 +189,8 @@ def _decode(content: bytes | str, name: str, problems: Problems) -> str | None:
         return None
     bad = UNPRINTABLE.search(text)
     if bad:
-        what = "a NUL byte" if bad[0] == "\0" else f"the unprintable character U+{ord(bad[0]):04X}"
-        problems.add(_mark_at(text, bad.start(), name), f"contains {what}; is this a text file?")
+        character = "a NUL byte" if bad[0] == "\0" else f"the unprintable character U+{ord(bad[0]):04X}"
+        problems.add(_mark_at(text, bad.start(), name), f"contains {character}; is this a text file?")
         return None
     return text
 

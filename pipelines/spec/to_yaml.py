@@ -133,9 +133,11 @@ class _Dump:
         result = Edge(merge.id)
         ends = [(branch, end, self._base(end)) for branch, end in zip((True, False), merge.inputs, strict=True)]
         passed = [base for _, end, base in ends if base != end]
-        made = [base for _, end, base in ends if base == end]
+        new_ends = [base for _, end, base in ends if base == end]
         shared = (
-            passed[0] if len(passed) == 1 and len(made) == 1 and self._may_rebind(passed[0], made[0], merge) else None
+            passed[0]
+            if len(passed) == 1 and len(new_ends) == 1 and self._may_rebind(passed[0], new_ends[0], merge)
+            else None
         )
         if shared is not None and result not in self.names:
             self.names[result] = self.name(shared)
@@ -149,11 +151,11 @@ class _Dump:
                 step = {"op": "copy", "in": self.name(base), "out": name}
                 self.copies.setdefault((merge.id, branch), []).append(step)
 
-    def _may_rebind(self, outer: Edge, made: Edge, merge: Node) -> bool:
-        """Return whether ``made`` may take the name of ``outer``: nothing reads ``outer`` afterwards."""
-        later = [n for n in self.readers.get(outer, []) if n > made.node and n != merge.id]
+    def _may_rebind(self, outer: Edge, inner: Edge, merge: Node) -> bool:
+        """Return whether ``inner`` may take the name of ``outer``: nothing reads ``outer`` afterwards."""
+        later = [n for n in self.readers.get(outer, []) if n > inner.node and n != merge.id]
         return (
-            outer.node < made.node and not later and outer not in [self._base(e) for e in self.graph.outputs.values()]
+            outer.node < inner.node and not later and outer not in [self._base(e) for e in self.graph.outputs.values()]
         )
 
     # -- steps ----------------------------------------------------------------------------------------------------

@@ -108,11 +108,11 @@ class _Variables:
             return replace(value, broken=True)
         return replace(value, data=result)
 
-    def fits(self, found: Value, mark: Mark) -> bool:
+    def fits(self, value: Value, mark: Mark) -> bool:
         """Return whether the variable's value may be inserted here: lists of lists of variables must not grow without
         limit."""
-        self.expanded += self.size(found)
-        if self.expanded <= MOST_VALUES and found.depth <= MOST_DEPTH:
+        self.expanded += self.size(value)
+        if self.expanded <= MOST_VALUES and value.depth <= MOST_DEPTH:
             return True
         self.problems.add(mark, f"variables expand to more than {MOST_VALUES} values or {MOST_DEPTH} levels")
         return False
@@ -129,15 +129,15 @@ class _Variables:
 
     def text(self, name: str, mark: Mark) -> str | None:
         """Return a variable as text, for insertion into longer text."""
-        found = self.lookup(name, mark)
-        if found is None or found.broken:
+        variable = self.lookup(name, mark)
+        if variable is None or variable.broken:
             return None
-        if isinstance(found.data, bool):
-            return str(found.data).lower()
-        if found.data is None or isinstance(found.data, (tuple, dict)):
-            self.problems.add(mark, f"variable {name!r} is {found.kind} and cannot be inserted into text")
+        if isinstance(variable.data, bool):
+            return str(variable.data).lower()
+        if variable.data is None or isinstance(variable.data, (tuple, dict)):
+            self.problems.add(mark, f"variable {name!r} is {variable.kind} and cannot be inserted into text")
             return None
-        return str(found.data)
+        return str(variable.data)
 
     def lookup(self, name: str, mark: Mark) -> Value | None:
         if name.startswith("env:"):
@@ -233,8 +233,8 @@ def setting(text: str, name: str) -> Any:
 def _from_command_line(text: str, mark: Mark, problems: Problems) -> Value:
     """Parse lists, mappings and quoted text as YAML; any other text is one scalar, whatever characters it contains."""
     if text[:1] in ("[", "{", '"', "'"):
-        found = parse(text, mark.file, problems)
-        return found if found is not None else Value(None, mark, broken=True)
+        value = parse(text, mark.file, problems)
+        return value if value is not None else Value(None, mark, broken=True)
     before = len(problems.found)
     data = resolve(text, mark, problems)
     return Value(data, mark, broken=len(problems.found) > before)
@@ -242,8 +242,8 @@ def _from_command_line(text: str, mark: Mark, problems: Problems) -> Value:
 
 def _variables(root: Value) -> list[str]:
     assert isinstance(root.data, dict)
-    given = root.data.get("vars")
-    return list(given.data) if given is not None and isinstance(given.data, dict) else []
+    values = root.data.get("vars")
+    return list(values.data) if values is not None and isinstance(values.data, dict) else []
 
 
 _Path = list[str | int]

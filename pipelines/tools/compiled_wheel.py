@@ -59,20 +59,20 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def loops_for(level: str, pack: Path, folder: Path, wanted: Sequence[Loop] | None = None) -> int:
-    """Compile the listed loops (or only ``wanted``) for a level of x86-64 into ``pack``. Return the number of loops in
-    it. Raises SystemExit that names every loop that could not be compiled or stored: a wheel without it would compile
-    it, or fail, on the user's machine."""
-    todo = sorted(loops() if wanted is None else wanted, key=lambda loop: -loop.seconds)
+def loops_for(level: str, pack: Path, folder: Path, selected: Sequence[Loop] | None = None) -> int:
+    """Compile the listed loops (or only ``selected``) for a level of x86-64 into ``pack``. Return the number of loops
+    in it. Raises SystemExit that names every loop that could not be compiled or stored: a wheel without it would
+    compile it, or fail, on the user's machine."""
+    todo = sorted(loops() if selected is None else selected, key=lambda loop: -loop.seconds)
     entries: dict[str, tuple[str, bytes]] = {}
     cache_folder = folder.absolute() / "dali-run"
     began = said = time.perf_counter()
-    seen = 0
+    done_count = 0
     failed: list[str] = []
 
     def done(loop: Loop, answer: Answer) -> None:
-        nonlocal said, seen
-        seen += 1
+        nonlocal said, done_count
+        done_count += 1
         if not answer.get("kept"):
             failed.append(
                 f"{loop.module}.{loop.function}({', '.join(loop.types)}): {answer.get('error', 'not cache_folder')}"
@@ -82,7 +82,7 @@ def loops_for(level: str, pack: Path, folder: Path, wanted: Sequence[Loop] | Non
         entries[answer["key"]] = answer["stamp"], store.content(cache_folder / answer["file"])
         if (now := time.perf_counter()) - said > 10:
             said = now
-            _say(f"{level}: compiled {seen} of {len(todo)} loops, {now - began:.0f} s")
+            _say(f"{level}: compiled {done_count} of {len(todo)} loops, {now - began:.0f} s")
 
     compile_all(todo, usable_cores(), done, environment_for(level, folder))
     if len(entries) != len(todo):

@@ -53,11 +53,11 @@ def image(library: str, text: str, kernel: str, kind: str, folder: Path | None) 
         if kernel:
             call("GetLoweredName", program, kernel.encode(), ctypes.byref(lowered))
         name = (lowered.value or b"").decode()  # memory of the program
-        what = "CUBIN" if kind.startswith("sm_") else "PTX"
+        kind_name = "CUBIN" if kind.startswith("sm_") else "PTX"
         size = ctypes.c_size_t()
-        call(f"Get{what}Size", program, ctypes.byref(size))
+        call(f"Get{kind_name}Size", program, ctypes.byref(size))
         code = ctypes.create_string_buffer(size.value)
-        call(f"Get{what}", program, code)
+        call(f"Get{kind_name}", program, code)
         return code.raw, name
     finally:
         nvrtc.nvrtcDestroyProgram(ctypes.byref(program))

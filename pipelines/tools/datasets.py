@@ -72,17 +72,17 @@ class DataSet:
 
 def inspect_data(
     target: Path | str, n: int, out: Path | None = None, follow_links: bool = False,
-    seen: list[tuple[int, str, Image.Image]] | None = None, in_part: bool = False,
+    saved_images: list[tuple[int, str, Image.Image]] | None = None, in_part: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the first ``n`` records at ``target`` as data for JSON. Their images are saved in the folder ``out``, with
-    a contact sheet, and appended to ``seen``: the record's index in the result, the field, the image. For a URL, the
-    first container or the first files are downloaded and inspected (then with ``in_part``).
+    a contact sheet, and appended to ``saved_images``: the record's index in the result, the field, the image. For a
+    URL, the first container or the first files are downloaded and inspected (then with ``in_part``).
 
     Raises SpecError if there is no data set, and for links that point outside of it, unless ``follow_links``.
     """
     if is_url(target):
         with skeleton(str(target), n) as copy:
-            report = inspect_data(copy.place, n, out, seen=seen, in_part=True)
+            report = inspect_data(copy.place, n, out, saved_images=saved_images, in_part=True)
             for sample in report["samples"]:
                 sample["source"] = sample["source"].replace(str(copy.place), str(target).rstrip("/"))
             return {
@@ -97,10 +97,10 @@ def inspect_data(
     rows: list[dict[str, Any]] = []
     pictures: dict[str, list[Image.Image]] = {}
     for record in itertools.islice(data_set.records, n):
-        for name, picture in _pictures(record) if out is not None or seen is not None else ():
+        for name, picture in _pictures(record) if out is not None or saved_images is not None else ():
             pictures.setdefault(name, []).append(picture)
-            if seen is not None:
-                seen.append((len(rows), name, picture))
+            if saved_images is not None:
+                saved_images.append((len(rows), name, picture))
         fields = {name: describe(value) for name, value in record.fields.items()}
         rows.append({"key": record.key, "source": record.source, "record": record.number, "fields": fields,
                      "problem": record.problem})  # fmt: skip
@@ -269,10 +269,10 @@ def _streaming(folder: Path) -> DataSet | None:
     folder."""
     if (folder / "_versions").is_dir():
         return _table("Lance", "readers.lance", [folder], *lance_columns(str(folder)))
-    found = index_at(str(folder)) if (folder / "index.json").is_file() else None
-    if found is None:
+    entry = index_at(str(folder)) if (folder / "index.json").is_file() else None
+    if entry is None:
         return None
-    reader, index = found
+    reader, index = entry
     fields = [f for f in index.fields if f.name != "key"] or list(index.fields)
     names = [f.name for f in fields]
     key = "key" if len(names) < len(index.fields) else None
@@ -288,9 +288,9 @@ def _streaming(folder: Path) -> DataSet | None:
 def _shards(paths: list[Path]) -> DataSet:
     if not paths:
         raise SpecError("there are no shards and no files")
-    for kind, read in _CONTAINERS.items():
+    for kind, read_container in _CONTAINERS.items():
         if kind.fullmatch(paths[0].name):
-            return read(paths)
+            return read_container(paths)
     return _files([os.path.relpath(p, paths[0].parent) for p in paths], paths[0].parent)
 
 

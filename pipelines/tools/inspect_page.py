@@ -21,14 +21,14 @@ _MOST_BYTES = 64 << 20
 _NOT_PICTURES = (".npy", ".wav", ".flac", ".ogg")
 
 
-def spec_page(found: Mapping[str, Any], command: Sequence[str]) -> str:
+def spec_page(result: Mapping[str, Any], command: Sequence[str]) -> str:
     """Return the page for a result of `inspect_spec`, with the images that it wrote."""
-    folder = Path(found["folder"])
-    files = [name for row in found["intermediates"] for name in row["files"] if not name.endswith(_NOT_PICTURES)]
+    folder = Path(result["folder"])
+    files = [name for row in result["intermediates"] for name in row["files"] if not name.endswith(_NOT_PICTURES)]
     files = [name for name in files if (folder / name).stat().st_size <= _MOST_BYTES]
     small = dict(zip(files, thumbnails([(folder / name).read_bytes() for name in files]), strict=True))
     rows, strips = [], []
-    for r in found["intermediates"]:
+    for r in result["intermediates"]:
         shapes = ", ".join(" x ".join(map(str, s)) or "scalar" for s in r["shapes"])
         numbers = ["-" if r[k] is None else f"{r[k]:.4g}" for k in ("min", "max", "mean")]
         rows.append([r["name"], shapes, r["dtype"], r["layout"] or "-", *numbers])
@@ -36,7 +36,7 @@ def spec_page(found: Mapping[str, Any], command: Sequence[str]) -> str:
         if shown:
             strips.append(f'<h3>{text(r["name"])}</h3><p class="soft">{text(shapes)} {text(r["dtype"])}</p>'
                           f'<div class="strip">{"".join(shown)}</div>')  # fmt: skip
-    rejects = [Reject(r["key"], r["operator"], r["code"], r["message"], None) for r in found["rejects"]]
+    rejects = [Reject(r["key"], r["operator"], r["code"], r["message"], None) for r in result["rejects"]]
     columns = ("operator", "shapes", "dtype", "layout", "min", "max", "mean")
     sections = [
         Section("Intermediates", [table(columns, rows, 4, "Outputs of every operator")]),
@@ -45,18 +45,19 @@ def spec_page(found: Mapping[str, Any], command: Sequence[str]) -> str:
         _made_by(command),
     ]
     head = [
-        facts([("samples", f"{len(found['samples'])}"), ("operators", f"{len(rows)}"), ("written to", str(folder))])
+        facts([("samples", f"{len(result['samples'])}"), ("operators", f"{len(rows)}"), ("written to", str(folder))])
     ]
-    return page(str(found["name"] or "spec"), "dali-run inspect", head, sections, f"dali-run {__version__}")
+    return page(str(result["name"] or "spec"), "dali-run inspect", head, sections, f"dali-run {__version__}")
 
 
-def data_page(found: Mapping[str, Any], seen: Sequence[tuple[int, str, Image.Image]], command: Sequence[str]) -> str:
-    """Return the page for a result of `inspect_data`, with the images in ``seen``."""
+def data_page(result: Mapping[str, Any], images: Sequence[tuple[int, str, Image.Image]], command: Sequence[str]) -> str:
+    """Return the page for a result of `inspect_data`, with ``images``: number of the record, name of the field,
+    image."""
     rows, figures = [], []
-    for number, s in enumerate(found["samples"]):
+    for number, s in enumerate(result["samples"]):
         rows += [[s["key"], name, value_in_words(f)] for name, f in s["fields"].items()]
         rows += [[s["key"], "", s["problem"]]] if s["problem"] else []
-        shown = "".join(_titled(image, name, s["key"]) for k, name, image in seen if k == number)
+        shown = "".join(_titled(image, name, s["key"]) for k, name, image in images if k == number)
         if shown:
             figures.append(f'<figure><div class="pair">{shown}</div><figcaption>{text(s["key"])}</figcaption></figure>')
     sections = [
@@ -64,9 +65,9 @@ def data_page(found: Mapping[str, Any], seen: Sequence[tuple[int, str, Image.Ima
         Section("Images", [f'<div class="pictures">{"".join(figures)}</div>'] if figures else []),
         _made_by(command),
     ]
-    records = "unknown" if found["records"] is None else count(found["records"], "record")
-    head = [facts([("kind", found["kind"]), ("records", records), ("shown", f"{len(found['samples'])}")])]
-    return page(found["target"], "dali-run inspect", head, sections, f"dali-run {__version__}")
+    records = "unknown" if result["records"] is None else count(result["records"], "record")
+    head = [facts([("kind", result["kind"]), ("records", records), ("shown", f"{len(result['samples'])}")])]
+    return page(result["target"], "dali-run inspect", head, sections, f"dali-run {__version__}")
 
 
 def _titled(image: Image.Image, name: str, key: str) -> str:

@@ -71,16 +71,20 @@ def inspect_spec(
     ``against`` is also run; rows of operators in both specs, by name, then contain the `apart` of their results.
     Nothing is written to the spec's output. Raises SpecError, JobError.
     """
-    with _looked_at(path, overrides, n) as seen:
-        drawn = dict(_drawn_over(seen.nodes, {e: b for e, (_, _, b) in zip(seen.edges, seen.entries, strict=True)}))
-        rows = dump(seen.entries, folder, [drawn.get(edge, {}) for edge in seen.edges])
+    with _looked_at(path, overrides, n) as inspected:
+        drawn = dict(
+            _drawn_over(
+                inspected.nodes, {e: b for e, (_, _, b) in zip(inspected.edges, inspected.entries, strict=True)}
+            )
+        )
+        rows = dump(inspected.entries, folder, [drawn.get(edge, {}) for edge in inspected.edges])
         if against is not None:
             with _looked_at(*against, n) as other:
-                theirs = dict(other.titled())
-                for row, (title, batch) in zip(rows, seen.titled(), strict=True):
-                    row["apart"] = apart(batch, theirs[title]) if title in theirs else None
-    return {"name": seen.name, "folder": str(folder), "samples": seen.samples, "intermediates": rows,
-            "rejects": seen.rejects}  # fmt: skip
+                other_batches = dict(other.titled())
+                for row, (title, batch) in zip(rows, inspected.titled(), strict=True):
+                    row["apart"] = apart(batch, other_batches[title]) if title in other_batches else None
+    return {"name": inspected.name, "folder": str(folder), "samples": inspected.samples, "intermediates": rows,
+            "rejects": inspected.rejects}  # fmt: skip
 
 
 @contextmanager
@@ -108,15 +112,15 @@ def _looked_at(path: Path, overrides: Mapping[str, Any] | None, n: int) -> Itera
         yield InspectedSamples(built.spec.name, nodes, entries, [e for _, e in edges], keys, rejects)
 
 
-def apart(ours: Batch, theirs: Batch) -> dict[str, Any]:
+def apart(batch: Batch, other: Batch) -> dict[str, Any]:
     """Return the differences between two results for the same samples.
 
     ``samples``: number of samples that both have at the same index; ``other_shape``: number of them whose shapes
     differ, and which are not compared further; ``differ``: share of values that are not equal; ``max`` and ``mean`` of
     the absolute differences, None if nothing was compared.
     """
-    second = dict(_by_record(theirs))
-    pairs = [(x, second[k]) for k, x in _by_record(ours) if k in second]
+    second = dict(_by_record(other))
+    pairs = [(x, second[k]) for k, x in _by_record(batch) if k in second]
     alike = [(a.astype(np.float64), b.astype(np.float64)) for a, b in pairs if a.shape == b.shape and a.size]
     far = [np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b)) for a, b in alike]
     values = sum(f.size for f in far)
@@ -163,13 +167,13 @@ def dump(entries: Sequence[Entry], folder: Path, drawn: Sequence[Pictures] | Non
     for number, (name, output, batch) in enumerate(entries):
         title = name if outputs[name] == 0 else f"{name}[{output}]"
         stem = f"{number:02d}-{safe_name(title)}"
-        files, seen = [], []
+        files, shown = [], []
         for i, sample in enumerate(batch):
             path, picture = _write(np.asarray(sample), batch.layout, folder / f"{stem}-{i}")
             files.append(path.name)
-            seen += [picture] if picture else []
-        if seen:
-            pictures.append((title, seen))
+            shown += [picture] if picture else []
+        if shown:
+            pictures.append((title, shown))
         over = [drawn[number][s] for s in batch.samples.slot.tolist() if s in drawn[number]] if drawn else []
         for i, picture in enumerate(over):
             files.append(f"{stem}-{i}-drawn.png")

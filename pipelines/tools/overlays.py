@@ -46,9 +46,9 @@ def drawings(nodes: Sequence[Node]) -> list[Drawing]:
         shown = dict(node.op.shows())
         if not shown and node.op.num_outputs == 1 and node.inputs and node.inputs[0] in classes:
             shown = {0: "classes"}
-        kinds = {what.partition(" ")[0]: k for k, what in shown.items()}
-        for k, what in shown.items():
-            kind, _, layout = what.partition(" ")
+        kinds = {description.partition(" ")[0]: k for k, description in shown.items()}
+        for k, description in shown.items():
+            kind, _, layout = description.partition(" ")
             others: dict[str, Edge] = {o: Edge(node.id, kinds[o]) for o in ("labels", "vertices") if o in kinds}
             if kind in ("boxes", "polygons", "classes"):
                 drawable.append(Drawing(node.id, kind, layout, Edge(node.id, k), others))

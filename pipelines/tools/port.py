@@ -101,8 +101,8 @@ def examine(path: Path) -> Report:
         why = e.msg if isinstance(e, SyntaxError) else e
         return Report(path, [Finding(line, column, "unreadable", f"is not Python that this version reads: {why}")])
     bound = _bindings(tree)
-    found = sorted({*_imports(tree), *_uses(tree, bound), *_calls(tree, bound), *_private(tree)} if bound else set())
-    return Report(path, found, _rewritten(source, tree, bound), encoding)
+    findings = sorted({*_imports(tree), *_uses(tree, bound), *_calls(tree, bound), *_private(tree)} if bound else set())
+    return Report(path, findings, _rewritten(source, tree, bound), encoding)
 
 
 def lines_of(reports: Iterable[Report]) -> Iterator[str]:
@@ -118,11 +118,11 @@ def lines_of(reports: Iterable[Report]) -> Iterator[str]:
             files.setdefault(key, set()).add(report.path)
             if f.kind == "unreadable":  # this text belongs to one file
                 yield f"{report.path}:{f.line}:{f.column}: {f.kind}: {f.text}"
-    for (kind, text), where in first.items():
+    for (kind, text), position in first.items():
         n, among = places[kind, text], len(files[kind, text])
         more = f" ({n} places{f' in {among} files' if among > 1 else ''})" if n > 1 else ""
         if kind != "unreadable":
-            yield f"{where}: {kind}: {text}{more}"
+            yield f"{position}: {kind}: {text}{more}"
 
 
 def rewrite(report: Report) -> bool:
@@ -277,26 +277,26 @@ def _calls(tree: ast.Module, bound: dict[str, str]) -> Iterator[Finding]:
             yield Finding(*at, "differs", f"Pipeline.{node.func.attr} {_METHODS[node.func.attr]}")
 
 
-def _arguments(name: str, given: Mapping[str, ast.expr]) -> Iterator[tuple[Kind, str]]:
-    """Yield findings about the arguments ``given`` in a call of DALI's ``name``."""
+def _arguments(name: str, arguments: Mapping[str, ast.expr]) -> Iterator[tuple[Kind, str]]:
+    """Yield findings about ``arguments`` of a call of DALI's ``name``."""
     room, _, rest = name.partition(".")
     if name in ("Pipeline", "pipeline.Pipeline", "pipeline_def", "pipeline.pipeline_def"):
         known = {*inspect.signature(Pipeline).parameters, "enable_conditionals", "debug", "fn"}
-        for argument in given:
+        for argument in arguments:
             if argument not in known:
                 yield "missing", f"{name}: has no argument {argument!r}"
             elif argument in _SETTINGS:
                 yield "no effect", f"{name}: argument {argument!r} has no effect"
         return
     if name.startswith("experimental.dynamic."):
-        yield from _dynamic_arguments(name, given)
+        yield from _dynamic_arguments(name, arguments)
         return
     operator = operator_behind(room, rest) if room in ("fn", "ops") else ""
     if not operator:
         return
     cls = find(names()[operator])
     known = known_arguments(operator)
-    for argument in given:
+    for argument in arguments:
         if argument not in known:
             yield "missing", f"{name}: has no argument {argument!r}"
         elif argument in parameters(cls) and (why := parameters(cls)[argument].arg.ignored):
@@ -304,13 +304,13 @@ def _arguments(name: str, given: Mapping[str, ast.expr]) -> Iterator[tuple[Kind,
     if cls.random and not wraps(operator) and cls.name.startswith("random."):
         yield "differs", _DRAWS
     if not wraps(operator):
-        yield from (("refused", f"{name}: {why}") for why in _refused(cls, given))
+        yield from (("refused", f"{name}: {why}") for why in _refused(cls, arguments))
 
 
-def _refused(cls: type[Operator], given: Mapping[str, ast.expr]) -> Iterator[str]:
-    """Yield the reasons for which ``cls`` rejects constants among the arguments ``given``."""
+def _refused(cls: type[Operator], arguments: Mapping[str, ast.expr]) -> Iterator[str]:
+    """Yield the reasons for which ``cls`` rejects constants among ``arguments``."""
     known, constants = parameters(cls), {}
-    for argument, value in given.items():
+    for argument, value in arguments.items():
         if argument in known and (plain := _constant(value)) is not None:
             try:
                 name, constants[name] = check_argument(cls, argument, plain)
@@ -334,12 +334,12 @@ def _constant(value: ast.expr) -> Any:
         return None
 
 
-def _dynamic_arguments(name: str, given: Iterable[str]) -> Iterator[tuple[Kind, str]]:
+def _dynamic_arguments(name: str, arguments: Iterable[str]) -> Iterator[tuple[Kind, str]]:
     module, _, last = dali_run_name(name).rpartition(".")
     called = getattr(importlib.import_module(f"{_OURS}.{module}"), last, None)
     operator = getattr(called, "operator", None)  # attribute of a reader's class
     known = {*inspect.signature(called).parameters, *(parameters(operator) if operator else ())} if called else set()
-    for argument in given:
+    for argument in arguments:
         if argument not in known and not {"arguments", "kwargs"} & known - ({"arguments"} if operator else set()):
             yield "missing", f"{name}: has no argument {argument!r}"
 
@@ -357,9 +357,9 @@ def _rewritten(source: str, tree: ast.Module, bound: dict[str, str]) -> str:
     def replace(node: ast.AST, old: str, new: str) -> None:
         a = starts[node.lineno - 1] + node.col_offset  # type: ignore[attr-defined]
         b = starts[node.end_lineno - 1] + node.end_col_offset  # type: ignore[attr-defined]
-        where = raw.find(old.encode(), a, b)
-        if where >= 0:
-            edits.append((where, where + len(old.encode()), new))
+        found_at = raw.find(old.encode(), a, b)
+        if found_at >= 0:
+            edits.append((found_at, found_at + len(old.encode()), new))
 
     done: set[int] = set()
     raw = source.encode()

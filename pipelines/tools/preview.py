@@ -78,8 +78,8 @@ def _targets(device: str) -> list[Target]:
 
 def _summary(built: BuiltSpec) -> str:
     write = built.spec.write
-    what = f"{', '.join(built.graph.outputs)} as {write.writer} to {write.path}" if write else "nothing to write"
-    return f"valid: {count(len(built.graph.nodes), 'operator')}, {what}"
+    output_text = f"{', '.join(built.graph.outputs)} as {write.writer} to {write.path}" if write else "nothing to write"
+    return f"valid: {count(len(built.graph.nodes), 'operator')}, {output_text}"
 
 
 def describe_job(

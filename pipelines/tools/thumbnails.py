@@ -38,13 +38,13 @@ def thumbnail(image: Image.Image) -> bytes:
 
 def thumbnails(encoded: Sequence[bytes]) -> list[bytes | None]:
     """Return a small JPEG of each encoded image; None if it is not an image, or Pillow cannot decode it."""
-    made: list[bytes | None] = []
+    jpegs: list[bytes | None] = []
     for _ in range(_RESTARTS + 1):
-        if len(made) < len(encoded):
-            made += _apart(encoded[len(made) :])
-            if len(made) < len(encoded):
-                made.append(None)  # this image ended the process
-    return made + [None] * (len(encoded) - len(made))
+        if len(jpegs) < len(encoded):
+            jpegs += _apart(encoded[len(jpegs) :])
+            if len(jpegs) < len(encoded):
+                jpegs.append(None)  # this image ended the process
+    return jpegs + [None] * (len(encoded) - len(jpegs))
 
 
 def _apart(encoded: Sequence[bytes]) -> list[bytes | None]:

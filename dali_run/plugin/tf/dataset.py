@@ -99,11 +99,11 @@ def own_arguments(batch_size: int | None, num_threads: int | None, device_id: in
     return arguments
 
 
-def _newer(name: str, given: Any, older: Any) -> Any:
+def _newer(name: str, value: Any, older: Any) -> Any:
     """Return the value of ``output_<name>``, which may also be given by its older name. Raises ValueError for both."""
     if older is None:
-        return given
-    if given is not None:
+        return value
+    if value is not None:
         raise ValueError(f"{name} is the older name of output_{name}: give only one of the two")
     warn(f"{name} is the older name of output_{name}", DeprecationWarning)
     return tuple(older) if isinstance(older, list) else older

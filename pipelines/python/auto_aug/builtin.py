@@ -155,17 +155,20 @@ def of(entry: suites.Augmentation) -> Augmentation:
     return function.augmentation(entry.ends, entry.negated, None if plain else entry.parameter)
 
 
-def as_operations(augmentations: Sequence[Augmentation], bins: int, given: Sequence[str]) -> list[Any] | None:
-    """Return the argument ``operations`` of the operator for these ``augmentations`` with the arguments ``given``; None
-    if one of them is the user's."""
+def as_operations(augmentations: Sequence[Augmentation], bins: int, argument_names: Sequence[str]) -> list[Any] | None:
+    """Return the argument ``operations`` of the operator for these ``augmentations``, or None if one of them is the
+    user's.
+
+    ``argument_names`` are the names of the arguments that the program passed.
+    """
     rows = []
-    if any(name not in _KEYWORDS for name in given):
+    if any(name not in _KEYWORDS for name in argument_names):
         return None
     for a in augmentations:
         if type(a) is not Augmentation or a.op not in _OPERATIONS:
             return None
         name = _OPERATIONS[a.op]
-        if name == "translate_relative" and "shape" not in given:
+        if name == "translate_relative" and "shape" not in argument_names:
             return None
         magnitudes, width = a.magnitudes(bins), suites.WIDTHS[name]
         if (magnitudes is None) != (width == 0):

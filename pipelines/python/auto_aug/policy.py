@@ -39,19 +39,19 @@ class Policy:
         augmentation, probability, strength = step
         if not isinstance(augmentation, Augmentation):
             raise SpecError(f"a step begins with an augmentation, got {augmentation!r}; decorate it with @augmentation")
-        what = f"policy {self.name}, augmentation {augmentation.name}"
+        label = f"policy {self.name}, augmentation {augmentation.name}"
         if not isinstance(probability, (int, float)) or not 0 <= probability <= 1:
-            raise SpecError(f"{what}: the probability must be between 0 and 1, got {probability!r}")
+            raise SpecError(f"{label}: the probability must be between 0 and 1, got {probability!r}")
         if probability == 0:
-            warnings.warn(f"{what}: the probability is 0: the step is never applied", stacklevel=3)
+            warnings.warn(f"{label}: the probability is 0: the step is never applied", stacklevel=3)
         if strength is None:
             if augmentation.mag_range is not None:
-                raise SpecError(f"{what}: it has magnitudes: use a bin instead of None")
+                raise SpecError(f"{label}: it has magnitudes: use a bin instead of None")
             return
         if augmentation.mag_range is None:
-            warnings.warn(f"{what}: it has no magnitudes, so bin {strength!r} has no effect; use None", stacklevel=3)
+            warnings.warn(f"{label}: it has no magnitudes, so bin {strength!r} has no effect; use None", stacklevel=3)
         if not isinstance(strength, int) or not 0 <= strength < self.num_magnitude_bins:
-            raise SpecError(f"{what}: the bin must be 0 to {self.num_magnitude_bins - 1}, got {strength!r}")
+            raise SpecError(f"{label}: the bin must be 0 to {self.num_magnitude_bins - 1}, got {strength!r}")
 
     @property
     def augmentations(self) -> dict[str, Augmentation]:

@@ -34,19 +34,19 @@ def check(function: Callable[..., Any], name: str) -> None:
                         "positional arguments")  # fmt: skip
 
 
-def accepted(function: Callable[..., Any], given: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the ``given`` arguments that ``function`` accepts. Raises MissingArgumentError if one is missing."""
+def accepted(function: Callable[..., Any], arguments: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return those of ``arguments`` that ``function`` accepts. Raises MissingArgumentError if one is missing."""
     known = _keywords(function)
-    missing = [p.name for p in known if p.default is inspect.Parameter.empty and p.name not in given]
+    missing = [p.name for p in known if p.default is inspect.Parameter.empty and p.name not in arguments]
     if missing:
         hint = "; shape is (height, width), fn.peek_image_shape returns it" if missing == ["shape"] else ""
         raise MissingArgumentError(f"augmentation {name} needs {', '.join(missing)}: pass it to the call{hint}")
-    return {p.name: given[p.name] for p in known if p.name in given}
+    return {p.name: arguments[p.name] for p in known if p.name in arguments}
 
 
-def refuse_unused(functions: Iterable[Callable[..., Any]], given: Mapping[str, Any], call: str) -> None:
+def refuse_unused(functions: Iterable[Callable[..., Any]], arguments: Mapping[str, Any], call: str) -> None:
     """Raise UnusedArgumentError for arguments that none of the ``functions`` accepts."""
     known = {p.name for f in functions for p in _keywords(f)}
-    unused = [name for name in given if name not in known]
+    unused = [name for name in arguments if name not in known]
     if unused:
         raise UnusedArgumentError(f"{call}: no augmentation accepts {', '.join(map(repr, unused))}")

@@ -9,8 +9,8 @@ from ...graph.conditionals import Condition
 from ..data_node import DataNode, apply, as_node, calculate, current_builder, one
 
 
-def _condition(value: Any, what: str) -> DataNode:
-    return one(apply(Condition, [as_node(value)], {"what": what}))
+def _condition(value: Any, statement: str) -> DataNode:
+    return one(apply(Condition, [as_node(value)], {"what": statement}))
 
 
 def split(input: Any, *, predicate: Any) -> list[DataNode]:

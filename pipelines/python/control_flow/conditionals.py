@@ -27,10 +27,10 @@ from ..data_node import (
 from .statements import RESULT
 
 
-def _condition(node: DataNode, what: str) -> DataNode:
+def _condition(node: DataNode, statement: str) -> DataNode:
     if node.device == "gpu":
-        raise SpecError(f"the condition of `{what}` must be on the CPU, got {node}")
-    return one(apply(Condition, [node], {"what": what}))
+        raise SpecError(f"the condition of `{statement}` must be on the CPU, got {node}")
+    return one(apply(Condition, [node], {"what": statement}))
 
 
 # -- at run time of the definition ------------------------------------------------------------------------------------
@@ -156,8 +156,8 @@ class Conditional:
         try:
             return self._joined(then, otherwise)
         except (SpecError, TypeError) as e:
-            what = "the returned value" if name == RESULT else repr(name)
-            return Undefined(f"{what} after the conditional in line {self._line}: {e}", SpecError)
+            subject = "the returned value" if name == RESULT else repr(name)
+            return Undefined(f"{subject} after the conditional in line {self._line}: {e}", SpecError)
 
     def _joined(self, then: Any, otherwise: Any) -> Any:
         if isinstance(then, (list, tuple)) and isinstance(otherwise, (list, tuple)):
@@ -207,22 +207,22 @@ def _made(edge: Edge, device: str) -> DataNode:
     return builder.ran(edge, device) if isinstance(builder, EagerBuilder) else DataNode(builder, edge, device)
 
 
-def _short_circuit(what: str, left: Any, right: Callable[[], Any]) -> Any:
+def _short_circuit(keyword: str, left: Any, right: Callable[[], Any]) -> Any:
     if not isinstance(left, DataNode):
-        return (left and right()) if what == "and" else (left or right())
-    condition = _condition(left, what)
-    shortcut = constant(what == "or")
+        return (left and right()) if keyword == "and" else (left or right())
+    condition = _condition(left, keyword)
+    shortcut = constant(keyword == "or")
     builder = current_builder()
-    builder.enter(_edge(condition), what == "and")
+    builder.enter(_edge(condition), keyword == "and")
     value = right()
     if isinstance(value, DataNode):
-        value = _condition(value, what)
+        value = _condition(value, keyword)
     elif isinstance(value, (bool, ScalarConstant)):
         value = constant(bool(getattr(value, "value", value)))
     else:
-        raise TypeError(f"`{what}` takes bool, got {value!r}")
+        raise TypeError(f"`{keyword}` takes bool, got {value!r}")
     builder.leave()
-    return merge(condition, value, shortcut) if what == "and" else merge(condition, shortcut, value)
+    return merge(condition, value, shortcut) if keyword == "and" else merge(condition, shortcut, value)
 
 
 _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {

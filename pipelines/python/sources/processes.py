@@ -205,21 +205,21 @@ def _shut_down_all() -> None:
 
 def _started(context: Any, name: str, arguments: tuple[Any, ...]) -> _Worker:
     try:
-        here, there = context.Pipe()
+        own_end, worker_end = context.Pipe()
         try:
-            inherited = [w.connection for workers in _open.values() for w in workers] + [here]
+            inherited = [w.connection for workers in _open.values() for w in workers] + [own_end]
             forked = inherited if context.get_start_method() == "fork" else []
-            process = context.Process(target=_work, args=(there, forked, *arguments), daemon=True, name=name)
+            process = context.Process(target=_work, args=(worker_end, forked, *arguments), daemon=True, name=name)
             process.start()
         except BaseException:
-            here.close()
+            own_end.close()
             raise
         finally:
-            there.close()
+            worker_end.close()
     except OSError as e:
         raise JobError(f"the processes of external_source cannot be started: {e.strerror or e}; allow more (ulimit -u, "
                        "ulimit -n), or lower py_num_workers") from None  # fmt: skip
-    return _Worker(process, here)
+    return _Worker(process, own_end)
 
 
 def _shut_down(workers: list[_Worker]) -> None:

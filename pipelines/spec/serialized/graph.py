@@ -184,8 +184,8 @@ class _Conversion:
 
     def _own_name(self, op: SavedOperator) -> str | None:
         """Return the name that the program gave to the operator; None if DALI generated it."""
-        kept = op.arguments.get("preserve_name", not op.name.startswith("__"))
-        return op.name if kept is True and op.name else None
+        preserved = op.arguments.get("preserve_name", not op.name.startswith("__"))
+        return op.name if preserved is True and op.name else None
 
     def _device(self, op: SavedOperator) -> DeviceRequest:
         device = op.arguments.get("device", "cpu")
@@ -199,11 +199,11 @@ class _Conversion:
 
     # -- conditionals -------------------------------------------------------------------------------------------
 
-    def _condition(self, tensor: _Tensor, what: str) -> Edge:
+    def _condition(self, tensor: _Tensor, statement: str) -> Edge:
         key = (tensor.edge, tensor.path)
         if key not in self._conditions:
             with self._inside(tensor.path):
-                (self._conditions[key],) = self.builder.add(Condition, [tensor.edge], {"what": what})
+                (self._conditions[key],) = self.builder.add(Condition, [tensor.edge], {"what": statement})
         return self._conditions[key]
 
     def _split(self, op: SavedOperator, inputs: Sequence[_Tensor], named: Mapping[str, _Tensor]) -> None:
@@ -231,8 +231,8 @@ class _Conversion:
 
     def _validate(self, op: SavedOperator, inputs: Sequence[_Tensor], named: Mapping[str, _Tensor]) -> None:
         (data,) = _exactly(inputs, 1)
-        what = op.arguments.get("expression_name", "and")
-        self._write(op, [_Tensor(self._condition(data, str(what)), data.device, data.path)])
+        expression = op.arguments.get("expression_name", "and")
+        self._write(op, [_Tensor(self._condition(data, str(expression)), data.device, data.path)])
 
     # -- arithmetic and indexing --------------------------------------------------------------------------------
 

@@ -77,9 +77,9 @@ def as_page() -> str:
     ]
     for name, (command, declared) in OUTPUTS.items():
         inner = get_args(declared)[0] if get_origin(declared) is list else declared
-        many = "a list of: " if get_origin(declared) is list else ""
+        list_prefix = "a list of: " if get_origin(declared) is list else ""
         by = command if "." in command else f"{command} --json"
-        lines.append(f"| `{name}` | `{by}` | {many}[{inner.__name__}](#{inner.__name__.lower()}) |")
+        lines.append(f"| `{name}` | `{by}` | {list_prefix}[{inner.__name__}](#{inner.__name__.lower()}) |")
     for declared in _declared():
         lines += ["", f"## {declared.__name__}", "", (declared.__doc__ or "").strip(), "", "| field | |", "|---|---|"]
         for name, tp in get_type_hints(declared).items():

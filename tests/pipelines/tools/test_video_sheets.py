@@ -70,7 +70,7 @@ def test_inspect_tells_of_videos_and_draws_them(tmp_path: Path) -> None:
     whole = (folder / "v.mp4").read_bytes()
     (folder / "w.mp4").write_bytes(whole[:200])
     seen: list[tuple[int, str, Image.Image]] = []
-    found = inspect_data(tmp_path / "in", 5, out=tmp_path / "out", seen=seen)
+    found = inspect_data(tmp_path / "in", 5, out=tmp_path / "out", saved_images=seen)
     fields = [next(iter(s["fields"].values())) for s in found["samples"]]
     assert fields[0]["what"] == "video"
     assert value_in_words(fields[0]).startswith("video 64 x 48 h264, 30 frames, 1.2 s")

@@ -58,12 +58,12 @@ class LoaderEvaluator:
         self.start_time = time.time()
         batches = iter(source)
         while True:
-            asked = time.perf_counter()
+            start = time.perf_counter()
             try:
                 batch = next(batches)
             except StopIteration:
                 break
-            self.batch_times.append(time.perf_counter() - asked)
+            self.batch_times.append(time.perf_counter() - start)
             yield batch
         self.end_time = time.time()
 

@@ -62,34 +62,34 @@ class DALIServer:
         References are searched in lists, tuples, dicts and attributes of objects. A batch can be taken once. Raises the
         error of the batch's run, or RuntimeError if no server runs.
         """
-        taken: dict[Any, Any] = {}
-        seen: dict[int, Any] = {}
-        return self._filled(obj, taken, seen)
+        outputs_by_batch: dict[Any, Any] = {}
+        visited: dict[int, Any] = {}
+        return self._filled(obj, outputs_by_batch, visited)
 
-    def _filled(self, obj: Any, taken: dict[Any, Any], seen: dict[int, Any]) -> Any:
+    def _filled(self, obj: Any, outputs_by_batch: dict[Any, Any], visited: dict[int, Any]) -> Any:
         if isinstance(obj, DALIOutputBatchRef):
             key = obj.pipe_run_ref.batch_id
-            if key not in taken:
-                taken[key] = self._outputs(obj.pipe_run_ref)
-            return taken[key][obj.output_idx]
+            if key not in outputs_by_batch:
+                outputs_by_batch[key] = self._outputs(obj.pipe_run_ref)
+            return outputs_by_batch[key][obj.output_idx]
         if isinstance(obj, (str, bytes, int, float, torch.Tensor)) or obj is None:
             return obj
-        if id(obj) in seen:
-            return seen[id(obj)]
-        seen[id(obj)] = obj
+        if id(obj) in visited:
+            return visited[id(obj)]
+        visited[id(obj)] = obj
         if isinstance(obj, list):
-            obj[:] = [self._filled(v, taken, seen) for v in obj]
+            obj[:] = [self._filled(v, outputs_by_batch, visited) for v in obj]
         elif isinstance(obj, tuple):
-            parts = [self._filled(v, taken, seen) for v in obj]
-            seen[id(obj)] = type(obj)(*parts) if hasattr(obj, "_fields") else type(obj)(parts)
+            parts = [self._filled(v, outputs_by_batch, visited) for v in obj]
+            visited[id(obj)] = type(obj)(*parts) if hasattr(obj, "_fields") else type(obj)(parts)
         elif isinstance(obj, dict):
-            obj.update({k: self._filled(v, taken, seen) for k, v in obj.items()})
+            obj.update({k: self._filled(v, outputs_by_batch, visited) for k, v in obj.items()})
         elif hasattr(obj, "__dict__") and not isinstance(obj, type):
             for name, value in list(vars(obj).items()):
-                filled = self._filled(value, taken, seen)
+                filled = self._filled(value, outputs_by_batch, visited)
                 if filled is not value:
                     setattr(obj, name, filled)
-        return seen[id(obj)]
+        return visited[id(obj)]
 
     def _outputs(self, batch: DALIPipelineRunRef) -> tuple[torch.Tensor, ...]:
         if not batch.is_scheduled:
