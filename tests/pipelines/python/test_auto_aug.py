@@ -156,7 +156,7 @@ def test_what_is_wrong_is_said() -> None:
         (lambda x: ta.trivial_augment_wide(x, 0), "at least 1"),
         (lambda x: aa.auto_augment(x, "imagenet"), "policy_name must be one of"),
         (lambda x: aa.apply_auto_augment(Policy("none", 3, []), x), "no sub-policies"),
-        (lambda x: darker(x, num_magnitude_bins=3), "give magnitude_bin"),
+        (lambda x: darker(x, num_magnitude_bins=3), "magnitude_bin is required"),
         (lambda x: darker(x, magnitude_bin=1), "give num_magnitude_bins"),
     ]
     for definition, said in cases:

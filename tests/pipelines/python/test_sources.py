@@ -132,7 +132,7 @@ def test_several_outputs() -> None:
     assert [o.as_array().tolist() for o in p.run()] == [[0, 1], [[1], [1]]]
     (only,) = pipe(lambda: (np.zeros(2),), num_outputs=1).run()
     assert only.as_array().tolist() == [0, 0]
-    with pytest.raises(JobError, match="must give 2 outputs, got 1"):
+    with pytest.raises(JobError, match="must return 2 outputs, got 1"):
         pipe(lambda: (np.zeros(2),), num_outputs=2).run()
     with pytest.raises(JobError, match="differ in their number"):
         pipe(lambda: (np.zeros(2), np.zeros(1)), num_outputs=2).run()
@@ -160,7 +160,7 @@ def test_outputs_without_a_source_are_fed_one_by_one(operator: Any) -> None:
             assert [(o.layout(), float(o.as_array().max())) for o in p.run()] == [("X", k), ("YZ", k)][2 - used :]
     with pytest.raises(JobError, match="external_source_2: no data"):
         p.run()
-    with pytest.raises(ValueError, match="leave out name or num_outputs"):
+    with pytest.raises(ValueError, match="omit name or num_outputs"):
         pipe(num_outputs=2, name="x")
 
 
@@ -542,7 +542,7 @@ def test_no_memory_for_batches_of_processes(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     with contextlib.closing(pipe(large, 2, batch=True, parallel=True)) as p, \
-            pytest.raises(JobError, match="no memory for the 2,097,152 bytes that go"):  # fmt: skip
+            pytest.raises(JobError, match="no memory for 2,097,152 bytes of data for the parent"):  # fmt: skip
         p.run()
 
 
