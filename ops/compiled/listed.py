@@ -3,6 +3,10 @@ call.
 
 One line per loop: its module, its function, its argument types in words (`signatures`), the operators and writers that
 called it while a job warmed up, and the seconds that compiling it took, which decide the order of compilation.
+
+To add what is new, run jobs or tests with DALI_RUN_RECORD_LOOPS=FILE (kernels: DALI_RUN_RECORD_KERNELS=FILE), then
+`python -m dali_run.ops.compiled.listed FILE` (kernels: `binaries`). A loop or kernel that is not listed is compiled at
+its first call.
 """
 
 from __future__ import annotations

@@ -217,4 +217,4 @@ def test_the_first_job_needs_no_loop_that_is_not_compiled_ahead(tmp_path: Path, 
     ahead_of_it = set(listed.needed_by(clients))
     assert any("progressive" in loop.module for loop in used), "the sample data has no progressive JPEG"
     late = {f"{loop.module}.{loop.function}" for loop in used - ahead_of_it}
-    assert not [name for name in late if name.startswith(("ops.codecs.", "readers."))], "see docs/start-up.md, the list"
+    assert not [name for name in late if name.startswith(("ops.codecs.", "readers."))], "see ops/compiled/listed.py"

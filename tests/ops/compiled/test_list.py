@@ -44,7 +44,7 @@ def test_listed_loops_are_there() -> None:
     for module in sorted({loop.module for loop in listed.loops()}):
         import_module(f"{PACKAGE}.{module}")
     known = [loop for loop in listed.loops() if (f"{PACKAGE}.{loop.module}", loop.function) not in numba_cache.defined]
-    assert not known, "record the list anew (docs/start-up.md)"
+    assert not known, "record the list anew (ops/compiled/listed.py)"
     for loop in listed.loops():
         function = numba_cache.function_of(numba_cache.defined[f"{PACKAGE}.{loop.module}", loop.function])
         taken = len(inspect.signature(function).parameters)
