@@ -21,7 +21,7 @@ class _State:
 
 _state = _State()
 _handlers: dict[int, Any] = {}
-"""Handlers that `_wait` replaces, or replaced, by signal."""
+"""Signal handlers that `_wait` has replaced, by signal number."""
 _arrived: list[tuple[int, FrameType | None]] = []
 
 

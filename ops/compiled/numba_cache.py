@@ -103,7 +103,8 @@ of overloads does, where code that can be inlined may replace a loaded result.""
 
 
 class _Collecting:
-    """State of a process that compiles listed loops only, and not those that modules request when they are imported."""
+    """State while this process compiles the listed loops only (``on``): loops that modules request when they are
+    imported are noted, and not compiled."""
 
     on = False
     explicit: ClassVar[dict[int, list[Any]]] = {}

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 _WAITED_FOR = "numba.core.decorators"
-"""Module of Numba that every compilation needs."""
+"""Module of Numba that is imported before anything is compiled: after it, the hook installs the cache of compiled
+loops."""
 
 
 class _Finder:

@@ -64,7 +64,7 @@ class _Block:
         self.stream = 0
         """Number of the stream that it was allocated for."""
         self.owner: Owner = "arrays"
-        """Purpose that it was allocated for."""
+        """Purpose for which the block was allocated last."""
         self.returned = 0.0
         """Time at which it became idle (time.monotonic)."""
 

@@ -555,7 +555,8 @@ def _large_pinned(nbytes: int) -> Any:
 
 @lru_cache(16)
 def _tell(why: str) -> None:
-    """Log the reason once: page-locking by the driver takes three times as long, and keeps it from all other work."""
+    """Log once why page-locking falls back to the driver, which takes three times as long and blocks all other work in
+    the driver meanwhile."""
     import logging
 
     logging.getLogger(__name__).debug("page-locked memory is made by the driver, not registered: %s", why)
