@@ -4632,6 +4632,41 @@ class readers:
         ...
 
     @staticmethod
+    def array_record(
+        *,
+        path: str | Sequence[str],
+        random_shuffle: bool = ...,
+        initial_fill: int = ...,
+        num_shards: int = ...,
+        shard_id: int = ...,
+        stick_to_shard: bool = ...,
+        pad_last_batch: bool = ...,
+        shuffle_after_epoch: bool = ...,
+        shuffle_after_epoch_seed: int = ...,
+        shuffle: Literal['none', 'window', 'full'] | None = ...,
+        skip: int = ...,
+        limit: int | None = ...,
+        split: Any = ...,
+        use: str | None = ...,
+        prefetch_queue_depth: int = ...,
+        lazy_init: bool = ...,
+        read_ahead: bool = ...,
+        dont_use_mmap: bool = ...,
+        skip_cached_images: bool = ...,
+        tensor_init_bytes: int = ...,
+        join: Any = ...,
+        features: Any = ...,
+        key: str | None = ...,
+        device: Literal['cpu'] | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> Any:
+        """Read records of ArrayRecord files (extra ``array-record``)."""
+        ...
+
+    @staticmethod
     def caffe(
         *,
         path: str | Sequence[str],

@@ -4734,6 +4734,43 @@ random = _random
 
 class _readers:
 
+    class ArrayRecord:
+        """Read records of ArrayRecord files (extra ``array-record``)."""
+
+        def __init__(
+            self,
+            *,
+            random_shuffle: bool = ...,
+            initial_fill: int = ...,
+            num_shards: int = ...,
+            shard_id: int = ...,
+            stick_to_shard: bool = ...,
+            pad_last_batch: bool = ...,
+            shuffle_after_epoch: bool = ...,
+            shuffle_after_epoch_seed: int = ...,
+            shuffle: Literal['none', 'window', 'full'] | None = ...,
+            skip: int = ...,
+            limit: int | None = ...,
+            split: Any = ...,
+            use: str | None = ...,
+            prefetch_queue_depth: int = ...,
+            lazy_init: bool = ...,
+            read_ahead: bool = ...,
+            dont_use_mmap: bool = ...,
+            skip_cached_images: bool = ...,
+            tensor_init_bytes: int = ...,
+            join: Any = ...,
+            path: str | Sequence[str] = ...,
+            features: Any = ...,
+            key: str | None = ...,
+            device: str | None = ...,
+            name: str | None = ...,
+            seed: int | None = ...,
+            preserve: bool | None = ...,
+            bytes_per_sample_hint: _Ints | None = ...,
+        ) -> None: ...
+        def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
+
     class COCO:
         """Read images and annotations of the COCO format, in the order of image ids."""
 

@@ -20,7 +20,7 @@ from .fetch.extents import MAX_RECORD, Groups, Mapped, UncheckedRecords, expand,
 from .fetch.parallel import spread
 from .fetch.remote import local_copy
 from .join.reader import JoiningReader
-from .records.example import STRING, RecordParser, declared
+from .records.example import RecordParser, declared
 
 I64 = npt.NDArray[np.int64]
 I32 = npt.NDArray[np.int32]
@@ -82,15 +82,7 @@ class _TFRecords:
             return numbered
         offsets, sizes = self._offsets[index], self._sizes[index]
         good = (self._kinds[index] == 0) & ~self._mapped.truncated(offsets)
-        extents = self._key.extents(len(index))
-        self._key.find(self._mapped.data, offsets, sizes, good, extents, 0, len(index))
-        start, stop, count, kind = extents.found[:, 0].T
-        named = good & (extents.status == 0) & (kind == STRING) & (count == 1)
-        data = self._mapped.data
-        return [
-            data[a:b].tobytes().decode("utf-8", "backslashreplace").encode() if yes else number
-            for number, yes, a, b in zip(numbered, named.tolist(), start.tolist(), stop.tolist(), strict=True)
-        ]
+        return self._key.first_strings(self._mapped.data, offsets, sizes, good, numbered)
 
     def fingerprint(self) -> str:
         return self._mapped.fingerprint(self._names, self._offsets, self._sizes)

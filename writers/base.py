@@ -239,6 +239,13 @@ class ShardFile:
             self._sha.update(buffer[:n].data)
             self._hashed += n
 
+    def write_file(self, path: Path) -> None:
+        """Write the content of another file, which a library made, and remove it."""
+        with open(path, "rb") as made:
+            while block := made.read(8 * LARGE):
+                self.write(block)
+        files_io.remove(path)
+
     def rewrite(self, offset: int, data: bytes) -> None:
         """Replace bytes written before (a header that depends on later data). Their blocks are then read again for the
         checksums; for SHA-256 the whole file is, unless it was created as `patched`."""

@@ -2958,6 +2958,43 @@ class random:
 
 class readers:
 
+    class ArrayRecord(Reader):
+        """Read records of ArrayRecord files (extra ``array-record``)."""
+
+        def __init__(
+            self,
+            max_batch_size: int | None = ...,
+            name: str | None = ...,
+            device: Device | str | None = ...,
+            num_inputs: int | None = ...,
+            *,
+            path: str | Sequence[str],
+            random_shuffle: builtins.bool = ...,
+            initial_fill: int = ...,
+            num_shards: int = ...,
+            shard_id: int = ...,
+            stick_to_shard: builtins.bool = ...,
+            pad_last_batch: builtins.bool = ...,
+            shuffle_after_epoch: builtins.bool = ...,
+            shuffle_after_epoch_seed: int = ...,
+            shuffle: Literal['none', 'window', 'full'] | None = ...,
+            skip: int = ...,
+            limit: int | None = ...,
+            split: Any = ...,
+            use: str | None = ...,
+            prefetch_queue_depth: int = ...,
+            lazy_init: builtins.bool = ...,
+            read_ahead: builtins.bool = ...,
+            dont_use_mmap: builtins.bool = ...,
+            skip_cached_images: builtins.bool = ...,
+            tensor_init_bytes: int = ...,
+            join: Any = ...,
+            features: Any = ...,
+            key: str | None = ...,
+            enable_checkpointing: builtins.bool = ...,
+            seed: int | None = ...,
+        ) -> None: ...
+
     class COCO(Reader):
         """Read images and annotations of the COCO format, in the order of image ids."""
 

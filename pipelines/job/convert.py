@@ -159,7 +159,7 @@ def conversion(
     options = dict(requested.options)
     if requested.to == "lmdb" and layout.named:
         options.setdefault("key", "sample")
-    if requested.to == "tfrecord" and layout.named:
+    if requested.to in ("tfrecord", "array_record") and layout.named:
         options.setdefault("key", layout.key or next(k for k in (*KEYS, "") if k not in fields))
     if requested.to == "recordio" and layout.named:
         note("recordio cannot store the samples' keys and the names of fields: samples are numbered")

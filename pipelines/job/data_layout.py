@@ -326,6 +326,7 @@ def _own_files(paths: list[Path], write: Mapping[str, Any]) -> SourceLayout:
 
 _OWN_WRITERS: dict[str, Callable[[list[Path], Mapping[str, Any]], SourceLayout]] = {
     "tfrecord": _own_tfrecord,
+    "array_record": lambda paths, write: _array_record(paths, keys=(write["options"].get("key", "key"),)),
     "recordio": _own_recordio,
     "lmdb": _own_lmdb,
     "webdataset": _own_tar,
@@ -382,16 +383,22 @@ def _absolute(paths: list[Path]) -> list[str]:
     return [str(p.absolute()) for p in paths]
 
 
-def _tfrecord(paths: list[Path], _: Sequence[str] = (), keys: Sequence[str] = KEYS) -> SourceLayout:
-    """Return the layout of TFRecords: Examples, or plain records. The first feature of bytes with a name in ``keys``
-    holds the samples' keys."""
-    step = {"op": "readers.tfrecord", "path": _absolute(paths)}
-    layout = _with_features(step, _first(read_through("", "readers.tfrecord", {"path": step["path"]}, _value)))
+def _tfrecord(
+    paths: list[Path], _: Sequence[str] = (), keys: Sequence[str] = KEYS, reader: str = "readers.tfrecord"
+) -> SourceLayout:  # fmt: skip
+    """Return the layout of TFRecords or ArrayRecords: Examples, or plain records. The first feature of bytes with a
+    name in ``keys`` holds the samples' keys."""
+    step = {"op": reader, "path": _absolute(paths)}
+    layout = _with_features(step, _first(read_through("", reader, {"path": step["path"]}, _value)))
     key = next((k for k in keys if layout.fields.get(k) == "bytes" and len(layout.fields) > 1), "")
     if key:
         del layout.fields[key], layout.step["features"][key]
         layout.step["key"], layout.named, layout.key = key, True, key
     return layout
+
+
+def _array_record(paths: list[Path], _: Sequence[str] = (), keys: Sequence[str] = KEYS) -> SourceLayout:
+    return _tfrecord(paths, keys=keys, reader="readers.array_record")
 
 
 def _lmdb(paths: list[Path], _: Sequence[str] = ()) -> SourceLayout:
@@ -555,6 +562,7 @@ _READERS: tuple[Callable[[list[Path], Sequence[str]], SourceLayout], ...] = (
     _tar,
     _recordio,
     _parquet,
+    _array_record,
 )
 
 

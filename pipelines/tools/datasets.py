@@ -304,6 +304,10 @@ def _lmdb(paths: list[Path]) -> DataSet:
     return read_through("LMDB", "readers.lmdb", {"path": [str(p) for p in paths]}, _value_fields)
 
 
+def _array_record(paths: list[Path]) -> DataSet:
+    return read_through("ArrayRecord", "readers.array_record", {"path": [str(p) for p in paths]}, _value_fields)
+
+
 def _tfrecord(paths: list[Path]) -> DataSet:
     return read_through("TFRecord", "readers.tfrecord", {"path": [str(p) for p in paths]}, _value_fields)
 
@@ -541,6 +545,7 @@ def _named(suffixes: str) -> re.Pattern[str]:
 
 _CONTAINERS: dict[re.Pattern[str], Callable[[list[Path]], DataSet]] = {
     _named("tfrecords?"): _tfrecord,
+    _named("array_?record"): _array_record,
     _named("tar|tgz"): _tar,
     _named("rec"): _recordio,
     _named("parquet"): _parquet,

@@ -85,6 +85,7 @@ OPTIONAL = {
     "soxr": ("resampling of audio with the results of soxr and librosa", "media"),
     "av": ("videos", "media"),
     "pyarrow": ("Parquet files", "parquet"),
+    "array-record": ("ArrayRecord files", "array-record"),
     "pylance": ("Lance data sets", "lance"),
     "fsspec": ("data at URLs, with s3fs, gcsfs or adlfs for the store", "remote"),
     "ray": ("jobs on a Ray cluster (--on ray)", "ray"),

@@ -18,6 +18,7 @@ CONTAINERS: tuple[tuple[str, ...], ...] = (
     (".tar", ".tar.gz", ".tgz"),
     (".rec",),
     (".parquet",),
+    (".array_record", ".arrayrecord"),
 )
 """Suffixes of containers, one kind after the other, in the order in which they are searched."""
 

@@ -184,6 +184,20 @@ class RecordParser:
         self.find(data, offsets, sizes, good, extents, 0, len(offsets))
         return self.take(ctx, data, sizes, good, extents)
 
+    def first_strings(
+        self, data: U8, offsets: I64, sizes: I64, good: npt.NDArray[np.bool_], otherwise: Sequence[bytes]
+    ) -> list[bytes]:
+        """Return the first feature of each record as UTF-8, or ``otherwise`` for records in which it is not one
+        string."""
+        extents = self.extents(len(offsets))
+        self.find(data, offsets, sizes, good, extents, 0, len(offsets))
+        start, stop, count, kind = extents.found[:, 0].T
+        named = good & (extents.status == 0) & (kind == STRING) & (count == 1)
+        return [
+            data[a:b].tobytes().decode("utf-8", "backslashreplace").encode() if yes else other
+            for other, yes, a, b in zip(otherwise, named.tolist(), start.tolist(), stop.tolist(), strict=True)
+        ]
+
     def extents(self, n: int) -> FeatureExtents:
         """Allocate the arrays that `find` fills for ``n`` records."""
         return FeatureExtents(np.empty((n, len(self.features), 4), np.int64), np.empty(n, np.int32))

@@ -1,1 +1,1 @@
-"""Readers of the shards of streaming libraries: MosaicML's MDS and litData's chunks."""
+"""Readers of the shards of streaming libraries: MosaicML's MDS, litData's chunks, Grain's ArrayRecord."""

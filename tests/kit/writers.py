@@ -169,6 +169,9 @@ if HAS_PYARROW:
 HAS_LANCE = importlib.util.find_spec("lance") is not None
 if HAS_LANCE:
     JOBS["lance"] = Job("lance")
+HAS_ARRAY_RECORD = importlib.util.find_spec("array_record") is not None
+if HAS_ARRAY_RECORD:
+    JOBS["array_record"] = Job("array_record")
 
 
 def walk(root: Path) -> Iterator[Path]:

@@ -15,9 +15,6 @@ from ..bytes import files_io
 from ..bytes.written import Problem, UnreadError, WrittenShard
 from .arrow import ArrowFrames, ArrowWriter, schema_in
 
-_BLOCK = 8 << 20
-"""Bytes that are copied at a time."""
-
 
 class Lance(ArrowWriter, name="lance", suffix=".lance"):
     """A Lance data set, one fragment per shard: bytes as binary, numbers in their own type, lists of numbers as lists.
@@ -133,7 +130,4 @@ class LanceShard(Shard):
 
     def close(self) -> None:
         self._open(self._options.shard_schema(self._carry)).close()
-        with open(self._path, "rb") as rows:
-            while block := rows.read(_BLOCK):
-                self._file.write(block)
-        files_io.remove(self._path)
+        self._file.write_file(self._path)

@@ -32,7 +32,7 @@ from dali_run.pipelines.tools.datasets import Record, inspect_data, open_data, r
 from dali_run.readers.fetch import bus_errors
 from dali_run.writers.shards.output import Output
 from dali_run.writers.shards.verify import verify
-from tests.kit.writers import HAS_LANCE, HAS_PYARROW
+from tests.kit.writers import HAS_ARRAY_RECORD, HAS_LANCE, HAS_PYARROW
 
 FORMATS = ("tfrecord", "lmdb", "webdataset", "recordio", "files", *["parquet"] * HAS_PYARROW)
 
@@ -250,14 +250,19 @@ def test_streaming_formats_keep_everything(rich: Path, tmp_path: Path, source: s
     """MDS, litData and Lance between two other formats: keys, fields, types, bytes; `inspect` shows them."""
     convert(rich, tmp_path / "0", ConvertOptions(source, samples=3))
     begun, at = contents(tmp_path / "0"), tmp_path / "0"
-    for k, to in enumerate(("mds", "litdata", "lance" if HAS_LANCE else "mds", source), 1):
+    for k, to in enumerate(
+        ("mds", "litdata", "lance" if HAS_LANCE else "mds", *["array_record"] * HAS_ARRAY_RECORD, source), 1
+    ):
         last, at = at, tmp_path / str(k)
         result = convert(last, at, ConvertOptions(to, samples=3 if k % 2 else None, bytes=None if k % 2 else "900"))
         assert result.exit_code == 0, (to, result.message)
         assert verify(at).sound
         if to != source:
             shown = inspect_data(at, 3)
-            assert (shown["records"], len(shown["samples"][0]["fields"])) == (7, len(begun[0][1]))
+            assert shown["records"] == 7
+            assert len(shown["samples"][0]["fields"]) == len(begun[0][1]) + (
+                to == "array_record"
+            )  # which shows the key
     assert contents(at) == begun
     for k in (2, 3):  # by their indexes alone
         (tmp_path / f"{k}/manifest.json").unlink()
