@@ -12,6 +12,19 @@ _Tensor = DataNode | npt.ArrayLike | Sequence[DataNode]
 _Ints = int | Sequence[int] | npt.NDArray[Any]
 _Floats = float | Sequence[float] | npt.NDArray[Any]
 
+def aspect_bucket(
+    input: _Tensor,
+    /,
+    *,
+    sizes: _Ints | Sequence[_Ints],
+    device: Literal['cpu'] | None = ...,
+    name: str | None = ...,
+    preserve: bool | None = ...,
+    bytes_per_sample_hint: _Ints | None = ...,
+) -> list[DataNode]:
+    """Choose for each image the size, of those that are listed, whose aspect ratio is nearest to the image's."""
+    ...
+
 def audio_decoder(
     input: _Tensor,
     /,

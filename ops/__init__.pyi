@@ -21,6 +21,21 @@ class Compose:
     def __init__(self, op_list: Iterable[Callable[..., Any]]) -> None: ...
     def __call__(self, *inputs: Any, **arguments: Any) -> Any: ...
 
+class AspectBucket:
+    """Choose for each image the size, of those that are listed, whose aspect ratio is nearest to the image's."""
+
+    def __init__(
+        self,
+        *,
+        sizes: _Ints | Sequence[_Ints] = ...,
+        device: str | None = ...,
+        name: str | None = ...,
+        seed: int | None = ...,
+        preserve: bool | None = ...,
+        bytes_per_sample_hint: _Ints | None = ...,
+    ) -> None: ...
+    def __call__(self, *inputs: _Tensor, **arguments: Any) -> list[DataNode]: ...
+
 class AudioDecoder:
     """Decode audio files: WAV, FLAC, Ogg Vorbis and Opus, MP3, AIFF and all other formats that libsndfile reads."""
 

@@ -38,6 +38,14 @@ class RunSettings:
             "and warps reproduce, if they support it; a step's own `parity` takes precedence"
         ),
     ] = "dali"
+    batching: Annotated[
+        Literal["positions", "full", "shapes"],
+        Arg(
+            "batches of iterators: `positions`, batch_size samples of the input each, less those that are left out or "
+            "rejected; `full`, batch_size samples that are left; `shapes`, batch_size samples with one shape of the "
+            "first output (aspect-ratio buckets). Jobs write the same files whatever it is"
+        ),
+    ] = "positions"
     isolation: Annotated[
         Mode,
         Arg(

@@ -64,6 +64,21 @@ _Ints = int | Sequence[int] | npt.NDArray[Any]
 _Floats = float | Sequence[float] | npt.NDArray[Any]
 
 @overload
+def aspect_bucket(
+    input: _V,
+    /,
+    *,
+    sizes: _Ints | Sequence[_Ints],
+    batch_size: int | None = ...,
+    device: Device | str | None = ...,
+) -> tuple[_V, ...]:
+    """Choose for each image the size, of those that are listed, whose aspect ratio is nearest to the image's."""
+    ...
+
+@overload
+def aspect_bucket(input: npt.ArrayLike, /, **arguments: Any) -> Any: ...
+
+@overload
 def audio_resample(
     input: _V,
     /,

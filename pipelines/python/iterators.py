@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
+import json
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, Self
@@ -14,6 +16,7 @@ import numpy.typing as npt
 from ..user_warnings import warn
 from .api_type import PipelineAPIType
 from .pipeline import Pipeline
+from .regroup import Regroup
 from .tensors import TensorList
 
 I64 = npt.NDArray[np.int64]
@@ -252,6 +255,12 @@ class BaseIterator:
         if not isinstance(last_batch_policy, LastBatchPolicy):
             raise IteratorArgumentError(f"last_batch_policy must be a LastBatchPolicy, got {last_batch_policy!r}")
         self._auto_reset = auto_reset in (True, "yes")
+        self._last = last_batch_policy
+        batching = self.pipelines[0]._settings.run.batching
+        if batching != "positions" and len(self.pipelines) > 1:
+            raise IteratorArgumentError(
+                f"batching: {batching} is for an iterator of one pipeline, got {len(self.pipelines)}"
+            )
         self._epochs = self._epochs_of(size, reader_name, last_batch_padded, last_batch_policy)
         self._total = 0
         """Number of batches of this epoch; -1 if only the pipeline knows it."""
@@ -264,6 +273,13 @@ class BaseIterator:
         if extra:
             self._epochs.restore(extra["epochs"])
             self._batch, self._at_end = extra["batch"], extra["at_end"]
+        self._regroup = (
+            None
+            if batching == "positions"
+            else Regroup(self.batch_size, batching == "shapes", (extra or {}).get("delivered", ()))
+        )
+        self._states: deque[tuple[int, int, bytes]] = deque()
+        """With checkpointing and samples that wait: position, number of batches and state before each batch."""
         self._total = self._epochs.batches()
         self._scheduled = False
         if prepare_first_batch:
@@ -293,6 +309,15 @@ class BaseIterator:
             )
         return ReaderEpochs.of([p.reader_meta(reader_name) for p in self.pipelines], self.batch_size, policy)
 
+    def _remember_state(self) -> None:
+        """Keep the state before the next batch, to which a checkpoint goes back while samples of it wait."""
+        pipe, regroup = self.pipelines[0], self._regroup
+        if pipe._settings.checkpointing and regroup is not None:
+            waiting = regroup.first_position()
+            while len(self._states) > 1 and (waiting is None or self._states[1][0] <= waiting):
+                self._states.popleft()
+            self._states.append((pipe._session.taken, self._batch, pipe.checkpoint_with({})))
+
     def _schedule(self) -> None:
         if not self._scheduled:
             for p in self.pipelines:
@@ -304,13 +329,39 @@ class BaseIterator:
         """Return the next batch of each pipeline, cut to its valid samples. Batches are smaller by the samples that the
         pipelines reject or leave out; a batch without any sample is skipped. Raises StopIteration at the end of the
         epoch."""
+        regroup = self._regroup
+        if regroup is None:
+            outputs = self._next_batch()
+            if outputs is None:
+                self._end()
+            return outputs
+        while (full := regroup.full()) is None:
+            self._remember_state()
+            outputs = self._next_batch()
+            if outputs is None:
+                rest = (
+                    None
+                    if self._last is LastBatchPolicy.DROP
+                    else regroup.rest(fill=self._last is LastBatchPolicy.FILL)
+                )
+                if rest is None:
+                    regroup.clear()
+                    self._states.clear()
+                    self._end()
+                return [rest]
+            regroup.add(outputs[0])
+        return [full]
+
+    def _next_batch(self) -> list[tuple[TensorList, ...]] | None:
+        """Return the next batch of each pipeline that has samples; None at the end of the epoch."""
         while True:
             if self._at_end or self._all_given:
-                self._end()
+                return None
             try:
                 outputs = self._run_on()
             except StopIteration:
-                self._end()
+                self._at_end = True
+                return None
             counts = self._epochs.counts(self._batch)
             self._batch += 1
             if counts is not None:
@@ -393,6 +444,8 @@ class BaseIterator:
 
     def __len__(self) -> int:
         """Return the number of batches of this epoch. Raises TypeError if only the pipeline knows it."""
+        if self._regroup is not None:
+            raise TypeError("with batching: full or shapes the length is known only at the end of the epoch")
         if self._total < 0:
             raise TypeError("the length is unknown without reader_name or size")
         return self._total
@@ -422,6 +475,12 @@ class BaseIterator:
         """Return the state of each pipeline together with that of the iterator: pipelines created from them continue
         from here."""
         extra = {"epochs": self._epochs.state(), "batch": self._batch, "at_end": self._at_end}
+        waiting = None if self._regroup is None else self._regroup.first_position()
+        if self._regroup is not None and waiting is not None:
+            # go back to the batch of the first sample that waits, and drop what was delivered since
+            position, batch, state = next(s for s in reversed(self._states) if s[0] <= waiting)
+            extra |= {"batch": batch, "at_end": False, "delivered": self._regroup.delivered_from(position)}
+            return [json.dumps({**json.loads(state), "extra": extra}, sort_keys=True).encode()]
         return [p.checkpoint_with(extra) for p in self.pipelines]
 
 

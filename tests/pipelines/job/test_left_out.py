@@ -200,6 +200,49 @@ def test_additions_leave_out_too(place: Path) -> None:
     assert verify(place / "out").sound
 
 
+def test_outputs_at_urls_have_the_log(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    monkeypatch.setenv("DALI_RUN_STAGING", str(place / "staging"))
+    store = fsspec.filesystem("memory")
+    run(place, "local")
+    url = {"out": "memory://left-out/out", "write.key": "position"}
+    for part in (1, 0):
+        run(place, changes=url, part=(part, 2))
+    assert store.cat_file("/left-out/out/left_out.jsonl") == (place / "local/left_out.jsonl").read_bytes()
+    assert verify("memory://left-out/out").sound
+    store.pipe_file("/left-out/out/left_out.jsonl", b"")
+    assert not verify("memory://left-out/out").sound
+
+
+def test_what_keep_if_meets_in_other_jobs(place: Path) -> None:
+    """Replaced rejects, DALI's random numbers, and branches."""
+    whole = {"on_error.policy": "replace"}
+    replaced = run(place, "replaced", changes={**whole, "write.fields": {"array": {"encode": "npy"}}})
+    gone = len(rows(place / "replaced/left_out.jsonl"))
+    assert replaced.report["samples"]["left_out"] == gone == sum(not kept(i) and i != BROKEN for i in range(COUNT))
+    assert replaced.report["samples"]["written"] + gone == COUNT, "a reject has a neighbour in its place"
+    text = SPEC.replace(
+        '  - {op: keep_if, name: Bright, if: "mean > 0.4 and shape[1] >= 3"}',
+        """  - {op: random.coin_flip, out: coin}
+  - if: $coin
+    then:
+      - {op: keep_if, name: Bright, if: "mean > 0.4"}
+      - {op: copy, in: array, out: array}
+    else:
+      - {op: copy, in: array, out: array}""",
+    )
+    (place / "spec.yaml").write_text(text)
+    run(place, "branch")
+    run(place, "others", changes={"pipeline.batch_size": 32}, device="null")
+    assert content(place / "branch") == content(place / "others")
+    found = {int(r["key"][:3]) for r in rows(place / "branch/left_out.jsonl")}
+    dark = {i for i in range(COUNT) if array(i).mean() <= 0.4}
+    assert found < dark
+    assert len(found) > len(dark) // 5
+    for out in ("replaced", "branch"):
+        assert verify(place / out).sound, verify(place / out).problems
+
+
 def test_stats_and_plan_tell_what_is_left_out(place: Path) -> None:
     stats = spec_stats(place / "spec.yaml", {"data": str(place / "in")})
     assert stats["left_out"] == {"Bright": sum(not kept(i) and i != BROKEN for i in range(COUNT))}
