@@ -156,6 +156,15 @@ wheel: $(VENV)/.runtime ## build the wheel with compiled code (no GPU needed), a
 	build/wheel-venv/bin/python -m pip install --quiet build/wheel/*.whl
 	cd build && wheel-venv/bin/dali-run --help > /dev/null && wheel-venv/bin/dali-run doctor
 
+# `make wheel` adds compiled code to a wheel; this builds the plain one, in a minute, for the checks.
+.PHONY: release
+release: $(VENV)/.runtime ## build wheel and sdist, check them, cut the notes out of CHANGELOG.md; publishes nothing
+	rm -rf build/release
+	$(BIN)/python -m pip install --quiet 'setuptools>=80'
+	$(BIN)/python -c 'from setuptools import build_meta; build_meta.build_sdist("build/release")' > /dev/null
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/release build/release/*.tar.gz
+	$(BIN)/python docs/release.py build/release
+
 NVRTC_12 := nvidia-cuda-nvrtc-cu12
 NVRTC_13 := nvidia-cuda-nvrtc
 
