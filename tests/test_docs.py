@@ -126,6 +126,15 @@ def test_options_of_commands_exist(page: Path) -> None:
             assert not left, f"{page.name}: {line}: too many arguments"
 
 
+def test_pages_that_code_names_exist() -> None:
+    """Help texts and messages among them."""
+    folders = ("cli", "pipelines", "ops", "readers", "writers", "docs", "dali_run")
+    files = [f for folder in folders for f in (ROOT / folder).rglob("*.py")]
+    named = {page for f in files for page in re.findall(r"\b(?:docs|ops)/[\w./-]+\.md\b", f.read_text())}
+    assert len(named) > 3
+    assert not [page for page in named if not (ROOT / page).exists()]
+
+
 def test_results_of_benchmarks_are_cited() -> None:
     """By a page, or by the tables that `make docs` fills."""
     cited = "".join(p.read_text() for p in [*PAGES, ROOT / "docs" / "figures.py"])
