@@ -22,10 +22,10 @@ from dali_run.ops.storage.crc32c_cpu import masked_crc32c
 from dali_run.readers import tfrecord_cpu
 from dali_run.readers.fetch import index_cache
 from dali_run.readers.tfrecord import TFRecord
+from tests.kit.engine.small_pieces import shrink
 from tests.kit.fake_cupy import faked
 from tests.kit.files.containers import masked
 from tests.kit.readers import content, fetch, open_reader
-from tests.kit.small_pieces import shrink
 
 FEATURES = {
     "image": {"dtype": "string"},

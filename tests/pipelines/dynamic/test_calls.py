@@ -24,8 +24,8 @@ from dali_run.pipelines.dynamic import calls
 from dali_run.pipelines.dynamic.functions import names
 
 from ...kit import fake_cupy
+from ...kit.engine.rings import left_in_rings
 from ...kit.fake_cupy import faked
-from ...kit.rings import left_in_rings
 from ...parity_registry import BATCH, Case, cases_of, ours, wanted
 
 IMAGE = (np.arange(12 * 14 * 3) * 7 % 251).astype(np.uint8).reshape(12, 14, 3)

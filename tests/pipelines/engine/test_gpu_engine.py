@@ -32,8 +32,8 @@ from dali_run.pipelines.engine.in_flight import InFlightBatch
 from dali_run.pipelines.engine.inputs import JobFeed, Sources
 from dali_run.pipelines.job.run import REJECTS, run_job
 from tests.kit.engine.joined import CASES, STD, graph
+from tests.kit.engine.rings import left_in_rings
 from tests.kit.fake_cupy import faked
-from tests.kit.rings import left_in_rings
 
 CHOSEN = ("val", "train")
 

@@ -32,8 +32,8 @@ from dali_run.pipelines.graph.builder import GraphBuilder
 from dali_run.pipelines.job.run import run_job
 from dali_run.pipelines.plugins import load_operators
 from dali_run.readers.file import File, FileSet
+from tests.kit.engine.small_pieces import shrink
 from tests.kit.fake_cupy import faked
-from tests.kit.small_pieces import shrink
 
 SPEC = """
 version: 1

@@ -30,8 +30,8 @@ from dali_run.pipelines.show.terminal import plan_view, report_view
 from dali_run.pipelines.tools.preview import describe_job
 from dali_run.readers.fetch import bus_errors
 from dali_run.readers.fetch import gpu_reads as lenders
+from tests.kit.engine.small_pieces import shrink
 from tests.kit.fake_cupy import Fake, faked
-from tests.kit.small_pieces import shrink
 
 from ...kit.files.packers import PACKERS
 

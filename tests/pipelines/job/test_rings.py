@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from dali_run.pipelines.job.run import REJECTS, run_job
-from tests.kit.rings import left_in_rings
+from tests.kit.engine.rings import left_in_rings
 
 SPEC = """\
 version: 1
