@@ -377,7 +377,7 @@ def test_pipelines_are_defined_now_and_checked_when_they_are_made() -> None:
         wrong()
     with pytest.raises(TypeError, match=r"\*\*kwargs"):
         hidden(1, batch_size=2)
-    with pytest.raises(ValueError, match="pipeline_def"):
+    with pytest.raises(ValueError, match="definition itself"):
         do_not_convert(wrong)
 
 
@@ -426,7 +426,7 @@ def test_more_shards_than_records_are_refused_when_the_pipeline_is_built(tmp_pat
     ("source", "kind"),
     [
         ([[IMAGE] * 2], "an iterable"),
-        (lambda: iter([[IMAGE] * 2]), "a callable that is not told"),
+        (lambda: iter([[IMAGE] * 2]), "a callable that does not receive"),
         (lambda i: [IMAGE] * 2, ""),
         (None, ""),
     ],
@@ -438,7 +438,8 @@ def test_checkpoints_of_sources_that_hold_state(source: Any, kind: str) -> None:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         pipe.build()
-    assert [kind in str(w.message) and "checkpoints do not hold" in str(w.message) for w in said] == [True] * bool(kind)
+    texts = [str(w.message) for w in said]
+    assert [kind in t and "checkpoints do not contain" in t for t in texts] == [True] * bool(kind)
     pipe.close()
 
 

@@ -157,7 +157,7 @@ def test_what_is_wrong_is_said() -> None:
         (lambda x: aa.auto_augment(x, "imagenet"), "policy_name must be one of"),
         (lambda x: aa.apply_auto_augment(Policy("none", 3, []), x), "no sub-policies"),
         (lambda x: darker(x, num_magnitude_bins=3), "magnitude_bin is required"),
-        (lambda x: darker(x, magnitude_bin=1), "give num_magnitude_bins"),
+        (lambda x: darker(x, magnitude_bin=1), "num_magnitude_bins is required"),
     ]
     for definition, said in cases:
         with pytest.raises(RuntimeError, match=said):
@@ -174,9 +174,9 @@ def test_what_is_wrong_is_said() -> None:
             Policy("wrong", 5, steps)
     with pytest.raises(RuntimeError, match="must take the data and a parameter"):
         augmentation(lambda data: data)
-    with pytest.raises(RuntimeError, match="augmentation already"):
+    with pytest.raises(RuntimeError, match="already an augmentation"):
         augmentation(darker)
     with pytest.warns(UserWarning, match="changes nothing"):
         run(lambda x: ra.rand_augment(x, 0, 3))
-    with pytest.warns(UserWarning, match="never done"):
+    with pytest.warns(UserWarning, match="never applied"):
         Policy("idle", 5, [[(darker, 0, 1)]])

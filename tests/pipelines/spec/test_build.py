@@ -312,8 +312,8 @@ extra: 1
         "12:8: write: needs `path:`, where the shards go",
         "12:17: write: there is no writer 'tfrecrd'; did you mean tfrecord or recordio? (known: ...",
         "12:43: write.shard: samples must be an integer of at least 1, got 'many'",
-        "12:71: write.fields.x: encode must be auto, raw, npy, keep, jpeg, png, webp, flac or wav, got 'jpg'; "
-        "write jpeg",
+        "12:71: write.fields.x: encode must be auto, raw, npy, keep, text, jpeg, png, webp, avif, flac or wav, "
+        "got 'jpg'; write jpeg",
         "12:77: write.fields.q: there is no output 'q'; outputs: x, y, z",
         "13:20: on_error: policy must be fail, skip or replace, got 'ignore'; write skip",
         "13:40: on_error: max_errors must be a count (10) or a share (0.1%), got '200%'",
