@@ -19,11 +19,13 @@ from .listed import Loop
 from .stamp import PACKAGE, ROOT, stamp
 
 Answer = dict[str, Any]
-"""Answer of a compiler process about one loop: ``key``, ``stamp``, ``kept``, ``file``, ``seconds``; or ``error``."""
+"""Answer of a compiler process about one Numba function: ``key``, ``stamp``, ``kept``, ``file`` and ``seconds``, as
+`worker.compiled` returns them, or only ``error``."""
 
 
 def missing(wanted: Sequence[Loop]) -> list[Loop]:
-    """Return the loops of ``wanted`` whose code is neither in the wheel's packs nor in a folder of the cache."""
+    """Return the Numba functions of ``wanted`` whose machine code is neither in the wheel nor in a cache folder of this
+    machine."""
     from .numba_cache import key_in_words
 
     found = []
@@ -40,7 +42,7 @@ def missing(wanted: Sequence[Loop]) -> list[Loop]:
 
 
 def file_of(module: str) -> Any:
-    """Return the source file of a module of this package."""
+    """Return the path of the source file of a module, named without the package's name."""
     return ROOT.joinpath(*module.split(".")).with_suffix(".py")
 
 
@@ -48,12 +50,10 @@ def compile_all(
     wanted: Sequence[Loop], processes: int, done: Callable[[Loop, Answer], None],
     environment: Mapping[str, str] | None = None,
 ) -> None:  # fmt: skip
-    """Compile the loops ``wanted`` in this order, in up to ``processes`` processes; ``done`` is called per loop, one at
-    a time.
-
-    If a loop ends its process (LLVM does that), only that loop fails: its answer is an ``error``, and another process
-    takes the next one. The processes end when this function returns or raises, also for an interrupt; code that was
-    stored by then stays stored."""
+    """Compile the Numba functions ``wanted`` in this order, in up to ``processes`` processes. After each, ``done`` is
+    called with its answer, never by two threads at a time. If compiling one ends its process, as LLVM may, only that
+    function fails: its answer is an ``error``, and a new process compiles the next one. The processes end when this
+    function returns or raises, also for an interrupt. Code that was stored by then stays stored."""
     todo: queue.SimpleQueue[Loop] = queue.SimpleQueue()
     for loop in wanted:
         todo.put(loop)
@@ -77,11 +77,12 @@ def compile_all(
 
 
 class Compiler:
-    """A compiler process, which is replaced if a loop ends it. Its creator calls `end`; any thread may call `end`, one
-    thread at a time `compile`."""
+    """A process that compiles Numba functions. It is replaced by a new one if compiling a function ends it. The creator
+    of the instance calls `end`. Any thread may call `end`; only one thread at a time may call `compile`."""
 
     def __init__(self, environment: Mapping[str, str], niceness: int = 0) -> None:
-        """``niceness``: added to the niceness of this process."""
+        """``environment``: variables to add to those of this process. ``niceness``: number to add to this process's
+        niceness."""
         path = os.pathsep.join(filter(None, (str(_above_package()), os.environ.get("PYTHONPATH", ""))))
         self._environment = {**os.environ, "PYTHONPATH": path, **environment}
         self._command = [sys.executable, "-m", f"{PACKAGE}.ops.compiled.worker", str(niceness)]
@@ -91,7 +92,7 @@ class Compiler:
         self._over = False
 
     def start(self) -> None:
-        """Start the process, unless `end` was called."""
+        """Start the compiler process, unless `end` was called before."""
         with self._lock:
             if not self._over:
                 self._said.seek(0)
@@ -102,7 +103,7 @@ class Compiler:
                 )  # fmt: skip
 
     def compile(self, loop: Loop) -> Answer | None:
-        """Compile ``loop`` and return the process's answer; None if `end` was called."""
+        """Have the process compile the Numba function ``loop``, and return its answer; None if `end` was called."""
         process = self._process
         assert process is not None
         assert process.stdin is not None
@@ -146,7 +147,8 @@ def _above_package() -> Any:
 
 
 def _feed(worker: Compiler, todo: Any, answers: Any) -> None:
-    """Let a process compile one loop after the other, until none is left or `end` was called."""
+    """Have one process compile the queued Numba functions one after the other, until the queue is empty or
+    `Compiler.end` was called. Puts each answer into ``answers``, then None."""
     try:
         with suppress(queue.Empty):
             while True:

@@ -16,17 +16,19 @@ from contextlib import suppress
 from .listed import Loop
 
 _NICENESS = 10
-"""Niceness of the compiler process relative to this process."""
+"""Number that is added to this process's niceness for the compiler process."""
 _awaited: list[Loop] = []
 
 
 def awaited(*modules: str) -> bool:
-    """Return whether loops of ``modules`` (names without the package's) are being compiled in the background."""
+    """Return whether any Numba function of ``modules`` is still being compiled in the background. Modules are named
+    without the package's name."""
     return bool(_awaited) and any(loop.module in modules for loop in tuple(_awaited))
 
 
 def compile_behind(wanted: Iterable[Loop]) -> None:
-    """Compile loops in this order, in one process of low priority that ends when this process ends."""
+    """Compile Numba functions in the background, in this order: in one process of low priority that ends when this
+    process ends."""
     from .ahead import Compiler
 
     todo = list(wanted)

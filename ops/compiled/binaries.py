@@ -22,9 +22,9 @@ from pathlib import Path
 from . import store
 
 ARCHITECTURES = (80, 86, 89, 90, 100, 120)
-"""Compute capabilities for which the wheel has binaries, times ten."""
+"""GPU generations for which the wheel has CUDA binaries, as compute capability times ten (90 for 9.0)."""
 PTX = 80
-"""Compute capability, times ten, for which PTX is compiled; all later GPUs support it."""
+"""Compute capability, times ten, of the PTX in the wheel; the driver can compile it for all later GPUs."""
 OPTIONS = ("--std=c++17",)
 
 LIST = Path(__file__).with_name("kernels.json")
@@ -34,13 +34,13 @@ _INCLUDE = re.compile(r'^\s*#include "([^"]+)"', re.M)
 
 
 def pack_name(cuda: int) -> str:
-    """Return the name of the pack for a major version of CUDA."""
+    """Return the name of the wheel's file with the CUDA binaries for a major version of CUDA."""
     return f"cuda{cuda}.pack"
 
 
 @cache
 def digest(text: str, folder: Path | None = None) -> str:
-    """Return a digest of a CUDA source and of all files that it includes from ``folder``."""
+    """Return a digest of the CUDA source ``text`` and of all files that it includes from ``folder``."""
     whole = hashlib.sha256(repr(OPTIONS).encode())
     todo, seen = [text], set[str]()
     while todo:
@@ -62,21 +62,22 @@ def _pack(cuda: int) -> store.Pack | None:
 
 @cache
 def there_are_any() -> bool:
-    """Return whether the wheel contains CUDA binaries; a checkout has none."""
+    """Return whether this installation contains CUDA binaries; a source checkout has none."""
     return any(store.PACKS.glob("cuda*.pack"))
 
 
 @cache
 def majors(runtime: int, driver: int) -> tuple[int, ...]:
-    """Return the major versions of CUDA whose images this ``driver`` accepts and the wheel contains. The version of
-    CuPy's ``runtime``, whose compiler would produce the same images, comes first."""
+    """Return the major versions of CUDA for which the wheel has binaries that this ``driver`` accepts. The version of
+    CuPy's ``runtime`` comes first, because CuPy's own compiler would produce the same binaries."""
     there = {int(p.stem.removeprefix("cuda")) for p in store.PACKS.glob("cuda*.pack")}
     return tuple(sorted((v for v in there if v <= driver), key=lambda v: (v != runtime, -v)))
 
 
 def find(made_from: str, kernel: str, capability: int, cuda: int) -> tuple[bytes, str] | None:
-    """Return the image that contains ``kernel`` for a GPU of this compute capability (90 for 9.0), and the kernel's
-    name in it; None if the wheel has none. ``kernel`` is empty for all kernels of a source that are not templates."""
+    """Return the binary that contains ``kernel`` for a GPU of this compute capability (90 for 9.0), and the kernel's
+    mangled name in it; None if the wheel has none. ``made_from`` is the source's `digest`. An empty ``kernel`` finds
+    the binary with all kernels of a source that are not templates."""
     pack = _pack(cuda)
     if pack is None:
         return None
@@ -89,19 +90,19 @@ def find(made_from: str, kernel: str, capability: int, cuda: int) -> tuple[bytes
 
 
 def key(kernel: str, kind: str, made_from: str) -> str:
-    """Return the key of an image in the pack."""
+    """Return the key under which a CUDA binary is stored in the wheel."""
     return f"{made_from} {kind} {kernel}"
 
 
 def entry(image: bytes, name: str) -> bytes:
-    """Return an image and the kernel's name in it as one entry of a pack."""
+    """Return a CUDA binary, preceded by the kernel's name in it, as it is stored in the wheel."""
     return name.encode() + b"\n" + image
 
 
 @cache
 def listed() -> list[tuple[str, str]]:
-    """Return the sources in ops/cuda and the instances of templates that are compiled into the wheel; the instance is
-    empty for kernels that are not templates."""
+    """Return (source file in ops/cuda, instance of a kernel template) for all binaries of the wheel, from kernels.json.
+    The instance is empty for the kernels of a source that are not templates."""
     return [(source, kernel) for source, kernel in json.loads(LIST.read_text())]
 
 
@@ -109,7 +110,8 @@ _KERNEL = re.compile(r'extern "C" __global__ [^(]*?(?:__launch_bounds__\s*\([^)]
 
 
 def kernels_of(source: str) -> list[str]:
-    """Return the names of a source's kernels, without templates and kernels that macros define."""
+    """Return the names of the kernels that a source file of ops/cuda defines, except templates and kernels that macros
+    define."""
     lines = (SOURCES / source).read_text().splitlines()
     return _KERNEL.findall("\n".join(line for line in lines if not line.endswith("\\")))
 
@@ -120,16 +122,16 @@ _TYPE = re.compile(r"[a-z][a-z ]*[a-z]")
 
 
 def is_common(kernel: str) -> bool:
-    """Return whether the list should contain this kernel: it is not a template, or an instance for 8-bit or float32
-    values."""
+    """Return whether the wheel should contain this kernel: it is not a template, or it is a template's instance for
+    8-bit or float32 values."""
     types = [t for t in kernel.partition("<")[2].rstrip(">").split(", ") if _TYPE.fullmatch(t)]
     types = [t for t in types if t not in ("true", "false")]
     return not types or (types[0] in _IN and _OUT.issuperset(types))
 
 
 def record(source: str, kernel: str) -> bool:
-    """Append a launched kernel to the file that DALI_RUN_RECORD_KERNELS names, if set. Return whether the list should
-    contain the kernel, but does not."""
+    """Append a launched kernel to the file that DALI_RUN_RECORD_KERNELS names, if it is set. Return True if the kernel
+    is missing from kernels.json, but should be in the wheel."""
     instance = kernel if "<" in kernel else ""
     if into := os.environ.get("DALI_RUN_RECORD_KERNELS"):
         with open(into, "a") as file:
@@ -143,7 +145,8 @@ def _listed() -> frozenset[tuple[str, str]]:
 
 
 def main(recorded: Sequence[str]) -> None:
-    """Add the common kernels of files that DALI_RUN_RECORD_KERNELS named to the list."""
+    """Add common kernels to kernels.json, the list of kernels in the wheel. ``recorded``: files that were written with
+    DALI_RUN_RECORD_KERNELS set."""
     lines = {line for name in recorded for line in Path(name).read_text().splitlines()}
     new = {(source, kernel) for source, kernel in map(json.loads, lines) if is_common(kernel)}
     LIST.write_text("[\n" + ",\n".join(json.dumps(row) for row in sorted(new | set(listed()))) + "\n]\n")

@@ -13,21 +13,21 @@ _KINDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
 
 
 class _State:
-    """State of the main thread, which runs all signal handlers."""
+    """State of the main thread, in which Python runs all signal handlers."""
 
     depth = 0
-    """Number of times that the main thread holds Numba's lock."""
+    """How many times the main thread holds Numba's recursive compiler lock."""
 
 
 _state = _State()
 _handlers: dict[int, Any] = {}
-"""Signal handlers that `_wait` has replaced, by signal number."""
+"""The program's own signal handlers, by signal number, while `_wait` is installed in their place."""
 _arrived: list[tuple[int, FrameType | None]] = []
 
 
 def _wait(number: int, frame: FrameType | None) -> None:
-    """Handle a signal when the compiler is done. If an exception at an unlucky moment leaves this handler installed, it
-    passes signals on."""
+    """Signal handler while Numba compiles: remember the signal, and handle it when the compiler is done. If an
+    exception at an unlucky moment leaves this handler installed, it passes signals on at once."""
     if _state.depth:
         _arrived.append((number, frame))
     else:
@@ -62,8 +62,8 @@ def _deliver() -> None:
 
 @cache
 def hold_interrupts() -> None:
-    """From now on, handle a signal that arrives while Numba compiles when the compiler is done. Handlers with the
-    attribute ``ends_the_process`` are called at once: the process makes no later call."""
+    """From now on, delay signals that arrive while Numba compiles until it is done. Handlers with the attribute
+    ``ends_the_process`` are still called at once, because the process will not use the compiler again."""
     from numba.core.compiler_lock import global_compiler_lock
 
     lock: Any = type(global_compiler_lock)

@@ -23,52 +23,54 @@ FILE = Path(__file__).with_name("loops.json")
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A function for one list of argument types, as one line of the list."""
+    """A Numba function for one list of argument types, as one line of loops.json: the list of functions to compile
+    ahead of time."""
 
     module: str
-    """Module name without the package's."""
+    """Name of the function's module, without the package's name."""
     function: str
     types: tuple[str, ...]
-    """Argument types in words."""
+    """Types of the function's arguments, each as text such as ``float32[:]``; see `signatures`."""
     clients: frozenset[str] = field(default=frozenset(), compare=False)
-    """Names of operators and ``writers.NAME`` that need it in common jobs; empty if only rare jobs do."""
+    """Operators and writers (as ``writers.NAME``) that call the function in common jobs; empty if only rare jobs call
+    it."""
     seconds: float = field(default=1.0, compare=False)
-    """Seconds that compiling it took."""
+    """Seconds that compiling the function took when it was recorded."""
 
     def line(self) -> str:
-        """Return the loop as a line of the list."""
+        """Return this function and its types as a line of loops.json."""
         return json.dumps([self.module, self.function, list(self.types), sorted(self.clients), round(self.seconds, 1)])
 
 
 def of_line(line: str) -> Loop:
-    """Parse a line of the list."""
+    """Parse a line of loops.json."""
     module, function, types, clients, seconds = json.loads(line)
     return Loop(module, function, tuple(types), frozenset(clients), seconds)
 
 
 @cache
 def loops() -> tuple[Loop, ...]:
-    """Return all loops of the list."""
+    """Return all Numba functions that loops.json lists."""
     lines = FILE.read_text().splitlines()[1:-1]  # without the brackets of the JSON array, which has one loop per line
     return tuple(of_line(line.rstrip(",")) for line in lines)
 
 
 def write(found: Iterable[Loop]) -> None:
-    """Replace the list with the loops ``found``."""
+    """Overwrite loops.json with the Numba functions ``found``."""
     lines = sorted(loop.line() for loop in found)
     FILE.write_text("[\n" + ",\n".join(lines) + "\n]\n")
 
 
 def needed_by(clients: Collection[str]) -> list[Loop]:
-    """Return the loops that common jobs of these operators and writers need, those that take longest to compile
+    """Return the listed Numba functions that these operators and writers call in common jobs, slowest to compile
     first."""
     wanted = set(clients)
     return sorted((loop for loop in loops() if loop.clients & wanted), key=lambda loop: -loop.seconds)
 
 
 def explicit() -> list[Loop]:
-    """Return the loops of listed modules whose argument types are in their decorators: importing the module requests
-    them."""
+    """Return the Numba functions with argument types in their decorators, which Numba compiles on import. Only modules
+    that loops.json names are searched."""
     from importlib import import_module
 
     from . import numba_cache as hooks
@@ -88,7 +90,8 @@ def explicit() -> list[Loop]:
 
 
 def main(recorded: Iterable[str]) -> None:
-    """Add the loops of files that DALI_RUN_RECORD_LOOPS named, and those that listed modules request when imported."""
+    """Add Numba functions to loops.json: those in the files ``recorded``, which were written with DALI_RUN_RECORD_LOOPS
+    set, and those that listed modules compile when they are imported."""
     found = {loop: loop for loop in loops()}
     for loop in explicit():
         found.setdefault(loop, loop)

@@ -44,22 +44,22 @@ class _State:
     """State of the current compilation, guarded by Numba's lock, which one thread holds at a time."""
 
     depth = 0
-    """Number of functions of this package that are being compiled, nested."""
+    """Nesting depth: number of this package's functions that are being compiled now, each for the one before."""
     inner = 0
-    """Number of those that other compiled code requested."""
+    """Number of functions, of those counted in `depth`, that are compiled because compiled code calls them."""
 
 
 state = _State()
 
 
 defined: dict[tuple[str, str], Any] = {}
-"""Dispatchers and callbacks of this package that are cached, by module and name."""
+"""All Numba dispatchers and C callbacks of this package whose code is cached, by names of module and function."""
 _LONG = 5.0
-"""Seconds of compiling after which it is announced."""
+"""Seconds of compiling after which the user is told that functions are being compiled."""
 
 
 def _announce() -> None:
-    """Announce once that loops are being compiled."""
+    """Tell the user, once per machine, that Numba functions are being compiled."""
     if not times.announced:
         times.announced = True
         if not store.announce_once():
@@ -70,8 +70,8 @@ def _announce() -> None:
 
 @contextmanager
 def _announced_if_long() -> Iterator[None]:
-    """Context manager around compiling: announce it while it takes long, not afterwards, because the first loop alone
-    may take ten seconds."""
+    """Context manager around compiling: while it takes long, tell the user so. Waiting until it is done would be too
+    late, because the first function alone may take ten seconds."""
     if times.announced:
         yield
         return
@@ -98,24 +98,24 @@ def _without_collector() -> Iterator[None]:
 
 
 called: list[Any] = []
-"""Compiled results that Python may call, kept alive. A dispatcher does not refer to the code that it calls: its table
-of overloads does, where code that can be inlined may replace a loaded result."""
+"""Loaded functions that Python may call; the list keeps them alive. A dispatcher does not refer to the code that it
+calls. Only its table of overloads does, where newly compiled code that can be inlined may replace a loaded function."""
 
 
 class _Collecting:
-    """State while this process compiles the listed loops only (``on``): loops that modules request when they are
-    imported are noted, and not compiled."""
+    """State of a process that compiles only the functions of loops.json. If ``on`` is set, functions with argument
+    types in their decorators are not compiled on import; their types are noted in ``explicit``."""
 
     on = False
     explicit: ClassVar[dict[int, list[Any]]] = {}
-    """Argument types that modules requested, by the dispatcher's identity."""
+    """Argument types that decorators requested on import, by id() of the dispatcher."""
 
 
 collecting = _Collecting()
 
 
 def collect() -> None:
-    """Make this process compile only on request (`compile_listed`)."""
+    """Make this process compile a Numba function only when `compile_listed` is called."""
     import numba.core.dispatcher as numbas
 
     install()
@@ -132,7 +132,8 @@ def collect() -> None:
 
 
 def compile_listed(found: Any, args: tuple[Any, ...]) -> None:
-    """Compile a dispatcher for ``args``, and store it. A callback was compiled when it was defined."""
+    """Compile the dispatcher ``found`` for the argument types ``args``, and store the code. Does nothing for a C
+    callback, which was compiled when it was defined."""
     if not hasattr(found, "py_func"):
         return
     able, found._can_compile, collecting.on = found._can_compile, True, False
@@ -143,7 +144,8 @@ def compile_listed(found: Any, args: tuple[Any, ...]) -> None:
 
 
 def _record(function: Any, args: Any) -> None:
-    """Append a called loop and its client to the file that DALI_RUN_RECORD_LOOPS names, if set, for the list."""
+    """Append a function that was called, and the operator or writer that called it, to the file that
+    DALI_RUN_RECORD_LOOPS names. Does nothing if the variable is not set."""
     if into := os.environ.get("DALI_RUN_RECORD_LOOPS"):
         words = tuple(in_words(kind) for kind in args)
         if None not in words:
@@ -154,32 +156,34 @@ def _record(function: Any, args: Any) -> None:
 
 
 class _Inner:
-    """Entry point of a function that was compiled only for other compiled code: Python cannot call it."""
+    """Placeholder for the entry point of a function that Python cannot call, because it was compiled only to be called
+    by other compiled code."""
 
 
 def mine(dispatcher: Any) -> bool:
-    """Return whether the function belongs to this package."""
+    """Return whether the dispatcher's function belongs to this package."""
     return str(dispatcher.py_func.__module__).startswith(PACKAGE + ".")
 
 
 def key_of(function: Any, args: Any) -> str:
-    """Return a function and its argument types in words: the key of its entry."""
+    """Return the key under which compiled code is stored: the function's name and its argument types, such as
+    ``module.function(int64, float32[:])``."""
     words = [in_words(kind) or repr(kind) for kind in args]
     return f"{function.__module__}.{function.__qualname__}({', '.join(words)})"
 
 
 def key_in_words(loop: Loop) -> str:
-    """Return the key of a loop of the list; see `key_of`."""
+    """Return the key under which the code of a function of loops.json is stored; see `key_of`."""
     return f"{PACKAGE}.{loop.module}.{loop.function}({', '.join(loop.types)})"
 
 
 def function_of(found: Any) -> Any:
-    """Return the Python function of a dispatcher or a callback."""
+    """Return the Python function from which a Numba dispatcher or C callback was made."""
     return getattr(found, "py_func", None) or found._pyfunc
 
 
 def file_of(function: Any) -> Path:
-    """Return the source file of a function."""
+    """Return the path of the source file of a Python function."""
     return Path(function.__code__.co_filename)
 
 
@@ -200,7 +204,8 @@ class LoopCache:
     def flush(self) -> None: ...
 
     def load(self, args: Any, context: Any) -> Any:
-        """Return the function compiled for these types, from a pack or a folder; None if neither has it."""
+        """Return the function compiled for the argument types ``args``, loaded from the wheel or from a cache folder;
+        None if neither has it."""
         if self._closure or not (made_from := stamp(self._file)):
             return None
         key = key_of(self._function, args)
@@ -217,7 +222,8 @@ class LoopCache:
             return None
 
     def save(self, args: Any, compiled: Any) -> None:
-        """Store compiled code, if other processes can load it."""
+        """Store compiled code for later processes. Does nothing if they could not load it, for example because the
+        function is a closure."""
         from numba.core.serialize import dumps
 
         made_from = "" if self._closure else stamp(self._file)
@@ -230,12 +236,12 @@ class LoopCache:
         store.keep(key, made_from, target.host(compiled.target_context.codegen()), bytes(dumps(entry)))
 
     def wrapper(self, description: Any) -> str:
-        """Return the symbol by which the function is called."""
+        """Return the symbol of the compiled function that Python calls."""
         return str(description.llvm_cpython_wrapper_name)
 
     def rebuilt(self, context: Any, entry: Any) -> Any:
-        """Return a CompileResult that Python can call. Other compiled code cannot: it contains nothing that could be
-        inlined."""
+        """Return the stored function as a CompileResult that Python can call. Other compiled code cannot call it,
+        because the result contains no code that could be inlined."""
         from numba import _dynfunc
         from numba.core.compiler import CompileResult
 
@@ -251,7 +257,7 @@ class LoopCache:
 
 
 class CallbackCache(LoopCache):
-    """Cache of a callback of C code (`numba.cfunc`), as `numba.core.ccallback` calls it."""
+    """Cache for one callback that C code calls (`numba.cfunc`), with the methods that `numba.core.ccallback` uses."""
 
     def __init__(self, callback: Any) -> None:
         self._function = callback._pyfunc
@@ -279,7 +285,7 @@ class CallbackCache(LoopCache):
 
 
 def _loaded(context: Any, code: bytes, wrapper: str, environments: Any) -> int:
-    """Load machine code, for the rest of the process, and return the address of its function ``wrapper``."""
+    """Load machine code, which stays loaded until the process ends. Return the address of its function ``wrapper``."""
     from llvmlite import binding
     from numba.core.runtime import rtsys
 
@@ -304,8 +310,8 @@ def _set_environment(codegen: Any, environment: Any) -> None:
 
 @cache
 def install() -> bool:
-    """Set the hooks; return False for a Numba version without the hooked functions. Signals wait for the compiler from
-    now on."""
+    """Install the hooks in Numba that cache compiled code; return False for a Numba version without the hooked
+    functions. From now on, signals that arrive while Numba compiles are handled after it."""
     from numba.core import ccallback, codegen, dispatcher
 
     hold_interrupts()
@@ -413,7 +419,7 @@ def _hook_compile(numbas: Any, compiler: Any, library: Any) -> None:
         return found.entry_point
 
     def get_call_template(self, args, kws):
-        """Called when compiled code calls a function: compile it for that caller."""
+        """Called by Numba when compiled code calls a function of this package: compile that function for the caller."""
         with global_compiler_lock:
             state.inner += 1
             able = self._can_compile
@@ -452,7 +458,8 @@ def _is_inner(compiled: Any) -> bool:
 
 
 def _gather(library: Any) -> None:
-    """Prepare a library to be linked into others: with the functions that it calls, without optimising it."""
+    """Prepare a Numba code library so that it can be linked into others: add the functions that it calls, and skip
+    optimising it."""
     seen = set()
     for other in library._linking_libraries:
         if other not in seen:

@@ -12,12 +12,13 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 _WAITED_FOR = "numba.core.decorators"
-"""Module of Numba that is imported before anything is compiled: after it, the hook installs the cache of compiled
-loops."""
+"""Module of Numba after whose import the cache of compiled functions is installed. Numba imports it before it compiles
+anything."""
 
 
 class _Finder:
-    """Import hook that finds one module as Python does, and adds a step after its execution."""
+    """Import hook for the module `_WAITED_FOR`: Python finds it as usual, and after its execution the cache is
+    installed."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name != _WAITED_FOR:
@@ -39,7 +40,7 @@ class _Finder:
 
 
 def watch() -> None:
-    """Install the hooks as soon as Numba is imported."""
+    """Install the cache of compiled functions when Numba is imported; at once if it is imported already."""
     if _WAITED_FOR in sys.modules:
         from . import numba_cache
 

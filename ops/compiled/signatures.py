@@ -16,7 +16,7 @@ _ARRAY = re.compile(r"^(.*)\[(:(?:,:)*)\]([CFA])(r?)(u?)$", re.S)
 
 
 def in_words(kind: Any) -> str | None:
-    """Return a Numba type in words; None for a type that this notation does not cover."""
+    """Return a Numba type as text, such as ``float32[:]``; None for a type that this notation cannot describe."""
     from numba import types
 
     if isinstance(kind, types.Boolean):
@@ -46,7 +46,7 @@ def _record_in_words(kind: Any) -> str | None:
 
 
 def _described(dtype: Any) -> Any:
-    """Return a NumPy type as a JSON value."""
+    """Return a NumPy dtype as a JSON value, from which `_dtype` restores it."""
     if dtype.subdtype is not None:
         item, shape = dtype.subdtype
         return [_described(item), list(shape)]
@@ -72,7 +72,7 @@ def _dtype(described: Any) -> Any:
 
 
 def of_words(words: str) -> Any:
-    """Return the Numba type that `in_words` described. Raises ValueError."""
+    """Return the Numba type for a text that `in_words` returned. Raises ValueError for any other text."""
     from numba import from_dtype, types
 
     if words.startswith("{") and words.endswith("}"):
@@ -91,5 +91,6 @@ def of_words(words: str) -> Any:
 
 
 def _parts(words: str) -> list[str]:
-    """Return the elements of a tuple; tuples of tuples do not occur."""
+    """Return the element types of a tuple type, given as text such as ``int64; float32``. Nested tuples are not
+    supported."""
     return [part.strip() for part in words.split(";") if part.strip()]

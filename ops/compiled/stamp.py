@@ -9,7 +9,8 @@ from pathlib import Path
 
 PACKAGE = __name__.split(".", 1)[0]
 ROOT = Path(__file__).resolve().parents[2]
-"""Folder of the package; in a checkout, the project's folder, whose subfolders the package links."""
+"""Folder of the installed package. In a source checkout it is the project's folder, to whose subfolders the package has
+links."""
 
 _IMPORT = re.compile(r"^\s*from (\.+)([\w.]*) import (\([^)]*\)|[^\n]*)", re.M)
 _NAME = re.compile(r"\w+")
@@ -17,8 +18,8 @@ _NAME = re.compile(r"\w+")
 
 @cache
 def stamp(file: Path) -> str:
-    """Return a digest of a module's source and of all modules of this package that it imports, followed through modules
-    that contain compiled functions; empty if there is no source.
+    """Return a digest of a module's source and of the sources of this package that it imports. Imports of an imported
+    module count only if it contains compiled functions. Empty if there is no source.
 
     A function is compiled together with the functions that it calls and with constants of other modules. Numba's own
     cache uses the stamp of the function's file alone, and would not see these change.

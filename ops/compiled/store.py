@@ -23,7 +23,7 @@ from . import target
 from .stamp import ROOT
 
 PACKS = ROOT / "ops" / "compiled" / "packs"
-"""Folder of the packs; a checkout has none."""
+"""Folder of the wheel's files with compiled functions (packs); a source checkout has none."""
 _STAMP = 32
 
 
@@ -35,12 +35,13 @@ def checkout() -> bool:
 
 
 def user_folder() -> Path:
-    """Return the user's folder for data that can be computed again."""
+    """Return the folder in the user's cache directory (XDG_CACHE_HOME) in which compiled functions are stored."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dali-run" / "compiled"
 
 
 def folders() -> list[Path]:
-    """Return the folders in which entries are looked up, in this order; the first writable one gets new entries."""
+    """Return the folders in which compiled functions are searched, in this order. New ones are stored in the first
+    writable folder."""
     found = []
     if chosen := os.environ.get("NUMBA_CACHE_DIR"):
         found.append(Path(chosen) / "dali-run")
@@ -53,7 +54,7 @@ def folders() -> list[Path]:
 
 @cache
 def writable_folder() -> Path | None:
-    """Return the folder for new entries; None if none is writable."""
+    """Return the folder in which newly compiled functions are stored; None if no folder is writable."""
     for folder in folders():
         with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
@@ -63,7 +64,8 @@ def writable_folder() -> Path | None:
 
 
 def announce_once() -> bool:
-    """Return whether no process of this machine has announced yet that loops are compiled; from now on, one has."""
+    """Return True for the first process on this machine that asks, False for all later ones: only one process tells the
+    user that functions are being compiled."""
     folder = writable_folder()
     try:
         if folder is not None:
@@ -76,14 +78,15 @@ def announce_once() -> bool:
 
 
 def name_of(key: str, made_for: str) -> str:
-    """Return the file name of an entry: function name, and a digest of its key, target, Numba and Python."""
+    """Return the file name for a compiled function: its name, and a digest of its ``key``, the processor ``made_for``,
+    Numba and Python."""
     digest = hashlib.sha256(f"{key} {made_for} {target.versions()}".encode()).hexdigest()[:24]
     return f"{key.split('(')[0].rsplit('.', 1)[-1]}-{digest}"
 
 
 def find(key: str, stamp: str, made_for: str) -> bytes | None:
-    """Return the entry ``key`` that was compiled from sources with this stamp for the target ``made_for``; None if
-    missing."""
+    """Return the stored code of the function ``key``, if it was compiled from sources with this ``stamp`` (a digest)
+    for the processor ``made_for``; otherwise None."""
     name = name_of(key, made_for)
     for folder in folders():
         try:
@@ -97,12 +100,12 @@ def find(key: str, stamp: str, made_for: str) -> bytes | None:
 
 
 def content(file: Path) -> bytes:
-    """Return the content of an entry's file. Raises OSError, zlib.error."""
+    """Return the compiled code that is stored in ``file``. Raises OSError, zlib.error."""
     return zlib.decompress(memoryview(file.read_bytes())[_STAMP:])
 
 
 def holds(key: str, stamp: str, made_for: str) -> bool:
-    """Return whether `find` would return an entry."""
+    """Return whether `find` would return code for these arguments."""
     name = name_of(key, made_for)
     for folder in folders():
         with suppress(OSError), (folder / name).open("rb") as file:
@@ -112,7 +115,7 @@ def holds(key: str, stamp: str, made_for: str) -> bool:
 
 
 def keep(key: str, stamp: str, made_for: str, entry: bytes) -> bool:
-    """Store an entry; return False if nothing can be written."""
+    """Store the compiled code ``entry`` in the first writable folder; return False if no folder can be written."""
     folder = writable_folder()
     if folder is None or not stamp:
         return False
@@ -135,7 +138,8 @@ def keep(key: str, stamp: str, made_for: str, entry: bytes) -> bool:
 
 
 class Pack:
-    """Read-only file of all entries for one level of processors, Numba and Python: a line of JSON, then the entries.
+    """A read-only file of the wheel with all compiled functions for one level of x86-64 (such as v3), one version of
+    Numba and one of Python: a line of JSON, then the code of each function.
 
     Opened once per process by `packs`; any thread may use it."""
 
@@ -151,11 +155,12 @@ class Pack:
         return len(self._entries)
 
     def holds(self, key: str, stamp: str) -> bool:
-        """Return whether `find` would return an entry."""
+        """Return whether `find` would return code for these arguments."""
         return self._entries.get(key, ("",))[0] == stamp
 
     def find(self, key: str, stamp: str) -> bytes | None:
-        """Return the entry ``key`` that was compiled from sources with this stamp; None if missing."""
+        """Return the stored code of the function or CUDA kernel ``key``, if it was compiled from sources with this
+        ``stamp`` (a digest); otherwise None."""
         made_from, at, size = self._entries.get(key, ("", 0, 0))
         if not size or made_from != stamp:
             return None
@@ -167,12 +172,12 @@ class Pack:
 
 
 def pack_name(level: str) -> str:
-    """Return the file name of a level's pack for this Numba and Python."""
+    """Return the name of the wheel's file with compiled functions for a level of x86-64, this Numba and this Python."""
     return f"{level}-{target.versions()}.pack"
 
 
 def write_pack(path: Path, entries: Mapping[str, tuple[str, bytes]]) -> None:
-    """Write a pack of ``entries``: stamp and content by key."""
+    """Write a file of compiled functions. ``entries``: stamp and code of each function, by its key."""
     heading, body, at = {}, [], 0
     for key, (stamp, content) in sorted(entries.items()):
         packed = zlib.compress(content, 9)
@@ -184,7 +189,7 @@ def write_pack(path: Path, entries: Mapping[str, tuple[str, bytes]]) -> None:
 
 @cache
 def packs() -> tuple[Pack, ...]:
-    """Return the packs of the wheel that this process may use, the best level first."""
+    """Return the wheel's files of compiled functions that this process may use, best processor level first."""
     found = []
     if PACKS.is_dir():
         for level in target.levels():

@@ -50,13 +50,14 @@ def _settings() -> tuple[str, ...]:
 
 @cache
 def host(codegen: Any) -> str:
-    """Return a digest of the target of ``codegen``: processor, features and all settings that change Numba's output."""
+    """Return a digest of the processor, its features and all settings that change Numba's output, for the Numba
+    ``codegen``."""
     described = repr((codegen.magic_tuple(), _settings()))
     return hashlib.sha256(described.encode()).hexdigest()[:16]
 
 
 def of_this_process() -> str:
-    """Return the target of the code that this process would compile; see `host`."""
+    """Return the digest, as of `host`, of the processor and settings for which this process would compile."""
     from numba.core.registry import cpu_target
 
     return host(cpu_target.target_context.codegen())
@@ -91,9 +92,8 @@ def compiles_with(feature: str) -> bool:
 
 @cache
 def levels() -> tuple[str, ...]:
-    """Return the levels of the wheel whose code this process may run, the best first.
-
-    Empty if NUMBA_CPU_NAME or NUMBA_CPU_FEATURES selects a processor, unless it selects one of the levels by name."""
+    """Return the levels of x86-64 whose compiled code in the wheel this process may run, best first. If NUMBA_CPU_NAME
+    or NUMBA_CPU_FEATURES selects a processor, return none, unless it selects one of the levels by name."""
     from llvmlite import binding
     from numba import config
 

@@ -12,13 +12,15 @@ _now = [""]
 
 
 def client() -> str:
-    """Return the operator or writer (``writers.NAME``) that is being warmed up; empty if none is."""
+    """Return the operator or writer (``writers.NAME``) whose functions are being compiled ahead of time; empty if none
+    is."""
     return _now[-1]
 
 
 @contextmanager
 def on_behalf(name: str) -> Iterator[None]:
-    """Context manager: loops that are called inside it are recorded for this operator or writer."""
+    """Context manager: record the Numba functions that are called inside it as needed by the operator or writer
+    ``name``."""
     _now.append(name)
     try:
         yield

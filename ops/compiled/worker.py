@@ -19,7 +19,8 @@ from typing import Any
 
 
 def compiled(line: str) -> dict[str, Any]:
-    """Compile the loop of a line of the list, unless it is stored already, and return the answer."""
+    """Compile the Numba function that ``line`` of loops.json names, unless its code is stored already. Return the
+    answer to send."""
     from . import numba_cache, store, target
     from .listed import of_line
     from .signatures import of_words
