@@ -15,9 +15,10 @@ from .compiled import on_import
 on_import.watch()
 
 operator_classes: Callable[[str], Any] | None = None
-"""Function from a name to an operator class, or a namespace of classes; set by the facade."""
+"""Function that returns the operator class, or the namespace of classes, for a name such as ``Resize``; set when
+`dali_run` is imported."""
 operator_class_names: Callable[[], list[str]] | None = None
-"""Function that returns the names that `operator_classes` accepts; set by the facade."""
+"""Function that returns all names that `operator_classes` accepts; set when `dali_run` is imported."""
 
 
 def __dir__() -> list[str]:

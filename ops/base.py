@@ -43,7 +43,7 @@ infinity."""
 
 @dataclass(frozen=True, slots=True)
 class Arg:
-    """Facts about an operator's argument that its type annotation does not contain."""
+    """Facts about an operator's argument that its type annotation does not contain, such as help text and limits."""
 
     help: str
     """Help text for users: what the argument does, in a few words."""
@@ -61,18 +61,21 @@ class Arg:
     obsolete: bool = False
     """Whether DALI has also removed the argument: the warning is then a DeprecationWarning, as DALI's is."""
     rows: bool = False
-    """Whether the argument is a matrix stored row by row: a two-dimensional NumPy array is accepted and flattened."""
+    """Whether the argument is a matrix whose constant value is stored flat, row by row: a two-dimensional NumPy array
+    is accepted and flattened."""
     required: bool = False
-    """Whether a value must be passed (constant or input). Fields without a default are required in any case."""
+    """Whether the user must pass a value, as a constant or as an input. Arguments whose field has no default are
+    required in any case."""
     or_default: bool = False
-    """Whether an empty list stands for the default."""
+    """Whether an empty list has the same meaning as the default value."""
     tensor: bool = False
-    """Whether an input for the argument may have several elements per sample, although a constant is one number."""
+    """Whether the argument accepts several elements per sample when it arrives as an input, although a constant is one
+    number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """Facts about a batch that are known before it exists; None stands for unknown."""
+    """Facts about a batch that are known before it exists, such as dtype and layout; None stands for unknown."""
 
     shape: tuple[int | None, ...] | None = None
     """Shape of one sample."""
@@ -138,27 +141,28 @@ class Operator:
     """Whether equal operators on equal inputs may be computed once. False if the operator calls the user's program,
     which may count calls."""
     output_after_sync: ClassVar[bool] = False
-    """The gpu kernel's output is in host memory, and exists only when the device has finished
-    (`Context.finish_later`)."""
+    """Whether the gpu kernel's output is in host memory and exists only after the device has finished the batch. The
+    kernel then returns `Context.finish_later`."""
     accepts_gpu: ClassVar[bool] = False
-    """Whether an operator without a gpu kernel accepts inputs in GPU memory, which the engine then downloads (encoders:
-    writers need their output on the host)."""
+    """Whether an operator without a gpu kernel accepts inputs in GPU memory; the engine downloads them before it calls
+    the cpu kernel. Set for encoders, because writers need their output on the host."""
     is_trivial: ClassVar[bool] = False
-    """The kernel sees whole batches and takes almost no time, for example because it passes on data of the user's
-    program."""
+    """Whether the kernel sees whole batches and takes almost no time, for example because it only passes on data of the
+    user's program."""
     metadata_only: ClassVar[bool] = False
-    """The kernel reads no tensor data: it returns views, or facts that follow from shapes."""
+    """Whether the kernel reads no tensor data: it returns views of its inputs, or facts that follow from their
+    shapes."""
     shape_only: ClassVar[bool] = False
-    """The outputs depend only on shapes, types and layouts of the inputs: the cpu kernel therefore also accepts batches
-    whose data is on a GPU, and does not touch the data."""
+    """Whether the outputs depend only on shapes, types and layouts of the inputs. The cpu kernel then also accepts
+    batches whose data is on a GPU, and does not touch the data."""
     host_arguments: ClassVar[bool] = False
-    """The gpu kernel reads all inputs but the first in host memory; if they are there, they are not uploaded."""
+    """Whether the gpu kernel reads all inputs but the first in host memory; the engine then does not upload these
+    inputs."""
     leaves_out: ClassVar[bool] = False
-    """Whether the operator removes samples on purpose (`Context.leave_out`): a graph keeps it although no output needs
-    it."""
+    """Whether the operator removes samples on purpose (`Context.leave_out`). The compiler then keeps it in the graph
+    although no output needs it."""
     makes_files: ClassVar[bool] = False
-    """Whether the output is the bytes of whole files, which writers may store unchanged, as they do with files that
-    were read."""
+    """Whether each output sample is the bytes of a complete file, which writers may store unchanged."""
     decodes: ClassVar[bool] = False
     """Whether the operator decodes images, so that the spec's settings for decoders apply to it."""
     replayable: ClassVar[bool] = False
@@ -167,9 +171,9 @@ class Operator:
     arguments are constant, these must follow from the inputs' shapes, layouts and types. With other arguments it is
     replayed if it declares which launch parameters change (`gpu.launch_recording.changing`)."""
     bound: ClassVar[str] = "exact"
-    """How far CPU and GPU results may differ, in words."""
+    """How far CPU and GPU results may differ, as text for the reference, such as ``exact``."""
     example: ClassVar[str] = ""
-    """One YAML step that uses the operator, shown in the reference."""
+    """One YAML step that uses the operator, as the example in the reference."""
 
     per_sample: frozenset[str] = frozenset()
     """Names of the arguments that arrive as inputs in this instance; their fields hold the default."""
@@ -235,9 +239,9 @@ class Operator:
 
     @property
     def needs_header_only(self) -> bool:
-        """Whether the host needs only the header bytes of the encoded files of the first input when the mixed kernel
-        runs (`readers.fetch.header_bytes_cpu`). For files that turn out to be unsupported on the GPU, the kernel
-        fetches the remaining bytes (`gpu.readable_by_gpu.show`)."""
+        """Whether the host needs only the header bytes of the encoded files in the first input when the mixed kernel
+        runs (see `readers.fetch.header_bytes_cpu`). If a file turns out to be unsupported on the GPU, the kernel
+        fetches its remaining bytes (`gpu.readable_by_gpu.show`)."""
         return False
 
     def check(self) -> None:
@@ -245,7 +249,8 @@ class Operator:
         SpecError."""
 
     def selects(self) -> str:
-        """Return which samples this instance chooses, in words for `dali-run plan`; empty if it takes all."""
+        """Return a description of the samples that this instance chooses, for `dali-run plan`; empty if it takes all
+        samples."""
         return ""
 
     def remark(self) -> str:
@@ -269,9 +274,9 @@ class Operator:
         return specs[0] if specs else Spec()
 
     def shows(self) -> Mapping[int, str]:
-        """Return the outputs that debugging tools can draw onto the image, by output index: ``boxes xyXY`` (or another
+        """Return what debugging tools can draw onto the image, by output index. Values are ``boxes xyXY`` (or another
         order of bbox_layout; in fractions of the image or in pixels), ``labels`` of these boxes, ``polygons`` and
-        ``vertices`` in the format of readers.coco, ``classes`` (class of every pixel)."""
+        ``vertices`` in the format of readers.coco, and ``classes`` (class of every pixel)."""
         return {}
 
     def estimate_memory(self, stage: Stage, *inputs: Batch) -> tuple[I64, I64] | None:
@@ -288,8 +293,9 @@ class Operator:
         return None
 
     def drawn(self, streams: Any, samples: Samples) -> Batch | None:
-        """Return the output of an operator without inputs that draws random numbers, given the `Streams` of
-        ``samples``. None if the arguments need more than streams: the engine then calls the kernel."""
+        """Return the output of an operator that has no inputs and draws random numbers, given the random ``streams``
+        (`Streams`) of ``samples``. None if the arguments need more than these streams: the engine then calls the
+        kernel."""
         return None
 
     def kernel(self, stage: Stage) -> Kernel:
@@ -312,7 +318,7 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One argument of an operator or writer, as all generators (schema, docs, stubs) read it."""
+    """One argument of an operator or writer, in the form from which schema, docs and stubs are generated."""
 
     name: str
     type: Any
@@ -493,7 +499,7 @@ _NAMES = {int: "an integer", float: "a number", str: "a text", bool: "true or fa
 
 
 def type_name(tp: Any) -> str:
-    """Return a type in words, for messages and help."""
+    """Return the type ``tp`` in words, such as ``a list of floats``, for messages and help."""
     origin = get_origin(tp)
     if origin is Literal:
         return "one of " + ", ".join(map(repr, get_args(tp)))
@@ -529,8 +535,8 @@ def find(name: str) -> type[Operator]:
 
 
 def hint(name: str, names: typing.Iterable[str]) -> str:
-    """Return a hint for the unknown operator ``name``: that DALI has it, or the nearest names among ``names``, except
-    for operators that only the engine uses."""
+    """Return a hint for a message about the unknown operator ``name``: that DALI has it, or the nearest names among
+    ``names``. Operators that only the engine uses are never suggested."""
     from .dali_names import DALI_NAMES
 
     if name in DALI_NAMES:

@@ -37,7 +37,8 @@ class Origin:
     offset: int = -1
     """Byte offset in the container; -1 if there is none."""
     named: str = field(default="", compare=False)
-    """Text of ``source_info``, if it is neither the source nor a position in it."""
+    """DALI's ``source_info`` of the sample if it is given as text of its own; empty if it is the source or a position
+    in the source."""
 
     @property
     def source_info(self) -> str:
@@ -50,7 +51,7 @@ class Origin:
 
 @runtime_checkable
 class Origins(Protocol):
-    """A data set's facts about its records; implemented by readers."""
+    """Provider of the origin of each record in a data set; implemented by readers."""
 
     def origin(self, index: int) -> Origin:
         """Return where record ``index`` of the data set came from."""
@@ -58,7 +59,7 @@ class Origins(Protocol):
 
 
 class NoOrigins:
-    """Origins for samples that no reader produced."""
+    """Origins of samples that no reader produced, such as arrays of the user's program."""
 
     def origin(self, index: int) -> Origin:
         return Origin(key=f"{index:09d}", source="")
@@ -71,7 +72,7 @@ def part_key(key: str, part: int) -> str:
 
 
 def _halves(key: bytes) -> tuple[bytes, bytes]:
-    """Split a record's key into the texts before and after the number of an item."""
+    """Split the key of a record in two: the number of an item is inserted between the two texts."""
     folder, slash, name = key.rpartition(b"/")
     stem, dot, extension = name.partition(b".")
     return folder + slash + stem, dot + extension
@@ -87,9 +88,11 @@ class Samples:
     """
 
     slot: I32
-    """int32[N]: index in the iteration before samples were dropped; branches of a conditional are merged by it."""
+    """int32[N]: index of the sample in its iteration, counted before samples were dropped; the branches of a
+    conditional are merged by this index."""
     position: I64
-    """int64[N]: position in the job's order, counted over epochs; shards and checkpoints are cut by it."""
+    """int64[N]: position in the order in which the job processes samples, counted over epochs; output shards begin and
+    end at these positions, and checkpoints store them."""
     epoch: I64
     index: I64
     """int64[N]: record number in the data set; random numbers are keyed by (seed, operator, epoch, index)."""
@@ -104,7 +107,7 @@ class Samples:
 
     @property
     def keys(self) -> U64:
-        """Keys of the random streams, uint64[N]: epoch and index in one number. Do not modify."""
+        """Return the keys of the random streams, uint64[N]: epoch and index joined in one number. Do not modify."""
         if self._keys is None:
             keys = (self.epoch.view(np.uint64) << _EPOCH_BITS) ^ self.index.view(np.uint64)
             if self.part is not None:
@@ -275,8 +278,8 @@ class Batch:
         return data[start : start + math.prod(shape)].reshape(shape)
 
     def block(self) -> tuple[Any, int, tuple[int, ...]]:
-        """Return the elements of `dense` without copying: the flat array, the index of the first element in it, and the
-        shape (N, *shape). Raises ValueError as `dense` does."""
+        """Return the elements that `dense` would return, without copying them: the flat array, the index of their first
+        element in it, and their shape (N, *shape). Raises ValueError as `dense` does."""
         n = len(self.offsets)
         if n == 0:
             return self.data, 0, (0, *(self._extents or (0,) * self.ndim))
@@ -326,7 +329,8 @@ class Batch:
         return made
 
     def with_data(self, data: Any, samples: Samples, nbytes: int) -> Batch:
-        """Return a batch of the same shapes over other ``data`` of ``nbytes``, for other ``samples``."""
+        """Return a batch with the shapes of this one, over other ``data`` of ``nbytes`` bytes and for other
+        ``samples``."""
         made = Batch(data, self.offsets, self.shapes, self.layout, samples)
         object.__setattr__(made, "_nbytes", nbytes)
         return made
@@ -335,8 +339,9 @@ class Batch:
 
     @staticmethod
     def sized(data: Any, offsets: I64, shapes: I32, layout: str, samples: Samples, elements: int) -> Batch:
-        """Return a batch whose samples have ``elements`` elements in all. Counting them again would release the GIL
-        seven times, and waiting for the GIL would take the launching thread longer than the counting."""
+        """Return a batch whose samples have ``elements`` elements in all, as counted by the caller. Counting them again
+        would release the GIL seven times, and waiting for the GIL would take the launching thread longer than the
+        counting."""
         made = Batch(data, offsets, shapes, layout, samples)
         object.__setattr__(made, "_nbytes", elements * made.dtype.itemsize)
         return made
@@ -419,8 +424,9 @@ MAX_AXES = 32
 
 
 def check_extents(extents: Sequence[int], itemsize: int) -> None:
-    """Check a shape that a file's header claims. Raises SampleError if no array can have it: negative lengths, too many
-    axes, or too long. Lengths next to a 0 count as well: NumPy cannot make an array of (2**40, 2**40, 0)."""
+    """Check the lengths of a shape that a file's header declares. Raises SampleError if no array can have this shape:
+    negative lengths, too many axes, or too long. Lengths next to a 0 count as well: NumPy cannot make an array of
+    (2**40, 2**40, 0)."""
     if any(d < 0 or isinstance(d, bool) for d in extents):
         raise SampleError("corrupt_record", f"the header claims the shape {_shown(extents)}")
     if len(extents) > MAX_AXES:
@@ -432,7 +438,7 @@ def check_extents(extents: Sequence[int], itemsize: int) -> None:
 
 
 MAX_SAMPLE_BYTES = 2**62
-"""Maximum bytes of one sample, computed as if none of its lengths was 0."""
+"""Maximum bytes of one sample; a length of 0 counts as 1."""
 
 
 def _shown(extents: Sequence[int]) -> str:
@@ -462,7 +468,8 @@ def elements(shapes: npt.NDArray[Any]) -> I64:
 
 _MAX_KEYED_SAMPLES, _MAX_CACHED_COUNTS = 1024, 64
 _counted: dict[tuple[Any, tuple[int, ...], bytes], I64] = {}
-"""Cache of elements per sample for the last shapes: the engine requests them a dozen times per batch."""
+"""Cache of the results of `elements` for the shapes of the last calls: the engine requests them a dozen times per
+batch."""
 
 
 def concat(batches: Sequence[Batch], samples: Samples | None = None, empty: Any = None) -> Batch:
@@ -502,7 +509,7 @@ def concat(batches: Sequence[Batch], samples: Samples | None = None, empty: Any 
 
 
 def concat_samples(parts: Sequence[Samples]) -> Samples:
-    """Return the samples of ``parts`` one after the other (all of one data set)."""
+    """Return the samples of all ``parts``, one after the other. All parts are of one data set."""
     if len(parts) == 1:
         return parts[0]
     return Samples(

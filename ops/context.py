@@ -24,7 +24,7 @@ NO_LANE = cast("Lane", None)
 
 
 class Helpers(Protocol):
-    """Worker threads that may help a kernel."""
+    """Worker threads of the engine that a kernel may use for its own work."""
 
     @property
     def count(self) -> int:
@@ -33,14 +33,14 @@ class Helpers(Protocol):
 
     @property
     def do(self) -> Callable[..., None]:
-        """Function ``do(work, *args)`` that schedules ``work(*args)`` on a worker thread, at some time; ``work`` must
-        not raise. Raises RuntimeError when the run is ending."""
+        """Return a function ``do(work, *args)`` that schedules ``work(*args)`` on a worker thread; ``work`` must not
+        raise. The function raises RuntimeError when the run is ending."""
         ...
 
 
 @dataclass(slots=True)
 class Context:
-    """One call of one kernel on ``samples``."""
+    """Context of one call of one kernel: arguments, seed, device and callbacks for the samples of the call."""
 
     op: Operator
     """The operator that is called, with its constant arguments."""
@@ -55,25 +55,26 @@ class Context:
     rng: str = "philox"
     """``philox`` keys random streams by the sample; ``dali`` by DALI's running count, for parity."""
     state: tuple[int, int, int] | None = None
-    """State from which the random streams continue, in the dynamic mode: counter (low and high half) and word within
-    it; ``seed`` is the key. None: they begin at 0."""
+    """In the dynamic mode, the state from which the random streams continue: low and high half of the counter, and
+    index of the word within it; ``seed`` is the key. None if the streams begin at 0."""
     first: int = 0
-    """Slot of the sample to which ``state`` belongs, if several batches are computed together."""
+    """Slot (`Samples.slot`) of the sample to which ``state`` belongs; not 0 if several batches are computed
+    together."""
     device: Lane = NO_LANE
     """Lane (CUDA stream with its memory) of the mixed and gpu stages."""
     kind: Spec | None = None
-    """Type and number of dimensions of the first output, if the data set's first sample determines them: the kernel
-    rejects samples that differ."""
+    """Dtype and number of dimensions of the first output, if the data set's first sample determines them; the kernel
+    rejects samples that differ. None if there is no such rule."""
     source: Any = None
-    """Open data set, for readers; state of the operator between iterations, for per_batch operators."""
+    """The open data set, for readers; for operators with `Operator.per_batch`, their state between iterations."""
     allocate_staging: Callable[[int], npt.NDArray[np.uint8]] | None = None
     """Allocator for bytes that are read from files: returns page-locked memory if they will be uploaded to a GPU."""
     lender: Lender | None = None
     """Zero-copy source: provides arrays over mapped files whose bytes the device reads itself. None: bytes are copied
     to staging memory."""
     uploads: Mapping[int, Uploader] = field(default_factory=dict)
-    """By number of the output: uploaders that copy data to the batch's device while it is being read. Other outputs are
-    uploaded after they were read."""
+    """Objects that upload an output to the batch's device while the kernel is still reading it, by output number.
+    Outputs that are missing here are uploaded after the kernel has returned."""
     pool: Helpers | None = None
     """Worker threads for the few kernels that divide their own work (readers); None if the kernel must work alone."""
     isolation: Isolation | None = None
@@ -89,20 +90,22 @@ class Context:
     waited: Callable[[str, float], None] | None = None
     """Callback for the report: (decoder that the batch waited for, seconds)."""
     remembered: FactCache | None = None
-    """Cached facts about records, kept from one epoch to the next; None if records are read only once."""
+    """Cache for facts about records from one epoch to the next; None if records are read only once."""
     started: Any = None
-    """The result of `Operator.start_early` for these samples."""
+    """Work that `Operator.start_early` has started for these samples; None if it was not called."""
     part: str = ""
-    """Name of the operator within a fused one; see `Reject`."""
+    """If the operator is a part of a fused one: its name there, such as ``decode.``; see `Reject.part`."""
     rejects: list[Reject] = field(default_factory=list)
-    """Samples for which `reject` or `flag` was called."""
+    """Reports of `reject` and `flag` about the samples of this call."""
     left_out: tuple[npt.NDArray[np.int32], Mapping[str, npt.NDArray[Any]]] | None = None
-    """Slots and values that `leave_out` was called with."""
+    """Slots of the samples that `leave_out` removed, and the values to be logged with them; None if it was not
+    called."""
     checks: list[Callable[[], npt.NDArray[Any]]] = field(default_factory=list)
-    """Functions to call when the device has finished; each returns the slots whose results are wrong, see
-    `check_later`."""
+    """Functions that `check_later` registered. The engine calls them when the device has finished; each returns the
+    slots of samples whose results are wrong."""
     finish: Callable[[], Batch] | None = None
-    """Function that returns the output when the device has finished, see `finish_later`."""
+    """Function that `finish_later` registered: it returns the output when the device has finished. None if the kernel
+    returned its output."""
 
     def reject(self, i: int, code: RejectCode, message: str) -> None:
         """Report that sample ``i`` of this call cannot be processed; the engine drops it and logs ``message``. The
@@ -218,8 +221,8 @@ class Context:
         return out, counts
 
     def rows(self, name: str, dtype: Any = np.float32) -> npt.NDArray[Any]:
-        """Return argument ``name`` as `arg` does, but for a constant with a single row for all samples, [1] or [1, k].
-        Do not modify it."""
+        """Return argument ``name`` as `arg` does, but a constant as a single row that holds for all samples, [1] or [1,
+        k]. Do not modify it."""
         given = self.args.get(name)
         if given is None:
             return _row(getattr(self.op, name), dtype, name)
@@ -282,8 +285,8 @@ def _row(value: Any, dtype: Any, name: str) -> npt.NDArray[Any]:
 
 
 def as_type(value: Any, dtype: Any, name: str) -> npt.NDArray[Any]:
-    """Return the constant ``value`` of argument ``name`` as an array. Raises SpecError for integers that ``dtype``
-    cannot hold."""
+    """Return the constant ``value`` of the argument called ``name`` as an array of ``dtype``. Raises SpecError for
+    integers that ``dtype`` cannot represent."""
     try:
         return np.array(value, dtype)
     except OverflowError:
@@ -293,7 +296,8 @@ def as_type(value: Any, dtype: Any, name: str) -> npt.NDArray[Any]:
 
 @lru_cache(64)
 def _count(n: int) -> bytes:
-    """Return the offsets of ``n`` consecutive numbers, as bytes: comparing bytes does not release the GIL."""
+    """Return the numbers 0 to ``n`` - 1 as the bytes of an array, to be compared with offsets: comparing bytes does not
+    release the GIL."""
     return np.arange(n, dtype=np.int64).tobytes()
 
 

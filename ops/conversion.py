@@ -16,7 +16,7 @@ from .kernels import Kernels
 _loops: Any = Kernels(".conversion_cpu", __package__)
 
 _MIN_COMPILED = 4096
-"""Number of values from which a compiled loop is faster."""
+"""Minimum number of values for which the compiled loop is faster than NumPy."""
 
 
 def saturate(values: npt.NDArray[Any], dtype: Any) -> npt.NDArray[Any]:

@@ -35,7 +35,7 @@ FOLDERS = (
     "experimental.inputs", "experimental.readers", "hidden", "inputs", "io", "io.file", "noise", "random", "readers",
     "readers.hidden", "reductions", "segmentation", "transforms",
 )  # fmt: skip
-"""Modules below ``fn`` and ``ops``; each parent comes before its children."""
+"""Names of the modules below ``fn`` and ``ops``, such as ``decoders``; each parent comes before its children."""
 
 MOVED = {
     "backend_impl.tfrecord": "tfrecord",

@@ -55,7 +55,7 @@ class SpecError(DaliRunError):
     """
 
     def at(self, where: str) -> Self:
-        """Return the same error, with the place in the spec where it arose before its text."""
+        """Return the same error with ``where``, the place in the spec where it arose, in front of its text."""
         return type(self)(f"{where}: {self}")
 
 
@@ -84,7 +84,7 @@ class UnlikeSamplesError(RaggedError):
     samples do not affect each other."""
 
     def __init__(self, shapes: npt.NDArray[Any]) -> None:
-        """``shapes`` [N, K]: samples with equal rows can be computed together."""
+        """Create the error; in ``shapes`` [N, K], samples that can be computed together have equal rows."""
         super().__init__("the samples of one call differ in the lengths of lists or inputs")
         self.shapes = shapes
 
@@ -108,8 +108,8 @@ class SampleValueError(SampleFailedError, ValueError):
 
 
 class MixedBatchError(JobError, ValueError):
-    """The samples of a batch that a program fed differ in type or number of dimensions, and neither the spec nor a data
-    set defines which is right. A RuntimeError, as DALI raises for such a batch."""
+    """The samples of a batch from the user's program differ in type or number of dimensions, and neither the spec nor a
+    data set defines which is right. A RuntimeError, as DALI raises for such a batch."""
 
 
 class DeviceError(DaliRunError):
@@ -124,14 +124,15 @@ class SampleError(DaliRunError):
         self.code: RejectCode = code
 
     def bare(self) -> SampleError:
-        """Return the same error without the frames through which it was raised, to be kept or raised later: frames keep
-        their functions' variables alive, whole batches among them."""
+        """Return the same error without traceback, so that it can be kept or raised later: the frames of a traceback
+        keep their functions' variables alive, whole batches among them."""
         return type(self)(self.code, str(self))
 
 
 def without_frames(error: E) -> E:
-    """Return ``error`` without its frames, to be kept, or raised in another thread. A note lists the places through
-    which it was raised; the frames would keep their functions' variables alive, whole batches among them."""
+    """Return ``error`` without its traceback, so that it can be kept, or raised in another thread. A note lists the
+    places through which it was raised; the frames of a traceback would keep their functions' variables alive, whole
+    batches among them."""
     if isinstance(error, Exception) and not vars(error).get(_TOLD):  # but not KeyboardInterrupt
         lines = "".join(traceback.format_exception(error)).rstrip()
         error.add_note(f"It was raised in thread {threading.current_thread().name!r}:\n{lines}")
@@ -152,12 +153,14 @@ _TOLD = "_its_lines_are_told"
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """Why a kernel rejected one sample; the engine adds where the sample came from."""
+    """Report of a kernel that it rejected or flagged one sample, with the reason; the engine adds where the sample came
+    from."""
 
     slot: int
     code: RejectCode
     message: str
     part: str = ""
-    """Name of the operator within a fused one, in the form that prefixes its arguments: ``decode.``."""
+    """Name of the operator within a fused operator, as the prefix of its arguments there, such as ``decode.``; empty if
+    the operator is not fused."""
     kept: bool = False
-    """Whether the sample is only logged, not dropped."""
+    """Whether the sample stays in the batch and is only logged; else it is dropped."""

@@ -35,12 +35,13 @@ class RecordFacts(Protocol):
 
 @dataclass
 class FactCache:
-    """Cache of facts that operators keep about the records of data sets that are read repeatedly."""
+    """Cache of facts about the records of data sets, such as headers, which operators keep if the data sets are read
+    repeatedly."""
 
     budget: int
-    """Maximum bytes of host memory per operator."""
+    """Maximum bytes of host memory for the facts of one operator."""
     entries: dict[tuple[int, int], tuple[object, RecordFacts]] = field(default_factory=dict)
-    """By (id of operator, id of data set): the data set itself, and the facts."""
+    """For each (id of operator, id of data set): the data set itself, and the facts about its records."""
 
     def records(self) -> int:
         """Return the number of cached records, summed over operators."""
@@ -69,7 +70,7 @@ class DeviceArray(Protocol):
 
 
 class Copies(Protocol):
-    """The part of a device that the engine needs: it uploads and downloads batches."""
+    """Methods of a device that the engine needs: they upload and download batches, and wait."""
 
     index: int
     """Index of the device."""
@@ -101,12 +102,12 @@ class Copies(Protocol):
         ...
 
     def release_memory(self, *, launching: bool) -> None:
-        """Free memory that is only cached; ``launching``: the calling thread launches on this lane, so its caches are
-        freed too."""
+        """Free cached memory that is not in use. With ``launching``, the calling thread is the one that launches on
+        this lane, so that the lane's own caches are freed too."""
         ...
 
     def close(self) -> None:
-        """Free everything. Closing twice is allowed."""
+        """Free all memory and streams. Closing twice is allowed."""
         ...
 
 
@@ -134,8 +135,8 @@ class Lane(Copies, Protocol):
         ...
 
     def copies_in(self, to: npt.NDArray[np.int64], host: npt.NDArray[np.int64], nbytes: npt.NDArray[np.int64]) -> None:
-        """Copy blocks of page-locked memory to the device: ``nbytes[i]`` bytes from address ``host[i]`` to address
-        ``to[i]``. No block is empty."""
+        """Copy blocks of page-locked host memory to the device, all in one call: ``nbytes[i]`` bytes from host address
+        ``host[i]`` to device address ``to[i]``. No block is empty."""
         ...
 
     def launch(self, source: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any) -> None:
@@ -165,9 +166,9 @@ class Lane(Copies, Protocol):
         into: Sequence[tuple[int, npt.NDArray[np.uint8]]] = (),
         out_of: Sequence[tuple[npt.NDArray[Any], int]] = (),
     ) -> None:  # fmt: skip
-        """Launch several kernels, each (source, kernel, blocks, threads per block, arguments), in one call; before
-        them, copy page-locked arrays to device addresses (``into``), after them, device addresses to page-locked arrays
-        (``out_of``)."""
+        """Launch several kernels in one call, each given as (source, kernel, blocks, threads per block, arguments).
+        Before the launches, page-locked arrays are copied to device addresses (``into``); after them, memory at device
+        addresses is copied to page-locked arrays (``out_of``)."""
         ...
 
     def launch_text(self, text: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any) -> None:
@@ -175,7 +176,7 @@ class Lane(Copies, Protocol):
         ...
 
     def keep(self, *things: Any) -> None:
-        """Keep references alive until the device has finished the work enqueued so far."""
+        """Keep ``things`` alive until the device has finished the work enqueued so far."""
         ...
 
 
@@ -195,44 +196,48 @@ class Lender(Protocol):
 
 
 class Upload(Protocol):
-    """Upload of a batch to a device while it is being read; see `gpu.uploads`."""
+    """Upload of one batch to a device while the batch is being read; see `gpu.uploads`."""
 
     address: int
-    """Address of the batch on the device."""
+    """Address in device memory to which the batch is copied."""
     calls: npt.NDArray[np.int64]
-    """Addresses of driver functions, and the stream, for compiled loops; see `gpu.uploads.COPY`."""
+    """Addresses of CUDA driver functions, and of the stream, with which compiled loops enqueue copies themselves; see
+    `gpu.uploads.COPY`."""
 
     def wait(self, pieces: Any) -> None:
-        """Wait until the next of the thread's ``pieces`` can be filled."""
+        """Wait until the next of the calling thread's ``pieces``, page-locked blocks, has been copied and can be filled
+        again."""
         ...
 
     def finish_files(
         self, shown: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64],
         kept: npt.NDArray[np.int64],
     ) -> npt.NDArray[np.uint8]:  # fmt: skip
-        """All copies are enqueued. Return the host array of the files: file i is ``sizes[i]`` bytes long and begins at
-        ``at[i]``; ``shown`` holds its first ``kept[i]`` bytes, the others are on the device only."""
+        """Return the batch of files, as an array on the host; called when all copies are enqueued. File i is
+        ``sizes[i]`` bytes long and begins at ``at[i]``. ``shown`` holds its first ``kept[i]`` bytes; the others are on
+        the device only."""
         ...
 
     def finish_extents(
         self, data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64],
         at: npt.NDArray[np.int64],
     ) -> npt.NDArray[np.uint8]:  # fmt: skip
-        """All copies are enqueued. Return an array over the mapped file ``data``; its extent at ``offsets[i]`` was
-        copied to ``at[i]`` on the device."""
+        """Return the batch of extents, as an array over the mapped file ``data``; called when all copies are enqueued.
+        The extent at ``offsets[i]`` was copied to ``at[i]`` on the device."""
         ...
 
 
 class Uploader(Protocol):
-    """Provider of uploads to a device while batches are read; see `gpu.uploads`."""
+    """Provider of an `Upload` for each batch that is read; see `gpu.uploads`."""
 
     def begin(self, nbytes: int, sizes: npt.NDArray[np.int64] | None = None, reason: str = "") -> Upload | None:
-        """Return an upload with device memory for a batch, or None if the batch is to be read as a whole. ``sizes``:
-        sizes of its files. ``reason``: why the host reads the batch although the GPU could; shown in the report."""
+        """Return an upload with device memory for a batch of ``nbytes`` bytes, or None if the batch should be read to
+        the host first and uploaded later. ``sizes``: sizes of its files. ``reason``: why the host reads the batch
+        although the GPU could; shown in the report."""
         ...
 
     def pieces(self) -> AbstractContextManager[Any]:
-        """Context manager: provide page-locked pieces that the calling thread fills."""
+        """Return a context manager that provides page-locked blocks (pieces), which the calling thread fills."""
         ...
 
     def failed(self, problem: Exception, nbytes: int) -> None:
@@ -253,7 +258,7 @@ class Isolation(Protocol):
     """Decoders in separate processes; implemented by `codecs.isolation`."""
 
     jpeg: bool
-    """Whether these processes also decode JPEGs."""
+    """Whether JPEGs are also decoded in these processes."""
 
     def decode(self, *args: Any, **kwargs: Any) -> Any:
         """Decode in another process as `codecs.pillow.decode` does."""
@@ -263,14 +268,15 @@ class Isolation(Protocol):
         self, data: memoryview, header: Any, adjust_orientation: bool, max_pixels: int, use: Callable[[Any], T],
         lenient: bool = False,
     ) -> T:  # fmt: skip
-        """Return the result of ``use`` on the decoded pixels, which are valid only until it returns."""
+        """Decode a file in another process, and return the result of ``use`` on its pixels. The pixels are valid only
+        until ``use`` returns."""
         ...
 
     def lend_several(
         self, files: Sequence[tuple[memoryview, Any]], adjust_orientation: bool, max_pixels: int,
         use: Callable[[int, Any], T],
     ) -> Sequence[T | SampleError]:  # fmt: skip
-        """Call `lend` for all ``files``, each with its header. Return results or errors, in order."""
+        """Call `lend` for each of ``files``, given with its header. Return results or errors, in order."""
         ...
 
     def decode_into(self, *args: Any, **kwargs: Any) -> None:

@@ -98,7 +98,7 @@ class PythonFunction(Operator, name="python_function"):
         return columns
 
     def _parts(self, result: Any) -> Sequence[Any]:
-        """Return the function's result as a sequence with one entry per output."""
+        """Return the result of the user's function as a sequence with one entry per output."""
         if self.arity == 0:
             return ()
         parts = result if isinstance(result, (tuple, list)) and (self.arity > 1 or isinstance(result, tuple)) else \

@@ -49,14 +49,15 @@ class Streams:
 
     @property
     def handle(self) -> Any:
-        """Generator in the form that compiled loops take (see `philox_cpu.block`): the key alone if draws begin at
-        0."""
+        """Return the random generator in the form that compiled loops take (see `philox_cpu.block`): the key alone if
+        draws begin at 0."""
         key = np.uint64(self.key)
         return (key, np.uint64(self.low), np.uint64(self.phase)) if self.low or self.phase else key
 
     @property
     def start(self) -> tuple[Any, Any, Any]:
-        """Generator in the form that CUDA kernels take: key, counter of draw 0, and index of its word."""
+        """Return the random generator in the form that CUDA kernels take: key, counter of draw 0, and index of draw 0
+        in the counter's four words."""
         return np.uint64(self.key), np.uint64(self.low), np.int32(self.phase)
 
     def draws(self, at: int | npt.NDArray[Any]) -> U32:
@@ -93,14 +94,14 @@ def uniform(draws: U32, low: npt.ArrayLike, high: npt.ArrayLike) -> F32:
 
 
 def ends_of(a: Any, high: Any) -> tuple[Any, Any, Any]:
-    """Return constants of `uniform` for the range from ``a`` to ``high``: first number, last number, factor of
-    draws."""
+    """Return the constants of `uniform` for numbers from ``a`` to ``high``: the smallest number, the largest number,
+    and the factor for draws."""
     b = np.nextafter(high, a)
     return a, b, ((b - a) * np.float32(2.0**-32)).astype(np.float64)
 
 
 uniform_range = lru_cache(64)(ends_of)
-"""Cached `ends_of`."""
+"""`ends_of`, cached for the last 64 ranges."""
 
 
 def seed_sequence(seed: int, n: int) -> U32:

@@ -38,7 +38,7 @@ class DALIDataType(_Named):
     BOOL = 11
     STRING = 12
     DATA_TYPE = IMAGE_TYPE = INTERP_TYPE = enum.nonmember(6)
-    """Enumerations stored as data: INT32 in dali-run, separate types in DALI."""
+    """Types of tensors that store enumeration members as data: INT32 in dali-run, separate types in DALI."""
 
 
 class DALIInterpType(_Named):
