@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 
 class PipelineAPIType(enum.Enum):
-    """Way to run a pipeline: `Pipeline.run`, an iterator of a framework, or `schedule_run` with `share_outputs`."""
+    """A way to run a pipeline: `Pipeline.run`, an iterator of a framework, or `schedule_run` with `share_outputs`."""
 
     BASIC = 0
     ITERATOR = 1
@@ -23,12 +23,12 @@ class ApiCheck:
 
     def __init__(self) -> None:
         self.used: PipelineAPIType | None = None
-        """The way of the first run; None before it."""
+        """The way in which the pipeline was run first, such as `Pipeline.run`; None before the first run."""
         self.wanted = True
-        """Whether another way currently raises an error."""
+        """Whether `check` currently raises an error for another way of running the pipeline."""
 
     def check(self, api: PipelineAPIType) -> None:
-        """Raise RuntimeError if the pipeline was run in another ``way``."""
+        """Raise RuntimeError if the pipeline was already run in a way other than ``api``."""
         if self.wanted and self.used is not api:
             if self.used is not None:
                 raise RuntimeError(
@@ -39,7 +39,8 @@ class ApiCheck:
 
     @contextlib.contextmanager
     def scope(self, api: PipelineAPIType) -> Iterator[None]:
-        """Context manager: check ``way``, and allow all ways in its body."""
+        """Return a context manager that checks ``api`` like `check` at its start, and turns the check off in its
+        body."""
         self.check(api)
         before, self.wanted = self.wanted, False
         try:

@@ -37,7 +37,7 @@ UNARY = {
     "acosh": "Inverse hyperbolic cosine.",
     "atanh": "Inverse hyperbolic tangent.",
 }
-"""Functions of one value with their docstrings, in the order in which modules unpack them."""
+"""Functions of one argument, such as ``sqrt``, with the docstring of each. Modules unpack them in this order."""
 BINARY = {
     "min": "The smaller of two values.",
     "max": "The larger of two values.",
@@ -50,7 +50,8 @@ POWERS = {
 
 
 def unary(calculate: Callable[..., T], module: str) -> list[Callable[[Any], T]]:
-    """Return the functions of `UNARY` as members of ``module``."""
+    """Return one function per entry of `UNARY`, for the public module ``module``; calls are computed by
+    ``calculate``."""
 
     def made(name: str, about: str) -> Callable[[Any], T]:
         return _member(lambda input: calculate(f"{name}({{}})", input), calculate, module, name, about)
@@ -59,7 +60,8 @@ def unary(calculate: Callable[..., T], module: str) -> list[Callable[[Any], T]]:
 
 
 def binary(calculate: Callable[..., T], module: str) -> list[Callable[[Any, Any], T]]:
-    """Return the functions of `BINARY` and then of `POWERS`, as members of ``module``."""
+    """Return one function per entry of `BINARY` and then of `POWERS`, for the public module ``module``; calls are
+    computed by ``calculate``."""
 
     def made(name: str, about: str) -> Callable[[Any, Any], T]:
         return _member(
@@ -83,7 +85,8 @@ def _member(call: F, calculate: Callable[..., T], module: str, name: str, about:
 
 
 class Arithmetic(Generic[T]):
-    """Base class of values with arithmetic operators; `_calculate` creates the results."""
+    """Base class of values with Python's arithmetic operators. A subclass defines `_calculate`, which computes each
+    result."""
 
     __slots__ = ()
 

@@ -20,8 +20,8 @@ _CPU = 1
 
 
 class ReadableArray:
-    """Base class of tensors: NumPy, CuPy, PyTorch and other libraries that support DLPack read `_array` without a
-    copy."""
+    """Base class of tensors. NumPy, CuPy, PyTorch and other libraries that support DLPack read the array that the
+    subclass returns as `_array`, without a copy."""
 
     __slots__ = ()
 
@@ -47,7 +47,7 @@ class ReadableArray:
 
 
 class OneArray(ReadableArray):
-    """Base class of the tensors that pipelines return: an array with a layout."""
+    """Base class of the tensors of one sample that pipelines return: an array with a layout."""
 
     array: Any
 
@@ -61,7 +61,7 @@ class OneArray(ReadableArray):
 
 
 class ManyArrays:
-    """Base class of lists of tensors: one batch of the engine."""
+    """Base class of lists of tensors; an instance wraps one batch of the engine."""
 
     batch: Batch
 
@@ -70,8 +70,8 @@ class ManyArrays:
 
 
 def as_array(value: Any) -> Any:
-    """Return ``value`` as an array, of NumPy on the host, of CuPy on a GPU. Nothing is copied if the library allows
-    that.
+    """Return ``value`` as an array, a NumPy array on the host or a CuPy array on a GPU. Nothing is copied if the
+    library allows that.
 
     Accepts arrays of NumPy, CuPy, PyTorch, JAX and TensorFlow, objects with DLPack or an array interface, and numbers.
     Raises TypeError for anything else.
@@ -103,7 +103,7 @@ def as_array(value: Any) -> Any:
 
 
 class _Capsule:
-    """A bare DLPack capsule of an array on the host, wrapped for NumPy."""
+    """Wrapper of a bare DLPack capsule in host memory, because NumPy reads only objects with ``__dlpack__``."""
 
     def __init__(self, capsule: Any) -> None:
         self._capsule = capsule
@@ -116,9 +116,9 @@ class _Capsule:
 
 
 def lent(array: Any, guard: object, start: int = 0, shape: tuple[int, ...] | None = None) -> Any:
-    """Return a CuPy view of ``array`` that keeps ``guard`` alive instead of the array. For a flat array, ``shape`` and
-    the element ``start`` select a part. The guard is released with the last reference to the view, and may hold the
-    memory back until kernels that read it have finished."""
+    """Return a CuPy view of the GPU memory of ``array`` that keeps ``guard`` alive instead of ``array``. For a flat
+    array, ``shape`` and the index ``start`` of the first element select a part. The last reference to the view releases
+    the guard, which may keep the memory until kernels that read it have finished."""
     import cupy
 
     dtype, strides = array.dtype, None
@@ -130,8 +130,8 @@ def lent(array: Any, guard: object, start: int = 0, shape: tuple[int, ...] | Non
 
 
 def settled(array: Any, *, copy: bool = False) -> Any:
-    """Return a CuPy array packed, on its own GPU, copied if ``copy``. The data is complete on return, because the
-    engine uses it on streams of its own."""
+    """Return a CuPy array as a packed array on its own GPU, always copied if ``copy``. The call waits until the data is
+    complete, because the engine then uses it on other CUDA streams."""
     import cupy
 
     if not copy and array.flags.c_contiguous and array.device.id == cupy.cuda.runtime.getDevice():
@@ -144,8 +144,8 @@ def settled(array: Any, *, copy: bool = False) -> Any:
 
 
 def as_batch(data: Any, layout: str, samples: Samples | None = None, *, copy: bool = True) -> Batch:
-    """Return a batch of one array (N, ...) or of a list of arrays, one per sample, which may be empty. Without a
-    layout, that of the TensorList or of the first Tensor is used.
+    """Return a batch of one array (N, ...) or of a list of arrays, one per sample, which may be empty. If ``layout`` is
+    empty, the layout of the TensorList or of the first Tensor is used.
 
     ``copy`` makes the batch independent of ``data``. Raises TypeError and ValueError with the reason.
     """
@@ -196,12 +196,13 @@ def _samples(samples: Samples | None, n: int) -> Samples:
 
 
 _numbered = lru_cache(8)(Samples.numbered)
-"""Samples numbered from 0, which the engine replaces by its own; cached by their number."""
+"""Return this number of Samples, numbered from 0; the results for the last 8 numbers are cached. The engine later
+replaces them by its own Samples."""
 
 
 def _fitting(layout: str, ndim: int, dtype: Any) -> str:
-    """Return ``layout``, which must have one letter per dimension. Raises ValueError if not. Encoded files only cause a
-    warning: programs for DALI's first versions fed them with the layout of the images."""
+    """Return ``layout``. Raises ValueError if it does not have one letter per dimension. For encoded files this is only
+    a warning, and the layout is dropped: programs for DALI's first versions fed files with the layout of the images."""
     if layout and len(layout) != ndim:
         if ndim == 1 and dtype == np.uint8:
             warn(f"layout {layout!r} does not fit the 1 dimension of encoded files; it is ignored")

@@ -19,8 +19,8 @@ def dump_checkpoint(
     *, graph: Graph, seed: int, position: int, iteration: int, epoch: int, readers: Mapping[str, Order],
     extra: Mapping[str, Any],
 ) -> bytes:  # fmt: skip
-    """Return a pipeline's state as JSON. ``position`` counts samples from the beginning, ``iteration`` counts batches
-    of the external sources' epoch; ``extra`` is the iterator's state."""
+    """Return a pipeline's state as JSON. ``position`` is the number of samples returned so far, ``iteration`` the
+    number of batches in the current epoch of the external sources; ``extra`` is the state of a framework's iterator."""
     positions = {}
     for name, order in readers.items():
         done, at = order.locate(position)
@@ -31,7 +31,8 @@ def dump_checkpoint(
 
 
 def parse_checkpoint(data: bytes | str) -> dict[str, Any]:
-    """Return the state in ``data``. Raises JobError if it is not a checkpoint of this version."""
+    """Parse the JSON text of a checkpoint and return its state. Raises JobError if it is not a checkpoint of this
+    version."""
     try:
         state = json.loads(data)
     except ValueError:
@@ -44,7 +45,7 @@ def parse_checkpoint(data: bytes | str) -> dict[str, Any]:
 
 
 def check_checkpoint(state: Mapping[str, Any], graph: Graph) -> None:
-    """Raise JobError if the checkpoint belongs to another graph."""
+    """Raise JobError if the checkpoint was written by a pipeline with another graph."""
     if state["graph"] != digest(graph):
         raise JobError("the checkpoint was made by a pipeline with other operators or arguments; build the pipeline "
                        "with the same ones (seed, threads and prefetching may differ)")  # fmt: skip

@@ -41,7 +41,8 @@ class _Local(threading.local):
     def __init__(self) -> None:
         self.builders: list[GraphBuilder] = []
         self.orphans = GraphBuilder(loose=True)
-        """Graph for operators that are called outside of any pipeline; a pipeline copies the ones that it uses."""
+        """Graph that collects operators called outside of any pipeline. A pipeline that uses their results copies them
+        from it."""
 
 
 _local = _Local()
@@ -49,17 +50,17 @@ _said: set[tuple[str, str]] = set()
 
 
 def current_builder() -> GraphBuilder:
-    """Return the graph to which operators are currently added."""
+    """Return the graph to which calls of operators currently add nodes."""
     return _local.builders[-1] if _local.builders else _local.orphans
 
 
 def push_builder(builder: GraphBuilder) -> None:
-    """Make ``builder`` the current graph."""
+    """Make ``builder`` the graph to which calls of operators add nodes, until `pop_builder`."""
     _local.builders.append(builder)
 
 
 def pop_builder() -> None:
-    """Make the previous graph the current one again."""
+    """Make the graph from before the last `push_builder` the current one again."""
     _local.builders.pop()
 
 
@@ -69,8 +70,8 @@ class ScalarConstant:
     __slots__ = ("dtype", "value")
 
     def __init__(self, value: Any, dtype: Any = None) -> None:
-        """Accept a Python number, or a NumPy number with its type, and convert it like Python: ``uint8`` of 2.7 is 2.
-        Raises TypeError if ``value`` is not a number."""
+        """Accept a Python number, or a NumPy number with its type, and truncate it as Python does: ``uint8`` of 2.7 is
+        2. Raises TypeError if ``value`` is not a number."""
         own = getattr(value, "dtype", None)
         plain = value if own is None else np.asarray(value).item()
         if not isinstance(plain, (bool, int, float)):
@@ -140,7 +141,7 @@ class ScalarConstant:
 
     @property
     def text(self) -> str:
-        """The constant as text of an expression."""
+        """The constant with its type as text of an expression."""
         return f"{_CASTS[self.dtype]}({self.value!r})"
 
 
@@ -168,7 +169,7 @@ class EagerBuilder(GraphBuilder):
         raise NotImplementedError
 
     def feed(self, value: Any) -> DataNode:
-        """Add a batch of the user as an input."""
+        """Add a batch from the user's program to the graph as an input."""
         raise NotImplementedError
 
 
@@ -190,11 +191,11 @@ class DataNode(Arithmetic["DataNode"]):
         return self._device
 
     def gpu(self) -> DataNode:
-        """Return the batch on the GPU."""
+        """Return this batch copied to the GPU."""
         return self if self._device == "gpu" else one(apply("copy", [self], {"device": "gpu"}))
 
     def cpu(self) -> DataNode:
-        """Return the batch on the host."""
+        """Return this batch copied to the host."""
         return self if self._device == "cpu" else one(apply("copy", [self], {"device": "cpu"}))
 
     def shape(self, *, dtype: Any = None, device: str = "cpu") -> DataNode:
@@ -204,17 +205,17 @@ class DataNode(Arithmetic["DataNode"]):
         return shapes.gpu() if device == "gpu" else shapes
 
     def property(self, key: str, *, device: str = "cpu") -> DataNode:
-        """Return ``source_info`` or ``layout`` of every sample, as 1-D bytes."""
+        """Return a property of every sample, ``source_info`` or ``layout``, as a batch of 1-D bytes."""
         node = one(apply("get_property", [self], {"key": key}))
         return node.gpu() if device == "gpu" else node.cpu()
 
     if TYPE_CHECKING:
 
         def get(self) -> TensorList:
-            """Return the data, in debug mode, where operators have run when their call returns."""
+            """Return the computed data. Only in debug mode, in which operators run when they are called."""
 
     def source_info(self, *, device: str = "cpu") -> DataNode:
-        """Return the origin of every sample, as 1-D bytes."""
+        """Return the origin of every sample, such as its file name, as a batch of 1-D bytes."""
         return self.property("source_info", device=device)
 
     def __str__(self) -> str:
@@ -252,7 +253,7 @@ class DataNode(Arithmetic["DataNode"]):
 
 
 def one(result: DataNode | list[Any] | None) -> DataNode:
-    """Return the only output of an operator."""
+    """Return the only output of an operator from the result of its call."""
     assert isinstance(result, DataNode)
     return result
 
@@ -264,8 +265,8 @@ def apply(op: str | type[Operator], inputs: Sequence[Any], kwargs: Mapping[str, 
     """Add an operator to the current graph, by DALI's calling rules. Raises SpecError with the operator's name.
 
     Return a DataNode for one output, a list for several, a mapping by feature for readers.tfrecord. If inputs are lists
-    of DataNodes (several input sets), the operator is applied to each set, and every output becomes a list, unless
-    there is only one set.
+    of DataNodes (several input sets), the operator is applied to each set. Every output then is a list with one entry
+    per set, unless there is only one set.
     """
     cls = find_operator(op) if isinstance(op, str) else op
     sets = [list(i) for i in inputs if _is_input_set(i)]
@@ -345,7 +346,8 @@ def _argument(builder: GraphBuilder, value: Any, known: Parameter | None) -> Any
 
 
 def say_once(cls: type[Operator], argument_names: Iterable[str]) -> None:
-    """Warn of arguments that have no effect here, once per process each, and of deprecated arguments."""
+    """Warn of arguments of operator ``cls`` that have no effect in dali-run, and of deprecated arguments. Each warning
+    appears once per process."""
     known = parameters(cls)
     for arg, name in [(known[name].arg, name) for name in argument_names if name in known]:
         if arg.deprecated in known:
@@ -370,13 +372,14 @@ def _device(cls: type[Operator], inputs: Sequence[DataNode], requested: Any) -> 
 
 
 def _adopted(builder: GraphBuilder, node: DataNode) -> Edge:
-    """Return the node's edge in ``builder``; operators that were called outside of it are copied into it."""
+    """Return the edge of ``node`` in the graph ``builder``. If the operators were called outside of that graph, they
+    are copied into it."""
     return node.edge if node.builder is builder else builder.adopt(node.builder, node.edge)
 
 
 def as_node(value: Any) -> DataNode:
-    """Return ``value`` as the input of an operator: a DataNode, or a constant. Raises TypeError if it is not a number
-    or array."""
+    """Return ``value`` as the input of an operator: a DataNode stays as it is, a number or array becomes a constant.
+    Raises TypeError for anything else."""
     builder = current_builder()
     if isinstance(builder, EagerBuilder) and (_is_batch(value) or hasattr(value, "__dlpack__")):
         return builder.feed(value)
@@ -384,8 +387,9 @@ def as_node(value: Any) -> DataNode:
 
 
 def as_result(value: Any) -> DataNode:
-    """Return ``value``, or a constant of that number or array for all samples. Used for outputs: in debug mode, an
-    array as an operator's input is a batch instead. Raises TypeError if it is not a number or array."""
+    """Return ``value`` as an output of a pipeline: a DataNode stays as it is, a number or array becomes a constant,
+    equal for all samples. Unlike for inputs of operators, this also holds for arrays in debug mode. Raises TypeError
+    for anything else."""
     if isinstance(value, DataNode):
         return value
     if isinstance(value, ScalarConstant):
@@ -397,8 +401,8 @@ def as_result(value: Any) -> DataNode:
 
 
 def _is_batch(value: Any) -> bool:
-    """Return whether ``value`` is a list of arrays, one per sample, or a TensorList: the debug mode accepts these for a
-    DataNode."""
+    """Return whether ``value`` is a list of arrays, one per sample, or a TensorList. Operators in debug mode accept
+    these instead of a DataNode."""
     if isinstance(value, (list, tuple)):
         arrays = (v for v in value if not isinstance(v, np.generic))
         return any(hasattr(v, "__array__") or hasattr(v, "__dlpack__") for v in arrays)
@@ -409,7 +413,8 @@ def constant(
     value: Any, dtype: Any = None, shape: Sequence[int] | None = None, layout: str | None = None, device: str = "cpu",
     name: str | None = None,
 ) -> DataNode:  # fmt: skip
-    """Return the number or array ``value`` for every sample. ``shape`` reshapes it, or repeats one value.
+    """Return a DataNode with the number or array ``value`` for every sample. ``shape`` reshapes it, or repeats one
+    value.
 
     Raises TypeError if ``value`` is not a number or array.
     """
@@ -431,14 +436,16 @@ def constant(
 
 
 def _python_numbers(value: Any, array: np.ndarray[Any, Any]) -> Any:
-    """Return the part of ``value`` that determines its type: the first number of a list of Python numbers."""
+    """Return the part of ``value`` that determines the type of the constant: for a list of Python numbers its first
+    number, otherwise ``array``."""
     if isinstance(value, (list, tuple)) and all(not hasattr(v, "dtype") for v in value):
         return array.reshape(-1)[:1].tolist()[0] if array.size else 0.0
     return array
 
 
 def calculate(template: str, *operands: Any) -> DataNode:
-    """Return an ``expr`` node: ``template`` with a ``{}`` per operand. Numbers become constants in the expression."""
+    """Return a DataNode for an arithmetic expression: ``template`` has one ``{}`` per operand. Numbers among the
+    operands become constants in the expression."""
     inputs: list[DataNode] = []
     names = []
     for operand in operands:
@@ -452,7 +459,8 @@ def calculate(template: str, *operands: Any) -> DataNode:
 
 
 def literal(value: Any) -> str | None:
-    """Return a number as text of an expression; None for a value that must become an input."""
+    """Return a number as text of an expression; None if ``value`` is not a plain number and must become an input of the
+    expression."""
     if isinstance(value, ScalarConstant):
         return value.text
     if isinstance(value, enum.IntEnum):
@@ -472,8 +480,8 @@ def literal(value: Any) -> str | None:
 
 
 def subscript(node: DataNode, index: Any) -> DataNode:
-    """Return ``node[index]``: integers, slices with steps, ``newaxis`` and a trailing ``...``; entries may be
-    DataNodes. Raises TypeError and ValueError for other entries."""
+    """Return ``node[index]``: integers, slices with steps, ``newaxis`` and a trailing ``...``; the numbers may be
+    DataNodes. Raises TypeError and ValueError for other indices."""
     items = indexing.items_of(index)
     if any(map(indexing.is_ellipsis, items[:-1])):
         raise NotImplementedError("`...` is supported only at the end of an index; write `:` for each dimension")

@@ -33,22 +33,22 @@ from .tensors import TensorList, tensor_list
 
 
 class DataNodeDebug(DataNode):
-    """The output of an operator that has already run."""
+    """The output of an operator in debug mode, whose data is already computed."""
 
     __slots__ = ()
 
     def get(self) -> TensorList:
-        """Return the data."""
+        """Return the computed data."""
         assert isinstance(self.builder, Eager)
         return tensor_list(self.builder.batch(self.edge))
 
     def source(self) -> TensorList:
-        """Return the data."""
+        """Return the computed data, like `get`."""
         return self.get()
 
 
 class Fed(ExternalSource, name="_debug.fed"):
-    """Operator for a batch of the user that is passed instead of a DataNode."""
+    """Operator whose output is a batch that the user's program passed where a DataNode was expected."""
 
 
 class Eager(EagerBuilder):
@@ -84,7 +84,7 @@ class Eager(EagerBuilder):
         return self.env[edge]
 
     def run_all(self) -> None:
-        """Run the operators that were added since the last call."""
+        """Run the operators that were added to the graph since the last call."""
         while self.done < len(self.nodes):
             at = self.done
             self.done += 1
@@ -127,8 +127,8 @@ class Eager(EagerBuilder):
             raise JobError(f"{d.node}: sample {d.slot}: {d.code}: {d.message}")
 
     def _settle(self, name: str, n: int) -> None:
-        """Set the number of samples of this iteration to that of the first source; outputs computed before it are
-        cut."""
+        """Set the number of samples of this iteration to ``n``, the size of the first batch from an external source.
+        Outputs computed before are cut to this size. Raises JobError if another source had a different size."""
         if n != len(self.samples):
             if self.settled:
                 raise JobError(f"the inputs of one iteration must have equally many samples: {name} has {n}, operators "
@@ -148,7 +148,8 @@ class Eager(EagerBuilder):
 
 
 class Kept:
-    """State that a debug pipeline keeps between iterations: data sets, sources, seeds. Owned by `DebugPipeline`."""
+    """State that a pipeline in debug mode keeps between iterations: open data sets, external sources, seeds. Owned by
+    `DebugPipeline`."""
 
     def __init__(self, batch_size: int, seed: int, device_id: int | None, rng: str) -> None:
         self.batch_size = batch_size
@@ -165,24 +166,25 @@ class Kept:
 
     @property
     def lane(self) -> Any:
-        """The lane (stream and memory) on which all operators run."""
+        """The GPU lane (CUDA stream and memory) on which all operators run; opened at the first use."""
         if self._lane is None:
             self._lane = Lane(self.device_id or 0)
         return self._lane
 
     def check(self, node: Node) -> None:
-        """Raise RuntimeError if the operators were called in another order than in the first iteration."""
+        """Raise RuntimeError if ``node`` is not the operator that the first iteration called at this position."""
         if self._known.setdefault(node.id, node.op.name) != node.op.name:
             raise RuntimeError(f"in debug mode the operators must be the same in every iteration: number {node.id} was "
                                f"{self._known[node.id]} and is now {node.op.name}")  # fmt: skip
 
     def seed(self, node: Node) -> int:
-        """Return the seed of a random operator: its own, or one that depends on its position."""
+        """Return the seed of a random operator: the seed that it was given, or one that depends on its position in the
+        graph."""
         seed = node.seed
         return seed if seed is not None and seed >= 0 else int(self._pool[node.id % len(self._pool)])
 
     def source(self, node: Node) -> tuple[Any, Any]:
-        """Return the data set of a reader, and its order."""
+        """Return the open data set of a reader, and its order of samples."""
         if node.id not in self._readers:
             assert isinstance(node.op, Reader)
             source = node.op.open()
@@ -191,7 +193,7 @@ class Kept:
         return self._readers[node.id]
 
     def input(self, node: Node) -> Input:
-        """Return the input of an external_source or of another operator that the program feeds."""
+        """Return the `Input` of an external_source, or of another operator that the program feeds."""
         if node.id not in self._inputs:
             assert isinstance(node.op, ProgramInput)
             created = self._inputs[node.id] = input_of(node, node.op.state(), self.batch_size)
@@ -210,15 +212,15 @@ class Kept:
             fed_input.feed(data, layout)
 
     def inputs(self) -> Mapping[int, Input]:
-        """Return all inputs by node id."""
+        """Return the inputs that the program feeds, by the id of their node."""
         return self._inputs
 
     def orders(self) -> Mapping[str, tuple[Reader, Any]]:
-        """Return readers and their orders, by name."""
+        """Return each reader with its order of samples, by the reader's name."""
         return {name: (op, self._readers[k][1]) for k, (name, op) in self._names.items()}
 
     def close(self) -> None:
-        """Close the data sets and free the GPU memory; both are opened again if needed."""
+        """Close the data sets and free the GPU memory. Later calls open both again if needed."""
         for source, _ in self._readers.values():
             source.close()
         self._readers.clear()
@@ -228,7 +230,7 @@ class Kept:
 
 
 class DebugPipeline(Pipeline):
-    """A pipeline whose definition runs again in every iteration."""
+    """A pipeline in debug mode: every iteration runs the definition again, and operators run when they are called."""
 
     def __init__(self, definition: Callable[[], Any], **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -237,14 +239,15 @@ class DebugPipeline(Pipeline):
         self._kept = Kept(self.max_batch_size, self._settings.run_seed, self._target_device(), self._settings.run.rng)
         self._number = 0
         self._ahead: tuple[TensorList, ...] | None = None
-        """A batch that was computed before `run` asked for it."""
+        """Outputs of the batch that `reader_meta` computed before the first `run`, which `run` returns next; None if
+        there are none."""
 
     def _target_device(self) -> int | None:
         target = self._target()  # operators run one at a time and cannot use a second GPU
         return None if target.device == "cpu" else target.index
 
     def build(self) -> None:
-        """Do nothing: `run` runs the definition."""
+        """Do nothing: in debug mode each `run` runs the definition."""
 
     def run(self, cuda_stream: Any = None, /, **pipeline_inputs: Any) -> tuple[TensorList, ...]:
         """Run the definition and return its outputs. Exceptions of the definition propagate."""
@@ -286,8 +289,8 @@ class DebugPipeline(Pipeline):
         self._kept.feed(name, data, layout)
 
     def input_feed_count(self, input_name: str) -> int:
-        """Return 1, because nothing runs ahead. Raises KeyError for a name that no external_source had in earlier
-        runs."""
+        """Return 1, because debug mode prefetches nothing. Raises KeyError for a name that no external_source had in
+        earlier runs."""
         names = [i.name for i in self._kept.inputs().values()]
         if self._session.iteration and input_name not in names:
             raise KeyError(
@@ -316,12 +319,12 @@ class DebugPipeline(Pipeline):
         return self._number
 
     def schedule_run(self) -> None:
-        """Do nothing: the debug mode runs nothing ahead."""
+        """Do nothing: debug mode prefetches nothing, and `outputs` runs the iteration."""
 
     _prefetch = _run_once = schedule_run
 
     def outputs(self, cuda_stream: Any = None) -> tuple[TensorList, ...]:
-        """Return the outputs of `run`."""
+        """Run the iteration and return its outputs, like `run`."""
         return self.run()
 
     share_outputs = _outputs = outputs
@@ -342,8 +345,8 @@ class DebugPipeline(Pipeline):
             self.close()
 
     def reader_meta(self, name: str | None = None) -> dict[str, Any]:
-        """Return reader facts like `Pipeline.reader_meta`. Before the first run, the definition runs for the first
-        batch, which the next `run` returns. Raises SpecError."""
+        """Return reader facts like `Pipeline.reader_meta`. Before the first run, this runs the definition for the first
+        batch; the next `run` returns that batch. Raises SpecError."""
         if not self._number:
             self._ahead = self.run()
         return meta_of({n: reader_facts(op, order) for n, (op, order) in self._kept.orders().items()}, name)

@@ -12,10 +12,12 @@ from .data_node import DataNode, as_node
 
 
 class Definition:
-    """Operators that were called and outputs that were set. Owned by one `Pipeline`."""
+    """The graph of one pipeline while it is being defined: the operators that were called and the outputs that were
+    set. Owned by one `Pipeline`."""
 
     def __init__(self, parity: Library) -> None:
-        """``parity``: library whose results operators reproduce unless their call names another one."""
+        """``parity`` is the library whose results operators reproduce, such as DALI, unless a call names another
+        one."""
         self.builder = GraphBuilder(defaults=parity_defaults(parity))
         self.outputs: list[DataNode] | None = None
         self.names: list[str] | None = None
@@ -36,8 +38,8 @@ class Definition:
         self.outputs = outputs
 
     def several(self, result: Any) -> tuple[Any, ...]:
-        """Return the outputs of a definition: one value, several, or a dict whose keys are their names. A list of
-        numbers is one array."""
+        """Return the outputs that a definition returned as a tuple. ``result`` is one value, several values, or a dict
+        whose keys become the outputs' names. A list of numbers is one array."""
         if isinstance(result, Mapping):
             self.names = [str(k) for k in result]
             result = tuple(result.values())
@@ -46,7 +48,7 @@ class Definition:
         return result if isinstance(result, tuple) else (result,)
 
     def adopt(self, builder: GraphBuilder, edges: Mapping[str, Edge]) -> None:
-        """Use a graph that was built elsewhere, with its outputs by number and its sinks."""
+        """Use the graph ``builder``, which was built elsewhere. ``edges`` are its outputs by number, and its sinks."""
         self.builder = builder
         outputs = {n: e for n, e in edges.items() if not n.startswith(KEPT)}
         self.outputs = [DataNode(builder, outputs[n]) for n in sorted(outputs, key=int)]
@@ -57,7 +59,8 @@ class Definition:
         self._sinks.append(node)
 
     def named_outputs(self) -> dict[str, Edge]:
-        """Return the edges that leave the graph: outputs by number, then sinks."""
+        """Return the graph's results by name: outputs by number, then sinks (nodes that run although no output needs
+        them)."""
         assert self.outputs is not None
         nodes = [*self.outputs, *self._sinks]
         edges = [n.edge if n.builder is self.builder else self.builder.adopt(n.builder, n.edge) for n in nodes]

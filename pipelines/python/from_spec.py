@@ -66,17 +66,17 @@ def _check_known(arguments: Mapping[str, Any], spec: Spec) -> None:
 
 
 class SpecPipeline(Pipeline):
-    """A pipeline whose graph came from a spec: decoders are placed as in a job."""
+    """A pipeline whose graph came from a spec. The stages of its decoders are chosen as in a job."""
 
     _resolved: Target | None = None
-    """Target for which the graph is compiled; None for the one of ``device_id``."""
+    """Device for which the graph is compiled; None to use the one of ``device_id``."""
 
     def _target(self) -> Target:
         return replace(super()._target(), auto_mixed=True) if self._resolved is None else self._resolved
 
 
 def _arguments(settings: Settings) -> dict[str, Any]:
-    """Return the ``pipeline:`` section as arguments of Pipeline."""
+    """Return the ``pipeline:`` section of a spec as arguments of Pipeline."""
     return {
         "batch_size": settings.batch_size, "num_threads": threads_of(settings.num_threads), "seed": settings.seed,
         "prefetch_queue_depth": settings.prefetch_cpu if settings.prefetch_cpu == settings.prefetch_gpu

@@ -18,14 +18,14 @@ from .wrappers import WRAPPERS, Wrapper
 
 
 def names() -> dict[str, str]:
-    """Return every name under ``fn`` with the name of its operator."""
+    """Return all names of functions under ``fn``, each with the name of its operator."""
     load_operators()
     registered = operators()
     return callable_names(registered, (alias for op in registered.values() for alias in op.aliases))
 
 
 class Namespace(ModuleType):
-    """``fn`` or one of its namespaces (``fn.decoders``), whose members are looked up in the registry."""
+    """``fn`` or one of its namespaces (``fn.decoders``), whose members are looked up in the registry of operators."""
 
     def __init__(self, module: str, prefix: str, make: Callable[[str], Any], spell: Callable[[str], str]) -> None:
         super().__init__(module, "Generated from the registry of operators.")
@@ -58,7 +58,8 @@ class Namespace(ModuleType):
 
 
 def operator_function(name: str) -> Wrapper:
-    """Return ``fn.<name>``: called with inputs and arguments, it returns a DataNode, or a list of them."""
+    """Return the function ``fn.<name>``. It is called with inputs and arguments, and returns a DataNode, or a list of
+    them."""
     cls = find(names()[name])
     if cls.name in WRAPPERS:
         return WRAPPERS[cls.name]
@@ -74,18 +75,19 @@ def operator_function(name: str) -> Wrapper:
 
 
 def operator_behind(room: str, name: str) -> str:
-    """Return the operator that is called as ``fn.<name>`` or ``ops.<name>``; an empty text if there is none."""
+    """Return the name of the operator behind ``fn.<name>`` or ``ops.<name>`` (``room`` is ``fn`` or ``ops``); an empty
+    text if there is none."""
     known = names()
     return known.get(name, "") if room == "fn" else next((n for n in known if class_name(n) == name), "")
 
 
 def wrapped() -> Collection[str]:
-    """Return the operators whose functions are written by hand."""
+    """Return the names of the operators whose function under ``fn`` is written by hand instead of generated."""
     return WRAPPERS.keys()
 
 
 def wraps(name: str) -> bool:
-    """Return whether ``fn.<name>`` is written by hand."""
+    """Return whether the function ``fn.<name>`` is written by hand instead of generated."""
     return find(names()[name]).name in WRAPPERS
 
 
@@ -98,7 +100,7 @@ def known_arguments(name: str) -> set[str]:
 
 
 def signature(cls: type[Operator]) -> inspect.Signature:
-    """Return the signature of the function of ``cls``."""
+    """Return the signature of the ``fn`` function of operator ``cls``."""
     low, high = cls.inputs
     kinds = inspect.Parameter
     signature_parameters = [kinds(f"input{i}", kinds.POSITIONAL_ONLY) for i in range(low)]
@@ -112,7 +114,7 @@ def signature(cls: type[Operator]) -> inspect.Signature:
 
 
 def describe(cls: type[Operator]) -> str:
-    """Return the docstring of the function of ``cls``."""
+    """Return the docstring for the ``fn`` function of operator ``cls``."""
     lines = [inspect.cleandoc(cls.__doc__ or cls.name), "", f"Runs on: {', '.join(cls.stages)}.", ""]
     rows = [p for p in parameters(cls).values() if not p.arg.deprecated]
     idle = [p.name for p in rows if p.arg.ignored]
@@ -133,7 +135,8 @@ def describe(cls: type[Operator]) -> str:
 
 
 class OperatorClass:
-    """Base class of the classes under ``ops``: created with arguments, called with inputs (and more arguments)."""
+    """Base class of the operator classes under ``ops``. An instance is created with arguments and called with inputs,
+    and perhaps more arguments."""
 
     operator_name = ""
 
@@ -153,12 +156,12 @@ class OperatorClass:
 
     @property
     def device(self) -> str:
-        """The device that the constructor's arguments set; by default ``cpu``."""
+        """Device that was passed to the constructor; ``cpu`` by default."""
         return str(self._arguments.get("device", "cpu"))
 
 
 class ExternalSourceClass(OperatorClass):
-    """ops.ExternalSource: the source is passed to the constructor or to the call."""
+    """The class ops.ExternalSource. The source is passed to the constructor or to the call."""
 
     operator_name = "external_source"
 
@@ -168,7 +171,7 @@ class ExternalSourceClass(OperatorClass):
 
 
 class PythonFunctionClass(OperatorClass):
-    """ops.PythonFunction: the function is the first argument of the constructor."""
+    """The class ops.PythonFunction. The function is the first argument of the constructor."""
 
     operator_name = "python_function"
 
@@ -177,13 +180,14 @@ class PythonFunctionClass(OperatorClass):
 
 
 class DLTensorPythonFunctionClass(PythonFunctionClass):
-    """ops.DLTensorPythonFunction: like PythonFunction, with DLPack capsules instead of arrays."""
+    """The class ops.DLTensorPythonFunction: like PythonFunction, but the function gets DLPack capsules instead of
+    arrays."""
 
     operator_name = "dl_tensor_python_function"
 
 
 class Compose:
-    """ops.Compose: several operators, each applied to the outputs of the one before."""
+    """The class ops.Compose: a chain of operators, each applied to the outputs of the one before."""
 
     def __init__(self, op_list: Iterable[Callable[..., Any]]) -> None:
         self._chain = list(op_list)
@@ -201,7 +205,7 @@ _CLASSES = {c.operator_name: c for c in (ExternalSourceClass, PythonFunctionClas
 
 
 def operator_class(name: str) -> type[Any]:
-    """Return ``ops.<Name>`` for the operator ``name``."""
+    """Return the class ``ops.<Name>`` for the operator ``name``."""
     if names()[name] in _CLASSES:
         return _CLASSES[names()[name]]
     spelled = class_name(name)
@@ -211,7 +215,7 @@ def operator_class(name: str) -> type[Any]:
 
 
 def ops_members() -> list[str]:
-    """Return the members of ``ops``: classes, and namespaces with classes."""
+    """Return the names of all members of ``ops``: classes, and namespaces that contain classes."""
     spelled = {class_name(n).split(".")[0] for n in names()}
     return sorted(spelled | {"Compose"})
 

@@ -18,7 +18,7 @@ from ...ops.errors import ArgumentTypeError, ArgumentValueError
 from ...ops.types import DALIDataType
 
 Call = Callable[[type[Operator], Sequence[Any], Mapping[str, Any]], Any]
-"""Function that calls an operator with inputs and arguments, and returns its only output."""
+"""Function that calls an operator with the given inputs and arguments, and returns its only output."""
 
 
 class NewAxis:
@@ -37,23 +37,24 @@ newaxis = NewAxis()
 
 
 class StepError(ArgumentValueError, ArgumentTypeError):
-    """A step of 0: a ValueError as for Python's lists, and a TypeError as in DALI's pipelines."""
+    """Error for a slice with step 0. It is a ValueError, as for Python's lists, and also a TypeError, as in DALI's
+    pipelines."""
 
 
 def items_of(index: Any) -> list[Any]:
-    """Return the entries of an index."""
+    """Return the entries of the index in ``x[index]`` as a list: those of a tuple, or the index itself."""
     return list(index) if isinstance(index, tuple) else [index]
 
 
 def is_new_axis(item: Any) -> bool:
-    """Return whether an entry adds a dimension."""
+    """Return whether an entry of an index adds a dimension (``newaxis`` or None)."""
     return item is None or isinstance(item, NewAxis)
 
 
 def subscript(value: Any, items: Sequence[Any], values: type, call: Call) -> Any:
-    """Return ``value[items]`` of each sample. Entries are integers, slices with steps, ``newaxis`` and None, but not
-    ``...``; numbers may be instances of ``values``. Raises TypeError and ValueError (both SpecError) for other
-    entries."""
+    """Return the batch ``value[items]``, indexed in each sample. Entries of ``items`` are integers, slices with steps,
+    ``newaxis`` and None, but not ``...``. Numbers in them may also be instances of ``values``, the class for batches.
+    Raises TypeError and ValueError (both SpecError) for other entries."""
     new: list[tuple[int, str]] = []
     parts: list[tuple[str, Any, Any, Any]] = []
     place = 0
@@ -81,8 +82,8 @@ def subscript(value: Any, items: Sequence[Any], values: type, call: Call) -> Any
 
 
 def _part(item: Any, values: type) -> tuple[str, Any, Any, Any]:
-    """Return kind (``i`` index, ``:`` all, ``[`` from a start, ``]`` to a stop, ``s`` both), start, stop and step of an
-    entry."""
+    """Return one entry of an index as (kind, start, stop, step). Kinds: ``i`` for an index, ``:`` for all, ``[`` with a
+    start only, ``]`` with a stop only, ``s`` with both."""
     if isinstance(item, slice):
         for name, end in (("start", item.start), ("stop", item.stop), ("step", item.step)):
             if end is not None and not isinstance(end, (values, int, np.integer)):
@@ -98,12 +99,13 @@ def _part(item: Any, values: type) -> tuple[str, Any, Any, Any]:
 
 
 def _vector(numbers: Sequence[Any], values: type, call: Call) -> Any:
-    """Return the numbers as a tuple; if some are instances of ``values``, one vector per sample."""
+    """Return the numbers as a tuple. If some are batches (instances of ``values``), return a batch with one vector of
+    the numbers per sample instead."""
     if not any(isinstance(v, values) for v in numbers):
         return tuple(int(v) for v in numbers)
     return call(Stack, [call(Cast, (v,), {"dtype": DALIDataType.INT64}) for v in numbers], {})
 
 
 def is_ellipsis(item: Any) -> bool:
-    """Return whether an entry is ``...``."""
+    """Return whether an entry of an index is ``...``."""
     return isinstance(item, EllipsisType)

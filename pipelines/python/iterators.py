@@ -39,18 +39,20 @@ class IteratorArgumentError(ValueError, AssertionError):
 
 
 class Epochs(Protocol):
-    """Protocol for the number of batches in each epoch, and the valid samples of each batch."""
+    """Protocol of the objects that give an iterator the number of batches in each epoch, and the number of valid
+    samples in each batch."""
 
     def batches(self) -> int:
         """Return the number of batches of this epoch; -1 if only the pipeline knows it."""
         ...
 
     def skipped(self) -> int:
-        """Return the number of batches that are run after them and discarded."""
+        """Return the number of batches at the end of this epoch that are run and discarded."""
         ...
 
     def counts(self, batch: int) -> list[int] | None:
-        """Return the valid samples in batch number ``batch``, per pipeline that takes part; None if all are."""
+        """Return the number of valid samples in batch number ``batch``, one per pipeline that takes part; None if all
+        samples are valid."""
         ...
 
     def advance(self) -> None:
@@ -58,7 +60,7 @@ class Epochs(Protocol):
         ...
 
     def size(self) -> int:
-        """Return the number of samples of this epoch."""
+        """Return the number of samples in this epoch."""
         ...
 
     def state(self) -> dict[str, Any]:
@@ -72,19 +74,20 @@ class Epochs(Protocol):
 
 @dataclass(slots=True)
 class ReaderEpochs:
-    """Epochs computed from the sizes that the readers report (DALI's ``reader_name``)."""
+    """Epochs whose lengths follow from the sizes that the readers report (DALI's ``reader_name``)."""
 
     shard_sizes: I64
     """Number of samples of every shard of the data set, including shards that other processes read."""
     shards: Sequence[int]
-    """Shard with which each pipeline begins."""
+    """For each pipeline, the index of the shard with which its reader begins."""
     padded: bool
     sticks: bool
     batch_size: int
     policy: LastBatchPolicy
     epoch: int = 0
     ahead: I64 = None  # type: ignore[assignment]  # set below
-    """Samples of this epoch, per shard, that the previous epoch already returned (FILL without padding)."""
+    """For each shard, the number of samples of this epoch that the previous epoch already returned to fill its last
+    batch (policy FILL without padding)."""
 
     def __post_init__(self) -> None:
         self.ahead = np.zeros_like(self.shard_sizes)
@@ -107,7 +110,7 @@ class ReaderEpochs:
 
     @property
     def _sizes(self) -> I64:
-        """Number of samples in this epoch for the pipelines that began with shard 0, 1, ..."""
+        """For the pipelines that began with shard 0, 1, ...: the number of samples in this epoch."""
         return self.shard_sizes if self.sticks else np.roll(self.shard_sizes, -self.epoch)
 
     @property
@@ -159,7 +162,7 @@ class ReaderEpochs:
 
 @dataclass(slots=True)
 class SizedEpochs:
-    """Epochs of a given number of samples over all pipelines together."""
+    """Epochs with a fixed number of samples, counted over all pipelines together."""
 
     samples: int
     pipelines: int
@@ -226,8 +229,8 @@ class UntilStop:
 
 
 class BaseIterator:
-    """Base class of all frameworks' iterators. `next_outputs` returns the next batch of each pipeline. For one thread
-    at a time."""
+    """Base class of all frameworks' iterators. `next_outputs` returns the next batch of each pipeline. One thread at a
+    time may use it."""
 
     def __init__(
         self,
@@ -279,7 +282,8 @@ class BaseIterator:
             else Regroup(self.batch_size, batching == "shapes", (extra or {}).get("delivered", ()))
         )
         self._states: deque[tuple[int, int, bytes]] = deque()
-        """With checkpointing and samples that wait: position, number of batches and state before each batch."""
+        """With checkpointing, while samples wait to be grouped into batches: (position, number of batches, checkpoint)
+        before each batch whose samples are not all returned."""
         self._total = self._epochs.batches()
         self._scheduled = False
         if prepare_first_batch:
@@ -310,7 +314,8 @@ class BaseIterator:
         return ReaderEpochs.of([p.reader_meta(reader_name) for p in self.pipelines], self.batch_size, policy)
 
     def _remember_state(self) -> None:
-        """Keep the state before the next batch, to which a checkpoint goes back while samples of it wait."""
+        """Store a checkpoint of the state before the next batch. If samples of that batch are still waiting to be
+        grouped, a checkpoint of the iterator continues from there."""
         pipe, regroup = self.pipelines[0], self._regroup
         if pipe._settings.checkpointing and regroup is not None:
             waiting = regroup.first_position()
@@ -378,8 +383,9 @@ class BaseIterator:
         return 0 <= self._total <= self._batch
 
     def _run_on(self) -> list[tuple[TensorList, ...]]:
-        """Return the outputs of `_run`. A source whose epoch is as long as the iterator's ends only when its next epoch
-        is requested: then it is restarted, as it is when batches are prefetched."""
+        """Return the outputs of `_run`. If a source's epoch is as long as the iterator's, the source signals its end
+        only when the next epoch begins; the source is then restarted and run again, as it is when batches are
+        prefetched."""
         try:
             return self._run()
         except StopIteration:
@@ -406,7 +412,8 @@ class BaseIterator:
         raise StopIteration
 
     def _leave_rest(self) -> None:
-        """Run and discard the batches of this epoch that are not returned, once per epoch."""
+        """Run and discard the batches of this epoch that the iterator does not return. Does nothing if that is already
+        done."""
         if not self._at_end:
             self._at_end = True
             for _ in range(self._epochs.skipped()):
@@ -416,7 +423,7 @@ class BaseIterator:
                     break
 
     def reset(self) -> None:
-        """Begin the next epoch. In the middle of one, warn and do nothing."""
+        """Begin the next epoch. In the middle of an epoch, only warn."""
         if self._all_given:
             self._leave_rest()
         if not self._at_end:
@@ -452,13 +459,13 @@ class BaseIterator:
 
     @property
     def size(self) -> int:
-        """Number of samples of this epoch, in each pipeline."""
+        """Number of samples in this epoch for each pipeline."""
         return self._epochs.size()
 
     @property
     def _size(self) -> int:
-        """DALI's name of `size`, for programs that use it: DALI's ResNet-50 divides ``loader._size`` by the batch
-        size."""
+        """DALI's name of `size`, for programs that use it, such as DALI's ResNet-50 example, which divides
+        ``loader._size`` by the batch size."""
         return self.size
 
     @property
@@ -472,8 +479,8 @@ class BaseIterator:
         return len(self.pipelines)
 
     def checkpoints(self) -> list[bytes]:
-        """Return the state of each pipeline together with that of the iterator: pipelines created from them continue
-        from here."""
+        """Return the state of each pipeline together with that of the iterator: pipelines that are created from these
+        states continue from here."""
         extra = {"epochs": self._epochs.state(), "batch": self._batch, "at_end": self._at_end}
         waiting = None if self._regroup is None else self._regroup.first_position()
         if self._regroup is not None and waiting is not None:
@@ -485,14 +492,15 @@ class BaseIterator:
 
 
 def _cut(outputs: TensorList, stop: int) -> TensorList:
-    """Return the samples whose positions are below ``stop``; samples may be missing between them."""
+    """Return ``outputs`` with only the samples whose positions are below ``stop``; samples may be missing between
+    them."""
     n = int(np.searchsorted(outputs.batch.samples.position, stop))
     return outputs if len(outputs) <= n else type(outputs)(outputs.batch.take(slice(0, n)))
 
 
 def checked_output_map(names: Sequence[Any] | None, pipelines: Sequence[Pipeline]) -> list[str]:
-    """Return the output names, by default the pipeline's. Raises ValueError if a name repeats, or if their number
-    differs from the number of outputs."""
+    """Return the names of an iterator's outputs: ``names``, or by default the pipeline's. Raises ValueError if a name
+    repeats, or if there is not one name per output."""
     if names is None:
         names = pipelines[0].output_names
         if not names:

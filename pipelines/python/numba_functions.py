@@ -28,7 +28,8 @@ def numba_function(
     device: str | None = None,
     **arguments: Any,
 ) -> Any:
-    """Call ``run_fn(out0, ..., in0, ...)``, compiled, for each sample; it writes the outputs, which have no layout.
+    """Call the Numba-compiled function ``run_fn(out0, ..., in0, ...)`` for each sample; it writes into the output
+    arrays. Outputs have no layout.
 
     Outputs have the shapes of the inputs, or the shapes that ``setup_fn(outs, ins)`` writes into
     ``outs[output][sample]``. With ``batch_processing`` the function is called once per batch, with lists of arrays. On
@@ -52,7 +53,7 @@ def _types(value: Any) -> list[DALIDataType]:
 
 
 class _Function:
-    """The function in the form that python_function calls: with a list of arrays per input."""
+    """The user's function in the form that python_function calls: with one list of arrays per input."""
 
     def __init__(
         self, run: Callable[..., Any], out_types: list[DALIDataType], in_types: list[DALIDataType],

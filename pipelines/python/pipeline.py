@@ -44,8 +44,8 @@ P = ParamSpec("P")
 def _takes_what(
     other: Callable[Concatenate[Any, P], None],
 ) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, P], None]]:
-    """Return a decorator for a constructor with the signature and docstring of ``other``, for type checkers and
-    readers."""
+    """Return a decorator that gives a constructor the signature and docstring of ``other``, for type checkers and help
+    texts."""
 
     def like(method: Callable[..., None]) -> Callable[Concatenate[Any, P], None]:
         method.__doc__ = other.__doc__
@@ -71,7 +71,8 @@ class Pipeline:
             self._session.set_up_by(self.iter_setup)
 
     def _shown(self) -> tuple[str, dict[str, Any], dict[str, DataNode] | None]:
-        """Return class name, settings and outputs for display, without defining, building or running the pipeline."""
+        """Return the pipeline's class name, settings and outputs for display. The pipeline is not defined, built or run
+        for that."""
         own, defined = self._settings, self._definition
         settings = {"batch_size": own.batch_size, "num_threads": own.num_threads, "device_id": own.device_id,
                     "seed": own.seed}  # fmt: skip
@@ -105,7 +106,7 @@ class Pipeline:
 
     @staticmethod
     def current() -> Pipeline | None:
-        """Return the pipeline whose graph is being built."""
+        """Return the pipeline whose graph is being built; None outside of a definition."""
         return _current[-1] if _current else None
 
     @staticmethod
@@ -136,7 +137,7 @@ class Pipeline:
         self.set_outputs(*self._definition.several(result))
 
     def add_sink(self, edge: DataNode) -> None:
-        """Keep ``edge`` and the operators that it depends on, although no output needs them."""
+        """Keep ``edge`` and the operators that it depends on in the graph, although no output needs them."""
         self._definition.add_sink(edge)
 
     def _define(self) -> None:
@@ -167,13 +168,14 @@ class Pipeline:
                 self._restore(restored)
 
     def start_py_workers(self) -> None:
-        """Start the processes of parallel external_sources. If they fork, call it before the program uses a GPU."""
+        """Start the processes of parallel external_sources. With the start method ``fork``, call this before the
+        program uses a GPU."""
         self.build()
         self._session.start_workers()
 
     @property
     def plan(self) -> Plan:
-        """The compiled graph."""
+        """The compiled graph: its steps and devices."""
         self.build()
         return self._session.plan
 
@@ -191,31 +193,31 @@ class Pipeline:
         return tuple(self._definition.names or ())
 
     def output_dtype(self) -> list[DALIDataType | None]:
-        """Return the types that the outputs must have; None if any is allowed."""
+        """Return the declared type of each output; None for an output that may have any type."""
         return self._each(self._settings.output_dtype)
 
     def output_ndim(self) -> list[int | None]:
-        """Return the numbers of dimensions that the outputs must have; None if any is allowed."""
+        """Return the declared number of dimensions of each output; None for an output that may have any number."""
         return self._each(self._settings.output_ndim)
 
     def output_layout(self) -> list[str | None]:
-        """Return the layouts that the outputs must have; None if any is allowed."""
+        """Return the declared layout of each output; None for an output that may have any layout."""
         return self._each(self._settings.output_layout)
 
     def _each(self, value: Any) -> list[Any]:
         return list(value) if isinstance(value, (list, tuple)) else [value] * self.num_outputs
 
     def reader_meta(self, name: str | None = None) -> dict[str, Any]:
-        """Return sizes and sharding of the reader ``name``, or of all readers by name. Raises SpecError if there is no
-        such reader."""
+        """Return a dict with sizes and sharding of the reader ``name``, or such dicts of all readers by name. Raises
+        SpecError if there is no such reader."""
         self.build()
         self._session.open()
         assert self._session.sources is not None
         return meta_of({n: reader_facts(op, order) for _, n, op, _, order in self._session.sources.readers}, name)
 
     def epoch_size(self, name: str | None = None) -> Any:
-        """Return the samples of an epoch of the reader ``name``, over all shards and with padding, or of all readers by
-        name."""
+        """Return the number of samples in an epoch of the reader ``name``, over all shards and with padding, or of all
+        readers by name."""
         meta = self.reader_meta(name)
         if name is not None:
             return meta["epoch_size_padded"]
@@ -233,12 +235,12 @@ class Pipeline:
     # -- running ------------------------------------------------------------------------------------------------
 
     def iter_setup(self) -> None:
-        """Feed the next iteration with `feed_input`; overridden in subclasses and called before every iteration. Raise
-        StopIteration at the end."""
+        """Feed the next iteration with `feed_input`; overridden in subclasses and called before every iteration. An
+        override raises StopIteration at the end of the data."""
 
     def schedule_run(self) -> None:
-        """Start the next iteration without waiting for it; the first call fills the queue. Raises RuntimeError if the
-        program called `run` before."""
+        """Start the next iteration without waiting for it; the first call starts enough iterations to fill the queue.
+        Raises RuntimeError if the program called `run` before."""
         self._api.check(PipelineAPIType.SCHEDULED)
         self.build()
         self._session.schedule()
@@ -268,8 +270,8 @@ class Pipeline:
         return self.share_outputs(cuda_stream)
 
     def share_outputs(self, cuda_stream: Any = None) -> tuple[TensorList, ...]:
-        """Return the outputs like `outputs`. Batches are never overwritten: they stay valid as long as they are
-        referenced."""
+        """Return the outputs of the oldest scheduled iteration, like `outputs`. Batches are never overwritten: they
+        stay valid as long as they are referenced."""
         del cuda_stream  # outputs are complete when they are returned
         self._api.check(PipelineAPIType.SCHEDULED)
         return self._session.take()
@@ -347,7 +349,7 @@ class Pipeline:
         fed_input.feed(data, layout)
 
     def input_feed_count(self, input_name: str) -> int:
-        """Return the number of batches that the input needs before the first run."""
+        """Return the number of batches that the program must feed to the input before the first run."""
         self._input(input_name)
         return self._settings.deepest_queue if self._settings.exec_pipelined else 1
 
@@ -376,8 +378,8 @@ class Pipeline:
         return table
 
     def external_source_shm_statistics(self) -> dict[str, list[int]]:
-        """Return the shared memory of parallel external_sources: bytes of each block, in total and per sample of a
-        batch."""
+        """Return the sizes in bytes of the shared-memory blocks of parallel external_sources: of each block, in total
+        and per sample of a batch."""
         sizes = self._session.shared_memory()
         return {"capacities": sizes, "per_sample_capacities": [s // self._settings.batch_size for s in sizes]}
 
@@ -403,11 +405,12 @@ class Pipeline:
 
     def checkpoint(self, filename: str | os.PathLike[str] | None = None) -> bytes:
         """Return the state after the last returned batch, as JSON: positions, of constant size. Pass it to the
-        constructor of an equal pipeline to continue from there. Also written to ``filename``, if given."""
+        constructor of an equal pipeline to continue from there. The state is also written to the file ``filename``, if
+        given."""
         return self.checkpoint_with({}, filename)
 
     def checkpoint_with(self, extra: Mapping[str, Any], filename: str | os.PathLike[str] | None = None) -> bytes:
-        """Return a checkpoint like `checkpoint`, with the state ``extra`` of an iterator."""
+        """Return a checkpoint like `checkpoint` that also contains ``extra``, the state of a framework's iterator."""
         plan = self.plan
         self._session.open()
         assert self._session.sources is not None
@@ -442,7 +445,7 @@ class Pipeline:
 
     @property
     def restored_extra(self) -> Mapping[str, Any]:
-        """The iterator's state in the checkpoint that this pipeline was restored from."""
+        """State of the framework's iterator, from the checkpoint with which this pipeline was created."""
         if self._settings.checkpoint is None:
             return {}
         extra: Mapping[str, Any] = parse_checkpoint(self._settings.checkpoint)["extra"]
@@ -475,7 +478,8 @@ class Pipeline:
         cls, serialized_pipeline: bytes | str | None = None, filename: str | os.PathLike[str] | None = None,
         **kwargs: Any,
     ) -> Pipeline:  # fmt: skip
-        """Return the built pipeline of a serialized text, from here or from DALI. ``kwargs`` replace its arguments.
+        """Create and build a pipeline from a text that this `serialize` or DALI's wrote. ``kwargs`` replace its
+        arguments.
 
         Raises ValueError unless exactly one of text and file is given, SpecError for a text that cannot be read.
         """
@@ -490,7 +494,7 @@ class Pipeline:
         return pipeline
 
     def deserialize_and_build(self, serialized_pipeline: bytes | str) -> None:
-        """Replace the graph by that of a serialized pipeline, and build it."""
+        """Replace this pipeline's graph by that of a serialized pipeline, and build it."""
         builder, edges, _ = _parsed(serialized_pipeline)
         self._definition.adopt(builder, edges)
         self.build()
@@ -535,7 +539,7 @@ class Pipeline:
 
     @property
     def device_id(self) -> int | tuple[int, ...] | None:
-        """The GPU, several GPUs, or None for the CPU alone."""
+        """Number of the GPU, a tuple of numbers for several GPUs, or None for the CPU alone."""
         return self._settings.device_id
 
     @property
@@ -555,17 +559,17 @@ class Pipeline:
 
     @property
     def exec_separated(self) -> bool:
-        """Whether CPU and GPU stages have queues of different depths."""
+        """Whether CPU and GPU stages have queues with different numbers of batches."""
         return isinstance(self._settings.prefetch, Mapping)
 
     @property
     def exec_dynamic(self) -> bool:
-        """Whether GPU results may go back to CPU operators: always so here, unless it was switched off."""
+        """Whether GPU results may be inputs of CPU operators. Always true, unless the program switched it off."""
         return self._settings.exec_dynamic
 
     @property
     def prefetch_queue_depth(self) -> int | Mapping[str, int]:
-        """The constructor's argument."""
+        """The constructor's argument ``prefetch_queue_depth``: number of batches that are computed ahead."""
         return self._settings.prefetch
 
     @property
@@ -580,7 +584,7 @@ class Pipeline:
 
     @property
     def set_affinity(self) -> bool:
-        """The constructor's argument, without effect: the system assigns threads to cores."""
+        """The constructor's argument ``set_affinity``, without effect: the system assigns threads to cores."""
         return self._settings.set_affinity
 
     @property
@@ -595,32 +599,34 @@ class Pipeline:
 
     @property
     def stream_policy(self) -> Any:
-        """The constructor's argument, without effect: there is one stream per batch in flight."""
+        """The constructor's argument ``stream_policy``, without effect: there is one CUDA stream per batch in
+        flight."""
         return self._settings.stream_policy
 
     @property
     def concurrency(self) -> Any:
-        """The constructor's argument, without effect: operators of several batches run at the same time."""
+        """The constructor's argument ``concurrency``, without effect: operators of several batches run at the same
+        time."""
         return self._settings.concurrency
 
     @property
     def enable_memory_stats(self) -> bool:
-        """The constructor's argument, without effect: statistics are always collected."""
+        """The constructor's argument ``enable_memory_stats``, without effect: statistics are always collected."""
         return self._settings.memory_stats
 
     @property
     def py_num_workers(self) -> int:
-        """Number of processes of parallel external_sources."""
+        """Number of worker processes for parallel external_sources."""
         return self._settings.py_num_workers
 
     @property
     def py_start_method(self) -> str:
-        """Start method of these processes: fork or spawn."""
+        """Start method of the worker processes for parallel external_sources: fork or spawn."""
         return self._settings.py_start_method
 
     @property
     def settings(self) -> RunSettings:
-        """Settings that DALI does not have: rng, parity, isolation and so on."""
+        """Settings that DALI does not have, such as rng, parity and isolation."""
         return self._settings.run
 
     def enable_api_check(self, enable: bool) -> None:
@@ -629,7 +635,8 @@ class Pipeline:
 
 
 def _parsed(data: bytes | str) -> tuple[GraphBuilder, dict[str, Edge], dict[str, Any]]:
-    """Parse a serialized pipeline: JSON as written here, or DALI's protobuf. Raises SpecError."""
+    """Parse a serialized pipeline (JSON as `serialize` writes it, or DALI's protobuf) into its graph, its outputs by
+    name, and the arguments of Pipeline. Raises SpecError."""
     if isinstance(data, str) or data.lstrip()[:1] in (b"{", b""):
         return parse_pipeline(data)
     from ..spec.dali_file import graph_of
@@ -638,7 +645,7 @@ def _parsed(data: bytes | str) -> tuple[GraphBuilder, dict[str, Edge], dict[str,
 
 
 def _signature() -> inspect.Signature:
-    """Return the constructor's signature, with every setting of a run by name."""
+    """Return the constructor's signature, in which every setting of a run (`RunSettings`) is a separate argument."""
     arguments = list(inspect.signature(Settings.__init__).parameters.values())[1:-1]
     kind = inspect.Parameter.KEYWORD_ONLY
     settings = [inspect.Parameter(n, kind, default=p.default) for n, p in parameters(RunSettings).items()]

@@ -42,7 +42,7 @@ def pipeline_def(
 
 
 class experimental:  # noqa: N801 # the name of DALI's namespace
-    """DALI's experimental names."""
+    """Namespace of DALI's experimental functions: ``pipeline_def.experimental``."""
 
     @overload
     @staticmethod

@@ -28,8 +28,8 @@ def python_function(
 ) -> Any:
     """Call ``function`` with the arrays of each sample (NumPy; CuPy on a GPU), or with lists of them for whole batches
     (``batch_processing``). It returns an array, or a tuple of ``num_outputs`` arrays. ``output_layouts`` is one layout
-    for all outputs, or one per output; with ``keeps_layouts``, outputs without a layout get that of the input with the
-    same index.
+    for all outputs, or one per output; with ``keeps_layouts``, an output without a layout gets the layout of the input
+    with the same index.
 
     A function without outputs (``num_outputs=0``) is called although no output depends on it.
     """
@@ -75,7 +75,7 @@ def dl_tensor_python_function(
 
 
 class DLTensorFunction:
-    """A function of arrays that calls a function of DLPack capsules."""
+    """Wrapper that makes a function of DLPack capsules callable with arrays."""
 
     def __init__(self, function: Callable[..., Any], batches: bool, waits: bool) -> None:
         self._function, self._batches, self._waits = function, batches, waits
@@ -108,7 +108,7 @@ def _capsule(array: Any) -> Any:
 
 
 class _Speaker:
-    """A capsule as an object that `from_dlpack` accepts."""
+    """Wrapper of a DLPack capsule with the methods that libraries' `from_dlpack` requires."""
 
     def __init__(self, capsule: Any, device: tuple[int, int]) -> None:
         self._capsule, self._device = capsule, device
@@ -121,7 +121,7 @@ class _Speaker:
 
 
 def _array(value: Any) -> Any:
-    """Return the array in a capsule; any other value unchanged."""
+    """Return the array in a DLPack capsule; return any other value unchanged."""
     if type(value).__name__ != "PyCapsule":
         return value
     try:

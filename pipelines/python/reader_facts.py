@@ -10,7 +10,8 @@ from ...readers.base import Reader
 
 
 def meta_of(metas: dict[str, dict[str, Any]], name: str | None) -> dict[str, Any]:
-    """Return the facts of reader ``name``, or of all readers by name. Raises SpecError if there is no such reader."""
+    """Return the facts (sizes and sharding) of reader ``name``, or those of all readers by name. Raises SpecError if
+    there is no such reader."""
     if name is None:
         return metas
     if name not in metas:
@@ -19,7 +20,7 @@ def meta_of(metas: dict[str, dict[str, Any]], name: str | None) -> dict[str, Any
 
 
 def reader_facts(op: Operator, order: Any) -> dict[str, Any]:
-    """Return the facts of one reader for `Pipeline.reader_meta`."""
+    """Return the facts of reader ``op``, such as its epoch size and number of shards, for `Pipeline.reader_meta`."""
     assert isinstance(op, Reader)
     return {
         "epoch_size": order.epoch_size,

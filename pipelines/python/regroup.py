@@ -16,19 +16,19 @@ Key = tuple[int, ...]
 
 
 class Regroup:
-    """Samples of one pipeline that wait until there are enough of them for a batch. An iterator of a pipeline with
-    ``batching: full`` or ``shapes`` creates and owns it; for one thread at a time."""
+    """Pool of a pipeline's samples that wait until there are enough of them for a batch. An iterator of a pipeline with
+    ``batching: full`` or ``batching: shapes`` creates and owns it; for one thread at a time."""
 
     def __init__(self, batch_size: int, by_shape: bool, delivered: Sequence[int] = ()) -> None:
-        """``by_shape``: a batch holds samples whose first outputs have one shape. ``delivered``: positions of samples
-        that were delivered before a checkpoint, and are dropped when they come again."""
+        """``by_shape``: whether all first outputs of a batch must have the same shape. ``delivered``: positions of
+        samples that were delivered before a checkpoint, and are dropped when the pipeline returns them again."""
         self._batch_size, self._by_shape = batch_size, by_shape
         self._waiting: dict[Key, deque[Outputs]] = {}
         self._skip = np.array(sorted(delivered), np.int64)
         self._delivered: list[I64] = []
 
     def add(self, outputs: Outputs) -> None:
-        """Take the samples of a batch."""
+        """Add the samples of one batch of the pipeline to the waiting samples."""
         first = outputs[0].batch
         positions = first.samples.position
         fresh = np.flatnonzero(~np.isin(positions, self._skip))
@@ -39,13 +39,13 @@ class Regroup:
             self._waiting.setdefault(tuple(key), deque()).append(_taken(outputs, inside))
 
     def full(self) -> Outputs | None:
-        """Return a full batch; None if there is none yet."""
+        """Remove and return a full batch of waiting samples; None if there are too few."""
         ready = sorted(key for key, pieces in self._waiting.items() if _count(pieces) >= self._batch_size)
         return self._next(ready[0], self._batch_size) if ready else None
 
     def rest(self, *, fill: bool) -> Outputs | None:
-        """Return samples that are left at the end of an epoch, one group at a time; None if there are none. ``fill``
-        repeats the last sample of a group until the batch is full."""
+        """Remove and return waiting samples at the end of an epoch, at most one batch per call; None if none are left.
+        ``fill`` repeats the last sample of a group until the batch is full."""
         if not self._waiting:
             return None
         outputs = self._next(min(self._waiting), self._batch_size)
@@ -54,7 +54,7 @@ class Regroup:
         return outputs
 
     def clear(self) -> None:
-        """Drop the samples that wait, and forget which were delivered: an epoch has ended."""
+        """Drop the waiting samples and the record of delivered samples. Called at the end of an epoch."""
         self._waiting.clear()
         self._delivered.clear()
         self._skip = np.zeros(0, np.int64)
@@ -65,8 +65,8 @@ class Regroup:
         return int(min(waiting)) if waiting else None
 
     def delivered_from(self, position: int) -> list[int]:
-        """Return the positions from ``position`` on whose samples were delivered, ascending. Earlier ones are
-        forgotten."""
+        """Return the positions, from ``position`` on, of samples that were delivered, in ascending order. The record of
+        earlier ones is dropped."""
         known = np.concatenate([self._skip, *self._delivered]) if self._delivered else self._skip
         known = np.unique(known[known >= position])
         self._delivered = [known]
@@ -74,7 +74,7 @@ class Regroup:
         return positions
 
     def _next(self, key: Key, most: int) -> Outputs:
-        """Take the first samples of a group, ``most`` at most, out of it."""
+        """Remove the first waiting samples of the group ``key``, at most ``most``, and return them as a batch."""
         pieces, chosen, n = self._waiting[key], list[Outputs](), 0
         while pieces and n < most:
             piece = pieces.popleft()
@@ -96,12 +96,12 @@ def _count(pieces: Sequence[Outputs]) -> int:
 
 
 def _taken(outputs: Outputs, selected: Any) -> Outputs:
-    """The samples at the indices ``selected`` of each output; nothing is copied."""
+    """Return each output with only the samples at the indices ``selected``; nothing is copied."""
     return tuple(type(t)(t.batch.take(selected)) for t in outputs)
 
 
 def _joined(lists: Sequence[TensorList]) -> TensorList:
-    """One packed list of the samples of several, on their device."""
+    """Join several lists of tensors into one packed list on their device."""
     batches: list[Batch] = [t.batch for t in lists]
     parts = [b.samples for b in batches]
     samples = Samples(

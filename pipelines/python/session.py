@@ -32,8 +32,8 @@ from .tensors import TensorList, tensor_list
 
 
 class Session:
-    """The running state of one `Pipeline`, which owns it. The engine runs ahead as far as its queues allow. Only the
-    program's thread uses the fields."""
+    """The running state of one `Pipeline`, which owns it: open data sets, the engine, positions. The engine computes
+    batches ahead as far as its queues allow. Only the program's thread uses the fields."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -41,16 +41,17 @@ class Session:
         self.sources: Sources | None = None
         self.stats = Stats()
         self.started = self.taken = 0
-        """First position of the last batch that was returned, and the position after it."""
+        """Positions, in the order of samples, of the last returned batch: of its first sample, and after its last
+        sample."""
         self.dropped: list[Loss] = []
-        """Samples missing from that batch, with the reasons."""
+        """Samples missing from the last returned batch, with the reasons."""
         self.next = 0
-        """Position of the next batch to schedule."""
+        """Position, in the order of samples, of the next batch to schedule."""
         self.iteration = 0
-        """Index of the next batch to schedule, within its epoch."""
+        """Number of the next batch to schedule, counted from the start of its epoch."""
         self.epoch = 0
         self.in_flight = 0
-        """Number of batches that are scheduled and not returned."""
+        """Number of batches that are scheduled and not yet returned."""
         self.prefetched = False
         self.ended = False
         self._opened = False
@@ -60,17 +61,17 @@ class Session:
         self._engine: Engine | None = None
         self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._edges: list[Edge] = []
-        """Edges of the outputs."""
+        """Edges of the compiled graph that are the pipeline's outputs, in their order."""
         self._outputs = 0
-        """Number of outputs."""
+        """Number of the pipeline's outputs."""
         self._promised = False
         """Whether the pipeline's arguments declare types, dimensions or layouts of the outputs."""
         self._setup: Callable[[], Callable[[], None] | None] = lambda: None
         self._own_setup = False
 
     def set_up_by(self, method: Callable[[], None]) -> None:
-        """Call the bound ``method`` before every iteration. It is referenced weakly, because threads must not keep a
-        pipeline alive that the program has dropped."""
+        """Register the bound method ``method`` of the pipeline, to be called before every iteration. It is referenced
+        weakly: otherwise threads would keep a pipeline alive that the program has dropped."""
         self._setup = weakref.WeakMethod(method)
         self._own_setup = True
 
@@ -97,8 +98,8 @@ class Session:
 
     @contextlib.contextmanager
     def undone(self) -> Iterator[None]:
-        """Context manager that undoes the building if its body raises, so that the program can fix the cause and try
-        again."""
+        """Return a context manager that undoes the building of the pipeline if its body raises, so that the program can
+        fix the cause and build again."""
         try:
             yield
         except BaseException:
@@ -118,12 +119,13 @@ class Session:
 
     @property
     def plan(self) -> Plan:
-        """The compiled graph."""
+        """The compiled graph: its steps and devices."""
         assert self.built is not None
         return self.built
 
     def open(self) -> None:
-        """Open the data sets and start worker processes, once. Raises RuntimeError if the pipeline was closed."""
+        """Open the data sets and start worker processes, if not yet done. Raises RuntimeError if the pipeline was
+        closed."""
         plan = self.plan  # building the plan may have opened them
         if self._closed:
             raise RuntimeError(
@@ -151,19 +153,19 @@ class Session:
         self.start_workers()
 
     def _used(self, node: int) -> set[int]:
-        """Return the outputs of node number ``node`` that other nodes or the program need."""
+        """Return the indices of the outputs of node number ``node`` that other nodes or the program need."""
         graph = self.plan.graph
         edges = [e for n in graph.nodes for e in (*n.inputs, *n.args.values())] + [*graph.outputs.values()]
         return {e.output for e in edges if e.node == node}
 
     @property
     def inputs(self) -> dict[str, Input]:
-        """Inputs that the program feeds or that have a source, by name."""
+        """The inputs of the graph for which the program feeds data or passes a source, by name."""
         self.open()
         return self._opened_inputs
 
     def start_workers(self) -> None:
-        """Start the processes of parallel external_sources, once."""
+        """Start the worker processes of parallel external_sources, if not yet done."""
         self.open()
         parallel = [i for i in self.inputs.values() if isinstance(i, SourceInput) and i.op.parallel and i.has_source]
         if not parallel or self._workers is not None or self._settings.py_num_workers < 1:
@@ -180,18 +182,19 @@ class Session:
             i.workers = self._workers
 
     def shared_memory(self) -> list[int]:
-        """Return the bytes of the blocks that worker processes share."""
+        """Return the sizes in bytes of the shared-memory blocks of parallel external_sources."""
         return self._workers.capacities() if self._workers is not None else []
 
     # -- running ------------------------------------------------------------------------------------------------
 
     @property
     def self_driven(self) -> bool:
-        """Whether batches need nothing from the program: the engine then runs ahead as far as its queues allow."""
+        """Whether no batch needs data from the program. The engine then computes batches ahead without being asked for
+        them."""
         return not self.inputs and not self._own_setup
 
     def engine(self) -> Engine:
-        """Return the running engine, started at the first call."""
+        """Return the running engine; the first call starts it."""
         if self._engine is None:
             plan = self.plan
             self.open()
@@ -225,13 +228,13 @@ class Session:
         return {} if cache is None else {n.name: cache.nbytes(n.op) for n in self.plan.graph.nodes}
 
     def _read_ahead(self, plan: Plan) -> int:
-        """Return the number of batches that may be read ahead of the device. Many batches are read at once, by a few
-        threads each."""
+        """Return the number of batches that may be read before the GPU needs them. Several batches are read at the same
+        time, each by a few threads."""
         depth, ahead = self._settings.cpu_queue_size, plan.target.device == "gpu" and self.self_driven
         return read_ahead_depth(depth, self._settings.num_threads, asked=not ahead)
 
     def schedule_one(self) -> None:
-        """Get the data of one more batch and schedule it."""
+        """Get the program's data for one more batch, and schedule that batch."""
         if self.ended:
             return
         engine = self.engine()
@@ -262,14 +265,15 @@ class Session:
         engine.request_next()
 
     def can_feed(self) -> bool:
-        """Return whether every input has data for one more batch."""
+        """Return whether every input has data from the program for one more batch."""
         for i in self.inputs.values():
             if not i.ready:
                 return self._own_setup
         return True
 
     def schedule(self) -> None:
-        """Start the next iteration without waiting for it; the first call fills the queue."""
+        """Start the next iteration without waiting for it; the first call starts enough iterations to fill the
+        queue."""
         if self.prefetched or not self._settings.exec_pipelined:
             self.schedule_one()
         else:
@@ -284,8 +288,8 @@ class Session:
         self.prefetched = True
 
     def take(self) -> tuple[TensorList, ...]:
-        """Return the outputs of the oldest scheduled iteration, which is then removed even if it failed. Raises
-        StopIteration if there is none, and the error that made it fail."""
+        """Remove the oldest scheduled iteration, and return its outputs. Raises StopIteration if none is scheduled, and
+        the error of the iteration if it failed."""
         if self.in_flight == 0:
             raise StopIteration
         try:
@@ -315,7 +319,7 @@ class Session:
             i.reset()
 
     def input(self, node: DataNode | str) -> Input:
-        """Return the input that ``node`` names. Raises KeyError, TypeError."""
+        """Return the `Input` for ``node``, a DataNode or the name of an external_source. Raises KeyError, TypeError."""
         if not isinstance(node, (str, DataNode)):
             raise TypeError(f"an input is given by its name or its DataNode, got {node!r}")
         name = node if isinstance(node, str) else node.builder.nodes[node.edge.node].name
@@ -325,7 +329,8 @@ class Session:
         return self.inputs[name]
 
     def check_outputs(self, outputs: tuple[TensorList, ...]) -> None:
-        """Raise RuntimeError if outputs differ from the declarations in the pipeline's arguments."""
+        """Raise RuntimeError if outputs differ from the types, dimensions or layouts that the pipeline's arguments
+        declare."""
         checks: list[tuple[str, Any, Any]] = [
             ("dtype", self._settings.output_dtype, lambda t: t.dtype),
             ("ndim", self._settings.output_ndim, lambda t: t.batch.ndim),
@@ -343,7 +348,8 @@ class Session:
                     raise RuntimeError(f"output {i} has {trait} {got}; output_{trait} requires {need}")
 
     def let_go(self) -> tuple[Engine | None, Callable[[], None]]:
-        """Detach the engine, for the caller to stop, and return it with a function that then closes its inputs."""
+        """Detach the engine from the session. Return it, for the caller to stop, and a function that the caller then
+        calls to close the engine's inputs."""
         self._closed = self._opened
         engine, workers, sources = self._engine, self._workers, self.sources
         self._engine = self._workers = self.sources = None
@@ -363,7 +369,8 @@ class Session:
 
 
 def _is_launched(plan: Plan) -> bool:
-    """Return whether nothing can be computed ahead: a GPU makes every batch from its number alone."""
+    """Return whether the whole graph runs on a GPU that needs only the batch's number, so that no CPU work can be done
+    ahead."""
     return all(n.stage == "gpu" and (n.inputs or n.op.replayable) for n in plan.graph.nodes)
 
 

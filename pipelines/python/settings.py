@@ -22,7 +22,7 @@ _said: set[str] = set()
 
 
 class StreamPolicy(enum.Enum):
-    """DALI's choice of CUDA streams. Accepted without effect: there is one stream per batch in flight."""
+    """DALI's policy for assigning CUDA streams. Accepted without effect: there is one stream per batch in flight."""
 
     SINGLE = 1
     PER_BACKEND = 2
@@ -30,7 +30,8 @@ class StreamPolicy(enum.Enum):
 
 
 class OperatorConcurrency(enum.Enum):
-    """DALI's choice of concurrency. Accepted without effect: operators of several batches run at the same time."""
+    """DALI's policy for running operators concurrently. Accepted without effect: operators of several batches run at
+    the same time."""
 
     NONE = 0
     BACKEND = 1
@@ -38,7 +39,8 @@ class OperatorConcurrency(enum.Enum):
 
 
 def say_once(name: str, why: str) -> None:
-    """Warn that an argument of Pipeline has no effect here, once per process."""
+    """Warn that the argument ``name`` of Pipeline has no effect here, because of ``why``. Each argument is reported
+    once per process."""
     if name not in _said:
         _said.add(name)
         warn(f"Pipeline argument {name!r} has no effect: {why}")
@@ -79,8 +81,9 @@ class Settings:
         promote_to_gpu: bool = True,
         **settings: Any,
     ) -> None:
-        """``device_id`` may name several GPUs, unlike in DALI. Batches are distributed to them in turn, and arrive in
-        order, with the same values as from one GPU; batches that stay on a GPU are on the GPU of their turn.
+        """``device_id`` may name several GPUs, unlike in DALI. Batches are distributed to the GPUs in turn. They are
+        returned in order, with the same values as from one GPU; outputs in GPU memory are on the GPU that computed the
+        batch.
 
         Not in DALI: ``on_error``, the effect of a sample that fails (fail | skip | replace); ``promote_to_gpu``, which
         runs a CPU operator on the GPU if only GPU operators, including ``x.gpu()``, read its results and the results
@@ -138,7 +141,7 @@ class Settings:
 
     @property
     def exec_dynamic(self) -> bool:
-        """Whether GPU results may go back to CPU operators: always so here, unless it was switched off."""
+        """Whether GPU results may be inputs of CPU operators. Always true, unless the program switched it off."""
         return (
             self.asked_exec_dynamic if self.asked_exec_dynamic is not None else not isinstance(self.prefetch, Mapping)
         )
@@ -155,11 +158,12 @@ class Settings:
 
     @property
     def deepest_queue(self) -> int:
-        """The larger of the two queue sizes."""
+        """The larger of `cpu_queue_size` and `gpu_queue_size`."""
         return max(self.cpu_queue_size, self.gpu_queue_size)
 
     def target(self) -> Target:
-        """Return the device for ``device_id``; on a machine without GPUs, the CPU, with a warning."""
+        """Return the device for which the graph is compiled, from ``device_id``; on a machine without GPUs the CPU,
+        with a warning."""
         if self.device_id is None:
             return Target("cpu")
         requested = (self.device_id,) if isinstance(self.device_id, int) else self.device_id
@@ -175,7 +179,7 @@ class Settings:
             raise ValueError("batch_size must be set to a positive number before the pipeline is built")
 
     def arguments(self) -> dict[str, Any]:
-        """Return the constructor's arguments, except Python objects."""
+        """Return the arguments of Pipeline's constructor, except those that are Python objects."""
         return {
             "batch_size": self.batch_size, "num_threads": self.num_threads, "device_id": self.device_id,
             "seed": self.seed, "exec_pipelined": self.exec_pipelined,
@@ -190,7 +194,8 @@ class Settings:
         }  # fmt: skip
 
     def section(self) -> dict[str, Any]:
-        """Return the ``pipeline:`` section of a spec: settings that differ from the defaults there."""
+        """Return the ``pipeline:`` section of a spec with these settings; values that are a spec's defaults are
+        omitted."""
         several = (self.device_id,) if isinstance(self.device_id, int) else self.device_id
         section: dict[str, Any] = {"batch_size": self.batch_size}
         if not self.auto_threads:
@@ -205,7 +210,7 @@ class Settings:
 
 
 def _integer(name: str, value: Any) -> int:
-    """Return an integer, also for a float with an integer value, which DALI accepts for seeds."""
+    """Return ``value`` as an integer. A float with an integer value is accepted, as DALI does for seeds."""
     try:
         return int(value) if isinstance(value, float) and value.is_integer() else index(value)
     except TypeError:
@@ -219,14 +224,16 @@ def _one_of(name: str, value: Any, allowed: tuple[str, ...]) -> str:
 
 
 def _member(name: str, value: Any, kind: type[enum.Enum]) -> Any:
-    """Return ``value``, a member of ``kind`` or the name of one; None stays None."""
+    """Return ``value`` as a member of the enumeration ``kind``: a member, the name of one, or None, which stays
+    None."""
     if value is None or isinstance(value, kind):
         return value
     return kind[_one_of(name, value, tuple(kind.__members__))]
 
 
 def _checked_devices(device_id: int | Sequence[int] | None) -> int | tuple[int, ...] | None:
-    """Return a GPU, several GPUs, or None; negative numbers mean None, as in DALI."""
+    """Return ``device_id`` as the number of a GPU, several numbers, or None for the CPU; a negative number means None,
+    as in DALI."""
     if device_id is None:
         return None
     if not isinstance(device_id, Sequence) or isinstance(device_id, (str, bytes)):

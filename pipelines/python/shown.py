@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def boxes_of(outputs: Mapping[str, DataNode]) -> list[Box]:
-    """Return a box per node that leads to ``outputs``, in an order in which they can run. Nothing is built or changed.
-    Conditionals are omitted: boxes after them are connected to those before."""
+    """Return one box of the displayed graph per node that ``outputs`` need, in an order in which the nodes can run.
+    Nothing is built or changed. Conditionals have no box: boxes after them are connected to those before."""
     boxes: list[Box] = []
     places: dict[tuple[int, int], int] = {}
     ends: list[Box] = []
@@ -45,7 +45,8 @@ _LONGEST = 60
 
 
 def _settings(node: Node) -> dict[str, str]:
-    """Return the operator's constant arguments that differ from the defaults: ``size`` -> ``[224, 224]``."""
+    """Return the constant arguments of a node that differ from their defaults, as text by name: ``size`` -> ``[224,
+    224]``."""
     texts = {}
     for p in parameters(type(node.op)).values():
         value = getattr(node.op, p.name, p.default)
@@ -73,7 +74,7 @@ def _same(value: Any, default: Any) -> bool:
 
 
 def _before(output: DataNode) -> list[Node]:
-    """Return the nodes that ``output`` needs, sorted."""
+    """Return the nodes that ``output`` needs, in the order in which they were added."""
     nodes = output.builder.nodes
     pending, needed = [output.edge.node], set()
     while pending:
@@ -87,8 +88,8 @@ def _before(output: DataNode) -> list[Node]:
 def _ends(
     output: DataNode, edges: Iterable[Edge], places: Mapping[tuple[int, int], int]
 ) -> tuple[tuple[int, int | None], ...]:
-    """Return the boxes where ``edges`` begin, looking through conditionals, with the index of the output if there are
-    several."""
+    """Return, for each of ``edges``, the index of the box where it begins, and the index of its output if the node has
+    several (else None). Conditionals have no box: the edges that enter them are followed."""
     nodes = output.builder.nodes
     ends: dict[tuple[int, int | None], None] = {}
     pending = list(edges)[::-1]
@@ -111,7 +112,7 @@ def _stage(node: Node, boxes: list[Box], inputs: tuple[int, ...]) -> str:
 
 
 def settings_line(settings: Mapping[str, Any]) -> str:
-    """Return settings as text: ``batch_size=64, num_threads=4``."""
+    """Return settings as one line of text: ``batch_size=64, num_threads=4``."""
     return ", ".join(f"{name}={value!r}" for name, value in settings.items())
 
 
@@ -124,7 +125,7 @@ def as_text(kind: str, settings: Mapping[str, Any], outputs: Mapping[str, DataNo
 
 
 def as_html(kind: str, settings: Mapping[str, Any], outputs: Mapping[str, DataNode] | None) -> str:
-    """Return a pipeline as HTML, with the graph as a drawing."""
+    """Return a pipeline as HTML: its settings, and its graph as a drawing."""
     from html import escape
 
     head = f"<p><b>{escape(kind)}</b> {escape(settings_line(settings))}</p>"

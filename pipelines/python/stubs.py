@@ -36,7 +36,7 @@ _PLAIN = {bool: "bool", int: "int", float: "float", str: "str", DALIDataType: "D
 
 
 def functions_stub() -> str:
-    """Return the text of fn.pyi."""
+    """Return the text of the stub file fn.pyi."""
     return _HEAD.format(title="DALI's operators as functions.", dots="") + _tree(_function, str)
 
 
@@ -48,10 +48,10 @@ def tree(
     entries: Mapping[str, T], write: Callable[[str, T, str], Iterator[str]],
     first: Mapping[str, Iterable[str]] | None = None, alias: bool = False,
 ) -> list[str]:  # fmt: skip
-    """Return the lines of all ``entries``, by their dotted names. Folders become classes with static members, which
-    begin with the lines in ``first``. ``write`` returns the lines for a name, its value and an indent. With ``alias``,
-    an outer class first gets another name: mypy identifies classes by their full names, and dali_run.ops.decoders.Image
-    is the operator of the module decoders."""
+    """Return the stub's lines for ``entries``, a mapping by dotted names such as ``decoders.image``. Namespaces become
+    classes with static members, which begin with the lines in ``first``. ``write`` returns the lines for a name, its
+    value and an indent. With ``alias``, an outer class first gets another name: mypy identifies classes by their full
+    names, and dali_run.ops.decoders.Image is the operator of the module decoders."""
     root: dict[str, Any] = {}
     for name, value in entries.items():
         at = root
@@ -110,7 +110,8 @@ def _inputs(cls: type[Operator]) -> Iterator[str]:
 
 
 def parameter_text(p: Parameter, per_sample: str = "DataNode") -> str:
-    """Return an argument as text of a signature; one that may be an input also accepts the type ``per_sample``."""
+    """Return parameter ``p`` of an operator as text of a signature. If it may differ per sample, it also accepts the
+    type ``per_sample``."""
     kind = _type(p.type)
     if p.arg.per_sample:
         kind = f"{per_sample} | {kind}"
@@ -146,13 +147,14 @@ def _type(tp: Any) -> str:
 
 
 def _result(cls: type[Operator]) -> str:
-    """Return the type of the result for default arguments. A DataNode can be unpacked as far as types are concerned."""
+    """Return the type of a function's result for default arguments. A single DataNode can be unpacked as far as types
+    are concerned."""
     number = usual_outputs(cls)
     return "Any" if number is None else "DataNode" if number == 1 else "list[DataNode]"
 
 
 def usual_outputs(cls: type[Operator]) -> int | None:
-    """Return the number of outputs for default arguments; None if it is unknown."""
+    """Return the number of an operator's outputs for default arguments; None if it is unknown."""
     if "num_outputs" not in {n for c in cls.__mro__[:-1] if c is not Operator for n in c.__dict__}:
         return 1
     fields = _Defaults({p.name: p.default for p in parameters(cls).values() if p.default is not dataclasses.MISSING})
@@ -164,7 +166,7 @@ def usual_outputs(cls: type[Operator]) -> int | None:
 
 
 class _Defaults:
-    """Stand-in for an operator that was called without arguments."""
+    """Stand-in for an operator with default arguments, from which `num_outputs` is computed."""
 
     def __init__(self, attributes: dict[str, Any]) -> None:
         self.__dict__.update(attributes)
@@ -177,7 +179,7 @@ def summary(cls: type[Operator]) -> str:
 
 
 def _wrapped(cls: type[Operator]) -> str:
-    """Return the signature of a function that is written by hand."""
+    """Return the signature, as text, of the ``fn`` function of ``cls``, which is written by hand."""
     wrapper_parameters = inspect.signature(WRAPPERS[cls.name]).parameters.values()
     parts: list[str] = []
     star = False
@@ -198,7 +200,7 @@ def _wrapped(cls: type[Operator]) -> str:
 
 
 def classes_stub() -> str:
-    """Return the text of the stub of ops: its operator classes."""
+    """Return the text of the stub file of ``ops``, with its operator classes."""
     head = _HEAD.format(title="The ground floor, and DALI's operator classes.", dots=".")
     return head + _OWN_MEMBERS + _tree(_class, class_name, alias=True)
 

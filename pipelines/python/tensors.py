@@ -22,12 +22,12 @@ from ...ops.types import DALIDataType, from_numpy, to_numpy
 from .arrays import ManyArrays, OneArray, as_array, as_batch
 
 _ANY_DIRECTION = 4
-"""cudaMemcpyDefault."""
+"""Value of cudaMemcpyDefault: CUDA finds the direction of a copy from the addresses."""
 
 
 class Tensor(OneArray):
-    """One sample. NumPy (`__array_interface__`), CuPy (`__cuda_array_interface__`) and DLPack read it without a
-    copy."""
+    """The array of one sample. NumPy (`__array_interface__`), CuPy (`__cuda_array_interface__`) and DLPack read it
+    without a copy."""
 
     def __init__(self, array: Any, layout: str | None = None, source_info: str = "") -> None:
         self.array = array
@@ -56,15 +56,16 @@ class Tensor(OneArray):
         self._layout = _fitting(layout, self.array.ndim)
 
     def get_property(self, key: str) -> str | None:
-        """Return ``layout`` or ``source_info``; None if it is not set, and for other keys."""
+        """Return the property ``layout`` or ``source_info`` of the sample; None if it is not set, and for other
+        keys."""
         return {"layout": self._layout, "source_info": self._source_info}.get(key) or None
 
     def source_info(self) -> str:
-        """Return the origin of the sample."""
+        """Return the origin of the sample, such as its file name."""
         return self._source_info
 
     def as_cpu(self) -> Tensor:
-        """Return the tensor on the host; itself if it is there."""
+        """Return the tensor in host memory; the tensor itself if it is already there."""
         if isinstance(self.array, np.ndarray):
             return self
         return TensorCPU(_on_host(self.array), self._layout, self._source_info)
@@ -84,7 +85,8 @@ class Tensor(OneArray):
         copy_out(self.array, ptr, cuda_stream, non_blocking)
 
     def reinterpret(self, new_type: DALIDataType) -> None:
-        """Read the same bytes as ``new_type``. Raises RuntimeError if its elements have another size."""
+        """Interpret the same bytes as elements of ``new_type``. Raises RuntimeError if elements of that type have
+        another size."""
         self.array = self.array.view(_of_same_size(self.array.dtype, new_type))
 
     def squeeze(self, dim: int | None = None) -> bool:
@@ -144,7 +146,7 @@ class TensorGPU(Tensor):
 
     @property
     def stream(self) -> int:
-        """The stream on which the data is complete: the default one, see `Pipeline.output_stream`."""
+        """CUDA stream on which the data is complete: always the default stream, see `Pipeline.output_stream`."""
         return 0
 
 
@@ -169,7 +171,7 @@ class TensorList(ManyArrays):
         return (self[i] for i in range(len(self)))
 
     def at(self, i: int) -> Any:
-        """Return sample ``i`` as an array (NumPy on the host, CuPy on a device), a view."""
+        """Return sample ``i`` as a view: a NumPy array on the host, a CuPy array on a GPU."""
         return self[i].array
 
     @property
@@ -199,27 +201,28 @@ class TensorList(ManyArrays):
         return not len(self.batch) or self.batch.is_uniform
 
     def as_tensor(self) -> Tensor:
-        """Return the batch as one tensor with a new first dimension for the samples. Raises ValueError if it is
-        ragged."""
+        """Return the batch as one tensor with a new first dimension for the samples. Raises ValueError if the samples'
+        shapes differ."""
         return _tensor(self.batch.dense(), f"N{self.batch.layout}" if self.batch.layout else "")
 
     def as_reshaped_tensor(self, shape: Sequence[int]) -> Tensor:
-        """Return the batch as one tensor of ``shape``, a view. Raises ValueError if it is ragged or has another
-        size."""
+        """Return the batch as one tensor of ``shape``, a view. Raises ValueError if the samples' shapes differ, or if
+        ``shape`` has another number of elements."""
         dense = self.batch.dense()
         if math.prod(shape) != dense.size:
             raise RaggedError(f"the batch has {dense.size} elements, which do not fill the shape {list(shape)}")
         return _tensor(dense.reshape(tuple(shape)))
 
     def as_array(self) -> npt.NDArray[Any]:
-        """Return the batch as one NumPy array (host batches). Raises ValueError if it is ragged."""
+        """Return the batch, which must be on the host, as one NumPy array. Raises ValueError if the samples' shapes
+        differ."""
         if not self.batch.on_host:
             raise TypeError("as_array is for host batches; use as_cpu() first")
         array: npt.NDArray[Any] = self.batch.dense()
         return array
 
     def as_cpu(self) -> TensorList:
-        """Return the batch on the host; itself if it is there."""
+        """Return the batch in host memory; the batch itself if it is already there."""
         if self.batch.on_host:
             return self
         return TensorListCPU(self.batch.replace(data=_on_host(self.batch.data)))
@@ -235,14 +238,16 @@ class TensorList(ManyArrays):
     def copy_to_external(
         self, ptr: Any, cuda_stream: Any = None, non_blocking: bool = False, use_copy_kernel: bool = False
     ) -> None:
-        """Copy the samples, one after the other, to memory of the same device; see `Tensor.copy_to_external`."""
+        """Copy the samples, packed one after the other, to an address in memory of the same device; see
+        `Tensor.copy_to_external`."""
         del use_copy_kernel
         packed = self.batch.packed()
         start = int(packed.offsets[0]) if len(packed) else 0
         copy_out(packed.data[start : start + int(packed.sizes.sum())], ptr, cuda_stream, non_blocking)
 
     def reinterpret(self, new_type: DALIDataType) -> None:
-        """Read the same bytes as ``new_type``. Raises RuntimeError if its elements have another size."""
+        """Interpret the same bytes as elements of ``new_type``. Raises RuntimeError if elements of that type have
+        another size."""
         self.batch = self.batch.replace(data=self.batch.data.view(_of_same_size(self.batch.dtype, new_type)))
 
     def reset(self) -> None:
@@ -325,7 +330,7 @@ class TensorListGPU(TensorList):
 
     @property
     def stream(self) -> int:
-        """The stream on which the data is complete: the default one, see `Pipeline.output_stream`."""
+        """CUDA stream on which the data is complete: always the default stream, see `Pipeline.output_stream`."""
         return 0
 
 
@@ -341,7 +346,7 @@ def tensor_list(batch: Batch) -> TensorList:
 
 
 def _described(kind: str, on_host: bool, dtype: DALIDataType, layout: str, *rest: str) -> str:
-    """Describe a tensor in DALI's format: one line per property."""
+    """Return the text that ``repr`` shows for a tensor, in DALI's format: one line per property."""
     device_name = "CPU" if on_host else "GPU"
     lines = [
         f"dtype=DALIDataType.{dtype.name}",
@@ -353,7 +358,7 @@ def _described(kind: str, on_host: bool, dtype: DALIDataType, layout: str, *rest
 
 
 def _with_data(described: str, data: str) -> str:
-    """Return a tensor's description with the data inserted on separate lines."""
+    """Return the text of `_described` with the elements ``data`` inserted on separate lines."""
     name, properties = described.split("(", 1)
     return f"{name}(\n{textwrap.indent(data or '[]', '    ')},{properties}"
 
@@ -416,7 +421,7 @@ def copy_out(array: Any, ptr: Any, cuda_stream: Any = None, non_blocking: bool =
 
 
 def stream_number(stream: Any) -> int:
-    """Return CUDA's number of a stream of types.CUDAStream, CuPy, PyTorch or ctypes; 0 for None."""
+    """Return CUDA's number (address) of a stream from types.CUDAStream, CuPy, PyTorch or ctypes; 0 for None."""
     for name in ("ptr", "cuda_stream", "value"):
         if hasattr(stream, name):
             stream = getattr(stream, name)

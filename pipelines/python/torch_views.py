@@ -15,32 +15,34 @@ from ...ops.batch import Batch
 from .arrays import lent
 
 _waiting: deque[tuple[list[Any], _Memory]] = deque()
-"""Memory without tensors, each with events that are recorded after the work that may still read it."""
+"""GPU memory without tensors that waits to be released, each with CUDA events that are recorded after the queued work
+that may still read it."""
 _spare: defaultdict[int, list[Any]] = defaultdict(list)
-"""Events of each GPU for reuse, because destroying one releases the GIL."""
+"""For each GPU, CUDA events that can be used again. They are not destroyed, because destroying one releases the GIL."""
 _lock = threading.RLock()
-"""Held briefly. Reentrant, because garbage collection may run a tensor's destructor while it is held."""
+"""Lock for this module's collections, held only briefly. It is reentrant, because garbage collection may run a tensor's
+destructor while it is held."""
 
 
 class _Memory:
-    """GPU memory that tensors view; batches that were uploaded together share one allocation."""
+    """GPU memory that tensors view. One object stands for one allocation, which batches share if they were uploaded
+    together."""
 
     def __init__(self, array: Any) -> None:
         self.array = array
         self.device: int = array.device.id
         self.tensors = 0
         self.streams: list[Any] = []
-        """PyTorch's streams at the time when tensors were deleted: each may have queued kernels that read the
-        memory."""
+        """PyTorch's current stream at each deletion of a tensor: it may have queued kernels that read the memory."""
 
 
 _viewed: dict[int, _Memory] = {}
-"""Viewed memory, by the id of CuPy's memory object."""
+"""GPU memory that some tensor views, by the id of CuPy's memory object."""
 
 
 class _Guard:
-    """Owner of the GPU array that one tensor views. When the last tensor of an allocation is deleted, kernels that read
-    it may still be queued on PyTorch's streams: the memory returns to the pool only after them."""
+    """Owner of the GPU array that one PyTorch tensor views. When the last tensor of an allocation is deleted, kernels
+    that read it may still be queued on PyTorch's streams: the memory returns to the pool only after these kernels."""
 
     def __init__(self, array: Any) -> None:
         self._key = id(array.data.mem)
@@ -77,12 +79,12 @@ class _Guard:
 
 
 _COMPLETE = -1
-"""DLPack's value for a stream if there is nothing to wait for."""
+"""DLPack's stream argument for data that is complete, so that nothing has to be waited for."""
 
 
 def from_array(array: Any, complete: bool = True) -> torch.Tensor:
-    """Return a view of ``array``. On a GPU, a ``complete`` array, such as a returned batch, needs no waiting; otherwise
-    PyTorch's stream waits for CuPy's."""
+    """Return a PyTorch view of ``array``. An array on a GPU is ``complete`` if nothing is left to compute, as in
+    returned batches; otherwise PyTorch's stream waits for CuPy's."""
     if isinstance(array, np.ndarray):
         return torch.from_numpy(array if array.flags.writeable else array.copy())
     view = lent(array, _Guard(array)) if array.size else array
@@ -90,7 +92,7 @@ def from_array(array: Any, complete: bool = True) -> torch.Tensor:
 
 
 def from_batch(batch: Batch) -> torch.Tensor:
-    """Return a view of ``batch``, (N, ...). Raises ValueError if its samples differ in shape."""
+    """Return a PyTorch view of ``batch`` with shape (N, ...). Raises ValueError if its samples differ in shape."""
     if batch.on_host or not batch.data.size:
         return from_array(batch.dense())
     data, start, shape = batch.block()

@@ -7,7 +7,8 @@ from typing import Any
 
 Wrapper = Callable[..., Any]
 WRAPPERS: dict[str, Wrapper] = {}
-"""The functions, by the names of their operators (external_source, python_function)."""
+"""Functions that are written by hand for ``fn``, by the name of their operator: external_source, python_function,
+..."""
 
 
 def wrap(name: str) -> Callable[[Wrapper], Wrapper]:

@@ -16,20 +16,22 @@ from . import signatures
 
 Function = Callable[..., Any]
 _KEEP: Any = object()
-"""Default of arguments for which None is a value."""
+"""Default of arguments that were not passed and keep their value, because None is itself a possible value."""
 
 
 class SignedBin:
-    """Bins of magnitudes with a random sign each. Created by `signed_bin`."""
+    """Bin of a magnitude, for all samples or one per sample, with a random sign per sample. Created by `signed_bin`."""
 
     def __init__(self, magnitude_bin: int | DataNode, random_sign: DataNode) -> None:
         self.bin = magnitude_bin
         self.random_sign = random_sign
         self.signed_magnitude_idx: Any = magnitude_bin * 2 + random_sign
-        """2 x bin + sign. Computed here, because a value computed in a branch of a conditional exists only there."""
+        """Index of bin and sign together, 2 * bin + sign. Computed in the constructor: a value computed in a branch of
+        a conditional would exist only in that branch."""
 
     def __getitem__(self, index: int) -> SignedBin:
-        """Return bin and sign of step ``index``, if they were drawn for several steps."""
+        """Return bin and sign for step ``index`` of a sequence of augmentations, if they were drawn for several
+        steps."""
         chosen = self.bin if isinstance(self.bin, int) else self.bin[index]
         return SignedBin(chosen, self.random_sign[index])
 
@@ -38,8 +40,8 @@ def signed_bin(
     magnitude_bin: int | DataNode, random_sign: DataNode | None = None, seed: int | None = None,
     shape: Sequence[int] | None = None,
 ) -> SignedBin:  # fmt: skip
-    """Return a bin (one for all samples, or one per sample) with a sign: ``random_sign`` (1 negates), by default drawn
-    at random.
+    """Return a bin (one for all samples, or one per sample) with a sign per sample: ``random_sign`` (1 negates), by
+    default drawn at random.
 
     Drawing it once, before the batch is divided between augmentations, is cheaper than in each of them.
     """
@@ -53,7 +55,8 @@ def signed_bin(
 
 
 def drawn(values: Sequence[int], seed: int | None, shape: Sequence[int] | None = None) -> Any:
-    """Draw one of ``values`` for each sample, or an array of them of shape ``shape``."""
+    """Draw one of ``values`` for each sample; with ``shape``, an array of this shape with one drawn value per
+    element."""
     arguments: dict[str, Any] = {"values": list(values), "dtype": "INT32"}
     if seed is not None:
         arguments["seed"] = seed
@@ -86,7 +89,7 @@ class Augmentation:
 
     @property
     def op(self) -> Function:
-        """The wrapped function."""
+        """The function of (data, parameter) that this augmentation calls."""
         return self._op
 
     @property
@@ -112,7 +115,7 @@ class Augmentation:
 
     @property
     def name(self) -> str:
-        """The given name, or that of the function."""
+        """Name of the augmentation: the given name, or the name of its function."""
         return str(self._config["name"] or getattr(self._op, "__name__", self._op))
 
     def augmentation(
@@ -146,7 +149,8 @@ class Augmentation:
         return result
 
     def magnitudes(self, bins: int | None) -> Any:
-        """Return the magnitude of each bin, or None if there are none. Raises SpecError."""
+        """Return the magnitude of each of the ``bins`` bins, or None if the augmentation has no magnitudes. Raises
+        SpecError."""
         ends = self.mag_range
         if ends is None:
             return None
@@ -162,7 +166,8 @@ class Augmentation:
         return np.linspace(first, last, bins, dtype=np.float32)
 
     def parameters(self, magnitudes: Any) -> Any:
-        """Return the parameters for the magnitudes as one array. Raises SpecError if their shapes or types differ."""
+        """Convert ``magnitudes`` with `mag_to_param`, and return the parameters as one array. Raises SpecError if their
+        shapes or types differ."""
         values = []
         for magnitude in magnitudes:
             value = self.mag_to_param(magnitude)
@@ -211,9 +216,10 @@ def augmentation(
 ) -> Any:  # fmt: skip
     """Make an Augmentation of ``function(data, parameter, ...)``, which calls operators and returns one batch.
 
-    ``mag_range`` sets its magnitudes: (first, last), divided into bins, or an array of all; without it the parameter is
-    None. ``randomly_negate`` gives magnitudes a random sign, ``mag_to_param`` converts a magnitude to the parameter.
-    ``param_device`` is the device of the parameters: cpu (default), gpu, or auto for the device of the data.
+    ``mag_range`` sets its magnitudes: (first, last), divided into bins, or an array of all magnitudes; without it the
+    function gets None as parameter. ``randomly_negate`` gives magnitudes a random sign, ``mag_to_param`` converts a
+    magnitude to the parameter. ``param_device`` is the device of the parameters: cpu (default), gpu, or auto for the
+    device of the data.
     """
 
     def decorate(decorated: Function) -> Augmentation:
@@ -228,8 +234,8 @@ def augmentation(
 
 
 def select(ops: Sequence[Augmentation], selected_op_idx: Any, *args: Any, **kwargs: Any) -> Any:
-    """Return ``ops[selected_op_idx](*args, **kwargs)`` for each sample: the batch is divided between the
-    augmentations."""
+    """Apply ``ops[selected_op_idx](*args, **kwargs)`` to each sample, and return the results as one batch. Each
+    augmentation gets the samples for which it was selected."""
 
     def between(low: int, high: int) -> Any:
         if low == high:

@@ -80,7 +80,8 @@ def brightness(data: Any, parameter: Any) -> Any:
 
 @augmentation(mag_range=(0, 0.9), randomly_negate=True, mag_to_param=from_one)
 def contrast(data: Any, parameter: Any) -> Any:
-    """Multiply the difference of all values to the image's mean, whose channels are weighted as for luma."""
+    """Multiply the difference between each value and the mean of the image by ``parameter``. The mean weights the
+    channels as for luma."""
     return _augment(data, "contrast", parameter)
 
 
@@ -92,19 +93,20 @@ def color(data: Any, parameter: Any) -> Any:
 
 @augmentation(mag_range=(0, 0.9), randomly_negate=True, mag_to_param=sharpening)
 def sharpness(data: Any, kernel: Any) -> Any:
-    """Sharpen or blur with a 3x3 filter; the image is mirrored at its borders, which Pillow leaves unchanged."""
+    """Sharpen or blur with a 3x3 filter; at the borders the image is mirrored, whereas Pillow leaves border pixels
+    unchanged."""
     return _augment(data, "sharpness", kernel)
 
 
 @augmentation(mag_range=(0, 4), mag_to_param=poster_mask)
 def posterize(data: Any, mask: Any) -> Any:
-    """Keep only the bits of ``mask``."""
+    """Apply a bitwise AND with ``mask`` to all values."""
     return _augment(data, "posterize", mask)
 
 
 @augmentation(mag_range=(256, 0))
 def solarize(data: Any, threshold: Any) -> Any:
-    """Invert the values that are not below ``threshold``."""
+    """Invert (255 minus value) all values from ``threshold`` on."""
     return _augment(data, "solarize", threshold)
 
 
@@ -128,7 +130,7 @@ def equalize(data: Any, _: Any) -> Any:
 
 @augmentation
 def auto_contrast(data: Any, _: Any) -> Any:
-    """Stretch each channel to the full range."""
+    """Stretch the values of each channel to the full range 0 to 255."""
     return _augment(data, "auto_contrast")
 
 
@@ -142,12 +144,12 @@ BY_NAME: dict[str, Augmentation] = {
     name: value for name, value in list(globals().items()) if isinstance(value, Augmentation)
 }
 _OPERATIONS = {a.op: suites.Augmentation(name).operation for name, a in BY_NAME.items()}
-"""Name of the operation of each function."""
+"""Name of the native operation, such as ``solarize``, for the function of each built-in augmentation."""
 _KEYWORDS = ("fill_value", "interp_type", "shape")
 
 
 def of(entry: suites.Augmentation) -> Augmentation:
-    """Return the augmentation for an entry of a published suite."""
+    """Return the built-in augmentation for ``entry``, one line of a suite from a published paper."""
     function = BY_NAME[entry.function]
     if entry.ends is None:
         return function
@@ -156,8 +158,8 @@ def of(entry: suites.Augmentation) -> Augmentation:
 
 
 def as_operations(augmentations: Sequence[Augmentation], bins: int, argument_names: Sequence[str]) -> list[Any] | None:
-    """Return the argument ``operations`` of the operator for these ``augmentations``, or None if one of them is the
-    user's.
+    """Return ``augmentations`` as the argument ``operations`` of the operator that applies built-in augmentations; None
+    if one of them is defined by the user.
 
     ``argument_names`` are the names of the arguments that the program passed.
     """

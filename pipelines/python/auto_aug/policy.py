@@ -13,7 +13,7 @@ Step = tuple[Augmentation, float, int | None]
 
 
 class Policy:
-    """Sub-policies: sequences of steps (augmentation, probability, bin of its magnitude or None).
+    """Sub-policies: sequences of steps (augmentation, probability, magnitude bin or None).
 
     For each sample one sub-policy is drawn, and its steps are applied one after the other, each with its probability.
     Raises SpecError for invalid policies.
@@ -67,7 +67,8 @@ class Policy:
 
 
 def _with_names(sub_policies: Sequence[Sequence[Step]]) -> tuple[tuple[Step, ...], ...]:
-    """Return the sub-policies. If different augmentations share a name, all are numbered in the order of first use."""
+    """Return the sub-policies. If different augmentations have the same name, all augmentations get a number in their
+    names, in the order of first use."""
     used = list(dict.fromkeys(a for steps in sub_policies for a, _, _ in steps))
     if len({a.name for a in used}) == len(used):
         return tuple(tuple((a, p, strength) for a, p, strength in steps) for steps in sub_policies)

@@ -26,8 +26,8 @@ _STEP = 0x9E3779B97F4A7C15
 
 
 def _seed(seed: int | None, number: int) -> int | None:
-    """Return the seed for draw ``number`` of a call: different per draw, but equal for all with DALI's random numbers,
-    as in DALI."""
+    """Return the seed of random draw ``number`` within one call, such as that of the signs. Draws get different seeds;
+    if the pipeline uses DALI's random numbers, all get the same one, as in DALI."""
     pipeline = Pipeline.current()
     if seed is None or (pipeline is not None and pipeline.settings.rng == "dali"):
         return seed
@@ -39,7 +39,8 @@ def _given(**arguments: Any) -> dict[str, Any]:
 
 
 def _filled(arguments: dict[str, Any], fill_value: int | None) -> dict[str, Any]:
-    """Return the arguments with ``fill_value``, for which None means to repeat the border."""
+    """Return ``arguments`` with ``fill_value`` added. None is passed on, because it means that the border is
+    repeated."""
     return {**arguments, "fill_value": fill_value}
 
 
@@ -51,9 +52,9 @@ def rand_augment(
     """Apply RandAugment (arXiv 1909.13719) to uint8 images (HWC) or videos (FHWC): ``n`` operations in sequence per
     sample, drawn from 14, with the magnitude of bin ``m``.
 
-    With ``shape`` (height, width), translations are fractions of it, up to ``max_translate_rel``; otherwise pixels, up
-    to ``max_translate_abs``: one number, or (vertical, horizontal). ``fill_value`` None repeats the border. Raises
-    SpecError.
+    With ``shape`` (height, width), translations are fractions of the image size, up to ``max_translate_rel``. Without
+    it they are in pixels, up to ``max_translate_abs``. Both limits are one number, or (vertical, horizontal).
+    ``fill_value=None`` repeats the border. Raises SpecError.
     """
     _check_rand(n, m, num_magnitude_bins)
     if n == 0:
@@ -105,7 +106,8 @@ def apply_rand_augment(
 
 
 def _handed_on(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the keyword arguments of augmentations as arguments of the operator; None is kept only for fill_value."""
+    """Return the keyword arguments that a program passed to augmentations, as arguments of the operator that applies
+    them. Arguments that are None are left out, except ``fill_value``."""
     return {k: v for k, v in kwargs.items() if v is not None or k == "fill_value"}
 
 
@@ -114,7 +116,7 @@ def trivial_augment_wide(
     interp_type: Any = None, max_translate_abs: Any = None, max_translate_rel: Any = None, seed: int | None = None,
     excluded: list[str] | None = None,
 ) -> Any:  # fmt: skip
-    """Apply TrivialAugment Wide (arXiv 2103.10158): one operation per sample, drawn from 14, with a drawn magnitude.
+    """Apply TrivialAugment Wide (arXiv 2103.10158): one operation per sample, drawn from 14, with a random magnitude.
 
     The arguments are those of `rand_augment`. Raises SpecError.
     """
@@ -217,16 +219,16 @@ def apply_auto_augment(policy: Policy, data: DataNode, seed: int | None = None, 
 def get_rand_augment_suite(
     use_shape: bool = False, max_translate_abs: Any = None, max_translate_rel: Any = None
 ) -> list[Augmentation]:
-    """Return the 14 augmentations of `rand_augment`. With ``use_shape``, translations are fractions of an argument
-    ``shape``."""
+    """Return the 14 augmentations of `rand_augment`. With ``use_shape``, translations are fractions of the image size,
+    which the augmentations then take as the argument ``shape``."""
     return [builtin.of(e) for e in suites.rand_augment(use_shape, max_translate_abs, max_translate_rel)]
 
 
 def get_rand_augment_non_monotonic_suite(
     use_shape: bool = False, max_translate_abs: Any = None, max_translate_rel: Any = None
 ) -> list[Augmentation]:
-    """Return the augmentations of `get_rand_augment_suite` with AutoAugment's ranges, in which higher bins are not
-    always stronger."""
+    """Return the augmentations of `get_rand_augment_suite` with AutoAugment's ranges, in which a higher magnitude bin
+    is not always a stronger effect."""
     entries = suites.rand_augment(use_shape, max_translate_abs, max_translate_rel, monotonic=False)
     return [builtin.of(e) for e in entries]
 

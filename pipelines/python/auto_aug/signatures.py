@@ -13,21 +13,23 @@ _BY_PLACE = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITION
 
 
 class MissingArgumentError(SpecError):
-    """An augmentation requires a keyword argument that is missing in the call."""
+    """Error of a call in which a keyword argument that an augmentation requires is missing."""
 
 
 class UnusedArgumentError(SpecError):
-    """No augmentation of a call accepts one of its keyword arguments."""
+    """Error of a call with a keyword argument that none of its augmentations accepts."""
 
 
 def _keywords(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """Return the parameters after data and parameter."""
+    """Return the parameters of an augmentation's function after its first two, which are the data and the magnitude's
+    parameter."""
     keywords = list(inspect.signature(function).parameters.values())[2:]
     return [p for p in keywords if p.kind in _BY_NAME]
 
 
 def check(function: Callable[..., Any], name: str) -> None:
-    """Raise SpecError for a function that does not accept data and a parameter."""
+    """Raise SpecError if ``function`` does not accept two positional arguments: the data and the parameter of an
+    augmentation."""
     places = [p for p in inspect.signature(function).parameters.values() if p.kind in _BY_PLACE]
     if len(places) < 2:
         raise SpecError(f"augmentation {name}: its function must take the data and a parameter, it takes {len(places)} "
@@ -35,7 +37,8 @@ def check(function: Callable[..., Any], name: str) -> None:
 
 
 def accepted(function: Callable[..., Any], arguments: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return those of ``arguments`` that ``function`` accepts. Raises MissingArgumentError if one is missing."""
+    """Return the entries of ``arguments`` that ``function`` accepts. Raises MissingArgumentError if a required one is
+    missing."""
     known = _keywords(function)
     missing = [p.name for p in known if p.default is inspect.Parameter.empty and p.name not in arguments]
     if missing:

@@ -28,7 +28,8 @@ _converted: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 def do_not_convert(func: F) -> F:
     """Mark a function that does not use DataNodes, so that it is not rewritten.
 
-    Raises ValueError for the definition of a pipeline, which is not rewritten if enable_conditionals is not set.
+    Raises ValueError for a function decorated with `pipeline_def`: without enable_conditionals it is not rewritten
+    anyway.
     """
     if getattr(func, "_is_pipeline_def", False):
         raise ValueError("do_not_convert is for functions that a definition calls, not for the definition itself")
@@ -37,7 +38,8 @@ def do_not_convert(func: F) -> F:
 
 
 def converted(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``function`` rewritten with conditionals on DataNodes. Raises SpecError if its source cannot be found."""
+    """Return ``function`` rewritten so that `if`, `and`, `or` and `not` work on DataNodes. Raises SpecError if its
+    source code cannot be found."""
     if getattr(function, _KEPT, False):
         return function
     try:
@@ -49,7 +51,8 @@ def converted(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def converted_callee(function: Any) -> Any:
-    """Return the function that rewritten code calls instead of ``function``: rewritten, if it is the user's."""
+    """Return the function that rewritten code calls instead of ``function``: a rewritten copy if ``function`` is user
+    code, otherwise ``function`` itself."""
     if type(function) is functools.partial:
         return functools.partial(converted_callee(function.func), *function.args, **function.keywords)
     call = getattr(type(function), "__call__", None)  # noqa: B004 - it is called instead of the object
@@ -92,7 +95,8 @@ def _stdlib() -> str:
 
 
 def _source_of(code: types.CodeType) -> ast.FunctionDef:
-    """Return the `def` of a function. Raises OSError if there is no source, TypeError if it is not a plain function."""
+    """Return the syntax tree of a function's `def` from its code object. Raises OSError if there is no source text,
+    TypeError if it is not a plain function."""
     lines, first = inspect.getsourcelines(code)
     definition = ast.parse(textwrap.dedent("".join(lines))).body[0]
     if not isinstance(definition, ast.FunctionDef):
@@ -102,8 +106,9 @@ def _source_of(code: types.CodeType) -> ast.FunctionDef:
 
 
 def _source_of_lambda(code: types.CodeType) -> ast.FunctionDef:
-    """Return a lambda as a `def`. A line may contain several lambdas: compiled again, only one has the positions of
-    ``code``. Raises OSError if there is no source, TypeError if the lambda cannot be identified."""
+    """Return a lambda as the syntax tree of a `def`. If one line contains several lambdas, each is compiled, and the
+    one at the positions of ``code`` is used. Raises OSError if there is no source text, TypeError if the lambda cannot
+    be identified."""
     lines, _ = inspect.findsource(code)
     positions = _places(code)
     candidates = [n for n in _lambdas_of("".join(lines)) if n.lineno == code.co_firstlineno]

@@ -14,15 +14,16 @@ def _condition(value: Any, statement: str) -> DataNode:
 
 
 def split(input: Any, *, predicate: Any) -> list[DataNode]:
-    """Return two parts: the samples for which ``predicate`` is true, and the others. Operators on a part run for its
-    samples alone, until `merge`. Raises SpecError if the predicate has more than one number per sample."""
+    """Return two parts: the samples for which ``predicate`` is true, and the others. Operators on one part compute its
+    samples only; `merge` joins the parts again. Raises SpecError if the predicate has more than one number per
+    sample."""
     builder, data = current_builder(), as_node(input)
     parts = builder.split(data.edge, as_node(predicate).edge)
     return [DataNode(builder, edge, data.device) for edge in parts]
 
 
 def merge(true_branch: Any, false_branch: Any, *, predicate: Any) -> DataNode:
-    """Return both parts as one batch, in the order that the samples had before `split` with the same ``predicate``."""
+    """Join two parts into one batch, in the order that the samples had before `split` with the same ``predicate``."""
     builder, then, otherwise = current_builder(), as_node(true_branch), as_node(false_branch)
     edge = builder.merge_by_hand(as_node(predicate).edge, then.edge, otherwise.edge)
     return DataNode(builder, edge, "gpu" if "gpu" in (then.device, otherwise.device) else "cpu")
@@ -35,6 +36,6 @@ def not_(input: Any) -> DataNode:
 
 def validate_logical(input: Any, *, expression_name: str, expression_side: str) -> DataNode:
     """Return ``input``, an operand of `and` or `or` (``expression_name``). Raises SpecError if it is not one bool per
-    sample; ``expression_side`` (left, right) is for messages."""
+    sample; ``expression_side`` (left, right) names the operand in messages."""
     del expression_side
     return _condition(input, expression_name)

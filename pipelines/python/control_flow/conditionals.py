@@ -37,12 +37,12 @@ def _condition(node: DataNode, statement: str) -> DataNode:
 
 
 class UnboundError(SpecError, UnboundLocalError):
-    """A variable has no value, or only in one branch of a conditional."""
+    """Error for the use of a variable that has no value, or has one in only one branch of a conditional."""
 
 
 class Undefined:
-    """The value of a variable that has none, or only in one branch of a conditional, or values that cannot be merged.
-    Using it raises the error."""
+    """Stand-in for the value of a variable if it has none, has one in only one branch of a conditional, or has values
+    that cannot be merged. Any use of it raises an error."""
 
     def __init__(self, why: str, error: type[Exception] = UnboundError) -> None:
         self._why = why
@@ -64,7 +64,8 @@ _MISSING = object()
 
 
 class Place:
-    """A target of an assignment in a branch that is not a variable: ``box["key"]``, ``box.name``."""
+    """An assignment target inside an `if` that is not a variable, such as ``box["key"]`` or ``box.name``: reads and
+    restores its value."""
 
     def __init__(self, text: str, kind: str, find: Callable[[], tuple[Any, Any]]) -> None:
         self.text = text
@@ -75,7 +76,7 @@ class Place:
             self._owner = _MISSING
 
     def get(self) -> Any:
-        """Return its current value; `_MISSING` if it has none."""
+        """Return the target's current value; `_MISSING` if it has none."""
         if self._owner is _MISSING:
             return _MISSING
         try:
@@ -84,7 +85,7 @@ class Place:
             return _MISSING
 
     def set(self, value: Any) -> None:
-        """Set it to ``value``, or delete it for `_MISSING`."""
+        """Set the target to ``value``, or delete it if ``value`` is `_MISSING`."""
         if self._owner is _MISSING or self.get() is value:
             return
         if value is _MISSING:
@@ -96,7 +97,8 @@ class Place:
 
 
 class Conditional:
-    """One `if`: its passes, and the values of variables before, in and after them. Created by rewritten code."""
+    """One `if` statement while a pipeline's definition runs: both branches are executed, one after the other, and the
+    values that they assign are merged. Created by rewritten code."""
 
     def __init__(self, test: Any, names: Sequence[str], line: int, *places: Place) -> None:
         self._places = places if isinstance(test, DataNode) else ()
@@ -122,7 +124,8 @@ class Conditional:
             builder.leave()
 
     def start(self, variables: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Return the variables for the start of a pass."""
+        """Return the variables' values for the start of a branch: those from before the conditional. Other assignment
+        targets get their earlier values back."""
         for place, value in zip(self._places, self._found, strict=True):
             place.set(value)
         if self._before is None:
@@ -131,12 +134,12 @@ class Conditional:
         return tuple(self._before.values())
 
     def stop(self, variables: Mapping[str, Any]) -> None:
-        """Record the variables at the end of a pass."""
+        """Record the variables' values at the end of a branch."""
         self._ends.append({n: variables[n] for n in self._names})
         self._left.append([p.get() for p in self._places])
 
     def merged(self) -> tuple[Any, ...]:
-        """Return the variables after the conditional."""
+        """Return the variables' values after the conditional, merged from both branches."""
         if self._node is None:
             return tuple(self._ends[0].values())
         assert self._before is not None
@@ -191,7 +194,8 @@ def _edge(node: DataNode) -> Edge:
 
 
 def merge(predicate: DataNode | None, then: Any, otherwise: Any) -> DataNode:
-    """Return ``then`` for the samples for which the predicate is true, ``otherwise`` for the others."""
+    """Return a batch with ``then`` for the samples for which ``predicate`` is true, and ``otherwise`` for the
+    others."""
     assert predicate is not None
     builder = current_builder()
     ends = [as_result(v) for v in (then, otherwise)]
@@ -233,15 +237,16 @@ _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 class Helper:
-    """Functions that rewritten definitions call."""
+    """Functions that rewritten definitions of pipelines call instead of Python's `and`, `or`, `not`, comparisons and
+    conditionals."""
 
     conditional = Conditional
     place = Place
 
     @staticmethod
     def compare(left: Any, *rest: tuple[str, Callable[[], Any]]) -> Any:
-        """Return ``left < b <= c`` for ``rest`` = ``("Lt", lambda: b), ("LtE", lambda: c)``, as ``left < b and b <=
-        c``."""
+        """Return the result of a chained comparison: ``left < b <= c`` for ``rest`` = ``("Lt", lambda: b), ("LtE",
+        lambda: c)``, computed as ``left < b and b <= c``."""
         (name, right), *others = rest
         value = right()
         first = _COMPARISONS[name](left, value)
@@ -249,22 +254,23 @@ class Helper:
 
     @staticmethod
     def and_(left: Any, right: Callable[[], Any]) -> Any:
-        """Return ``left and right``."""
+        """Return ``left and right()``, sample by sample if ``left`` is a DataNode."""
         return _short_circuit("and", left, right)
 
     @staticmethod
     def or_(left: Any, right: Callable[[], Any]) -> Any:
-        """Return ``left or right``."""
+        """Return ``left or right()``, sample by sample if ``left`` is a DataNode."""
         return _short_circuit("or", left, right)
 
     @staticmethod
     def not_(value: Any) -> Any:
-        """Return ``not value``."""
+        """Return ``not value``, sample by sample if ``value`` is a DataNode."""
         return calculate("not {}", _condition(value, "not")) if isinstance(value, DataNode) else not value
 
     @staticmethod
     def choose(test: Any, then: Callable[[], Any], otherwise: Callable[[], Any], line: int) -> Any:
-        """Return ``then if test else otherwise``."""
+        """Return ``then() if test else otherwise()``, sample by sample if ``test`` is a DataNode; ``line`` is for error
+        messages."""
         if not isinstance(test, DataNode):
             return then() if test else otherwise()
         conditional = Conditional(test, ("result",), line)

@@ -11,14 +11,15 @@ from typing import Any
 from .statements import RESULT, assigned, assigned_places, declared_elsewhere, jumps, returns_in_if, without_returns
 
 HELPER = "__dali_run"
-"""Name of the helper in rewritten functions."""
+"""Variable name under which rewritten functions find the `Helper`."""
 
 
 class Rewriter(ast.NodeTransformer):
     """AST transformer that replaces conditionals and calls by calls of the helper. One instance per function."""
 
     def __init__(self, owner: str = "") -> None:
-        """``owner`` is the class of a method, for its private names."""
+        """``owner`` is the name of the class if the function is a method, for the mangling of its private names
+        (``__x``)."""
         self._numbers = itertools.count()
         self._owner = owner.lstrip("_")
 
@@ -100,7 +101,7 @@ class Rewriter(ast.NodeTransformer):
         return statements
 
     def _place(self, target: ast.Attribute | ast.Subscript) -> ast.Call:
-        """Return the `Place` that ``target`` assigns to."""
+        """Return a call that creates the `Place` for the assignment target ``target``."""
         text = ast.unparse(target)
         target_copy = copy.deepcopy(target)
         owner = self.visit(target_copy.value)
@@ -152,7 +153,7 @@ class Rewriter(ast.NodeTransformer):
 
 
 def arguments(names: Sequence[str]) -> ast.arguments:
-    """Return positional parameters of a function."""
+    """Return the parameter list of a function with positional parameters ``names``."""
     return ast.arguments(posonlyargs=[], args=[ast.arg(n) for n in names], kwonlyargs=[], kw_defaults=[], defaults=[])
 
 

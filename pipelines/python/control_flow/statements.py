@@ -7,12 +7,12 @@ import copy
 from collections.abc import Iterator, Sequence
 
 RESULT = "__dali_run_result"
-"""Variable to which the return value is assigned, if a branch returns."""
+"""Name of the variable to which rewritten functions assign their return value, if a branch contains a `return`."""
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
 def _walk(statements: Sequence[ast.AST]) -> Iterator[ast.AST]:
-    """Yield all nodes, except the contents of functions and classes."""
+    """Yield all syntax nodes in ``statements``, except those inside nested functions and classes."""
     for node in statements:
         yield node
         if not isinstance(node, _SCOPES):
@@ -20,7 +20,7 @@ def _walk(statements: Sequence[ast.AST]) -> Iterator[ast.AST]:
 
 
 def assigned(statements: Sequence[ast.stmt]) -> set[str]:
-    """Return the names of the variables that are assigned."""
+    """Return the names of the variables to which ``statements`` assign."""
     names: set[str] = set()
     for node in _walk(statements):
         if isinstance(node, ast.Name) and isinstance(node.ctx, (ast.Store, ast.Del)):
@@ -40,8 +40,9 @@ def assigned(statements: Sequence[ast.stmt]) -> set[str]:
 
 
 def assigned_places(statements: Sequence[ast.stmt]) -> list[ast.Attribute | ast.Subscript]:
-    """Return the assignment targets that are not variables, with names and constants as keys; without targets inside a
-    variable or target that is itself assigned, and merged as a whole."""
+    """Return the attributes and items to which ``statements`` assign, such as ``box.name`` or ``box["key"]``, if they
+    consist of names and constants only. Targets inside a variable or target that is itself assigned are left out,
+    because it is merged as a whole."""
     changed = assigned(statements)
     targets: dict[str, ast.Attribute | ast.Subscript] = {}
     for node in _walk(statements):
@@ -73,7 +74,7 @@ def declared_elsewhere(statements: Sequence[ast.stmt]) -> set[str]:
 
 
 def jumps(statements: Sequence[ast.stmt]) -> bool:
-    """Return whether the statements contain a return, or a break or continue of a surrounding loop."""
+    """Return whether the statements contain a `return`, or a `break` or `continue` of a loop around them."""
 
     def search(nodes: Sequence[ast.AST], in_loop: bool) -> bool:
         for node in nodes:
@@ -99,8 +100,8 @@ def _has_return(statements: Sequence[ast.stmt]) -> bool:
 
 
 def without_returns(body: Sequence[ast.stmt]) -> list[ast.stmt]:
-    """Return the statements with the result assigned instead of returned: statements after an `if` that returns in one
-    branch move into its other branch."""
+    """Return the statements with `return` replaced by an assignment to the result variable. Statements after an `if`
+    with a `return` in one branch move into its other branch."""
     out: list[ast.stmt] = []
     for i, statement in enumerate(body):
         if isinstance(statement, ast.Return):

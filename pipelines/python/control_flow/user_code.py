@@ -12,8 +12,8 @@ from ...user_warnings import is_ours
 
 @contextlib.contextmanager
 def in_user_code() -> Iterator[None]:
-    """Context manager: exceptions that pass through begin with "in user code:" and the lines of the program that led to
-    them.
+    """Return a context manager for running the program's code. Exceptions that pass through are raised again, with a
+    message that begins with "in user code:" and the program's lines that led to them.
 
     They keep their type, and are the cause of the new exception. An exception whose type needs more than a text is
     raised unchanged, with the lines as a note.
@@ -40,7 +40,7 @@ def _like(e: Exception, text: str) -> Exception:
 
 
 def _lines(e: Exception) -> str | None:
-    """Return the frames of the program, outermost first; None if there are none."""
+    """Return the stack frames of ``e`` in the program's own code as text, outermost first; None if there are none."""
     frames = [f for f, _ in traceback.walk_tb(e.__traceback__) if not is_ours(f)]
     shown = [
         s for s in traceback.extract_tb(e.__traceback__) if any(s.filename == f.f_code.co_filename for f in frames)

@@ -22,7 +22,7 @@ class Block:
 
     @staticmethod
     def new() -> Block:
-        """Return an empty block."""
+        """Return a new block of 0 bytes."""
         return Block(Descriptor(os.memfd_create("dali-run external_source", os.MFD_CLOEXEC)))
 
     @property
@@ -31,8 +31,8 @@ class Block:
         return 0 if self._map is None else len(self._map)
 
     def grow(self, nbytes: int) -> None:
-        """Grow to at least ``nbytes``. Raises MemoryError if the system has too little memory: now, because a write
-        could not report it."""
+        """Grow the block to at least ``nbytes``. Raises MemoryError if the system has too little memory. The memory is
+        claimed here, because a later write could not report an error."""
         if nbytes <= self.size:
             return
         try:
@@ -54,14 +54,14 @@ class Block:
         self._map = None
 
     def send(self, connection: Connection) -> None:
-        """Share the block with the process at the other end, which must call `receive` next."""
+        """Share the block with the process at the other end of ``connection``, which must call `receive` next."""
         with socket.socket(fileno=os.dup(connection.fileno())) as channel:
             socket.send_fds(channel, [b"b"], [self._file.number])
 
     @staticmethod
     def receive(connection: Connection) -> Block:
-        """Return a block that the other process sent. Raises EOFError if that process has ended, OSError if this
-        process may not open more files."""
+        """Return the block that the process at the other end of ``connection`` sends. Raises EOFError if that process
+        has ended, OSError if this process may not open more files."""
         with socket.socket(fileno=os.dup(connection.fileno())) as channel:
             message, files, _, _ = socket.recv_fds(channel, 1, 1)
         if not message:

@@ -16,36 +16,37 @@ from ..arrays import as_batch
 
 @dataclass(slots=True)
 class Input:
-    """One operator of a pipeline whose data comes from the program. Created by `source.input_of`, owned by the
-    session."""
+    """An operator of a pipeline that gets its data from the program, with the batches that were fed. Created by
+    `source.input_of`, owned by the session."""
 
     name: str
     op: Any
     state: Any
-    """Queue of the batches for the operator's kernel."""
+    """Queue from which the operator's kernel takes its batches."""
     max_batch_size: int
     fed: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
-    """Batches from feed_input that were not used yet."""
+    """Data passed to feed_input that no batch has used yet."""
     last: Any = None
 
     @property
     def has_source(self) -> bool:
-        """Whether a source provides the data; otherwise feed_input does."""
+        """Whether a source, such as a callable or iterable, provides the data; otherwise the program calls
+        feed_input."""
         return False
 
     @property
     def is_function(self) -> bool:
-        """Whether the source is called with a number, so that it can continue from any position."""
+        """Whether the source is a function of a sample or batch number, so that it can continue from any position."""
         return False
 
     @property
     def repeats(self) -> bool:
-        """Whether the last batch is repeated if no other was fed."""
+        """Whether the last batch is used again if the program has fed no other."""
         return False
 
     @property
     def ready(self) -> bool:
-        """Whether there is data for one more batch."""
+        """Whether the program has provided data for one more batch."""
         return not self.fed.empty() or self.repeats
 
     def poll(self, iteration: int, epoch: int) -> Any:
@@ -83,18 +84,18 @@ class Input:
         """Begin a new epoch."""
 
     def skip(self, iterations: int) -> None:
-        """Continue after ``iterations`` batches of this epoch; the program feeds the following ones."""
+        """Continue after ``iterations`` batches of this epoch. The program then feeds only the batches after these."""
 
 
 @dataclass(slots=True)
 class FedVideos(Input):
-    """The input of one experimental.inputs.video."""
+    """The input of one experimental.inputs.video operator: encoded videos that the program feeds."""
 
     op: VideoInput
     state: FedSequences
 
     def feed(self, data: Any, layout: str | None) -> None:
-        """Store a video: the bytes of its file, uint8 of one dimension, in a list or an array (1, N). Raises
+        """Store one encoded video: the bytes of its file, uint8 of one dimension, in a list or an array (1, N). Raises
         JobError."""
         try:
             batch = as_batch(data, layout or "", copy=not self.op.no_copy)

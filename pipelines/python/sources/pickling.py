@@ -17,13 +17,15 @@ _BY_VALUE = "_dali_run_by_value"
 
 
 def pickle_by_value(function: F) -> F:
-    """Mark a global function to be pickled by value: a worker may not be able to import a function from a notebook."""
+    """Mark a function at module level to be pickled with its code instead of by name. Worker processes may not be able
+    to import a function from a notebook."""
     setattr(function, _BY_VALUE, True)
     return function
 
 
 def dumps(value: Any, **options: Any) -> bytes:
-    """Return ``value`` pickled. Only processes that this one starts read it."""
+    """Return ``value`` pickled, with functions from notebooks by value. Only processes that this process starts read
+    it."""
     buffer = io.BytesIO()
     _Pickler(buffer, **options).dump(value)
     return buffer.getvalue()

@@ -28,7 +28,7 @@ _PARENT_CHECK = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ParallelSource:
-    """Description of one external_source for the workers."""
+    """The description of one parallel external_source that worker processes get."""
 
     name: str
     source: Any
@@ -37,13 +37,15 @@ class ParallelSource:
     batch_info: bool
     wants_info: bool
     is_function: bool
-    """Whether the source is called by number; otherwise one worker owns the iterator and advances it."""
+    """Whether the source is called with a sample or batch number, by any worker. Otherwise it is an iterator, which one
+    worker owns and advances."""
     cycle: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Samples [low, high) of a batch for one worker, or the whole batch if the source returns batches."""
+    """Request to one worker process: the samples [low, high) of a batch, or the whole batch if the source returns
+    batches."""
 
     source: str
     epoch: int
@@ -52,7 +54,7 @@ class Task:
     low: int
     high: int
     slot: int
-    """Index of the shared memory block for the result."""
+    """Index of the shared-memory block into which the worker writes the result."""
 
 
 @dataclass(slots=True)
@@ -60,14 +62,14 @@ class _Worker:
     process: Any
     connection: Connection
     queue: list[Task] = field(default_factory=list)
-    """Tasks that were sent and not answered yet."""
+    """Tasks that were sent to this worker and not answered yet."""
     answers: dict[Task, Any] = field(default_factory=dict)
     blocks: dict[int, Block] = field(default_factory=dict)
     free: list[int] = field(default_factory=list)
     slots: int = 0
 
     def slot(self) -> int:
-        """Return a slot that is not in use."""
+        """Return the index of a shared-memory block that is not in use."""
         if self.free:
             return self.free.pop()
         self.slots += 1
@@ -82,15 +84,16 @@ class WorkerPool:
         self, sources: Sequence[ParallelSource], batch_size: int, depths: Mapping[str, int], workers: int, method: str,
         pickler: Any = None,
     ) -> None:  # fmt: skip
-        """Start the processes. Raises ValueError for an unknown start method, JobError if the system allows no more
-        processes."""
+        """Start the worker processes. Raises ValueError for an unknown start method, JobError if the system allows no
+        more processes."""
         if method not in ("fork", "spawn"):
             raise ValueError(f"py_start_method must be 'fork' or 'spawn', got {method!r}")
         self._sources = {s.name: s for s in sources}
         self._batch_size = batch_size
         self._depths = depths
         self._ahead: dict[str, list[tuple[int, int]]] = {s.name: [] for s in sources}
-        """(epoch, iteration) of the batches that were requested and not taken, in order."""
+        """For each source, the (epoch, iteration) of the batches that were requested from workers and not returned yet,
+        in order."""
         self._parts: dict[tuple[str, int, int], list[tuple[_Worker, Task]]] = {}
         self._turn = 0
         context: Any = multiprocessing.get_context(method)
@@ -108,16 +111,16 @@ class WorkerPool:
 
     @property
     def pids(self) -> list[int]:
-        """Process ids."""
+        """Process ids of the workers."""
         return [w.process.pid for w in self._workers]
 
     def capacities(self) -> list[int]:
-        """Return the bytes of the shared memory blocks in use."""
+        """Return the sizes in bytes of the shared-memory blocks in use."""
         return [b.size for w in self._workers for b in w.blocks.values()]
 
     def next_batch(self, name: str, iteration: int, epoch: int) -> Any:
-        """Return batch ``iteration`` of ``epoch``: newly allocated arrays, and None as layout. Raises StopIteration at
-        the end, JobError with the traceback if the source raised an error."""
+        """Return batch ``iteration`` of ``epoch``: newly allocated arrays, and None in place of a layout. Raises
+        StopIteration at the end, JobError with the traceback if the source raised an error."""
         ahead = self._ahead[name]
         if ahead and ahead[0] != (epoch, iteration):
             self._discard(name)
@@ -177,7 +180,7 @@ class WorkerPool:
         return worker.answers.pop(task)
 
     def _discard(self, name: str) -> None:
-        """Discard the batches that were requested ahead, because the epoch ended or restarts."""
+        """Discard the batches of source ``name`` that were requested ahead, because its epoch ended or restarts."""
         for epoch, iteration in self._ahead[name]:
             for worker, task in self._parts.pop((name, epoch, iteration), []):
                 if self._answer(worker, task)[0] != "lost":
@@ -185,19 +188,19 @@ class WorkerPool:
         self._ahead[name].clear()
 
     def close(self) -> None:
-        """Stop the processes and free their memory."""
+        """Stop the worker processes and free their shared memory."""
         if _open.pop(id(self._workers), None) is not None:
             _shut_down(self._workers)
 
 
 _open: dict[int, list[_Worker]] = {}
-"""Workers of pools that are not closed, by the id of their list. No destructor closes pools: it would wait for
-processes at arbitrary points of the program."""
+"""The workers of every pool that is not closed, by the id of the pool's list of workers. No destructor closes pools: it
+would wait for processes at arbitrary points of the program."""
 
 
 @atexit.register
 def _shut_down_all() -> None:
-    """Stop all processes and free their memory before the interpreter exits."""
+    """Stop all worker processes and free their shared memory before the interpreter exits."""
     for workers in list(_open.values()):
         _shut_down(workers)
     _open.clear()
@@ -243,9 +246,9 @@ def _shut_down(workers: list[_Worker]) -> None:
 
 
 def _hear(worker: _Worker) -> None:
-    """Receive the next answer, and its memory block if that is new. If the block cannot be opened, the answer is "lost"
-    and its slot must not be used again, because the worker assumes that the block is open here. Raises EOFError and
-    OSError."""
+    """Receive the worker's next answer, and its shared-memory block if that is new. If the block cannot be opened, the
+    answer is "lost". Its slot must then not be used again, because the worker assumes that the block is open here.
+    Raises EOFError and OSError."""
     kind, value = worker.connection.recv()
     task = worker.queue.pop(0)
     if kind == "data" and task.slot not in worker.blocks:
@@ -259,7 +262,7 @@ def _hear(worker: _Worker) -> None:
 
 
 def _read(block: Block, rows: list[Any]) -> list[Any]:
-    """Return the arrays of an answer, copied from the shared memory."""
+    """Return the arrays that an answer describes, copied out of the shared memory ``block``."""
     memory = block.view()
 
     def array(entry: Any) -> Any:
@@ -280,7 +283,8 @@ def _died(worker: _Worker) -> JobError:
 
 
 def _pickler(setting: Any) -> tuple[Any, Any, Mapping[str, Any]]:
-    """Return dumps, loads and arguments of loads for ``py_callback_pickler``: a module, or (module, kwargs, kwargs)."""
+    """Return the functions dumps and loads, and the keyword arguments of each, for the setting ``py_callback_pickler``:
+    a module, or (module, kwargs of dumps, kwargs of loads)."""
     if setting is None:
         return pickling.dumps, pickling.loads, {}
     parts = setting if isinstance(setting, tuple) else (setting,)
@@ -296,8 +300,9 @@ def _pickler(setting: Any) -> tuple[Any, Any, Mapping[str, Any]]:
 def _work(
     connection: Connection, inherited: Sequence[Connection], payload: Any, loads: Any, loads_args: Mapping[str, Any]
 ) -> None:
-    """Process tasks until the parent stops the worker or ends. ``inherited`` are the parent's ends of pipes, which a
-    fork copies: while one is open here, its reader does not notice that the parent has ended."""
+    """Process tasks until the parent stops the worker or ends. ``inherited`` are the parent's ends of pipes that a fork
+    has copied, to be closed first: while a copy is open here, the worker at the other end does not notice that the
+    parent has ended."""
     for end in inherited:
         end.close()
     sources = {s.name: s for s in (payload if loads is None else loads(payload, **loads_args))}
@@ -334,7 +339,7 @@ def _work(
 
 
 def _rows(source: ParallelSource, task: Task, iterators: dict[str, Any]) -> list[Any]:
-    """Return one entry per sample; one per output if the source returns batches."""
+    """Run the source for a task. Return one entry per sample, or one entry per output if the source returns batches."""
     if not source.is_function:
         rows = [_advance(source, task, iterators) for _ in range(1 if source.per_batch else task.high - task.low)]
     elif source.per_batch:
@@ -365,12 +370,13 @@ def _advance(source: ParallelSource, task: Task, iterators: dict[str, Any]) -> A
 
 
 def _whole(part: Any) -> Any:
-    """Return a batch of an output: one array, or a list of arrays."""
+    """Return one output of a batch as NumPy data: an array for the whole batch, or a list of arrays, one per sample."""
     return [np.asarray(p) for p in part] if isinstance(part, (list, tuple)) else np.asarray(part)
 
 
 def _store(rows: list[Any], block: Block) -> list[Any]:
-    """Copy the arrays into the slot's shared memory. Return (dtype, shape, offset) of each."""
+    """Copy the arrays into the shared-memory ``block``. Return (dtype, shape, byte offset) of each array, nested like
+    ``rows``."""
     entries: list[Any] = []
     copies: list[tuple[int, Any]] = []
     at = 0

@@ -81,8 +81,8 @@ def external_source(
 
 
 def _is_asked(source: Any) -> bool:
-    """Return whether ``source`` is a callable that returns one batch, or sample, per call; generator functions return
-    iterables."""
+    """Return whether ``source`` is a function that returns one batch or sample per call. Generator functions are not:
+    they return an iterable."""
     return callable(source) and not inspect.isgeneratorfunction(source)
 
 
@@ -105,8 +105,8 @@ def takes_argument(function: Callable[..., Any]) -> bool:
 
 
 def input_of(node: Node, state: Any, max_batch_size: int, used: Collection[int] | None = None) -> Input:
-    """Return the input of ``node``, fed by the program or by a source. ``state`` is the queue of its batches; ``used``
-    are the outputs that the pipeline needs (None for all)."""
+    """Return the `Input` for ``node``, whose data the program feeds or a source provides. ``state`` is the queue of its
+    batches; ``used`` are the outputs that the pipeline needs (None for all)."""
     op = node.op
     if isinstance(op, VideoInput):
         return FedVideos(node.name, op, state, max_batch_size)
@@ -126,21 +126,22 @@ def input_of(node: Node, state: Any, max_batch_size: int, used: Collection[int] 
 
 @dataclass(slots=True)
 class SourceInput(Input):
-    """The input of one external_source: its source, and the queue of its batches."""
+    """The input of one external_source: its source, if it has one, and the queue of its batches."""
 
     op: ExternalSource
     state: FedBatches
     workers: Any = None
-    """The worker processes of a parallel source; else None."""
+    """Worker processes that run a parallel source; None for other sources."""
     wants_info: bool = False
     _iterator: Iterator[Any] | None = None
     _function: Callable[..., Any] | None = None
     _samples: int = 0
-    """Number of samples requested in this epoch."""
+    """Number of samples requested from the source in this epoch."""
     used: Collection[int] = ()
-    """Outputs that the pipeline needs."""
+    """Indices of the outputs that the pipeline needs."""
     _kinds: dict[int, tuple[Any, int, str]] = field(default_factory=dict)
-    """Dtype, number of dimensions and layout of each output's earlier batches."""
+    """For each output, dtype, number of dimensions and layout of its earlier batches, which later batches must
+    match."""
 
     @property
     def has_source(self) -> bool:
@@ -151,7 +152,7 @@ class SourceInput(Input):
         return self._function is not None
 
     def say_if_lost(self) -> None:
-        """Warn if a checkpoint cannot store how far the source has advanced."""
+        """Warn that a checkpoint cannot store how far the source has advanced, if that is so."""
         kind = ""
         if self._iterator is not None:
             kind = "a generator function" if callable(self.op.source) else "an iterable"
@@ -219,8 +220,8 @@ class SourceInput(Input):
     # -- converting ---------------------------------------------------------------------------------------------
 
     def feed(self, data: Any, layout: str | None) -> None:
-        """Store the data of one batch; it is copied now, unless ``no_copy``. Raises JobError with the reason if it is
-        invalid."""
+        """Store the data of one batch; it is copied at once, unless the operator has ``no_copy``. Raises JobError with
+        the reason if it is invalid."""
         self.fed.put(self._converted(data, layout))
 
     def batches(self, polled: Any) -> tuple[Batch, ...]:
