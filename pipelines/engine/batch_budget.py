@@ -28,21 +28,22 @@ from .nodes.node_pass import Dropped
 from .services import Services
 
 _MAX_COMPARED = 1024
-"""Number of samples up to which a batch's shapes are compared with those of the batch before."""
+"""Maximum number of samples of a batch whose shapes are compared with those of the previous batch, to reuse its memory
+estimate."""
 
 _SMALL_SAMPLES = 8
 """Number of samples up to which one worker computes a batch: its results need not be joined, and so their size need not
 be known in advance."""
 
 _MAX_CACHED = 64
-"""Number of kinds of batches for which the inferred specs of outputs are cached."""
+"""Maximum number of entries of `BatchBudget._specs`, the cache of the inferred specs of outputs."""
 
 IN_PARTS = "over the memory budget: batch in parts"
-"""Reason of a fallback, as reports show it."""
+"""Text under which reports count batches that were cut because they exceeded the memory budget."""
 
 
 class _EstimateError(Exception):
-    """The memory of a step cannot be estimated because an operator raised ``problem``."""
+    """The memory of a step cannot be estimated because an operator raised the exception ``problem``."""
 
     def __init__(self, problem: Exception) -> None:
         super().__init__(str(problem))
@@ -50,8 +51,8 @@ class _EstimateError(Exception):
 
 
 class BatchBudget:
-    """Estimates the memory of batches, drops samples for which that fails, and cuts batches that are too large. Created
-    by `Engine`; any thread may call it."""
+    """Estimates the memory of batches, drops the samples whose memory cannot be estimated, and cuts batches that are
+    too large. Created by `Engine`; any thread may call it."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -61,12 +62,14 @@ class BatchBudget:
             if resources is None
             else resources.budgets.of(services.plan, "host", limit, FOR_WORK)
         )
-        """The budget of host memory."""
+        """The memory budget of the host."""
         self.device: MemoryBudget | None = None
-        """The budget of the GPUs' memory together; None until `OpenLanes` sets it, or without a GPU."""
+        """The memory budget of the GPUs, one for all of them. None until `OpenLanes` sets it, and if there is no
+        GPU."""
         plan = services.plan
         self._needed_after: dict[str, set[Edge]] = {}
-        """The edges that are needed after each step, by the step's name."""
+        """For each step, by its name: the edges of the graph that later steps, or the outputs of the graph, still
+        need."""
         needed = set(plan.graph.outputs.values())
         for step in reversed(plan.steps):
             self._needed_after[services.name_of(step)] = needed
@@ -76,12 +79,14 @@ class BatchBudget:
             for s in plan.steps
         }
         self._last: dict[str, tuple[Any, MemoryEstimate]] = {}
-        """The last estimate of each step that depends on shapes only, with the shapes, by the step's name; any thread
-        replaces an entry as a whole."""
+        """For each step, by its name: the shapes of the last batch, and the memory estimate for it. Only for steps
+        whose memory depends on nothing but shapes. Any thread may replace an entry, always as a whole."""
         self._specs: dict[tuple[str, Facts], Mapping[Edge, Spec]] = {}
-        """Inferred specs of outputs, by step and facts."""
+        """Cache of inferred specs (dtype, shape, layout) of outputs, by the step's name and the facts about its
+        inputs."""
         self._divisible: list[Step] = []
-        """Steps before which a batch can be cut: from there on no operator needs the whole batch."""
+        """Steps before which a batch can be cut into parts: no operator from that step on has to see the whole
+        batch."""
         for step in reversed(plan.steps):
             if any(n.op.per_batch for n in step.nodes):
                 break
@@ -89,7 +94,7 @@ class BatchBudget:
 
     @property
     def budgets(self) -> Mapping[str, MemoryBudget]:
-        """The memory budgets, by name."""
+        """The host's memory budget and, if there is one, the GPUs', by name."""
         return {"host": self.host} if self.device is None else {"host": self.host, "gpu": self.device}
 
     def estimate(self, it: InFlightBatch, step: Step) -> MemoryEstimate:
@@ -133,7 +138,8 @@ class BatchBudget:
         return result
 
     def _inferred(self, step: Step, facts: Facts) -> Mapping[Edge, Spec]:
-        """Return the specs of the outputs of ``step``; operators infer them once for equal facts."""
+        """Return the specs (dtype, shape, layout) of the outputs of ``step``. They are inferred once for inputs with
+        the same facts, and then cached."""
         key = self._services.name_of(step), facts
         result = self._specs.get(key)
         if result is None:
@@ -143,8 +149,8 @@ class BatchBudget:
         return result
 
     def _shapes(self, needed: Mapping[Edge, Batch], samples: Samples, step: Step) -> Any:
-        """Return everything on which the estimate depends, if that is shapes and types only: the next batch may have
-        the same. None otherwise."""
+        """Return the shapes and types of the batches ``needed``, as a key: a batch with the same key needs the same
+        memory. Return None if the estimate also depends on something else."""
         if len(samples) > _MAX_COMPARED or not self._by_shapes[self._services.name_of(step)]:
             return None
         if any(len(b) != len(samples) for b in needed.values()):
@@ -152,8 +158,9 @@ class BatchBudget:
         return len(samples), tuple((b.dtype, b.shapes.tobytes()) for b in needed.values())
 
     def unsplit_need(self, it: InFlightBatch, step: Step) -> tuple[int, int] | None:
-        """Return the bytes that a device ``step`` needs for the batch on the device and on the host. Return None if the
-        batch must be cut, or if some samples cannot be estimated."""
+        """Return the bytes on the device and on the host that the batch will hold in all if it goes through the device
+        ``step`` uncut. Return None if it is so large that it must be cut, or if the memory of some samples cannot be
+        estimated."""
         assert self.device is not None
         try:
             ahead = self._estimated(it.env, it.samples, step)
@@ -166,8 +173,9 @@ class BatchBudget:
         return on_device + ahead.peak_total, on_host + ahead.kept_total
 
     def parts(self, it: InFlightBatch, step: Step) -> Iterator[tuple[InFlightBatch, MemoryEstimate]]:
-        """Yield the batch, without samples that alone exceed the budget, and the estimate of what ``step`` needs for
-        it. If the batch is too large and may be cut, yield its parts."""
+        """Yield the batch, and the estimate of the memory that ``step`` needs for it. Samples that alone exceed the
+        budget are dropped first. If the batch is too large and may be cut, yield its parts instead, each with its
+        estimate."""
         ahead, it.next_estimate = it.next_estimate or self.estimate(it, step), None
         budget = self.host if step.kind == "chunk" or self.device is None else self.device
         if budget is self.host and (too_large := np.flatnonzero(ahead.certain > budget.limit)).size:
@@ -199,7 +207,7 @@ class BatchBudget:
             yield part, ahead.part(a, b)
 
     def update_reservation(self, it: InFlightBatch) -> int:
-        """Set the batch's reservations to what it holds now; return its bytes on the host."""
+        """Set the batch's memory reservations to the bytes that it holds now; return its bytes on the host."""
         on_host, on_device = self.held_bytes(it)
         self.host.reserve(it.order, on_host, wait=False)
         if self.device is not None:
@@ -208,8 +216,8 @@ class BatchBudget:
 
     @staticmethod
     def held_bytes(it: InFlightBatch) -> tuple[int, int]:
-        """Return the bytes that the batch holds on the host, including work that was started early, and on the
-        device."""
+        """Return the bytes that the batch holds on the host and on the device. Those on the host include results of
+        work that was started early."""
         on_host, on_device = (
             bytes_of(b for b in it.env.values() if is_there(b.data)) for is_there in (in_host_memory, in_device_memory)
         )
@@ -217,16 +225,16 @@ class BatchBudget:
 
     @staticmethod
     def copied_bytes(it: InFlightBatch) -> int:
-        """Return the bytes of the batch in host arrays of its own: these are copied to a device as a whole."""
+        """Return the bytes of the batch that lie in ordinary host arrays, which are copied to a device in one piece."""
         return bytes_of(b for b in it.env.values() if isinstance(b.data, np.ndarray) and lease_of(b.data) is None)
 
     def release(self, order: tuple[int, ...]) -> None:
-        """Release the reservations of batch ``order``, which has left the engine."""
+        """Release the memory reservations of batch ``order``, which has left the engine."""
         for budget in self.budgets.values():
             budget.release(order)
 
     def release_all(self, order: tuple[int, ...]) -> None:
-        """Release the reservations of batch ``order`` and of all its parts."""
+        """Release the memory reservations of batch ``order`` and of all parts into which it was cut."""
         for budget in self.budgets.values():
             budget.release_all(order)
 
@@ -240,7 +248,7 @@ class BatchBudget:
 
     @staticmethod
     def drop(it: InFlightBatch) -> None:
-        """Remove the samples that failed from the batches of all edges."""
+        """Remove the samples that failed from every batch in ``it.env``."""
         lost = gone(it.dropped)
         drop(it.env, lost)
         it.samples = it.samples.take(~np.isin(it.samples.slot, list(lost)))

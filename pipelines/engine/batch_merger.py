@@ -16,8 +16,9 @@ from .services import Services
 
 
 class BatchMerger:
-    """Creates batches in the order of the schedule. Created by `Engine`; one thread at a time takes batches: the
-    caller's while it computes them itself, then the reading thread."""
+    """Takes requests from the schedule, in order, and makes a batch in flight of each, or of several small ones.
+    Created by `Engine`. One thread at a time uses it: the caller's while it computes batches itself, then the thread
+    that reads."""
 
     def __init__(self, services: Services, budget: BatchBudget, credits: Credits, schedule: Iterator[Request]) -> None:
         self._services = services
@@ -26,7 +27,7 @@ class BatchMerger:
         self._schedule = schedule
         plan, options = services.plan, services.options
         self.number = 0
-        """Number of the next batch, counted from 0."""
+        """Number that the next batch gets, counted from 0."""
         self.merge_requests = (
             options.merge_requests
             and all(isinstance(n.op, Reader) for n in plan.graph.nodes if n.op.per_batch)
@@ -34,12 +35,12 @@ class BatchMerger:
                 options.whole_batches and len(plan.target.indices) > 1
             )  # several devices take turns, batch by batch
         )
-        """Whether small requests may be merged into one batch in flight."""
+        """Whether several small requests may become one batch in flight."""
         self._draws_numbers = options.rng != "dali" and any(n.op.random for n in plan.graph.nodes)
 
     def one(self, max_samples: int | None) -> InFlightBatch | None:
-        """Return the next batch, without a reservation. If it has more than ``max_samples`` samples, leave it in the
-        schedule and return None. Raises StopIteration."""
+        """Return the next batch, without reserving memory for it. If it has more than ``max_samples`` samples, leave it
+        in the schedule and return None. Raises StopIteration at the end of the schedule."""
         request = next(self._schedule)
         if max_samples is not None and request.n > max_samples:
             self._schedule = chain((request,), self._schedule)
@@ -50,7 +51,7 @@ class BatchMerger:
         return it
 
     def batches(self) -> Iterator[InFlightBatch]:
-        """Yield each batch with its samples, as soon as the memory budget has room for it."""
+        """Yield each batch, with the samples assigned to it, as soon as the memory budget has room for it."""
         for number, merged in enumerate(self._requests(), self.number):
             request = Request(merged[0].start, sum(r.n for r in merged))
             self._budget.host.reserve((number,), int(self.credits.sample_bytes * request.n))
@@ -63,7 +64,8 @@ class BatchMerger:
             yield InFlightBatch((number,), request, samples, per_reader, samples, requests=merged, draws=draws)
 
     def _requests(self) -> Iterator[tuple[Request, ...]]:
-        """Yield the requests of the schedule, several at a time if `Credits` says so."""
+        """Yield the requests of the schedule in groups, one group per batch in flight; `Credits` decides how many form
+        a group."""
         schedule = iter(self._schedule)
         for request in schedule:
             count = self.credits.requests(request.n) if self.merge_requests else 1

@@ -23,15 +23,16 @@ from ..cores import usable_cores
 from ..wording import count, duration
 
 _MIN_SECONDS = 4.0
-"""Minimum estimated compile time, in seconds, for which processes are started."""
+"""Minimum estimated compile time of all missing loops, in seconds, for which processes are started to compile them."""
 _SECONDS_BETWEEN_LINES = 30.0
-"""Seconds between two progress lines."""
+"""Seconds between two lines that report the progress of compiling."""
 _done: set[str] = set()
-"""Operators and writers for which this process has already compiled ahead."""
+"""Names of the operators and writers whose loops this process has already compiled ahead."""
 
 
 def clients_of(plan: Plan, writer: str | None = None) -> set[str]:
-    """Return the operators of ``plan`` that run on the host, and its writer, by their names in the list of loops."""
+    """Return the names of the operators of ``plan`` that run on the host, and of its writer, as the list of compiled
+    loops spells them."""
     gpu = plan.target.device == "gpu"
     names = {node.op.name for node in plan.graph.nodes if not (gpu and node.stage != "cpu")}
     return names | ({f"writers.{writer}"} if writer else set())
@@ -41,13 +42,12 @@ def compile_ahead(
     clients: Collection[str], processes: int | None = None, *, check: Callable[[], object] = lambda: None,
     background: bool = True,
 ) -> None:  # fmt: skip
-    """Compile the loops that these operators and writers usually need and that are not cached, and print progress.
+    """Compile the native loops that these operators and writers usually need and that are not cached; print progress.
 
-    Loops of decoders that a library can replace meanwhile are compiled in the ``background``, unless that is False. A
-    process checks each operator and writer once. ``check()`` is called before anything is compiled, and its exceptions
-    propagate: it is for callers that open their data sets in another process. Other failures are ignored here: a
-    missing loop is compiled when it is called.
-    """
+    If a library can replace a decoder meanwhile, the decoder's loops are compiled in the ``background``, unless that is
+    False. A process checks each operator and writer once. ``check()`` is called before anything is compiled, and its
+    exceptions propagate; it is for callers that open their data sets in another process. Other failures are ignored
+    here: a missing loop is compiled when it is called."""
     new = set(clients) - _done
     if not new:
         return
@@ -66,13 +66,14 @@ def compile_ahead(
 
 
 def _can_wait(loop: Loop) -> bool:
-    """Return whether a library decodes with the same bits until the loop is compiled: the loop belongs to a decoder
-    that may be not ready."""
+    """Return whether the loop may be compiled in the background: it belongs to a decoder for which a library, with the
+    same result, can stand in until then."""
     return loop.module.startswith("ops.codecs.") and loop.function == "decode_images"
 
 
 def _to_compile(loops: Sequence[Loop]) -> Sequence[Loop]:
-    """Return the ``loops`` that are not cached; none if starting processes for them does not pay, or is impossible."""
+    """Return those of ``loops`` that are not cached yet. Return none if it does not pay, or is impossible, to start
+    processes for them."""
     if sum(loop.seconds for loop in loops) < _MIN_SECONDS or not _can_start_python():
         return []
     from ...ops.compiled import store
@@ -84,8 +85,8 @@ def _to_compile(loops: Sequence[Loop]) -> Sequence[Loop]:
 
 
 def _can_start_python() -> bool:
-    """Return whether the program is Python, and not one that embeds it, as some servers do: a process would start that
-    program again."""
+    """Return whether this program is the Python interpreter itself. If a program embeds Python, as some servers do, a
+    new process would start that program again."""
     return "python" in Path(sys.executable or "").name.lower()
 
 

@@ -20,11 +20,12 @@ from ..graph.nodes import Edge
 from .memory.estimate import MemoryEstimate
 
 ENCODED = 8
-"""Cost of one byte that a decoder reads. A JPEG of 80 KB and 0.2 megapixels takes a core about a millisecond: half of
-it for its 80 KB of codes, half for some 600 KB of samples."""
+"""Cost of each encoded byte that a decoder reads; a byte of decoded data costs 1. A JPEG of 80 KB and 0.2 megapixels
+takes a core about a millisecond: half of it for its 80 KB of codes, half for some 600 KB of samples."""
 
 SAMPLE = 1024
-"""Cost of a sample in addition to its bytes: each kernel loops over the samples, and decoders read a header."""
+"""Cost of each sample in addition to that of its bytes: each kernel loops over the samples, and decoders read a
+header."""
 
 CHUNK = 16 << 20
 """Maximum cost of a chunk with more than one sample: some twelve JPEGs of ImageNet, ten milliseconds. Each chunk takes
@@ -37,8 +38,8 @@ Other threads have other batches meanwhile."""
 
 
 def costs(step: Step, ahead: MemoryEstimate, env: Mapping[Edge, Batch]) -> I64:
-    """Return the cost of ``step`` for each of its samples (int64[N]), given its inputs ``env`` and the estimate of its
-    memory."""
+    """Return the cost of each sample in ``step`` (int64[N]). ``env`` are the input batches, ``ahead`` is the estimate
+    of the step's memory."""
     found = ahead.peak + SAMPLE
     for node in step.nodes:
         encoded = env.get(node.inputs[0]) if node.op.decodes and node.inputs else None
@@ -48,9 +49,10 @@ def costs(step: Step, ahead: MemoryEstimate, env: Mapping[Edge, Batch]) -> I64:
 
 
 def chunks(cost: I64, peak: I64, room: int, workers: int) -> list[tuple[int, int]]:
-    """Return the ranges [a, b) of samples that cut a batch into chunks of about equal cost: one for each of its
-    ``workers``, fewer if small chunks would not pay, more if they would be too large. ``peak``: bytes of memory that
-    each sample needs; a worker has ``room`` bytes."""
+    """Return the ranges [a, b) of samples that cut a batch into chunks of about equal cost.
+
+    There is one chunk for each of the ``workers``; fewer if the chunks would be too small to pay, more if they would be
+    too large. ``peak``: bytes of memory that each sample needs. ``room``: bytes of memory that one worker may use."""
     total, largest = int(cost.sum()), int(cost.max(initial=0))
     count = max(1, -(-total // max(CHUNK - largest, CHUNK // 2)), min(workers, total // MIN_CHUNK))
     # Chunks may exceed their share by one sample, so that no small chunk remains at the end.
@@ -61,8 +63,8 @@ def chunks(cost: I64, peak: I64, room: int, workers: int) -> list[tuple[int, int
 
 
 def runs(sizes: npt.NDArray[Any], room: float) -> Iterator[tuple[int, int]]:
-    """Yield the ranges [a, b) that cut samples of ``sizes`` into runs of at most ``room`` in total; a run of one sample
-    may be larger."""
+    """Yield ranges [a, b) of consecutive samples whose ``sizes`` add up to at most ``room``. A range of one sample may
+    exceed it."""
     ends = np.cumsum(sizes)
     if len(ends) and ends[-1] <= room:
         yield 0, len(ends)

@@ -28,42 +28,45 @@ from .memory.estimate import MemoryEstimate
 from .options import Options
 
 LAUNCH_BYTES = 4608 << 20
-"""Maximum bytes that a launch holds at its peak: 2,048 JPEGs of ImageNet or 64 photos of 12 megapixels. The launching
-thread takes about as long for each launch (one H200: 374,000 images/s in launches of 2,048, 332,000 of 1,024)."""
+"""Maximum bytes that one launch holds on the GPU at its peak: enough for 2,048 JPEGs of ImageNet or 64 photos of 12
+megapixels. Launches are large because the launching thread takes about as long for each (one H200: 374,000 images/s in
+launches of 2,048, 332,000 of 1,024)."""
 SHARES = 3
-"""Number of launches among which the budget is divided. Few large ones are better than one per lane, because the
-launching thread takes about as long for each (one H100, ``memory_curve.py``: launches of 512 by a fifth of the budget
-left the GPU idle, 89,000 images/s)."""
+"""Number of launches among which the GPU budget is divided. Few large launches are better than one per lane, because
+the launching thread takes about as long for each (one H100, ``memory_curve.py``: launches of 512 by a fifth of the
+budget left the GPU idle, 89,000 images/s)."""
 JOB_BYTES = 14 << 30
 """Default budget in bytes of a job or benchmark on a GPU: three launches of `LAUNCH_BYTES`. The curve of rate over
 memory still rises at 6 GiB (one H100: 54,000, 72,000 and 89,000 images/s with 2, 4 and 5.5 GiB); it was not measured
 with 14 GiB (``benchmarks/jobs/memory_curve.py``)."""
 GROWN_BYTES = 6 << 30
-"""Maximum bytes to which the budget inside a program grows while the program only waits for the device."""
+"""Maximum bytes to which the GPU budget of a run inside a user's program grows. It grows while the program does nothing
+but wait for the device."""
 GUEST_BYTES = 2 << 30
-"""Default budget in bytes inside a user's program, or what two of its batches need if that is more: four batches of 256
-JPEGs of ImageNet at their peak."""
+"""Default GPU budget in bytes inside a user's program: enough for four batches of 256 JPEGs of ImageNet at their peak.
+It is larger if two batches of the program need more."""
 GUEST_SHARE = 0.1
-"""Maximum share of a GPU's memory for the default budget inside a program."""
+"""Maximum share of a GPU's total memory for the default budget inside a user's program."""
 FREE_SHARE, JOB_FREE_SHARE = 0.5, 0.8
-"""Maximum share of the GPU's free memory for the default budget, inside a program and in a job."""
+"""Maximum share of the GPU's free memory for the default budget: inside a user's program, and in a job."""
 SAMPLE_BYTES = 256 << 10
-"""Minimum bytes that a sample counts: the threads and records of a small one cost as much as those of an image of 0.03
-megapixels."""
+"""Minimum bytes that count for a sample when launches are sized: threads and records of a small sample cost as much as
+those of an image of 0.03 megapixels."""
 COPIED_BYTES = 128 << 20
-"""Maximum bytes of files in one launch if they are copied through page-locked memory that is allocated for them: 1,024
-JPEGs of ImageNet. Some twenty such buffers are allocated before a run is at its full speed, which takes long."""
+"""Maximum bytes of files in one launch if the files are first copied into page-locked memory: 1,024 JPEGs of ImageNet.
+A run at full speed needs some twenty such buffers, and allocating them takes long."""
 STARVED = 0.5
-"""Share of time for which the launching thread waits for batches to be read, from which on the budget of a program does
-not grow: memory is not what it waits for."""
+"""Share of its time for which the launching thread waits for batches to be read. From this share on, the budget of a
+program does not grow, because more memory would not make it faster."""
 GROWTH = 1.5
-"""Factor by which the budget of a program grows and shrinks."""
+"""Factor by which the GPU budget of a program grows or shrinks in one step."""
 GROW_AFTER, SHRINK_AFTER = 4, 2
-"""Consecutive launches for which the consumer waited, after which launches grow; and for which it did not wait and the
-queue was full, after which they shrink. More than one, because every program waits for its first batches."""
+"""Numbers of consecutive launches after which the size of launches changes. First: launches grow after the consumer
+waited for this many. Second: launches shrink after this many for which the consumer did not wait and the queue was
+full. Both are above one, because every program waits for its first batches."""
 SLACK = 0.85
-"""Share of the budget that estimates may reach: blocks of memory are up to an eighth larger than requested, and a
-program still holds a batch or two that it has taken."""
+"""Share of the GPU budget up to which launches are planned by their estimates. The rest is needed because allocated
+blocks are up to an eighth larger than requested, and because a program still holds a batch or two that it has taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +74,9 @@ class GpuBudget:
     """Bytes that a run may hold on a GPU, with the reason. Created by `gpu_budget`."""
 
     initial: int
-    """Budget before the size of a batch is known."""
+    """Bytes of the budget before the size of a batch is known."""
     maximum: int
-    """Budget if one batch needs more; no allocation exceeds it."""
+    """Bytes to which the budget may grow if one batch needs more than `initial`; no allocation exceeds it."""
     reason: str
 
 
@@ -91,7 +94,7 @@ def gpu_budget(memory: Memory, free: int, total: int, *, guest: bool) -> GpuBudg
 
 
 def described(lanes: int) -> str:
-    """Return a text for the default budget of a job on a GPU."""
+    """Return a text that describes the default GPU budget of a job with ``lanes`` lanes."""
     return (
         f"up to {size(JOB_BYTES)} and {JOB_FREE_SHARE:.0%} of what is free, "
         f"launches of up to {size(LAUNCH_BYTES)} at their peak on {lanes} lanes"
@@ -99,40 +102,44 @@ def described(lanes: int) -> str:
 
 
 class Credits:
-    """The size of launches and the GPU budget of one run. Created by `Engine`; called by the reading, the launching and
-    the consumer's thread. Each number is written by one thread, and a late value costs only accuracy."""
+    """Decides the size of launches, and the GPU budget, of one run. Created by `Engine`; called by the reading, the
+    launching and the consumer's thread. Each number is written by one thread only; if another thread reads an old
+    value, only accuracy suffers."""
 
     def __init__(self, options: Options, budget: BatchBudget, devices: int) -> None:
         """``devices``: the number of GPUs, or of null devices, that compute batches; 0 if the host's workers do it
         all."""
         self._options, self._budget, self._devices = options, budget, devices
         self.initial = self.maximum = 0
-        """Initial and maximum bytes of the budget on each device; it is raised for a batch that needs it, or for a
-        consumer that waits. Set by the thread that opens devices."""
+        """Bytes of the GPU budget on each device: at the start, and at most. The budget is raised for a batch that
+        needs more, or for a consumer that waits. Both are set by the thread that opens devices."""
         self.join = 1
-        """Number of requests to merge into a launch, as far as there is room for them. Set by the consumer's thread;
-        for a job on the host by the thread that takes the schedule."""
+        """Number of requests to merge into one launch, if memory has room for them. Set by the consumer's thread; in a
+        job on the host, by the thread that takes requests from the schedule."""
         self.sample_bytes = 0.0
         """Bytes of host memory per sample in the largest batch that was read so far. Set by readers' threads."""
         self.copied_bytes = 0.0
-        """Bytes per sample, in the last batch that was read, that are copied to a device as a whole; 0 once a GPU is
-        open that gets files in pieces. Set by readers' threads."""
+        """Bytes per sample that are copied to a device in one piece, in the last batch that was read. 0 once a GPU is
+        open to which files are uploaded in pieces. Set by readers' threads."""
         self.sample_cost = 0.0
-        """Cost per sample of the last batch that the workers got. Set by the thread that cuts batches."""
+        """Cost per sample, in the unit of `engine.cost`, of the last batch that was cut for the worker threads. Set by
+        the thread that cuts batches."""
         self._fits = 1
-        """Number of requests for which there was room. Set by the thread that takes the schedule."""
+        """Number of requests that memory had room for when the last launch was formed. Set by the thread that takes the
+        schedule."""
         self._on_device = self._on_host = 0.0
-        """Bytes per sample of the last launch at its peak, on the device and on the host. Set by the launching
+        """Bytes per sample that the last launch held at its peak, on the device and on the host. Set by the launching
         thread."""
         self.file_bytes = 0.0
-        """Bytes of device memory per sample of the last batch that was read. Set by readers' threads."""
+        """Bytes of device memory per sample that the files of the last batch that was read need. Set by readers'
+        threads."""
         self._need = 0
-        """Bytes of the last launch at its peak. Set by the launching thread."""
+        """Bytes that the last launch held on the device at its peak. Set by the launching thread."""
         self._demand = 0
         self._since, self._starved = time.perf_counter(), 0.0
         self._steady = devices == 0 and not options.whole_batches
-        """Whether this is a job on the host, which takes as much at a time as there is room for: nobody waits for a
-        single batch, and the fixed cost per batch of the reading and the writing thread is paid less often."""
+        """Whether this is a job on the host, which merges as many requests as memory has room for. Nobody waits for a
+        single batch of such a job, and the reading and the writing thread have a fixed cost per batch."""
 
     @property
     def limit(self) -> int:
@@ -142,9 +149,9 @@ class Credits:
     # -- joining requests -----------------------------------------------------------------------------------------
 
     def consumer_takes(self, fill: int, depth: int, starved: float) -> None:
-        """Record that the consumer takes a launch, and adapt the size of later ones. ``fill`` of ``depth`` finished
-        launches wait; ``starved`` are the seconds for which the launching thread has waited for batches to be read, so
-        far."""
+        """Record that the consumer takes a launch, and adapt the size of later launches. ``fill``: number of finished
+        launches in the queue, which has room for ``depth``. ``starved``: seconds for which the launching thread has
+        waited, so far, for batches to be read."""
         if self._steady:
             return
         if fill == 0:
@@ -164,7 +171,7 @@ class Credits:
             self._set_budget(max(self.limit / GROWTH, 2 * min(self._need, LAUNCH_BYTES)))
 
     def requests(self, samples: int) -> int:
-        """Return the number of requests, of ``samples`` each, that the next launch takes."""
+        """Return the number of requests to merge into the next launch; each has ``samples`` samples."""
         room = self.room() if self._devices else self._host_room()
         if not room:  # nothing was launched so far
             return 1
@@ -176,9 +183,9 @@ class Credits:
         return count // step * step
 
     def _host_room(self) -> float:
-        """Return the number of samples that the host's workers may get at a time: a chunk of the largest size for each
-        thread, or one chunk if a batch is only read, as far as the budget has room for all batches that wait; 0 before
-        the size of a sample is known."""
+        """Return the number of samples that a batch for the host's workers may have; 0 if the size of a sample is not
+        known yet. It is one chunk of the largest size for each thread, or one chunk in all if batches are only read.
+        All waiting batches together must fit into the budget."""
         if not self.sample_bytes:
             return 0
         host = self._budget.host.limit * (1 - FOR_WORK) / (self._options.cpu_queue + 2)
@@ -186,12 +193,13 @@ class Credits:
         return min(work or CHUNK / (self.sample_bytes + SAMPLE), host / max(self._on_host, self.sample_bytes))
 
     def record_cut(self, cost: I64, held: int) -> None:
-        """Record that workers get samples of ``cost``, of which a batch holds ``held`` bytes on the host."""
+        """Record that a batch was cut for the workers: ``cost`` of its samples, and the bytes ``held`` that it holds on
+        the host."""
         if len(cost):
             self.sample_cost, self._on_host = float(cost.sum()) / len(cost), held / len(cost)
 
     def room(self) -> float:
-        """Return the number of samples that may be merged into a launch; 0 before the first launch."""
+        """Return the number of samples that a launch may have in all; 0 before the first launch."""
         if not self._on_device:
             return 0
         lanes = self._options.lanes
@@ -208,10 +216,9 @@ class Credits:
         """Return the bytes that a launch holds on its device at its peak, and the ranges [a, b) of samples that go
         there at a time.
 
-        There is one range unless the launch is larger than a launch may be, or than half of the budget: then it is cut,
-        and two cuts are on the device at a time. ``estimate`` is its memory estimate; it already holds ``on_device``
-        and ``on_host`` bytes.
-        """
+        There is one range unless the launch exceeds the limit of a launch, or half of the budget. Then it is cut, and
+        two of its ranges are on the device at a time. ``estimate``: memory that the launch will need. ``on_device`` and
+        ``on_host``: bytes that it already holds."""
         n = max(1, len(estimate.peak))
         if not self._on_device:
             self._check(estimate)
@@ -229,7 +236,7 @@ class Credits:
         return on_device + estimate.kept_total + max(int(work[a:b].sum()) for a, b in cuts), cuts
 
     def _check(self, estimate: MemoryEstimate) -> None:
-        """Raise JobError if the user's budget is less than any sample of the first batch needs."""
+        """Raise JobError if the user set a budget that is too small for any single sample of the first batch."""
         smallest = int(estimate.peak.min(initial=1 << 62)) if len(estimate.peak) else 0
         if self._options.memory.gpu is not None and smallest > self.limit:
             raise JobError(
@@ -238,14 +245,14 @@ class Credits:
             )
 
     def _set_budget(self, nbytes: float) -> None:
-        """Set the budget on each device to ``nbytes``, within its bounds."""
+        """Set the budget on each device to ``nbytes``, limited to the range from `initial` to `maximum`."""
         if self._budget.device is not None and self.maximum:
             bounded = max(SLACK * self.initial, min(nbytes, SLACK * self.maximum))
             self._budget.device.limit = int(bounded) * self._devices
 
 
 def _even_runs(work: I64, room: int) -> Iterator[tuple[int, int]]:
-    """Yield the ranges [a, b) that cut samples of ``work`` bytes into the fewest runs of at most ``room``, all of about
-    one size."""
+    """Yield the ranges [a, b) that cut samples of ``work`` bytes each into the fewest ranges of at most ``room`` bytes,
+    all of about equal size."""
     count = max(1, -(-int(work.sum()) // max(1, room)))
     yield from runs(work, min(max(1, room), int(work.sum()) // count + int(work.max(initial=0))))

@@ -63,26 +63,25 @@ __all__ = [
 ]  # fmt: skip
 
 _REGISTERED_SHARE = 0.5
-"""Share of the host's memory budget for files that are registered for GPUs to read."""
+"""Share of the host's memory budget for files that are registered with CUDA, so that GPUs read them without a copy."""
 
 _REGISTERED_FILES = (1 << 62,)
-"""Budget owner of registered files. Larger than every batch number, so that it never counts as the oldest batch, which
-is always admitted."""
+"""Owner under which registered files reserve memory in the budget. It is larger than every batch number, so that it
+never counts as the oldest batch, which is always admitted."""
 _STAGING_PIECES = (1 << 62, 1)
-"""Budget owner of the page-locked pieces through which files are uploaded while they are read; see
-`_REGISTERED_FILES`."""
+"""Owner under which page-locked blocks for uploads reserve memory in the budget. Files go through these blocks to the
+GPU while they are read. Like `_REGISTERED_FILES`, it is larger than every batch number."""
 
 _HANG_CHECK_SECONDS = 0.2
-"""Seconds between two checks, by a thread that waits for other threads, whether these wait for a GPU that hangs."""
+"""Seconds between two checks whether a GPU hangs, by a thread that waits for other threads to end."""
 
 
 class Engine:
-    """Runs a plan over the requests of ``schedule``; iterate over it for the finished batches, in order.
+    """Runs a plan over the requests of ``schedule``. Iterating over the engine yields the finished batches, in order.
 
-    With several GPUs, batches are assigned to them in turn. Each GPU has lanes and a launching thread of its own; the
+    With several GPUs, batches are assigned to them in turn. Each GPU has lanes and a launching thread of its own. The
     result of a batch does not depend on its GPU, and batches are completed in order. The thread that iterates creates
-    and stops the engine; `abandon` may be called by any thread.
-    """
+    and stops the engine; `abandon` may be called by any thread."""
 
     open_lane: Callable[..., Copies] = staticmethod(open_lane)
     page_locked: Callable[[int], Any] = staticmethod(pinned_empty)
@@ -107,20 +106,22 @@ class Engine:
             if is_applicable(plan, options)
             else None
         )
-        """Computes all batches in the caller's thread, on one GPU; None if the plan does not allow it."""
+        """The object that computes all batches in the caller's thread, on one GPU; None if the plan does not allow
+        it."""
         self.inline = (
             InlineHost(self.services, self.merger, self.host_executor)
             if options.inline and all(s.kind != "device" for s in plan.steps)
             else None
         )
-        """Computes batches in the caller's thread, on the host, until they take too long; None from then on, when
-        worker threads take over."""
+        """The object that computes batches in the caller's thread, on the host. It becomes None when batches take too
+        long: from then on worker threads compute them."""
         self.host_executor.charge_batches = self.inline is None
         self.channels: list[Channel[Any]] = []
         self.boxes: dict[str, tuple[Channel[Any] | None, Channel[Any]]] = {}
-        """The channels before and after every step, by its name; None if the same thread runs the step before it."""
+        """For each step, by its name: the channels from which it takes batches and into which it puts them. The first
+        is None if the thread of the previous step also runs this one."""
         self._before_device: list[Channel[InFlightBatch]] = []
-        """The channels from which batches are launched on devices."""
+        """The channels from which the launching threads take batches for devices."""
         self.delivery: Channel[InFlightBatch] = Channel("not begun", 1)
         """The channel in which finished batches wait for the consumer."""
         self._threads: list[threading.Thread] = []
@@ -131,7 +132,7 @@ class Engine:
         self._watch: Watch | None = None
         self._delivered: tuple[int, ...] | None = None
         self._undelivered: deque[InFlightBatch] = deque()
-        """Batches that were launched together and are to be returned one at a time."""
+        """Batches that were launched as one but must be delivered one at a time; these are waiting to be delivered."""
         self._abandoned: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
 
     # -- properties for reports -------------------------------------------------------------------------------------
@@ -148,12 +149,12 @@ class Engine:
 
     @property
     def stats(self) -> Stats:
-        """Counts and times that were recorded so far."""
+        """The counts and times that the run has recorded so far."""
         return self.services.stats
 
     @property
     def budgets(self) -> Mapping[str, MemoryBudget]:
-        """The memory budgets, by name."""
+        """The memory budgets of the host and the GPUs, by name."""
         return self.budget.budgets
 
     def name_of(self, step: Step) -> str:
@@ -164,8 +165,8 @@ class Engine:
     # ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the threads; iterating over the engine calls it. Its exception is raised again by each attempt to
-        iterate."""
+        """Start the threads of the engine. Iterating over the engine calls it. If it fails, each attempt to iterate
+        raises the same exception again."""
         if self._started or self.inline is not None:
             return
         self._started = True
@@ -250,12 +251,12 @@ class Engine:
         )
 
     def _staging(self, nbytes: int) -> Any:
-        """Allocate memory for bytes to be uploaded: page-locked once the device is open, ordinary before. Reading thus
-        never waits for the device; ordinary memory costs one more copy."""
+        """Allocate host memory for bytes that will be uploaded. It is page-locked once the device is open, and ordinary
+        memory before, which costs one more copy. Reading thus never waits for the device to start."""
         return self.page_locked(nbytes) if self.lanes.are_open else np.empty(nbytes, np.uint8)
 
     def request_next(self) -> None:
-        """Announce that the schedule has one more batch (`Options.on_demand`)."""
+        """Announce that the schedule has one more batch; needed if `Options.on_demand` is set."""
         if self.direct is not None:
             self.direct.request_next()
 
@@ -290,7 +291,7 @@ class Engine:
         self._stop_channels()
 
     def _hang(self, index: int) -> None:
-        """End the run because GPU ``index`` hangs. Threads that wait for the GPU keep waiting."""
+        """End the run because GPU ``index`` hangs. The threads that wait for this GPU are left waiting."""
         self.hung = True
         self._fail(DeviceError(f"GPU {index} hangs: a batch did not finish within {self.options.gpu_timeout:g} s "
                                "(pipeline.gpu_timeout). This process can no longer use the GPU. Check it with "
@@ -304,9 +305,9 @@ class Engine:
             budget.stop()
 
     def abandon(self, then: Callable[[], object]) -> None:
-        """Stop the run in another thread and call ``then()`` afterwards; for destructors, which must not wait. The
-        garbage collector may run in any thread at any moment: in a worker for which other threads wait, or inside
-        `threading`, while it holds its locks."""
+        """Stop the run in another thread, and call ``then()`` there afterwards. It is for destructors, which must not
+        wait: the garbage collector may run them in any thread at any moment, for example in a worker for which other
+        threads wait, or in a thread that holds the locks of `threading`."""
         if self._started:
             self._abandoned.put(then)
         else:
@@ -320,8 +321,8 @@ class Engine:
             then()
 
     def stop(self, *, wait: bool = True) -> None:
-        """End the run soon: nothing new is started, and the threads are waited for, except those that wait for a GPU
-        that hangs."""
+        """End the run soon: nothing new is started. With ``wait``, wait for the threads to end, except for those that
+        wait for a GPU that hangs."""
         wait = wait and not self.hung
         self._abandoned.put(None)
         self._stop_channels()
@@ -363,7 +364,7 @@ class Engine:
         self.lanes.close()
 
     def _join(self, thread: threading.Thread) -> None:
-        """Wait until a thread has ended, or a GPU hangs for which it may wait."""
+        """Wait until ``thread`` has ended. Stop waiting if it may be waiting for a GPU that hangs."""
         while thread.is_alive() and not self.hung:
             thread.join(_HANG_CHECK_SECONDS if self._watch is not None else None)
 
@@ -410,8 +411,8 @@ class Engine:
         return finished(self.services, iteration)
 
     def _taken(self) -> Sequence[InFlightBatch]:
-        """Return the next batches, which were launched together; they may have failed. Raises StopIteration, and the
-        error that ended the run."""
+        """Return the next batches, as a list because they may have been launched together; they may have failed. Raises
+        StopIteration, and the error that ended the run."""
         if self._delivered is not None:  # the caller has finished with that batch, or keeps its own reference
             self.budget.release(self._delivered)
             self._delivered = None

@@ -10,7 +10,7 @@ REMEDY = "lower pipeline.batch_size or prefetch_queue_depth, or run with --devic
 
 
 def out_of_memory(problem: BaseException) -> bool:
-    """Return whether ``problem`` means that the device, or page-locked memory, is exhausted; the device itself
+    """Return whether ``problem`` means that GPU memory or page-locked memory is exhausted, while the device itself
     works."""
     kind = type(problem).__name__
     if kind in ("CUDARuntimeError", "CUDADriverError"):
@@ -19,8 +19,8 @@ def out_of_memory(problem: BaseException) -> bool:
 
 
 def as_user_error(problem: BaseException) -> BaseException:
-    """Return the error that ends a run, with a message for its user: lack of memory or threads, and failures of a
-    device, are not bugs."""
+    """Return the error that ends a run for ``problem``, with a message for the user. Lack of memory or threads, and
+    failures of a device, are not reported as bugs."""
     kind = type(problem).__name__
     if kind == "OutOfMemoryError" or out_of_memory(problem):
         return DeviceError(f"GPU memory does not suffice: {problem}; {REMEDY}")
@@ -37,7 +37,8 @@ def as_user_error(problem: BaseException) -> BaseException:
 
 
 def ignore_device_errors(end: Callable[[], object]) -> None:
-    """Call ``end``, and ignore that a failed device fails again: the user has already seen its error."""
+    """Call ``end()``, which frees something on a device, and ignore it if a device that has already failed fails again:
+    the user has seen that error."""
     try:
         end()
     except Exception as e:

@@ -42,13 +42,14 @@ def finished(services: Services, iteration: InFlightBatch) -> InFlightBatch:
 
 
 def _where(plan: Plan, name: str) -> str:
-    """Return the name of a node, with its place in the user's spec if that is known."""
+    """Return the name of a node and, if it is known, the place in the user's spec that created it."""
     marks = (n.mark for n in plan.graph.nodes if n.mark and name in (n.name, *n.parts.values()))
     return next((f"{name} ({mark})" for mark in marks), name)
 
 
 def _drop_lost(plan: Plan, iteration: InFlightBatch, files: frozenset[str]) -> None:
-    """Drop the samples from ``files``, for which zeros may have been read instead of their bytes."""
+    """Drop the samples from ``files``: reading these files failed in a way that may have put zeros in place of their
+    bytes."""
     names = {slot: plan.graph.nodes[node].name for node, slot, _ in iteration.read_from(files)}
     why = "the file was cut short, or could not be read, while the job ran"
     # a rejection of the zeros is not the cause
@@ -65,7 +66,7 @@ def _drop_lost(plan: Plan, iteration: InFlightBatch, files: frozenset[str]) -> N
 
 
 def replace_dropped(iteration: InFlightBatch, edges: Iterable[Edge]) -> None:
-    """Replace every rejected sample by a copy of the nearest good one, the same one in all outputs."""
+    """Replace every rejected sample by a copy of the nearest valid one. All outputs copy the same sample."""
     good = iteration.samples.slot
     if len(good) == 0:
         return

@@ -24,9 +24,9 @@ from .nodes.node_pass import Env, NodePass
 from .nodes.run_nodes import run_nodes
 
 Stored = tuple[Samples, Mapping[int, Samples]]
-"""One record of each reader: the samples of the batch, and the samples of each reader by its node."""
+"""One record of each reader: first the samples of the batch, then the samples of each reader by its node id."""
 MAX_TRIED = 100
-"""Maximum number of records, in stored order, that are tried until one is not rejected."""
+"""Maximum number of records that are tried, in stored order, to find one that is not rejected."""
 
 
 def undecided(plan: Plan) -> list[Edge]:
@@ -41,7 +41,8 @@ def undecided(plan: Plan) -> list[Edge]:
 
 
 def _by_records(plan: Plan) -> Iterator[Node]:
-    """Yield the nodes of ``plan`` that the host can compute from records alone, without the user's program."""
+    """Yield the nodes of ``plan`` that the host can compute from stored records alone, without data from the user's
+    program."""
     excluded = set[int]()
     for node in plan.graph.nodes:
         calls_program = node.op.per_batch and not isinstance(node.op, (Reader, SplitOutputs)) and not node.inputs
@@ -60,8 +61,9 @@ def first_sample(
     plan: Plan, states: Mapping[int, Any], records: Iterator[Stored], edges: Collection[Edge],
     kinds: Mapping[Edge, Spec] = MappingProxyType({}),
 ) -> Env:  # fmt: skip
-    """Return, for each of ``edges``, the batch of the first of ``records`` that reaches it, computed on the host.
-    Return an empty dictionary if some edge cannot be computed there. ``kinds``: what is decided already."""
+    """For each of ``edges``, compute on the host the batch of the first of ``records`` that reaches it, and return
+    these batches. Return an empty dictionary if some edge cannot be computed on the host. ``kinds``: types and ranks
+    that are known already."""
     nodes = _ancestors(list(_by_records(plan)), edges)
     batches: Env = {}
     if not edges or not plan.readers or {e.node for e in edges} - {n.id for n in nodes}:
@@ -75,7 +77,7 @@ def first_sample(
 
 
 def attempt(nodes: Sequence[Node], run: NodePass, env: Env) -> Env:
-    """Add the outputs of ``nodes`` to ``env``, as far as the host can compute them for the one sample of ``run``, and
+    """Run those of ``nodes`` that the host can compute, for the one sample of ``run``. Add their outputs to ``env`` and
     return it."""
     run.emulate = True
     for node in nodes:
@@ -86,7 +88,7 @@ def attempt(nodes: Sequence[Node], run: NodePass, env: Env) -> Env:
 
 
 def _ancestors(nodes: Sequence[Node], edges: Collection[Edge]) -> list[Node]:
-    """Return those of ``nodes`` on which ``edges`` depend, in order."""
+    """Return the nodes, of ``nodes``, that compute ``edges`` or something that these depend on, in order."""
     needed = {e.node for e in edges}
     for node in reversed(nodes):
         if node.id in needed:
@@ -95,8 +97,8 @@ def _ancestors(nodes: Sequence[Node], edges: Collection[Edge]) -> list[Node]:
 
 
 def first_part(split_plans: SplitPlans, states: Mapping[int, Any], records: Iterator[Stored]) -> Env:
-    """Like `first_sample`, for all outputs of a graph whose samples are split: return the batches of the first item of
-    the first record that has items."""
+    """Like `first_sample`, for a graph whose operator `split_samples` makes several items of each record. Return the
+    batches of all outputs for the first item of the first record that has any."""
     outputs = split_plans.front.graph.outputs
     nodes = [n for n in _by_records(split_plans.back) if n.id != split_plans.source]
     for stored in records:
@@ -119,16 +121,16 @@ def spec_of(batch: Batch) -> Spec:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """Facts that the first sample of a data set decides. Created by `Sources`."""
+    """What the first sample of a data set decides: types and ranks that the plan leaves open. Created by `Sources`."""
 
     kinds: Mapping[Edge, Spec] = field(default_factory=dict)
     """Types and numbers of dimensions of the outputs for which the plan leaves them open."""
     key: str = ""
-    """Key of that sample; empty if nothing was open, or if no record could be computed."""
+    """Key of the first sample; empty if the plan left nothing open, or if no record could be computed."""
 
     @staticmethod
     def by(env: Mapping[Edge, Batch], edges: Collection[Edge]) -> Decided:
-        """Return the facts of the one sample in ``env``, at ``edges``."""
+        """Return the facts that the only sample in ``env`` decides for ``edges``."""
         batches = {e: env[e] for e in edges if e in env}
         key = next(iter(batches.values())).samples.origin(0).key if batches else ""
         return Decided({e: spec_of(b) for e, b in batches.items()}, key)

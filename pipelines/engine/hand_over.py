@@ -13,8 +13,8 @@ from .threads.channel import Channel, Closed
 
 
 def taken(channel: Channel[InFlightBatch]) -> InFlightBatch:
-    """Take the next batch from ``channel``, and wait until its chunks are done, or one of them has failed. Raises
-    Closed."""
+    """Take the next batch from ``channel``. Wait until the worker threads have finished its chunks, or one chunk has
+    failed. Raises Closed."""
     it = channel.get()
     if it.chunks is not None:
         began = time.perf_counter()
@@ -31,7 +31,8 @@ def taken(channel: Channel[InFlightBatch]) -> InFlightBatch:
 
 
 def arriving(inbox: Channel[InFlightBatch], out: Channel[InFlightBatch]) -> Iterator[InFlightBatch]:
-    """Yield the batches of ``inbox`` as they come. A batch that has failed is put into ``out`` in its turn instead."""
+    """Yield the batches of ``inbox`` in order. Batches that have failed are not yielded but put directly into
+    ``out``."""
     while True:
         it = taken(inbox)
         if it.problem is None:
@@ -41,8 +42,8 @@ def arriving(inbox: Channel[InFlightBatch], out: Channel[InFlightBatch]) -> Iter
 
 
 def put_failed(it: InFlightBatch, out: Channel[InFlightBatch], problem: BaseException) -> None:
-    """Mark the batch as failed and put it into ``out`` in its turn; ``problem`` is raised when the consumer takes the
-    batch."""
+    """Mark the batch as failed by ``problem`` and put it into ``out``, in order. The consumer raises ``problem`` when
+    it takes the batch."""
     it.fail(problem)
     it.chunks = None  # not all chunks were given to the pool
     out.put(it)

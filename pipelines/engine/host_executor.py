@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     from ...ops.gpu.uploads import UploaderByGpu
 
 _CACHE_SHARE = 0.125
-"""Share of the host's memory budget for arrays of batches that are cached for reuse; half of it for those of readers,
-and twice as much, divided by the depth of the queue, for those of chunks. They count against the budget, and are freed
-if it is full."""
+"""Share of the host's memory budget for arrays of batches that are cached for reuse. Arrays of readers may take half as
+much, and arrays of chunks twice as much, divided by the depth of the queue. Cached arrays count against the budget, and
+are freed if it is full."""
 
 
 def _pageable(nbytes: int) -> Any:
@@ -56,11 +56,10 @@ def _pageable(nbytes: int) -> Any:
 
 
 class HostExecutor:
-    """Runs the host's steps of one engine. Created and closed by `Engine`.
+    """Runs the steps of one engine that are computed on the host. Created and closed by `Engine`.
 
-    One thread takes batches through ``whole`` steps and cuts them into chunks for the worker threads. If there is
-    nothing to cut, the workers take several batches through ``whole`` steps at once.
-    """
+    One thread runs ``whole`` steps, which see a batch at once, and cuts batches into chunks for the worker threads. If
+    no step works on chunks, the workers run ``whole`` steps of several batches at once."""
 
     def __init__(
         self, services: Services, budget: BatchBudget, merger: BatchMerger, page_locked: Callable[[int], Any]
@@ -77,33 +76,32 @@ class HostExecutor:
         has_room = budget.host.has_room
         self._buffers = BufferPool(options.cpu_queue, cache_bytes, has_room)
         self._read_buffers = BufferPool(options.cpu_queue, cache_bytes // 2, has_room)
-        """The arrays of readers that create them themselves: videos, audio, regions of images."""
+        """Pool of the arrays in which some readers return their data: videos, audio, regions of images."""
         self._chunk_buffers = BufferPool(4 * options.num_threads, 2 * cache_bytes // options.cpu_queue, has_room)
-        """The arrays that chunks hold between their operators, mostly decoded images."""
+        """Pool of the arrays that operators of a chunk pass to each other, mostly decoded images."""
         budget.host.add_cache(self._buffers, self._read_buffers, self._chunk_buffers)
         self.stopped = False
-        """Whether queued chunks are to end without being computed. Set by the thread that stops the run."""
+        """Whether chunks that still wait for a worker are to be discarded. Set by the thread that stops the run."""
         self.charge_batches = True
-        """Whether batches are charged to the memory budget; not while the caller's thread computes them, one at a
-        time."""
+        """Whether batches reserve memory in the budget. False while the caller's thread computes them one at a time."""
         self.lender: RegisteredFiles | None = None
-        """Zero-copy source of views of containers, which GPUs read themselves; None if there is none. Set before the
-        threads start."""
+        """Provider of arrays over mapped container files that GPUs read without a copy on the host; None if there is
+        none. Set before the threads start."""
         self.uploads: UploaderByGpu | None = None
-        """Uploads files to GPUs while they are read; None if they are copied as a whole. Set before the threads
-        start."""
+        """Uploads files to GPUs while other files are still being read; None if a batch is copied to the GPU in one
+        piece. Set before the threads start."""
         self._uploadable = {services.name_of(s): uploadable(services.plan, s) for s in services.plan.steps}
-        """Outputs of the readers of each step that may be uploaded while they are read, by the step's name; see
-        `sent`."""
+        """For each step, by its name: the outputs of its readers that may be uploaded while they are read, as
+        `uploadable` returns them."""
         self._clocks = threading.local()
         self._last_chunks: dict[str, Latch[Any]] = {}
-        """The latch of the last chunks of every step, by the step's name."""
+        """For each step, by its name: the latch that opens when the last batch's chunks are done."""
         self._groups = {services.name_of(step): list(groups(step)) for step in services.plan.steps}
         self.concurrent_reads = self._max_concurrent_reads()
-        """Number of batches that may be read at the same time."""
+        """Maximum number of batches that are read at the same time."""
 
     def close(self, *, wait: bool) -> None:
-        """End the worker threads (and wait for them), and free the cached memory."""
+        """End the worker threads, with ``wait`` after waiting for them, and free the memory that is cached."""
         self.pool.shutdown(wait=wait)
         self._buffers.close()
         self._read_buffers.close()
@@ -116,9 +114,9 @@ class HostExecutor:
         self._chunk_buffers.close()
 
     def _max_concurrent_reads(self) -> int:
-        """Return the number of batches to read at a time: as many as the next queue has room for, one that waits for
-        room and one that was just taken. 1 if a kernel keeps state between batches, or if the reading thread also cuts
-        batches into chunks: it is ahead of the workers anyway."""
+        """Return the number of batches to read at the same time: as many as the next queue has room for, and two more
+        (one that waits for room, one that was just taken). Return 1 if a kernel keeps state between batches, or if the
+        reading thread also cuts batches into chunks, because it is then ahead of the workers anyway."""
         for step in segments(self._plan.steps)[0]:
             if step.kind != "whole" or any(n.op.per_batch and not isinstance(n.op, Reader) for n in step.nodes):
                 return 1
@@ -128,7 +126,8 @@ class HostExecutor:
         )
 
     def run(self, steps: Sequence[Step], inbox: Channel[InFlightBatch] | None, out: Channel[InFlightBatch]) -> None:
-        """Take batches through ``steps``, from ``inbox`` or as the schedule has them; the body of a thread."""
+        """Take batches from ``inbox``, or from the schedule if that is None, run ``steps`` for them, and put them into
+        ``out``; the body of a thread."""
         named = [(self._services.name_of(s), s, self._page_locked if self._feeds_device(s) else None) for s in steps]
         if inbox is None and steps and self.concurrent_reads > 1:
             self._read_ahead(named, out)
@@ -153,7 +152,7 @@ class HostExecutor:
                 put_failed(it, out, e)
 
     def _start_early(self, it: InFlightBatch, step: Step) -> None:
-        """Start the part of a device step that host threads do, before it is the batch's turn."""
+        """Start the part of the next device step that runs in host threads, before the batch can be launched."""
         if step.kind != "device" or self._plan.target.device != "gpu":
             return
         run = self._services.node_pass(it, allocate_staging=self._page_locked)
@@ -171,8 +170,8 @@ class HostExecutor:
     # -- whole batches ------------------------------------------------------------------------------------------
 
     def _read_ahead(self, named: Sequence[tuple[str, Step, Any]], out: Channel[InFlightBatch]) -> None:
-        """Let several batches be read at once, each by a few threads, and pass them on in order before they are read.
-        If all threads read one batch, they would wait for each other, and for the GIL, at its end."""
+        """Read several batches at once, each with a few threads, and pass them on in order, even before they are
+        completely read. If all threads read one batch, they would wait for each other, and for the GIL, at its end."""
         threads, next_steps = self.pool.count, self._plan.steps[len(named) : len(named) + 1]
         all_threads, some_threads = (
             self.pool.slice_of(threads - 1),
@@ -203,8 +202,8 @@ class HostExecutor:
             reading.fail(without_frames(e))
 
     def run_whole(self, it: InFlightBatch, name: str, step: Step, staging: Any, helpers: Helpers | None) -> None:
-        """Run a ``whole`` step for the batch, in this thread, which the ``helpers`` assist. ``staging``: allocates
-        memory for bytes to be uploaded; None if they stay on the host."""
+        """Run a ``whole`` step for the batch in this thread; kernels may also use the threads of ``helpers``.
+        ``staging``: function that allocates memory for bytes to be uploaded; None if the bytes stay on the host."""
         began, compiling = time.perf_counter(), times.in_this_thread()
         lender = self.lender.of(it.number) if self.lender is not None and staging is not None else None
         track = name if it.chunks is None else threading.current_thread().name
@@ -245,7 +244,8 @@ class HostExecutor:
         return self._services.raised(problem, samples) if isinstance(problem, MemoryError) else problem
 
     def _feeds_device(self, step: Step) -> bool:
-        """Return whether bytes that this step reads are uploaded: they are then put into page-locked memory."""
+        """Return whether bytes that this step reads are uploaded to a device. They are then read into page-locked
+        memory."""
         if self._plan.target.device != "gpu":
             return False
         ids = {n.id for n in step.nodes}
@@ -254,7 +254,8 @@ class HostExecutor:
     # -- chunks -------------------------------------------------------------------------------------------------
 
     def _chunked(self, name: str, step: Step, it: InFlightBatch) -> Iterator[InFlightBatch]:
-        """Reserve memory for the batch, cut it into parts if needed, and yield them with their chunks queued."""
+        """Reserve memory for the batch, queue its chunks for the workers, and yield it. If it is too large, yield parts
+        of it in the same way."""
         for part, estimate in self._budget.parts(it, step):
             held = self._budget.held_bytes(part)[0] + estimate.kept_total + estimate.copied
             self._budget.host.reserve(part.order, held)
@@ -264,8 +265,8 @@ class HostExecutor:
             yield part
 
     def with_threads(self, name: str, step: Step, it: InFlightBatch) -> None:
-        """Run a ``chunk`` step for the batch with the worker threads, and wait for it; it is charged to the memory
-        budget meanwhile."""
+        """Run a ``chunk`` step for the batch with the worker threads, and wait until they are done. Only for that time
+        does the batch reserve memory in the budget."""
         try:
             for part in self._chunked(name, step, it):
                 assert part is it
@@ -331,8 +332,8 @@ class HostExecutor:
     def compute(
         self, step: Step, it: InFlightBatch, env: Env, samples: Samples, nbytes: int, output: OutputSlice | None = None
     ) -> tuple[Env, NodePass]:
-        """Run a ``chunk`` step for some samples, and return the results and the pass. ``nbytes``: reserved memory;
-        ``output``: the chunk's slice of the batch's outputs."""
+        """Run a ``chunk`` step for some samples; return the results and the pass that computed them. ``nbytes``: memory
+        that is already reserved. ``output``: where the chunk's results belong in the batch's output arrays."""
         reservation = Reservation(self._budget.host, nbytes, output, self._chunk_buffers.empty)
         run = self._services.node_pass(it, samples=samples, reservation=reservation,
                         exclusive=self._budget.host.exclusive,
@@ -343,7 +344,7 @@ class HostExecutor:
             reservation.close()
 
     def join_chunks(self, name: str, step: Step, it: InFlightBatch, parts: Sequence[tuple[Env, NodePass]]) -> None:
-        """Join the results of the chunks, and add them to the batch."""
+        """Join the results of a batch's chunks, and add them to the batch."""
         began = time.perf_counter()
         if len(parts) == 1:
             it.env |= parts[0][0]
@@ -359,9 +360,11 @@ class HostExecutor:
 
 
 def uploadable(plan: Plan, step: Step) -> dict[Edge, bool]:
-    """Return the outputs of the readers of ``step`` that may be uploaded while they are read, and whether they come
-    from containers. Single files qualify if the host needs only their first bytes; of containers, everything that a
-    device reads: the host still sees their mapped files."""
+    """Return the outputs of the readers of ``step`` that may be uploaded while they are read; the value is True if a
+    reader maps container files.
+
+    Outputs of readers of single files are included if the host needs only the first bytes of each file. Outputs from
+    containers are included if a device reads them, because the host still sees the mapped files."""
     if step.kind != "whole" or plan.target.device != "gpu":
         return {}
     readers = {n.id: n.op.maps_files for n in step.nodes if isinstance(n.op, Reader)}

@@ -22,13 +22,13 @@ from .threads.latch import Latch
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request of the schedule: positions [start, start + n) of the order, as one batch. Created by the feed of a job
+    """A request for one batch: the positions [start, start + n) in the order of samples. Created by the feed of a job
     or by the Python API, passed to `Engine`."""
 
     start: int
     n: int
     states: Mapping[int, State] | None = None
-    """The states from which the random streams of operators continue, by the operators' seeds (dynamic mode)."""
+    """The states from which the operators' random streams continue, by the operators' seeds; used in dynamic mode."""
 
 
 @dataclass(slots=True)
@@ -54,42 +54,44 @@ class InFlightBatch:
     """
 
     order: tuple[int, ...]
-    """Number of the batch, followed by the number of its part if it was cut. It is the owner of the batch's memory
-    reservations."""
+    """Number of the batch; if it was cut, followed by the number of the part. Memory reservations use it as their
+    owner."""
     request: Request
     samples: Samples
-    """The samples that are still in the batch."""
+    """The samples that are still in the batch, without those that were dropped."""
     reader_samples: Mapping[int, Samples]
     all_samples: Samples
-    """The samples that the batch had at first."""
+    """The samples that the batch had when it was created."""
     env: Env = field(default_factory=dict)
     dropped: list[Loss] = field(default_factory=list)
     replaced: bool = False
-    """Whether dropped samples were replaced by copies of other samples."""
+    """Whether dropped samples were replaced by copies of other samples (policy ``replace``)."""
     chunks: Latch[tuple[Env, NodePass]] | None = None
-    """The chunks of the batch on which the worker pool works; None if there are none."""
+    """The chunks of the batch that worker threads are computing; None if there are none."""
     problem: BaseException | None = None
     """The exception that made the batch fail; it is raised when the batch is delivered, after the batches before it."""
     next_estimate: MemoryEstimate | None = None
     """Estimate of the memory that the next step needs, if it is known."""
     started: dict[int, StartedWork] = field(default_factory=dict)
-    """Work of the next step that host threads have started early, by the node's id."""
+    """Work of the next step that host threads have started ahead of its launch, by the node's id."""
     lane: Copies | None = None
     launched: Latch[NodePass] | None = None
-    """The launch on a device that is not complete yet."""
+    """The launch of the batch on a device that is not complete yet; None if there is none."""
     cuts: list[tuple[int, int]] = field(default_factory=list)
-    """Ranges [a, b) of the samples that are launched on the device at a time."""
+    """The ranges [a, b) of samples that are on the device at the same time; more than one if the launch is too
+    large."""
     estimated_outputs: Outputs = ()
-    """Estimated dtype and size of the outputs of the launch; see `MemoryEstimate.outputs`."""
+    """Dtype and size of the launch's outputs, as estimated; see `MemoryEstimate.outputs`."""
 
     requests: tuple[Request, ...] = ()
-    """The requests of a merged batch, which are delivered one by one."""
+    """The requests that were merged into this batch; they are delivered one by one. Empty if the batch is of one
+    request."""
     draws: Draws = ()
-    """See `NodePass.draws`."""
+    """States of the operators' random streams, for each merged request; see `NodePass.draws`."""
 
     @property
     def number(self) -> int:
-        """Number of the batch."""
+        """Number of the batch in the order of the schedule."""
         return self.order[0]
 
     def fail(self, problem: BaseException) -> None:
@@ -98,7 +100,7 @@ class InFlightBatch:
         self.env, self.started = {}, {}
 
     def part(self, k: int, low: int, high: int) -> InFlightBatch:
-        """Return part ``k``, the slots [low, high), as a batch of its own."""
+        """Return part ``k`` of this batch as a separate batch: the samples at the slots [low, high)."""
         shared: dict[int, tuple[slice, Samples]] = {}
 
         def inside(samples: Samples) -> Samples:
@@ -125,7 +127,8 @@ class InFlightBatch:
         )
 
     def split_by_request(self) -> list[InFlightBatch]:
-        """Return the batches of the requests that were merged into this one; if it failed, each of them failed."""
+        """Return a separate batch for each request that was merged into this one. If this batch failed, each of them
+        failed."""
         low, batches = int(self.all_samples.slot[0]), list[InFlightBatch]()
         for k, request in enumerate(self.requests):
             batches.append(self.part(k, low, low + request.n))
@@ -134,7 +137,8 @@ class InFlightBatch:
         return batches
 
     def read_from(self, files: Collection[str]) -> Iterator[tuple[int, int, str]]:
-        """Yield the records that came from ``files``: node of the reader, slot, and file."""
+        """Yield every record of the batch that came from one of ``files``: node id of the reader, slot of the sample,
+        and file."""
         for node, samples in self.reader_samples.items():
             for i, slot in enumerate(samples.slot.tolist()):
                 if (source := samples.origin(i).source) in files:
@@ -145,16 +149,17 @@ class InFlightBatch:
         return self.all_samples.origin(int(np.searchsorted(self.all_samples.slot, dropped.slot)))
 
     def position_of(self, dropped: Dropped) -> int:
-        """Return the position of a dropped sample in the order."""
+        """Return the position of a dropped sample in the order of all samples."""
         return int(self.all_samples.position[np.searchsorted(self.all_samples.slot, dropped.slot)])
 
     def part_of(self, dropped: Dropped) -> int:
-        """Return which item of a record a dropped sample is; -1 for whole records."""
+        """Return the number of a dropped sample among the items into which its record was split; -1 if records are not
+        split."""
         part = self.all_samples.part
         return -1 if part is None else int(part[np.searchsorted(self.all_samples.slot, dropped.slot)])
 
     def outputs(self, plan: Plan) -> dict[str, Batch]:
-        """Return the batches that leave the graph, by name."""
+        """Return the batches of the graph's outputs, by name."""
         return {name: self.env[edge] for name, edge in plan.graph.outputs.items()}
 
 
@@ -165,8 +170,8 @@ class Feed(Protocol):
     states: Mapping[int, Any]
     """State that per_batch nodes keep between batches, by node id (for readers the open data sets)."""
     kinds: Mapping[Edge, Spec]
-    """Type and shape of the data set's first sample, for outputs for which the plan leaves the type or number of
-    dimensions open. Empty if nothing is open, or if there is no data set."""
+    """Type and shape of outputs for which the plan leaves the type or number of dimensions open, as the data set's
+    first sample decides them. Empty if nothing is open, or if there is no data set."""
 
     def samples(self, request: Request) -> tuple[Samples, Mapping[int, Samples]]:
         """Return the samples of the batch, and those of each reader by its node id."""
@@ -174,7 +179,7 @@ class Feed(Protocol):
 
 
 def draws_of(requests: Iterable[Request]) -> Draws:
-    """Return `NodePass.draws` of requests that are merged."""
+    """Return `NodePass.draws` for requests that are merged: the slots of each, and the states of its random streams."""
     draws, low = [], 0
     for request in requests:
         if request.states is not None:

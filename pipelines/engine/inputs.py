@@ -81,7 +81,8 @@ class Sources:
             source.close()
 
     def stored(self) -> Iterator[Stored]:
-        """Yield the records of all data sets, one of each at a time, in stored order; at most `MAX_TRIED`."""
+        """Yield the first records of the data sets in stored order, at most `MAX_TRIED`: each time one record of every
+        data set."""
         size = min((order.size for *_, order in self.readers), default=0)
         slot, zeros = _counted(1)
         for i in range(min(size, MAX_TRIED)):
@@ -98,14 +99,14 @@ class Sources:
         return Decided.by(first_sample(self.plan, self.states, self.stored(), edges), edges)
 
     def fingerprint(self) -> str:
-        """Return a hash that identifies all inputs together."""
+        """Return a hash that identifies the data of all inputs together."""
         digest = hashlib.sha256()
         for _, name, _, source, _ in self.readers:
             digest.update(f"{name}={source.fingerprint()}\n".encode())
         return digest.hexdigest()
 
     def inputs(self) -> Inputs:
-        """The inventories of all data sets."""
+        """The inventories (files with size, time and number of records) of all data sets."""
         return Inputs({name: inventory_of(source) for _, name, _, source, _ in self.readers}, self.fingerprint())
 
 
@@ -123,15 +124,15 @@ def inventory_of(source: Source) -> InventoryEntries:
 
 
 class JobFeed:
-    """The feed of a job: every record of its shard exactly once. Created by the job; the engine reads ``states`` and
-    calls ``samples``."""
+    """Source of samples for a job: every record of its shard exactly once. Created by the job; the engine reads
+    ``states`` and calls ``samples``."""
 
     def __init__(self, sources: Sources, limit: int | None = None) -> None:
         """Raises SpecError if several readers differ in their number of records."""
         self.states: Mapping[int, Any] = sources.states
         self.decided, self.kinds = sources.decided, sources.decided.kinds
         self.stored = sources.stored
-        """Function that yields the records in stored order, see `Sources.stored`."""
+        """Function that yields the first records in stored order; see `Sources.stored`."""
         self._jobs: list[tuple[int, Source, Job]] = [(i, s, o.job()) for i, _, _, s, o in sources.readers]
         lengths = {name: len(job) for (_, name, _, _, _), (_, _, job) in zip(sources.readers, self._jobs, strict=True)}
         if len(set(lengths.values())) > 1:
@@ -139,11 +140,11 @@ class JobFeed:
             raise SpecError(f"the readers of one job must have equally many records: {sizes}")
         span = self._jobs[0][2].positions if self._jobs else range(limit or 0)
         self.positions = span if limit is None else range(span.start, min(span.stop, span.start + limit))
-        """The positions of this job, in the order of the whole data set."""
+        """The positions that this job processes, in the order of the whole data set."""
         self._all_positions = self.positions
 
     def mixtures(self) -> dict[int, dict[str, int]]:
-        """Return how many samples of this job come from each data set of a mixture, by the reader's node."""
+        """Return how many samples of this job come from each data set of a mixture, by the id of the reader's node."""
         found = {}
         for node, source, job in self._jobs:
             if isinstance(source, MixedSource) and job.shuffled is not None:
@@ -157,12 +158,11 @@ class JobFeed:
         return feed
 
     def requests(self, batch_size: int, start: int | None = None, *, whole: bool = False) -> Iterator[Request]:
-        """Yield the requests from position ``start`` on. Batches are cut at multiples of the batch size, wherever the
-        job begins.
+        """Yield the requests from position ``start`` on. Batches are cut at multiples of the batch size, regardless of
+        where the job begins.
 
         With ``whole``, all requests are complete batches of an uninterrupted job: the first may begin before ``start``,
-        the last may end after the positions of this job.
-        """
+        the last may end after the positions of this job."""
         at, end = self.positions.start if start is None else start, self.positions.stop
         if whole and at < end:
             at = max(at // batch_size * batch_size, self._all_positions.start)
@@ -173,22 +173,23 @@ class JobFeed:
             at = stop
 
     def first_batch(self, batch_size: int) -> Stored:
-        """Return the first batch of the whole job."""
+        """Return the samples of the first batch of the whole job."""
         return self.samples(Request(self._all_positions.start, min(batch_size, len(self._all_positions))))
 
     def places(self, positions: I64) -> I64:
-        """Return the numbers of samples within this job, as requests and outputs count them, from their positions."""
+        """Convert positions in the whole data set to numbers of samples within this job, by which requests and outputs
+        count."""
         return positions
 
     def samples(self, request: Request) -> tuple[Samples, Mapping[int, Samples]]:
-        """Return the samples of the batch at ``request``, and those of each reader by its node id."""
+        """Return the samples of the batch that ``request`` asks for, and the samples of each reader by its node id."""
         per_reader = {i: job.samples(request.start, request.n, source) for i, source, job in self._jobs}
         return next(iter(per_reader.values()), numbered(request)), per_reader
 
 
 class EndlessFeed:
-    """The feed of a training program: epoch after epoch, by DALI's rules of wrapping, padding and shards. Created by
-    the Python API; the engine reads ``states`` and calls ``samples``."""
+    """Source of samples for a training program: one epoch after the other, with DALI's rules for wrapping, padding and
+    shards. Created by the Python API; the engine reads ``states`` and calls ``samples``."""
 
     def __init__(self, sources: Sources) -> None:
         self.states: Mapping[int, Any] = sources.states
@@ -196,13 +197,13 @@ class EndlessFeed:
         self._orders: list[tuple[int, Source, Order]] = [(i, s, o) for i, _, _, s, o in sources.readers]
 
     def samples(self, request: Request) -> tuple[Samples, Mapping[int, Samples]]:
-        """Return the samples of the batch at ``request``, and those of each reader by its node id."""
+        """Return the samples of the batch that ``request`` asks for, and the samples of each reader by its node id."""
         per_reader = {i: order.samples(request.start, request.n, source) for i, source, order in self._orders}
         return (next(iter(per_reader.values())) if per_reader else numbered(request)), per_reader
 
 
 def numbered(request: Request) -> Samples:
-    """Return the samples of a graph without readers: numbered by position."""
+    """Return the samples for ``request`` if the graph has no readers: they are numbered by position."""
     position = np.arange(request.start, request.start + request.n, dtype=np.int64)
     slot, epoch = _counted(request.n)
     return Samples.of_epoch_0(slot, epoch, position, _NAMELESS)
@@ -213,5 +214,5 @@ _NAMELESS = NoOrigins()
 
 @lru_cache(8)
 def _counted(n: int) -> tuple[I32, I64]:
-    """Return the slots and epochs of ``n`` samples; all batches of this size share them."""
+    """Return the slots (0 to n - 1) and epochs of ``n`` samples. All batches of this size share the two arrays."""
     return np.arange(n, dtype=np.int32), np.zeros(n, np.int64)

@@ -17,14 +17,15 @@ from .threads.channel import Channel, Closed
 
 
 class OwnLanes(Channel[Copies]):
-    """The free lanes of one device, for a run that shares none. Created by `OpenLanes`."""
+    """Queue of the free lanes of one device, for a run that shares its lanes with no other run. Created by
+    `OpenLanes`."""
 
     def drop(self, lane: Copies) -> None:
-        """Forget a lane that was taken: it will not be put back."""
+        """Remove a lane that was taken for good: it will not be put back."""
 
 
 class _Free:
-    """The free lanes of one device that several runs share."""
+    """State of the free lanes of one device, which the queues of several runs share."""
 
     def __init__(self) -> None:
         self.lanes: deque[Copies] = deque()
@@ -32,13 +33,13 @@ class _Free:
 
 
 class SharedLanes:
-    """The free lanes of one device, as one of several runs sees them. It works like a `Channel`, but other runs cannot
-    stop it. Created by `LanePool`; used by the threads of one run."""
+    """Queue of the free lanes of one device, for one of several runs that share them. It works like a `Channel`, but
+    other runs cannot stop it. Created by `LanePool`; used by the threads of one run."""
 
     def __init__(self, free: _Free) -> None:
         self._free = free
         self._taken: list[Copies] = []
-        """The lanes that this run has taken and not put back."""
+        """The lanes that this run has taken and not yet put back."""
         self._stopped = False
 
     @property
@@ -64,7 +65,7 @@ class SharedLanes:
             self._free.changed.notify_all()  # notify all: threads of a stopped run may wake first
 
     def drop(self, lane: Copies) -> None:
-        """Forget a lane that was taken: it will not be put back."""
+        """Remove a lane that was taken for good: it will not be put back."""
         with self._free.changed:
             self._taken = [t for t in self._taken if t is not lane]
 
@@ -75,8 +76,8 @@ class SharedLanes:
             self._free.changed.notify_all()
 
     def give_back(self, ready: Callable[[Copies], object]) -> None:
-        """Return the lanes of this run that are still taken, because their batches were not completed, after calling
-        ``ready(lane)`` for each; the run is over."""
+        """End this run's use of the lanes: put back those that it still holds, because their batches were not
+        completed. ``ready(lane)`` is called for each of them first."""
         for lane in list(self._taken):
             ready(lane)
             self.put(lane)
@@ -86,28 +87,29 @@ FreeLanes = OwnLanes | SharedLanes
 
 
 class LanePool:
-    """The lanes of all runs of a job in this process. They stay open from run to run. Owned by `SharedResources`."""
+    """The open lanes of all runs of a job in this process. They stay open between the runs. Owned by
+    `SharedResources`."""
 
     def __init__(self) -> None:
         self.opening = threading.Lock()
-        """Lock of the run that opens the lanes."""
+        """Lock that a run holds while it opens the lanes."""
         self.lanes: dict[int, list[Copies]] = {}
         """The open lanes, by the id of the plan whose runs use them."""
         self._free: dict[tuple[int, int, int], _Free] = {}
         self._limited: set[int] = set()
 
     def of(self, plan: object, step: int, devices: int) -> list[SharedLanes]:
-        """Return the free lanes, per device, for the ``step``-th device step of ``plan``, which must live as long as
-        this object."""
+        """Return one queue of free lanes per device, for the device step number ``step`` of ``plan``. The plan must
+        live as long as this pool."""
         return [SharedLanes(self._free.setdefault((id(plan), step, k), _Free())) for k in range(devices)]
 
     def limit(self, index: int, nbytes: int) -> None:
-        """Limit the memory pool of GPU ``index`` to ``nbytes`` for all these runs."""
+        """Limit the memory pool of GPU ``index`` to ``nbytes`` for all runs of the job."""
         self._limited.add(index)
         limit_pool(index, self, nbytes)
 
     def close(self) -> None:
-        """Close all lanes and remove the limits; no run uses them any longer."""
+        """Close all lanes and remove the limits of memory pools. No run may use them any longer."""
         lanes, self.lanes = self.lanes, {}
         self._free.clear()
         for own in lanes.values():
@@ -119,8 +121,8 @@ class LanePool:
 
 
 class SharedResources:
-    """Memory budgets and lanes of the runs of one job in this process, which follow each other or overlap. Created and
-    closed by the job (`job.part`)."""
+    """Memory budgets and lanes that the runs of one job share in this process; runs follow each other or overlap.
+    Created and closed by the job (`job.part`)."""
 
     def __init__(self) -> None:
         self.budgets = SharedBudgets()

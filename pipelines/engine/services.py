@@ -22,7 +22,7 @@ from .options import Options
 from .stats import Stats
 
 FEWER = "out of memory: fewer samples at a time"
-"""Reason of a fallback, as reports show it."""
+"""Text under which reports count samples that were computed in smaller groups because memory was exhausted."""
 
 
 class Services:
@@ -65,8 +65,8 @@ class Services:
         )
 
     def observer(self, track: str, number: int) -> Callable[[Node, int, int, int, float, float], None]:
-        """Return a callback that records the time of each kernel, and shows it on ``track`` of a trace, for batch
-        ``number``."""
+        """Return a callback that records the time of each kernel, and also adds it to the trace of batch ``number`` as
+        an entry of ``track``."""
 
         def observe(node: Node, samples: int, taken: int, written: int, began: float, ended: float) -> None:
             self.stats.called(node, samples, taken, written, ended - began)
@@ -75,11 +75,11 @@ class Services:
         return observe
 
     def fell_back(self, reason: str, samples: int = 1) -> None:
-        """Record that samples took a slower path."""
+        """Record that ``samples`` samples took a slower path, and the ``reason``."""
         _fell_back(self.stats, reason, samples)
 
     def decoded(self, decoder: str, images: int, seconds: float) -> None:
-        """Record which decoder decoded images, and how many seconds of CPU threads it took."""
+        """Record that ``decoder`` decoded ``images`` images, which took ``seconds`` of CPU threads."""
         self.stats.count(self.stats.decoders, decoder, images)
         if seconds:
             self.stats.count(self.stats.decoder_busy, decoder, seconds)
@@ -94,8 +94,8 @@ class Services:
         return sum(list(self.stats.decoder_waits.values()))
 
     def raised(self, problem: Exception, samples: int) -> Exception | None:
-        """Decide, as an `ErrorHook`, whether an exception ends the run, or whether the sample that causes it is
-        isolated."""
+        """Decide whether an exception of a kernel ends the run: return the error to raise, or None if the sample that
+        causes it is to be isolated. An `ErrorHook`."""
         if self.options.policy == "fail" and samples <= 1:
             return SampleFailedError(described(problem))
         if isinstance(problem, MemoryError) and samples > 1:

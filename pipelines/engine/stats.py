@@ -16,7 +16,7 @@ from ...ops.compiled.times import times
 from ..graph.nodes import Node
 
 _MAX_DURATIONS = 4096
-"""Number of durations kept per operator for percentiles; above it every second one is removed."""
+"""Maximum number of durations that are kept per operator for percentiles; above it, every second one is removed."""
 
 _MAX_NOTES = 32
 """Maximum number of deferred calls of `Stats.note`. More of them would live until Python's garbage collector examines
@@ -40,7 +40,7 @@ class NodeStats:
     gpu_seconds: float = 0.0
     """Device time between the events around the kernel, added over lanes."""
     durations: list[float] = field(default_factory=list)
-    """Durations of single calls in seconds (device time for GPU kernels), for percentiles."""
+    """Durations of single calls of the kernel in seconds (device time for GPU kernels), for percentiles."""
     stride: int = 1
 
     def add_call(self, samples: int, taken: int, written: int, seconds: float, *, device: bool) -> None:
@@ -62,7 +62,7 @@ class NodeStats:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One piece of work on one thread or lane, for traces. Times are in seconds of perf_counter. Created by
+    """One piece of work on one thread or lane, as a trace shows it. Times are in seconds of perf_counter. Created by
     `Stats.span`."""
 
     name: str
@@ -74,14 +74,15 @@ class Span:
 
 @dataclass(slots=True)
 class Work:
-    """Seconds that worker threads spent on the chunks of one stage, added over threads. Created by `Stats.work`."""
+    """Seconds that worker threads spent on the chunks of one stage (``name`` of a step), added over threads. Created by
+    `Stats.work`."""
 
     passed: float = 0.0
-    """Elapsed seconds, without those in which work waited for memory."""
+    """Elapsed seconds, without those for which the work waited for memory."""
     processor: float = 0.0
     """Seconds of processor time."""
     no_core: float = 0.0
-    """Seconds for which threads were ready, but all cores had other threads."""
+    """Seconds for which threads were ready to run, but all cores were busy with other threads."""
 
 
 Count = TypeVar("Count", int, float)
@@ -95,25 +96,25 @@ class Stats:
         self._stages: dict[str, float] = {}
         self._notes: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self.worked: dict[str, Work] = {}
-        """Times of worker threads, by stage."""
+        """Times that worker threads spent, by stage."""
         self._processor_began = time.process_time()
         self.idled: dict[str, float] = {}
-        """Seconds for which the workers had no work of a stage, by stage."""
+        """Seconds for which the worker threads had nothing to do in a stage, by stage."""
         self.spans: list[Span] | None = [] if trace else None
         self.rejected: dict[str, int] = {}
         self.left_out: dict[str, int] = {}
-        """Samples that operators left out on purpose."""
+        """Number of samples that operators left out on purpose (`keep_if`), by operator."""
         self.fallbacks: dict[str, int] = {}
         """Number of samples for which a fallback was taken, by reason."""
         self.decoders: dict[str, int] = {}
         """Number of images that each decoder decoded."""
         self.decoder_busy: dict[str, float] = {}
-        """Seconds of CPU threads in each decoder."""
+        """Seconds that CPU threads spent in each decoder."""
         self.decoder_waits: dict[str, float] = {}
-        """Seconds for which batches on their way to a device waited, by decoder."""
+        """Seconds for which batches for a device waited for each decoder's work on the CPU, by decoder."""
         self.uploads: dict[str, int] = {}
-        """Bytes that were uploaded to GPUs, by method: ``registered``, ``in pieces`` or ``copied``, followed by the
-        reason."""
+        """Bytes that were uploaded to GPUs, by method: ``registered``, ``in pieces`` or ``copied``, each followed by
+        the reason."""
         self._compiled_before = times.seconds
         self._tracks: dict[str, int] = {}
         self._lock = threading.Lock()
@@ -131,13 +132,13 @@ class Stats:
 
     @property
     def stages(self) -> dict[str, float]:
-        """Busy seconds of each stage's own thread."""
+        """Seconds for which each stage's own thread was busy, by stage."""
         self._add_up()
         return self._stages
 
     def note(self, report: Callable[..., None], *facts: Any) -> None:
-        """Call ``report(*facts)`` later, at the latest when the statistics are read: for a batch of a few numbers,
-        recording its times takes as long as the batch."""
+        """Call ``report(*facts)`` later, at the latest when the statistics are read. Recording the times of a batch of
+        a few numbers would take as long as the batch itself."""
         self._notes.append((report, facts))
         if len(self._notes) > _MAX_NOTES:
             self._add_up()
@@ -168,7 +169,7 @@ class Stats:
             record.add_call(samples, taken, written, seconds, device=device)
 
     def busy(self, stage: str, seconds: float) -> None:
-        """Record that a stage's thread worked for ``seconds``."""
+        """Record that the thread of ``stage`` worked for ``seconds``."""
         with self._lock:
             self._stages[stage] = self._stages.get(stage, 0.0) + seconds
 
@@ -186,12 +187,12 @@ class Stats:
         return time.process_time() - self._processor_began
 
     def idle(self, stage: str, seconds: float) -> None:
-        """Record that the workers had no work of a stage for ``seconds``."""
+        """Record that the worker threads had nothing to do in ``stage`` for ``seconds``."""
         with self._lock:
             self.idled[stage] = self.idled.get(stage, 0.0) + seconds
 
     def span(self, name: str, track: str, begin: float, end: float, iteration: int) -> None:
-        """Record a piece of work for the trace, if there is one."""
+        """Add a piece of work to the trace, if a trace is recorded."""
         if self.spans is not None:
             self.spans.append(Span(name, track, begin, end, iteration))
 
@@ -202,7 +203,8 @@ class Stats:
         return f"{kind} {number}"
 
     def count(self, table: dict[str, Count], key: str, n: Count = 1) -> None:
-        """Add ``n`` to the entry ``key`` of one of the tables of counts."""
+        """Add ``n`` to the entry ``key`` of ``table``, which is one of the fields of this object, such as
+        ``fallbacks``."""
         with self._lock:
             table[key] = table[key] + n if key in table else n
 

@@ -32,11 +32,11 @@ from .nodes.node_pass import Dropped, Env, NodePass
 from .nodes.run_nodes import run_nodes
 
 _SAMPLES = 2
-"""Number of samples that are run."""
+"""Number of samples on which the operators are run to compile them."""
 _MAX_BYTES = 256 << 20
-"""Maximum bytes of memory for one sample; larger samples are left out."""
+"""Maximum bytes of memory that one sample may need; larger samples are not used for warming up."""
 _PARTS = 8
-"""A sample may use the host's memory budget divided by this number."""
+"""A sample may need at most the host's memory budget divided by this number."""
 
 
 def warm_up(
@@ -44,15 +44,13 @@ def warm_up(
     sink: Callable[[Mapping[str, Batch]], object] = lambda _: None, isolation: Isolation | None = None,
     host: MemoryBudget | None = None,
 ) -> float:  # fmt: skip
-    """Run the host's part of ``plan`` on samples from position ``first``, of which ``left`` follow; return the seconds
-    that it took. ``sink`` is called with the outputs; outputs of a GPU are zeros of their later type.
+    """Run the host's part of ``plan`` on a few samples to compile its kernels; return the seconds that it took.
 
-    Memory is reserved in the budget ``host``, as in the run. A sample that needs a large part of it is left out: any
-    other one compiles the same kernels.
-
-    Results and failures are ignored: the run itself reports errors. Operators that see whole batches are left out,
-    together with all that depends on them, because they may keep state.
-    """
+    The samples start at position ``first``, after which ``left`` samples follow. ``sink`` is called with the outputs;
+    outputs of a GPU are zeros of their later type. Memory is reserved in the budget ``host``, as in the run. A sample
+    that needs a large part of the budget is left out: any other one compiles the same kernels. Results and failures are
+    ignored: the run itself reports errors. Operators that see whole batches are left out, together with all that
+    depends on them, because they may keep state."""
     began = time.perf_counter()
     env: Env = {}
     samples, per_reader = feed.samples(Request(first, min(_SAMPLES, left)))
@@ -95,7 +93,8 @@ def warm_up(
 
 
 def _zeros(spec: Spec, samples: Samples) -> Batch:
-    """Return a batch of zeros on the host, of the type of ``spec``; unknown lengths are 1."""
+    """Return a batch on the host with ``samples``, filled with zeros, of the type and shape in ``spec``; unknown
+    lengths are 1."""
     assert spec.shape is not None
     assert spec.dtype is not None
     one = np.zeros([size or 1 for size in spec.shape], to_numpy(spec.dtype))
@@ -103,8 +102,8 @@ def _zeros(spec: Spec, samples: Samples) -> Batch:
 
 
 def rehearse(config: WriteConfig, outputs: Mapping[str, Batch]) -> None:
-    """Write ``outputs`` as ``config`` says into a temporary folder that is removed, to compile what the writer
-    needs."""
+    """Write ``outputs`` as ``config`` says into a temporary folder, which is then removed. This compiles the loops that
+    the writer needs."""
     writer = config.check()
     fields = {name: outputs[name] for name in config.fields}
     records = Records(next(iter(fields.values())).samples, fields)

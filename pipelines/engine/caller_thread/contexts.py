@@ -15,18 +15,20 @@ from ..services import Services
 
 
 class Contexts:
-    """The contexts of the operators of one step. Created by `FastPath` and `ReplayedStep`; used by one thread only.
-    After each batch either `accept` or `discard` is called."""
+    """The contexts (`ops.context.Context`) of the operators of one step, reused from batch to batch. Created by
+    `FastPath` and `ReplayedStep`; used by one thread only. After each batch, either `accept` or `discard` must be
+    called."""
 
     def __init__(self, services: Services, allocate: Callable[[int, Any], Any] | None = None) -> None:
-        """``allocate(n, dtype)`` creates arrays in host memory; None for the kernels' default."""
+        """``allocate(n, dtype)`` creates the arrays of the kernels in host memory; with None they use their default."""
         self._services, self._allocate = services, allocate
         self._contexts: dict[tuple[int, int], Context] = {}
         self._run: NodePass | None = None
-        """The pass to which kernels report facts; None before the first batch."""
+        """The pass to which kernels report facts, such as counts of decoded images; None before the first batch."""
 
     def of(self, node: Node, stage: Stage, it: InFlightBatch, env: Env, lane: Any) -> Context:
-        """Return the context of ``node``, as `context_of`, for a batch whose random numbers follow from its samples."""
+        """Return the context of ``node`` for a batch, like `context_of`. Only for batches whose random numbers follow
+        from their samples, not from a state."""
         key = node.id, id(lane)
         context = self._contexts.get(key)
         args = {k: env[e] for k, e in node.args.items()} if node.args else {}

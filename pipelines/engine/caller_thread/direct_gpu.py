@@ -27,9 +27,9 @@ from .replayed_step import LaunchedBatch, ReplayedStep
 
 
 def is_applicable(plan: Plan, options: Options) -> bool:
-    """Return whether `DirectGpu` can run the plan: the program requests each batch, and all work is to launch kernels
-    on one GPU, after arithmetic on a few numbers. Decoding is allowed if the program requests one batch at a time,
-    because no other one could be read meanwhile."""
+    """Return whether `DirectGpu` can run the plan. The program must request each batch, and all work must be to launch
+    kernels on one GPU, apart from arithmetic on a few numbers before it. Decoding is allowed if the program requests
+    one batch at a time: no other batch could be read meanwhile anyway."""
     target, steps = plan.target, plan.steps
     return (
         options.on_demand
@@ -50,8 +50,8 @@ def _is_quick(node: Node) -> bool:
 
 
 class DirectGpu:
-    """Runs all batches of an engine in the caller's thread on one GPU. Created by `Engine`; used by the caller's thread
-    only."""
+    """Runs all batches of an engine in the thread that calls it, on one GPU. Created by `Engine`; used by the caller's
+    thread only."""
 
     def __init__(
         self,
@@ -72,13 +72,13 @@ class DirectGpu:
         )
         self._replayed = ReplayedStep(services, budget, self._name, last, device_executor.wanted_on_host(last))
         self._in_flight: deque[tuple[InFlightBatch, Copies | None, LaunchedBatch | None]] = deque()
-        """Launched batches, oldest first, each with its lane (None if it failed before) and its `LaunchedBatch` (None
-        if `DeviceExecutor` launched it)."""
+        """Launched batches, oldest first. Each has its lane, or None if it failed before it got one; and its
+        `LaunchedBatch`, or None if `DeviceExecutor` launched it."""
         self._requested = 0
         """Number of batches that were requested and are not launched yet."""
 
     def open(self) -> None:
-        """Open the lanes of the GPU."""
+        """Open the lanes (CUDA streams with their memory) of the GPU."""
         (lanes,) = self._device_executor.lanes.for_step()
         self._device_executor.lanes.open()
         self._lanes = deque(lanes.get() for _ in range(lanes.fill))
@@ -90,12 +90,12 @@ class DirectGpu:
         self._replayed.drop_references()
 
     def request_next(self) -> None:
-        """Announce that the schedule has one more batch. It is launched now, or later if all lanes are taken."""
+        """Announce that the schedule has one more batch. The batch is launched now, or later if all lanes are taken."""
         self._requested += 1
         self._launch()
 
     def take(self) -> InFlightBatch:
-        """Return the oldest batch, complete, or with the exception that made it fail."""
+        """Return the oldest batch, after the GPU has finished it. If it failed, its ``problem`` is the exception."""
         if not self._in_flight:
             self._requested = max(self._requested, 1)
             self._launch()

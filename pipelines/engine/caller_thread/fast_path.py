@@ -29,10 +29,10 @@ from ..services import Services
 from .contexts import Contexts
 
 _MAX_BYTES = 4 << 20
-"""Limit of the fast path in bytes: of the batches that a step reads, and of each array that a kernel allocates on the
-host."""
+"""Limit of the fast path in bytes. It applies to the input batches of a step together, and to each array that a kernel
+allocates on the host."""
 _MAX_FAILURES = 8
-"""Consecutive batches that the fast path may leave to the regular path before it is no longer tried."""
+"""Number of consecutive batches that the fast path may leave to the regular path. After that, it is no longer tried."""
 
 
 class TooLargeError(Exception):
@@ -40,7 +40,8 @@ class TooLargeError(Exception):
 
 
 def allows_fast_path(node: Node) -> bool:
-    """Return whether the kernel of ``node`` may be called for a whole batch, and called again if that fails."""
+    """Return whether the fast path may call the kernel of ``node`` for a whole batch, and the regular path may call it
+    again if that fails."""
     op = node.op
     if (
         node.scope
@@ -54,22 +55,22 @@ def allows_fast_path(node: Node) -> bool:
 
 
 AGAIN = "small batches: computed again, so that samples that fail are told apart"
-"""Reason of a fallback, as reports show it."""
+"""Text under which reports count samples that the regular path computed again after the fast path had failed."""
 
 
 class FastPath:
-    """A fixed list of nodes, run on the fast path. Created by `ReplayedStep` and `FastHostStep`; used by one thread
-    only."""
+    """A fixed list of nodes, whose kernels are called once per batch without isolating samples that fail. Created by
+    `ReplayedStep` and `FastHostStep`; used by one thread only."""
 
     def __init__(self, services: Services, nodes: Sequence[Node], keep: Collection[Edge]) -> None:
-        """``keep``: the edges of outputs that are needed afterwards."""
+        """``keep``: the edges whose batches are needed after these nodes have run."""
         self._services, self._keep = services, keep
         self._nodes = [(n, n.stage, [Edge(n.id, k) for k in range(n.op.num_outputs)]) for n in nodes]
         last = {e: n.id for n in nodes for e in n.reads}
         self._frees = {n.id: [e for e in n.reads if last[e] == n.id and e not in keep] for n in nodes}
         self._contexts = Contexts(services, _small_array)
         self.is_applicable = all(map(allows_fast_path, nodes))
-        """Whether every node may be called on the fast path."""
+        """Whether every node may be called on the fast path (`allows_fast_path`)."""
 
     def run(self, it: InFlightBatch, env: Env, lane: Any = None) -> list[tuple[int, int, float]] | None:
         """Run the nodes and add their outputs to ``env``. Return (bytes read, bytes written, end time in seconds of
@@ -139,7 +140,7 @@ class FastHostStep:
             and all(n.stage == "cpu" for n in nodes)
             and (services.plan.target.device != "null")
         )
-        """Whether batches may take the fast path."""
+        """Whether batches may take the fast path: every node allows it."""
 
     def run(self, it: InFlightBatch) -> bool:
         """Run the step for the batch and add its outputs to ``it.env``. Return False, with the batch unchanged, if it
@@ -191,7 +192,7 @@ class FastHostStep:
 
 
 def _small_array(n: int, dtype: Any) -> Any:
-    """Return an uninitialised array of the host. Raises TooLargeError above `_MAX_BYTES` bytes."""
+    """Return an uninitialised array of ``n`` elements in host memory. Raises TooLargeError above `_MAX_BYTES` bytes."""
     if n * np.dtype(dtype).itemsize > _MAX_BYTES:
         raise TooLargeError
     return host_empty(n, dtype)

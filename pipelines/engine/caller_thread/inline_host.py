@@ -19,21 +19,21 @@ from ..services import Services
 from .fast_path import FastHostStep
 
 _MAX_CPU_SECONDS, _MAX_SECONDS = 2e-3, 8e-3
-"""Limits for a batch in seconds: CPU time, and total time."""
+"""Limits in seconds for computing one batch in the caller's thread: CPU time, and elapsed time."""
 
 _SMALL_SAMPLES = 8
-"""Number of samples up to which a batch is small even if it is read and decoded."""
+"""Number of samples up to which a batch is computed in the caller's thread even if its data are read and decoded."""
 
 _MAX_BYTES = 32 << 20
-"""Limit in bytes for a batch of more than `_SMALL_SAMPLES` samples whose data are read; larger ones go to the worker
-threads."""
+"""Limit in bytes of a batch with more than `_SMALL_SAMPLES` samples whose data are read. Larger batches go to the
+worker threads."""
 
 _FREE_BATCHES = 2
-"""Number of first batches that may take any time, because they compile loops."""
+"""Number of batches at the start for which the time limits do not hold, because they compile loops."""
 
 _MAX_SLOW = 16
-"""Number of batches that may take too long (the first ones compile kernels, files are not in the page cache) before
-threads start."""
+"""Number of slow batches after which worker threads take over. The first batches are often slow: kernels are compiled,
+and files are not in the page cache yet."""
 
 
 def is_light(plan: Plan) -> bool:
@@ -44,8 +44,8 @@ def is_light(plan: Plan) -> bool:
 
 
 class InlineHost:
-    """Computes the first batches of an engine in the caller's thread. Created by `Engine`; used by the caller's thread
-    only. Its batches are not charged to the memory budget, because there is one at a time."""
+    """Computes the first batches of an engine in the caller's thread, without worker threads. Created by `Engine`; used
+    by the caller's thread only. It computes one batch at a time, so it does not charge them to the memory budget."""
 
     def __init__(self, services: Services, merger: BatchMerger, host_executor: HostExecutor) -> None:
         plan = services.plan
@@ -53,15 +53,15 @@ class InlineHost:
         self._steps = [(services.name_of(s), s, FastHostStep(services, services.name_of(s), s)) for s in plan.steps]
         reads = any(n.op.decodes or isinstance(n.op, Reader) for n in plan.graph.nodes)
         self._max_samples = _SMALL_SAMPLES if reads and not is_light(plan) else None
-        """Maximum number of samples of a batch that is computed here; None for any number."""
+        """Maximum number of samples of a batch that the caller's thread computes; None for any number."""
         self._slow = 0.0
-        """Number of batches that took too long, minus the number of those that did not."""
+        """Number of batches that took too long, minus the number of batches that did not."""
         self._measures_cpu = True
-        """Whether the last batch took so long that the CPU time of the next one is measured."""
+        """Whether the CPU time of the next batch is measured, because the last batch took long."""
 
     def take(self) -> InFlightBatch | None:
-        """Compute and return the next batch. Return None if worker threads are to compute it and all that follow.
-        Raises the exception that made the batch fail, and StopIteration."""
+        """Compute and return the next batch. Return None if worker threads must compute this batch and all later ones.
+        Raises the exception that made the batch fail, and StopIteration at the end."""
         began, at_work = time.perf_counter(), time.thread_time() if self._measures_cpu else None
         it = self._merger.one(0 if self._slow > _MAX_SLOW else self._max_samples)
         if it is None:
@@ -83,8 +83,8 @@ class InlineHost:
         return it
 
     def _judge(self, it: InFlightBatch, took: float, at_work: float | None) -> None:
-        """Decide whether the next batches are computed here, by how long this one took (``took``, seconds). ``at_work``
-        is the thread's CPU time before it, None if it was not measured."""
+        """Decide whether later batches are also computed in the caller's thread. ``took`` is the time of this batch in
+        seconds. ``at_work`` is the thread's CPU time when the batch began, or None if it was not measured."""
         self._measures_cpu = took > _MAX_CPU_SECONDS  # reading the thread's CPU time is a system call
         if not self._measures_cpu:
             worked = took

@@ -27,12 +27,13 @@ from .contexts import Contexts
 from .fast_path import AGAIN, FastPath, TooLargeError
 
 _MAX_CACHED = 16
-"""Number of shapes of batches for which the needed memory is cached."""
+"""Maximum number of entries of `ReplayedStep._needs`, the cache of the memory that batches need, by their shapes."""
 _MAX_COUNTED, _UNTIL_PROGRAM = 256, 4
-"""Number of pairs of lane and shapes that are counted, and number of batches of a shape that it takes to make a
-program: on each lane the first batch is launched, the second recorded, the third replayed."""
+"""Limits for recording launches. First: number of pairs (lane, shapes) whose batches are counted. Second: number of
+batches of one shape after which there should be a recorded program; on each lane, the first batch is launched, the
+second recorded, the third replayed."""
 _MAX_FAILURES = 8
-"""Consecutive failures of the fast path, after which batches go through `DeviceExecutor` at once."""
+"""Number of consecutive failures of the fast path after which all batches go through `DeviceExecutor`."""
 
 
 class LaunchedBatch(NamedTuple):
@@ -43,22 +44,22 @@ class LaunchedBatch(NamedTuple):
     timer: Any
     """Object whose ``milliseconds()`` returns the GPU time of the launch; None if the device has no work."""
     sizes: Sequence[tuple[int, int]]
-    """Bytes that each operator reads and writes."""
+    """For each operator, the bytes that it reads and writes."""
     results: Env
     fed: Sequence[int]
-    """Bytes that each external source provided."""
+    """For each external source, the bytes that the user's program provided."""
     charged: bool
-    """Whether the batch is charged to the memory budget."""
+    """Whether the batch has reserved memory in the budget."""
     inputs: Sequence[Batch]
-    """Input batches, referenced until the device has finished reading them."""
+    """Input batches, referenced so that their memory stays until the device has read it."""
 
 
 class ReplayedStep:
-    """A device step whose inputs are fed by the program, or computed on the host. Created by `DirectGpu`; used by the
-    caller's thread only."""
+    """A device step of a small batch, whose kernel launches are recorded once and then replayed. Its inputs come from
+    the user's program or were computed on the host. Created by `DirectGpu`; used by the caller's thread only."""
 
     def __init__(self, services: Services, budget: BatchBudget, name: str, step: Step, to_host: Sequence[Edge]) -> None:
-        """``to_host``: the output edges of the step that are needed on the host."""
+        """``to_host``: the output edges of the step whose batches are copied to the host."""
         self._services, self._budget, self._name, self._step = services, budget, name, step
         sources = [n for n in step.nodes if isinstance(n.op, ExternalSource) and n.stage == "gpu"]
         self._nodes = [n for n in step.nodes if n not in sources]
@@ -66,35 +67,36 @@ class ReplayedStep:
         self._fed = [Edge(n.id, k) for n in sources for k in range(n.op.num_outputs)]
         read = dict.fromkeys(e for n in self._nodes for e in n.inputs if e.node not in ids)
         self._replayable = list(step.nodes[start_of_tail(step.nodes) :]) == self._nodes
-        """Whether the nodes can be replayed as a program."""
+        """Whether the launches of all operators can be recorded and replayed as one program."""
         replayed = [n for n in self._nodes if n.op.replayable]
         self._operators = FastPath(services, self._nodes, step.gives)
         self._launches_directly = self._operators.is_applicable and (len(self._nodes) == 1 or not replayed)
-        """Whether the nodes can be launched on the fast path."""
+        """Whether the operators can be launched on the fast path (`FastPath`)."""
         self.is_applicable = (
             (self._replayable or self._launches_directly)
             and all(e in self._fed or e in step.needs for e in read)
             and all(e.node in on_host for e in to_host)
             and services.stats.spans is None  # traces need a span for every kernel
         )
-        """Whether batches may be launched here; if not, all go through `DeviceExecutor`."""
+        """Whether batches of this step may be launched by this class; if not, `DeviceExecutor` launches them all."""
         if not self.is_applicable:
             return
         self._sources: list[tuple[Node, FedBatches]] = [(n, services.feed.states[n.id]) for n in sources]
         self._read = [(self._fed.index(e) if e in self._fed else -1, e) for e in read]
-        """The input batches of the operators: the index in `_fed`, or -1 if the host computed the batch, and the
-        edge."""
+        """For each input batch of the operators: its index in `_fed` if the user's program provides it, or -1 if the
+        host computed it; and its edge."""
         self._passed_through = [(k, e) for k, e in enumerate(self._fed) if e in step.gives]
-        """The fed batches that are outputs of the step themselves: index in `_fed`, and edge."""
+        """Batches that the user's program provides and that are themselves outputs of the step: index in `_fed`, and
+        edge."""
         self._key = (self._nodes[0].id, len(step.nodes)) if self._nodes else (-1, 0)
         self._last: list[Batch] = []
         self._keys: list[Any] = []
-        """Results of `key_of_one` for the last inputs."""
+        """For each input of the last batch, its part of the cache key: the result of `key_of_one`."""
         self._needs: dict[Any, tuple[int, int] | None] = {}
-        """Bytes that a batch of these shapes needs on the device and on the host; None if it needs so much that it must
-        be cut."""
+        """Cache: bytes that a batch needs on the device and on the host, by its shapes; None for shapes so large that
+        the batch must be cut."""
         self._seen: dict[int, int] = {}
-        """Number of batches that came so far, by a hash of their lane and shapes."""
+        """Number of batches so far, by a hash of their lane and shapes."""
         self._failures = 0
         self._contexts = Contexts(services)
 
@@ -164,8 +166,9 @@ class ReplayedStep:
         return LaunchedBatch(lane, timer, sizes, results, nbytes, bool(on_device or on_host), inputs)
 
     def _is_direct(self, lane: Any, shapes: Any) -> bool:
-        """Return whether batches of ``shapes`` are launched on the fast path: for the first time, or if there is still
-        no program although enough of them came."""
+        """Return whether a batch of ``shapes`` is launched on the fast path instead of being recorded or replayed. True
+        for the first batch of these shapes, and if there is still no recorded program after `_UNTIL_PROGRAM`
+        batches."""
         if not self._launches_directly or self._failures > _MAX_FAILURES:
             return False
         if not self._replayable:
@@ -177,7 +180,8 @@ class ReplayedStep:
         return not 0 < seen <= _UNTIL_PROGRAM
 
     def _shapes_of(self, inputs: list[Batch], lane: Any, samples: Samples) -> Any:
-        """Return `key_of` the inputs. Batches that are fed again and again are looked at once."""
+        """Return the cache key for the shapes of ``inputs``, as `key_of` does. If an input is the same object as for
+        the last batch, its part of the key is reused."""
         last, keys = self._last, self._keys
         if len(last) != len(inputs):
             self._keys = [key_of_one(lane, b) for b in inputs]
@@ -189,11 +193,12 @@ class ReplayedStep:
         return (count_of(samples), *self._keys)
 
     def drop_references(self) -> None:
-        """Drop all references to batches."""
+        """Drop all references to input batches: the run is over."""
         self._last, self._keys = [], []
 
     def _need(self, it: InFlightBatch, shapes: Any) -> tuple[int, int] | None:
-        """Return `BatchBudget.unsplit_need` for batches of ``shapes``, from the cache if possible."""
+        """Return the bytes on the device and on the host that a batch of ``shapes`` needs, from the cache or from
+        `BatchBudget.unsplit_need`. None if the batch must be cut."""
         if shapes not in self._needs:
             if len(self._needs) >= _MAX_CACHED:
                 self._needs.clear()
@@ -223,8 +228,8 @@ class ReplayedStep:
     def _run_directly(
         self, lane: Any, fed: Sequence[Batch], it: InFlightBatch, sizes: list[tuple[int, int]]
     ) -> Env | None:  # fmt: skip
-        """Run the operators on the fast path and return their results; None if a kernel produced anything besides its
-        outputs."""
+        """Launch the operators on the fast path and return their results. Return None if a kernel produced anything
+        besides its outputs."""
         samples, env = it.samples, dict(it.env)
         for edge, batch in zip(self._fed, fed, strict=True):
             if batch.on_host:
@@ -257,8 +262,8 @@ class ReplayedStep:
         )
 
     def _record_times(self, samples: int, sizes: Sequence[tuple[int, int]], seconds: float, fed: Sequence[int]) -> None:
-        """Record the times of a batch. The time of its kernels is divided in proportion to what each took when they ran
-        one by one."""
+        """Record how long a batch took. Only the total GPU time is measured, so it is divided in proportion to the
+        operators' times when they ran one by one."""
         stats = self._services.stats
         for (node, _), given in zip(self._sources, fed, strict=True):
             stats.called(node, samples, 0, given, 0.0, device=True)

@@ -48,7 +48,7 @@ class DeviceExecutor:
         self._credits = credits
         self.lanes = lanes
         self._to_host = {id(s): [e for e in s.gives if self._wanted_on_host(e)] for s in services.plan.steps}
-        """The edges of each step whose batches are needed on the host, by the step's id."""
+        """For each device step, by its ``id()``: the output edges whose batches are copied to the host."""
 
     def wanted_on_host(self, step: Step) -> Sequence[Edge]:
         """Return the edges of a step whose batches are copied to the host."""
@@ -59,7 +59,8 @@ class DeviceExecutor:
     def launch(
         self, name: str, step: Step, free: list[FreeLanes], inbox: Channel[InFlightBatch], out: Channel[InFlightBatch]
     ) -> None:
-        """Launch batches from ``inbox`` on ``free`` lanes, and put them into ``out``; the body of a thread."""
+        """Take batches from the channel ``inbox``, launch each on one of the ``free`` lanes, and put it into the
+        channel ``out``; the body of a thread."""
         # with one device, this thread launches: passing a batch to another thread takes as long as a few launches
         launchers = [Pool(1, f"{name} {k}") for k in range(len(free))] if len(free) > 1 else []
         try:
@@ -90,15 +91,15 @@ class DeviceExecutor:
                 launcher.shutdown()
 
     def launch_now(self, name: str, step: Step, it: InFlightBatch, lane: Copies) -> None:
-        """Launch a batch on the free ``lane``, in the caller's thread, which also calls `finish` in its turn. It
-        therefore never waits for another batch."""
+        """Launch a batch on the free ``lane`` in the caller's thread, without waiting for another batch. The same
+        thread later calls `finish` for it."""
         for _, estimate in self._budget.parts(it, step):
             self._make_room(it, estimate, wait=False)
             it.lane, it.launched = lane, Latch(1)
             self._launch_one(name, step, it, lane, it.launched)
 
     def _make_room(self, it: InFlightBatch, estimate: MemoryEstimate, *, wait: bool = True) -> None:
-        """Reserve device memory for the batch, and host memory for its results; wait until both fit (``wait``)."""
+        """Reserve device memory for the batch, and host memory for its results. With ``wait``, wait until both fit."""
         assert self._budget.device is not None
         on_host, on_device = self._budget.held_bytes(it)
         need, it.cuts = self._credits.launch(estimate, on_device, on_host)
@@ -181,14 +182,14 @@ class DeviceExecutor:
             free[it.number % len(free)].put(lane)  # only now: a launched batch that nobody takes keeps its lane
 
     def _give_up(self, it: InFlightBatch) -> None:
-        """Free the lane of a launched batch that has failed, once the device has finished its work."""
+        """Free the lane of a launched batch that has failed, after the device has finished the batch's work."""
         lane, it.lane, it.launched, it.started = it.lane, None, None, {}
         if lane is not None:
             ignore_device_errors(lane.synchronize)
 
     def finish(self, it: InFlightBatch, step: Step) -> None:
-        """Wait for a launched batch, and add its results; its lane is free afterwards. Raises the exception that its
-        launch raised."""
+        """Wait until the device has finished a launched batch, and add the results to it; its lane is free afterwards.
+        Raises the exception that its launch raised."""
         assert it.launched is not None
         assert it.lane is not None
         it.launched.wait()
@@ -201,8 +202,8 @@ class DeviceExecutor:
         self._budget.drop_unneeded(it, step)
 
     def _completed(self, it: InFlightBatch, step: Step, lane: Copies, run: NodePass, attempt: int) -> Env:
-        """Return the results of a launched batch, once the device is done and every check has passed. Samples that fail
-        a check run again alone, with the next decoder; their results replace the wrong ones."""
+        """Return the results of a launched batch, after the device has finished it and every check has passed. Samples
+        that fail a check run again alone, with the next decoder in the list; the new results replace the wrong ones."""
         lane.synchronize()
         if run.timer is not None:
             run.timer.read()

@@ -19,11 +19,12 @@ from ..services import Services
 from .null_lane import NullLane
 
 NO_LANE = "out of GPU memory: one batch fewer in flight"
-"""Reason of a fallback, as reports show it."""
+"""Text under which reports count lanes that could not be opened because GPU memory was exhausted."""
 
 
 class OpenLanes:
-    """The lanes of one run on all its devices. Created and closed by `Engine`; a thread of its own opens them."""
+    """The lanes (CUDA streams with their memory) of one run, on all its devices. Created and closed by `Engine`, which
+    opens them in a thread of their own."""
 
     def __init__(
         self, services: Services, budget: BatchBudget, credits: Credits, open_lane: Callable[[Target, int], Copies]
@@ -36,7 +37,7 @@ class OpenLanes:
         self.devices = len(services.plan.target.indices)
         self._free: list[FreeLanes] = []
         self._limited: list[int] = []
-        """Indices of the devices whose memory pool has a limit."""
+        """Indices of the devices whose memory pool this run has limited."""
         self._opened = threading.Event()
         self.stopped = False
         if any(s.kind == "device" for s in services.plan.steps):
@@ -45,17 +46,17 @@ class OpenLanes:
 
     @property
     def are_open(self) -> bool:
-        """Whether all lanes are open: then memory can be page-locked without waiting for the device to start."""
+        """Whether all lanes are open. Only then can memory be page-locked without waiting for the device to start."""
         return self._opened.is_set()
 
     def wait(self) -> None:
-        """Wait until all lanes are open. Before that the memory budget is not known."""
+        """Wait until all lanes are open. The memory budget of the devices is not known before."""
         self._opened.wait()
 
     def for_step(self) -> list[FreeLanes]:
-        """Return the queues of free lanes for one step, one queue per device; `open` fills them. Each step has lanes of
-        its own: if steps shared lanes, one could take all of them and wait for the next step, which waits for a
-        lane."""
+        """Return the queues of free lanes for one step, one queue per device; they are empty until `open` fills them.
+        Each step has its own lanes. If steps shared them, one step could hold all lanes and wait for the next step,
+        which would wait for a lane."""
         queues: list[FreeLanes] = []
         if self._options.resources is not None:
             queues += self._options.resources.lanes.of(self._plan, len(self._free) // self.devices, self.devices)
@@ -67,8 +68,8 @@ class OpenLanes:
     # -- their life ---------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Open the lanes; the body of a thread. A GPU takes some tenths of a second to start, during which batches are
-        read. Raises DeviceError."""
+        """Open all lanes; the body of a thread. A GPU takes some tenths of a second to start; batches are read
+        meanwhile. Raises DeviceError."""
         pool = None if self._options.resources is None else self._options.resources.lanes
         if pool is None:
             self._open_all()
@@ -98,8 +99,8 @@ class OpenLanes:
         return lane
 
     def _try_open(self, index: int) -> Copies | None:
-        """Open another lane of a device. Return None if there is no memory for it; the run then uses the lanes that are
-        open."""
+        """Open one more lane of a device. Return None if GPU memory does not suffice; the run then uses only the lanes
+        that are open."""
         try:
             return self._open_on(index)
         except Exception as e:
@@ -109,8 +110,8 @@ class OpenLanes:
         return None
 
     def _limit(self, index: int) -> None:
-        """Limit the memory pool of device ``index``, and add its budget to the one that all devices of the run
-        share."""
+        """Limit the memory pool of device ``index`` to its budget, and add this budget to the total of all devices of
+        the run."""
         gpu = self._plan.target.device == "gpu"
         free, total = device_memory(index) if gpu else (NullLane.free_memory, NullLane.free_memory)
         budget = gpu_budget(self._options.memory, free, total, guest=self._options.guest)
@@ -124,14 +125,15 @@ class OpenLanes:
         self._credits.initial, self._credits.maximum = budget.initial, budget.maximum
 
     def stop(self) -> None:
-        """Make the threads that wait for a lane raise Closed."""
+        """Make all threads that wait for a free lane raise Closed."""
         self.stopped = True
         self._opened.set()
         for free in self._free:
             free.stop()
 
     def close(self) -> None:
-        """Close the lanes, or return them to the pool of the job's runs; no thread uses them any longer."""
+        """Close the lanes, or return them to the pool of lanes that the job's runs share. No thread may use them any
+        longer."""
         if self._options.resources is not None:
             for free in self._free:
                 assert isinstance(free, SharedLanes)

@@ -34,8 +34,8 @@ JOINED = "out of GPU memory: joined on the host"
 
 @dataclass(frozen=True, slots=True)
 class OnDevice:
-    """A device step that runs on one lane. Created by `DeviceExecutor` for each launch; used by the launching or the
-    completing thread."""
+    """The launch of a device step on one lane, with fallbacks if GPU memory is exhausted. Created by `DeviceExecutor`
+    for each launch; used by the launching or the completing thread."""
 
     nodes: Sequence[Node]
     gives: Sequence[Edge]
@@ -43,14 +43,14 @@ class OnDevice:
     """The edges of ``gives`` whose batches are needed on the host."""
     lane: Copies
     lanes: Sequence[Copies]
-    """All lanes of the device."""
+    """All lanes of the device, whose unused memory is freed if memory runs out."""
     on_error: ErrorHook
     count: Callable[[str, int], None]
-    """Called with the reason of every fallback and the number of its samples."""
+    """Called for each fallback, with its reason and the number of samples that took it."""
 
     def run(self, env: Env, run: NodePass) -> Env:
-        """Run the nodes and return the batches of the edges ``gives``. Raises DeviceError if the device cannot even
-        hold the results."""
+        """Run the nodes and return the batches of the edges ``gives``. Raises DeviceError if the device cannot hold
+        even the results."""
         results = self._fitted(env, run)
         for edge in self.gives:
             if edge not in self.to_host and self._belongs_there(edge):
@@ -58,8 +58,8 @@ class OnDevice:
         return results
 
     def run_cut(self, env: Env, run: NodePass, cuts: Sequence[tuple[int, int]], estimates: Outputs = ()) -> Env:
-        """Like `run`, for the samples at ``cuts`` [a, b) one cut after the other. If results have the size in
-        ``estimates``, all cuts write them into one array."""
+        """Like `run`, but for one range of samples [a, b) of ``cuts`` after the other. If the results have the sizes
+        predicted by ``estimates``, all ranges write into one array, so that joining them copies nothing."""
         if len(cuts) <= 1:
             return self.run(env, run)
         slots = run.samples.slot
@@ -85,8 +85,8 @@ class OnDevice:
         return self.lane.empty(n, dtype) if placed is None else placed
 
     def retried(self, allocate: Callable[[], Any]) -> Any:
-        """Return the result of ``allocate``; if memory does not suffice, free all unused memory and call it again.
-        Raises DeviceError."""
+        """Return the result of ``allocate()``. If GPU memory does not suffice, free all unused memory and call it
+        again. Raises DeviceError if the second call fails, too."""
         try:
             return allocate()
         except Exception as e:
@@ -101,8 +101,8 @@ class OnDevice:
             raise
 
     def joined(self, batches: Sequence[Batch]) -> Batch:
-        """Join batches of different samples, by slot: on the device, or on the host if there is no room or one of them
-        is there already."""
+        """Join batches of different samples into one, ordered by slot. It is on the device, unless there is no room or
+        one of the batches is already on the host."""
         live = [b for b in batches if len(b)]
         if all(self.lane.holds(b) for b in live):
             try:
@@ -118,7 +118,7 @@ class OnDevice:
         return merge(on_host)
 
     def free_unused(self) -> None:
-        """Wait until the device is idle, and free unused memory."""
+        """Wait until the device is idle, and free the memory that its lanes do not use."""
         for lane in self.lanes:
             lane.release_memory(launching=lane is self.lane)
 
@@ -150,7 +150,7 @@ class OnDevice:
         return self._on_host(env, run)
 
     def _tried(self, env: Env, run: NodePass) -> Env | None:
-        """Return the results of the nodes; None if memory does not suffice."""
+        """Run the nodes and return their results; None if GPU memory does not suffice."""
         before = run.state()
         try:
             results = guarded(self.nodes, env, run, self.gives, self._error)

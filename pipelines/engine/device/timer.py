@@ -11,8 +11,8 @@ from ...graph.nodes import Node
 from ..stats import Stats
 
 _CLOCK = "trace clock"
-"""Key in a lane's cache of the zero point of its times in traces: an event, its perf_counter in seconds, and the name
-of the lane's track."""
+"""Key in a lane's cache under which the zero point of the lane's times in traces is stored: a CUDA event, its
+perf_counter in seconds, and the name of the lane's track."""
 
 
 class DeviceTimer:
@@ -31,7 +31,7 @@ class DeviceTimer:
         self._events: list[Any] = []
 
     def __call__(self, node: Node, samples: int, taken: int, given: int, after: bool) -> None:
-        """Record an event before or ``after`` the kernel of ``node``, which reads ``taken`` and writes ``given``
+        """Record a CUDA event before or ``after`` the kernel of ``node``, which reads ``taken`` and writes ``given``
         bytes."""
         if after:
             began, self._open = self._open, self._mark()
@@ -40,8 +40,9 @@ class DeviceTimer:
             self._open = self._mark()
 
     def whole(self, nodes: Sequence[Node], samples: int, sizes: Sequence[tuple[int, int]]) -> None:
-        """Record the end of ``nodes``, which were launched as one program. Its time is divided in proportion to what
-        each node took when they ran one by one. ``sizes``: bytes read and written per node."""
+        """Record a CUDA event after ``nodes``, which were launched as one program. The program's time is divided among
+        the nodes in proportion to their times when they ran one by one. ``sizes``: bytes that each node reads and
+        writes."""
         began, self._open = self._open, self._mark()
         alone = [self._stats.node(n).gpu_seconds for n in nodes]
         total = sum(alone)
@@ -55,7 +56,7 @@ class DeviceTimer:
         return event
 
     def read(self) -> None:
-        """Read the events, and add the times to the statistics."""
+        """Compute the times between the recorded events, and add them to the statistics."""
         start, at, track = self._lane.cache.get(_CLOCK, (None, 0.0, ""))
         pairs = [(begin, end) for *_, begin, end, _ in self._marks]
         if start is not None:

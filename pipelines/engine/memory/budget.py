@@ -21,7 +21,7 @@ from ..threads.channel import Closed
 from .output_slices import OutputSlice
 
 FOR_WORK = 0.25
-"""Share of the host's budget that batches in flight leave free for the chunks that workers compute."""
+"""Share of the host's memory budget that batches in flight leave free for the chunks that worker threads compute."""
 
 
 class OverBudgetError(MemoryError):
@@ -29,42 +29,43 @@ class OverBudgetError(MemoryError):
 
 
 class _Account:
-    """The reservations and limits of one kind of memory, shared by the `MemoryBudget` objects of several runs."""
+    """The reservations and limits of one kind of memory (host or GPU). `MemoryBudget` objects of several runs may share
+    it."""
 
     def __init__(self, limit: int, for_work: float) -> None:
         self.limit = limit
         self.for_work = for_work
         self.used = 0
-        """Bytes reserved by batches and tasks together."""
+        """Bytes that batches and tasks have reserved together."""
         self.reserved: dict[tuple[int, ...], int] = {}
         """Bytes that each batch has reserved; the keys are the run's number, then the batch's owner tuple."""
         self.by_batches = 0
-        """Sum of `reserved`."""
+        """Bytes that batches have reserved: the sum of `reserved`."""
         self.tasks = 0
-        """Number of running tasks."""
+        """Number of tasks (chunks of work) that run now."""
         self.exclusive = False
-        """Whether a task runs that admits no other one."""
+        """Whether a task runs now during which no other task may start."""
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
         self.waiting: list[int] = []
-        """Number of the run of each thread that waits for memory. Usually the list is empty: then nobody is notified,
-        because a condition costs much more than its lock."""
+        """The threads that wait for memory, each as the number of its run. Threads are only notified if this list is
+        not empty, which is rare: a condition costs much more than its lock."""
         self.runs = 0
-        """Number of runs that have had a budget of this account."""
+        """Number of runs so far that have used this account."""
         self.caches: list[tuple[int, CachedMemory]] = []
         """Caches that count against the budget, each with the number of the run that added it."""
         self.distinct_caches: tuple[CachedMemory, ...] = ()
-        """The objects of `caches`, each once."""
+        """The caches in `caches`, each only once."""
         self.max_cached = 0
-        """Sum of the bytes that the caches may hold at most."""
+        """Maximum bytes that all caches together may hold."""
 
     def cached_bytes(self) -> int:
-        """Return the bytes that are held only for reuse."""
+        """Return the bytes that caches hold for reuse now."""
         return sum(c.cached for c in self.distinct_caches)
 
 
 class CachedMemory(Protocol):
-    """Memory that is cached for reuse, and can be freed at any moment: a `BufferPool`, or page-locked blocks."""
+    """Memory that is cached for reuse and can be freed at any moment, such as a `BufferPool` or page-locked blocks."""
 
     @property
     def cached(self) -> int:
@@ -102,7 +103,7 @@ class MemoryBudget:
         self.waited = 0.0
         """Seconds for which batches and tasks of this run waited for memory, added over threads."""
         self._own = 0
-        """Bytes that this run has reserved."""
+        """Bytes that this run alone has reserved."""
         self._stopped = self._closed = False
         with self._account.lock:
             self._run = self._account.runs
@@ -177,7 +178,7 @@ class MemoryBudget:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Context manager inside `task`: wait until no other task runs, and admit none until it exits."""
+        """Context manager inside `task`: wait until no other task runs, and let none start until it exits."""
         account = self._account
         with account.lock:
             account.tasks -= 1
@@ -194,8 +195,8 @@ class MemoryBudget:
                 self._notify()
 
     def try_grow(self, nbytes: int, *, alone: bool) -> bool:
-        """Reserve ``nbytes`` more, without waiting, for a running task that needs more than estimated. Return False if
-        they do not fit. A task for one sample (``alone``) may use the whole budget, whatever else is reserved."""
+        """Reserve ``nbytes`` more for a running task that needs more than estimated. Never waits: returns False if they
+        do not fit. A task for one sample (``alone``) may use the whole budget, whatever else is reserved."""
         with self._account.lock:
             if not self._fits(nbytes) and not alone:
                 return False
@@ -213,11 +214,12 @@ class MemoryBudget:
             self._set_caches([*self._account.caches, *((self._run, c) for c in caches)])
 
     def has_room(self, nbytes: int) -> bool:
-        """Return whether ``nbytes`` more may be cached for reuse. It takes no lock, because destructors call it."""
+        """Return whether ``nbytes`` more may be cached for reuse. The method takes no lock, because destructors call
+        it."""
         return self._account.used + self._account.cached_bytes() + nbytes <= self._account.limit
 
     def stop(self) -> None:
-        """Make all threads of this run that wait for memory, or will, raise Closed."""
+        """Make all threads of this run that wait for memory raise Closed, now and in future."""
         with self._account.lock:
             self._stopped = True
             self._account.changed.notify_all()
@@ -246,7 +248,7 @@ class MemoryBudget:
         return self._account.used + more <= self._account.limit
 
     def _add(self, nbytes: int) -> None:
-        """Change the reserved bytes by ``nbytes``, and free caches if the limit would be exceeded."""
+        """Change the number of reserved bytes by ``nbytes``. Free caches if the limit would be exceeded."""
         if self._closed:
             return
         account = self._account
@@ -291,25 +293,23 @@ class SharedBudgets:
         self._lock = threading.Lock()
 
     def of(self, plan: object, name: str, limit: int, for_work: float = 0.0) -> MemoryBudget:
-        """Return a new run's budget for the memory ``name`` (host or device) of ``plan``. The plan must live as long as
-        this object."""
+        """Return the budget of a new run for the memory ``name`` (host or device) of ``plan``. The plan must live as
+        long as this object."""
         with self._lock:
             first = self._first.setdefault((id(plan), name), MemoryBudget(limit, for_work))
         return MemoryBudget(limit, for_work, beside=first)
 
 
 class Reservation:
-    """The memory that one task may allocate: what it reserved at the start, and more as long as the budget has room.
-
-    Created and closed by the thread that runs the task. Kernels allocate through `empty`.
-    """
+    """The memory that one task (a chunk of work) may allocate: what it reserved at the start, and more while the budget
+    has room. Created and closed by the thread that runs the task. Kernels allocate through `empty`."""
 
     def __init__(
         self, budget: MemoryBudget, reserved: int, output: OutputSlice | None = None,
         fresh: Callable[[int, Any], npt.NDArray[Any]] = host_empty,
     ) -> None:  # fmt: skip
-        """The task has ``reserved`` bytes already. ``output`` is its slice of the batch's outputs, if any;
-        ``fresh(n, dtype)`` creates all other arrays."""
+        """``reserved``: bytes that the task has already reserved. ``output``: the slice of the batch's output arrays
+        that the task fills, if any. ``fresh(n, dtype)`` creates all other arrays."""
         self._budget = budget
         self._reserved = reserved
         self._output = output
@@ -318,15 +318,16 @@ class Reservation:
         self._used = 0
         self._samples = 0
         self.for_output = True
-        """Whether the running kernel computes an output of the step, which may be placed in the batch's array."""
+        """Whether the running kernel computes an output of the step. Its array may then be placed in the batch's output
+        array."""
 
     def start_pass(self, samples: int) -> None:
-        """Start counting for a pass over ``samples`` samples, in which nothing is allocated yet."""
+        """Start counting allocations for a pass over ``samples`` samples; nothing is allocated in it yet."""
         self._samples = samples
         self._used = 0
 
     def keep_only(self, live: int) -> None:
-        """Count ``live`` bytes as allocated after a kernel has ended: its other allocations were freed."""
+        """Count only ``live`` bytes as allocated: a kernel has ended, and its other allocations were freed."""
         self._used = live
 
     def empty(self, n: int, dtype: Any) -> npt.NDArray[Any]:
@@ -346,6 +347,6 @@ class Reservation:
         return self._fresh(n, dtype)
 
     def close(self) -> None:
-        """Release what the task reserved in addition; the task has ended."""
+        """Release what the task has reserved in addition to its initial reservation; the task has ended."""
         self._budget.shrink(self._grown)
         self._grown = 0

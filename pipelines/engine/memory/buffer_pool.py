@@ -16,21 +16,20 @@ import numpy.typing as npt
 from ....ops.batch import host_empty
 
 _MIN_BYTES = 1 << 20
-"""Size in bytes from which arrays come from the pool. Smaller ones come from the heap, which itself keeps freed
+"""Minimum size in bytes of arrays that come from the pool. Smaller ones come from the heap, which itself keeps freed
 memory."""
 
 
 class BufferPool:
-    """A pool of large host arrays. A block returns to the pool when the last view of its array is gone, in any thread.
-
-    `HostExecutor` creates and closes the pools of a run. `empty` may be called by any thread.
-    """
+    """A pool of large host arrays. When the last view of an array is gone, in any thread, its memory returns to the
+    pool. `HostExecutor` creates and closes the pools of a run. `empty` may be called by any thread."""
 
     def __init__(
         self, max_blocks: int = 3, max_bytes: int = 1 << 62, has_room: Callable[[int], bool] = lambda _: True
     ) -> None:
-        """At most ``max_blocks`` free blocks of together at most ``max_bytes`` are cached; the oldest are freed first.
-        A returned block is cached only if ``has_room(nbytes)``, which a destructor may call at any moment."""
+        """Limits of what is cached: at most ``max_blocks`` free blocks of at most ``max_bytes`` together; the oldest
+        are freed first. A returned block is cached only if ``has_room(nbytes)`` is true; a destructor may call that at
+        any moment."""
         self.max_bytes = max_bytes
         """Maximum number of bytes that may be cached."""
         self._has_room = has_room
@@ -47,7 +46,7 @@ class BufferPool:
 
     @property
     def cached(self) -> int:
-        """Bytes in free blocks."""
+        """Bytes in free blocks, which wait to be reused."""
         return sum(map(len, list(self._free)))
 
     def clear(self) -> None:
@@ -55,14 +54,14 @@ class BufferPool:
         self._free.clear()
 
     def close(self) -> None:
-        """Free all cached blocks and, when they return, those in use: an ended engine may live on for long until the
-        garbage collector runs."""
+        """Free all cached blocks now, and blocks in use when they return. (An engine that has ended may live on for
+        long until the garbage collector runs.)"""
         self.max_bytes = 0
         self._has_room = _has_no_room
         self._free.clear()
 
     def put(self, block: npt.NDArray[np.uint8]) -> None:
-        """Return a block to the pool."""
+        """Return a memory block to the pool, or free it if the pool is full."""
         if len(block) > self.max_bytes:
             return
         with suppress(IndexError):  # another thread took the last block
@@ -89,7 +88,7 @@ def _has_no_room(_: int) -> bool:
 
 
 class _Block:
-    """The owner of a block in use: NumPy's views refer to it, and its destructor returns the block to the pool."""
+    """Owner of a memory block in use. NumPy's views refer to it, and its destructor returns the block to the pool."""
 
     def __init__(self, pool: BufferPool, block: npt.NDArray[np.uint8]) -> None:
         self._pool, self._block = pool, block

@@ -20,7 +20,7 @@ from ...graph.conditionals import Merge, Split
 from ...graph.nodes import Edge, Node
 
 Outputs = tuple[tuple[np.dtype[Any], I64], ...]
-"""For each output of a step that is kept: its dtype, and the number of elements per sample (int64[N])."""
+"""For each output of a step that is needed later: its dtype, and the number of elements per sample (int64[N])."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,28 +29,30 @@ class MemoryEstimate:
     by `estimate_memory`."""
 
     peak: I64
-    """Maximum in use at any time while the step runs, without its inputs."""
+    """Maximum bytes in use at any time while the step runs, without the step's inputs."""
     kept: I64
-    """Results that later steps or outputs need when the step is done."""
+    """Bytes of the results that are needed after the step, by later steps or as outputs."""
     certain: I64
-    """Need of the most demanding operator that knows its need, from image headers for example."""
+    """Lower bound in bytes: the need of the most demanding operator among those that know their need exactly, for
+    example from image headers."""
     largest_operator: str
-    """Name of the operator whose need ``certain`` is."""
+    """Name of the operator that needs the bytes ``certain``."""
     peak_total: int
-    """Sum of ``peak``. Computed, like `kept_total`, by the thread that estimates, to spare the launching thread."""
+    """Sum of ``peak`` over the samples. It is a field, like `kept_total`, so that the thread that estimates adds it up,
+    and not the launching thread."""
     kept_total: int
-    """Sum of ``kept``."""
+    """Sum of ``kept`` over the samples."""
     outputs: Outputs = ()
-    """Dtype and size of the kept outputs, as estimated."""
+    """Estimated dtype and size of the results that are needed after the step."""
 
     @property
     def copied(self) -> int:
-        """Bytes of results that are in memory twice while chunks are joined. Chunks write `outputs` to their final
-        place, so these are not copied."""
+        """Bytes of results that are in memory twice while chunks are joined. The results in `outputs` do not count,
+        because chunks write them directly into the batch's array."""
         return max(0, self.kept_total - sum(int(elements.sum()) * dtype.itemsize for dtype, elements in self.outputs))
 
     def part(self, low: int, high: int) -> MemoryEstimate:
-        """Return the estimate for the samples [low, high)."""
+        """Return the estimate for the samples [low, high) only."""
         peak, kept = self.peak[low:high], self.kept[low:high]
         outputs = tuple((dtype, elements[low:high]) for dtype, elements in self.outputs)
         return MemoryEstimate(
@@ -59,11 +61,12 @@ class MemoryEstimate:
 
 
 Facts = tuple[tuple[Edge, Spec], ...]
-"""The facts that are known about the batches that a step reads: their shapes, types and layouts, by edge."""
+"""Facts about the batches that a step reads: for each edge its shape, type and layout, as far as they are known."""
 
 
 def facts_of(env: Mapping[Edge, Batch]) -> Facts:
-    """Return the facts of the batches in ``env``: type and layout, and the shape if it is that of all samples."""
+    """Return what is known about the batches in ``env``: type and layout, and the shape if all samples have the
+    same."""
     facts = []
     for edge, b in env.items():
         shape = tuple(b.shapes[0].tolist()) if b.is_uniform else (None,) * b.ndim
@@ -72,8 +75,8 @@ def facts_of(env: Mapping[Edge, Batch]) -> Facts:
 
 
 def inferred(nodes: Sequence[Node], facts: Facts) -> dict[Edge, Spec]:
-    """Return the specs of all outputs of ``nodes``, inferred from the batches that they read. Operators know more of
-    these than of the graph: programs feed it batches of types and shapes that they do not declare."""
+    """Return the specs of all outputs of ``nodes``, inferred from the batches ``facts`` that they read. These batches
+    tell more than the graph: programs feed batches of types and shapes that the graph does not declare."""
     specs = dict(facts)
     for node in nodes:
         declared = (node.specs[k] if k < len(node.specs) else Spec() for k in range(node.op.num_outputs))
@@ -90,7 +93,7 @@ def inferred(nodes: Sequence[Node], facts: Facts) -> dict[Edge, Spec]:
 def estimate_memory(nodes: Sequence[Node], gives: Sequence[Edge], env: Mapping[Edge, Batch], samples: Samples,
             emulate: bool = False, specs: Mapping[Edge, Spec] | None = None) -> MemoryEstimate:  # fmt: skip
     """Estimate the memory that ``nodes`` will need for ``samples``, given the input batches in ``env``. ``gives``: the
-    edges that are kept; ``specs``: the specs of the outputs, see `inferred`."""
+    edges whose batches are needed afterwards. ``specs``: the specs of the outputs, as `inferred` returns them."""
     n = len(samples)
     elements: dict[Edge, I64 | int] = {}  # one number if it is the same for all samples
     live: dict[Edge, I64 | int] = {}
@@ -175,7 +178,8 @@ def _headers(node: Node, env: Mapping[Edge, Batch], emulate: bool) -> tuple[I64,
 
 
 def _spread(values: I64, theirs: Samples, samples: Samples) -> I64:
-    """Expand values of the samples ``theirs`` to all ``samples``; 0 for the others."""
+    """Expand ``values``, one for each of the samples ``theirs``, to all of ``samples``; 0 for samples without a
+    value."""
     if theirs is samples or len(theirs) == len(samples):
         return values
     all_values = np.zeros(len(samples), np.int64)

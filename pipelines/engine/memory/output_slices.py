@@ -18,12 +18,14 @@ Empty = Callable[[int, Any], Any]
 Array = npt.NDArray[Any]
 
 _MIN_BYTES = 1 << 20
-"""Size in bytes of a batch's output from which it gets an array of its own. Smaller outputs are copied in no time."""
+"""Minimum size in bytes of an output for which one array per batch is allocated before the chunks run. Smaller outputs
+are copied together afterwards, which takes almost no time."""
 
 
 def whole_outputs(outputs: Outputs, empty: Empty) -> list[tuple[Array, I64]]:
-    """Allocate an array for every large output of a step, of its estimated size. Return each with the index at which
-    each sample ends in it (int64[N]). If the step computes something else, the memory is never touched."""
+    """Allocate one array per large output of a step, of its estimated size, into which all chunks will write. Return
+    each array with the index at which every sample ends in it (int64[N]). If the step computes something else, the
+    memory is never touched."""
     arrays = []
     for dtype, elements in outputs:
         ends = np.cumsum(elements)
@@ -33,7 +35,8 @@ def whole_outputs(outputs: Outputs, empty: Empty) -> list[tuple[Array, I64]]:
 
 
 def peak_without_outputs(peak: I64, whole: Sequence[tuple[Array, I64]]) -> I64:
-    """Return the ``peak`` of each sample in bytes, int64[N], without its part of the output arrays ``whole``.
+    """Return the ``peak`` of each sample in bytes (int64[N]), minus the bytes that it has in the output arrays
+    ``whole``.
 
     At least half of the peak is left, because the peak may come before the outputs exist."""
     if not whole:
@@ -51,11 +54,12 @@ class OutputSlice:
     """
 
     def __init__(self, whole: Sequence[tuple[Array, I64]], first: int, stop: int) -> None:
-        """``whole``: the arrays of the batch, from `whole_outputs`. The slice is that of the samples [first, stop)."""
+        """``whole``: the output arrays of the batch, from `whole_outputs`. The chunk has the samples [first, stop)."""
         self._left = [array[int(ends[first - 1]) if first else 0 : int(ends[stop - 1])] for array, ends in whole]
 
     def take(self, n: int, dtype: Any) -> Array | None:
-        """Return uninitialised memory for ``n`` elements; None if no remaining slice has this length and dtype."""
+        """Return uninitialised memory for ``n`` elements of ``dtype`` in one of the output arrays. Return None if the
+        chunk's part of no array has this length and dtype, or if it was taken already."""
         for k, array in enumerate(self._left):
             if len(array) == n and array.dtype == dtype:
                 return self._left.pop(k)
@@ -63,8 +67,8 @@ class OutputSlice:
 
 
 def in_place(parts: Sequence[Batch], whole: Sequence[tuple[Array, I64]]) -> Batch | None:
-    """Return ``parts`` as one batch, without a copy, if their data follow each other in one of the arrays ``whole``,
-    from its beginning on; None if they do not. The arrays may be on the host or on a device."""
+    """Return ``parts`` as one batch, without a copy, if one of the arrays ``whole`` holds their data one after the
+    other from its beginning; None if not. The arrays may be on the host or on a device."""
     filled = [b for b in parts if len(b)]
     first = next(iter(filled), None)
     for array, _ in whole if first is not None else ():
@@ -88,7 +92,7 @@ def _address(array: Any) -> int:
 
 
 def join(parts: Sequence[Batch], empty: Empty) -> Batch:
-    """Concatenate ``parts``, without a copy if their data already follow each other in one array."""
+    """Concatenate the batches ``parts``. Nothing is copied if their data already follow each other in one array."""
     filled = [b for b in parts if len(b)]
     adjacent = len(filled) > 1 and isinstance(filled[0].data, np.ndarray) and filled[0].data.base is not None
     stop = None

@@ -8,9 +8,10 @@ from functools import cache
 
 
 def trim() -> None:
-    """Return the free memory that glibc's malloc keeps in the arenas of all threads. Threads of the next job get other
-    arenas, and free parts of old ones stay resident: 100 jobs in one process grew by half. Takes milliseconds; does
-    nothing if the C library has no such call."""
+    """Return the free memory that glibc's malloc keeps in the arenas of all threads to the system.
+
+    Threads of the next job get other arenas, and free parts of the old ones would stay resident: a process that ran 100
+    jobs grew by half. Takes milliseconds; does nothing if the C library has no such call."""
     with contextlib.suppress(AttributeError, OSError):
         _libc().malloc_trim(0)
 

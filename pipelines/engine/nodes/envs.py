@@ -23,7 +23,8 @@ from .node_pass import Env, LeftOut, Loss, NodePass
 
 
 def bytes_of(batches: Iterable[Batch]) -> int:
-    """Return the bytes of ``batches``, counting memory that they share once. Gaps between samples are not counted."""
+    """Return the bytes of ``batches``. Memory that several of them share is counted once; gaps between samples are not
+    counted."""
     sizes: dict[int, int] = {}
     for b in batches:
         sizes[id(b.data)] = max(sizes.get(id(b.data), 0), b.nbytes)
@@ -45,15 +46,16 @@ def merge(parts: Sequence[Batch], allocate: Any = None) -> Batch:
 
 
 def in_order(parts: Sequence[Batch], allocate: Any = None) -> Batch:
-    """Join parts of one node's samples, ordered by slot. Raises MixedBatchError for parts of several types."""
+    """Join batches of different samples from one node, ordered by slot. ``allocate(n, dtype)`` creates the array.
+    Raises MixedBatchError if they differ in type."""
     joined = concat(parts, empty=allocate)
     order = np.argsort(joined.samples.slot, kind="stable")
     return joined if (order[1:] > order[:-1]).all() else joined.take(order)
 
 
 def odd_kind(batch: Batch, kind: Spec | None) -> str:
-    """Return a text that says how the samples of ``batch`` differ from ``kind`` in type or rank; empty if they do
-    not."""
+    """Return a text for users if the samples of ``batch`` differ from the expected ``kind`` in type or rank; empty if
+    they do not."""
     if kind is None or (batch.ndim == kind.ndim and (kind.dtype is None or batch.dtype == to_numpy(kind.dtype))):
         return ""
     return f"is {batch.dtype}, {batch.ndim}-D; the data set's first sample decides: {kind_text(kind)}"
@@ -68,14 +70,14 @@ def empty(spec: Spec, samples: Samples) -> Batch:
 
 
 def nothing(nodes: Sequence[Node], samples: Samples, gives: Sequence[Edge]) -> Env:
-    """Return the batches of the edges ``gives`` without samples."""
+    """Return a batch without samples for each of the edges ``gives``."""
     by_id = {n.id: n for n in nodes}
     no_samples = samples.take(slice(0, 0))
     return {e: empty(by_id[e.node].specs[e.output] if by_id[e.node].specs else Spec(), no_samples) for e in gives}
 
 
 def gone(dropped: Iterable[Loss]) -> set[int]:
-    """Return the slots of the dropped samples that left the batch."""
+    """Return the slots of those dropped samples that are no longer in the batch. (Damaged samples may stay in it.)"""
     slots = set[int]()
     for d in dropped:
         if isinstance(d, LeftOut):
@@ -100,8 +102,8 @@ def drop(env: Env, slots: set[int]) -> None:
 
 
 def within(samples: Samples, low: int, high: int, cached: dict[int, tuple[slice, Samples]]) -> tuple[slice, Samples]:
-    """Return the indices and the `Samples` of those with slots in [low, high). ``cached`` keeps the result by the
-    `Samples` object, which most batches of an environment share."""
+    """Return the indices of the samples with slots in [low, high), and these samples. ``cached`` keeps the result for
+    each `Samples` object, because most batches of an environment share one."""
     result = cached.get(id(samples))
     if result is None:
         slot = samples.slot
@@ -116,20 +118,20 @@ def within(samples: Samples, low: int, high: int, cached: dict[int, tuple[slice,
 
 
 def cut(env: Mapping[Edge, Batch], low: int, high: int, cached: dict[int, tuple[slice, Samples]] | None = None) -> Env:
-    """Return the samples with slots in [low, high) of every batch. ``cached``: see `within`."""
+    """Return ``env`` with only the samples at the slots [low, high) in every batch. ``cached``: see `within`."""
     cached = {} if cached is None else cached
     return {edge: batch.take(*within(batch.samples, low, high, cached)) for edge, batch in env.items()}
 
 
 def middle(run: NodePass) -> tuple[int, int, int]:
-    """Return three slots that cut the samples of ``run`` into halves, for `pieces`."""
+    """Return three slots, first, middle and end, that cut the samples of ``run`` into halves; for `pieces`."""
     slots = run.samples.slot
     return int(slots[0]), int(slots[len(slots) // 2]), int(slots[-1]) + 1
 
 
 def pieces(env: Mapping[Edge, Batch], run: NodePass, borders: Sequence[int]) -> Generator[Env]:
-    """Yield ``env`` cut at the slots ``borders``, one piece at a time. While a piece is used, ``run`` has the samples
-    of that piece."""
+    """Yield ``env`` cut at the slots ``borders`` into pieces, one after the other. While the caller uses a piece,
+    ``run.samples`` are the samples of that piece."""
     whole = run.samples, run.reader_samples
     try:
         for low, high in pairwise(borders):

@@ -16,18 +16,18 @@ from .node_pass import Dropped, Env, NodePass
 from .run_nodes import RAISED_BY, run_nodes
 
 _RAISED_FOR = "_dali_run_sample"
-"""Attribute of an exception: the sample whose kernel raised it, if there was only one."""
+"""Name of the attribute that is set on an exception if the kernel that raised it had only one sample; its value is that
+sample."""
 MORE_MEMORY = "raise pipeline.memory.host on a machine with more memory, then run `dali-run retry-failed`"
 
 ErrorHook = Callable[[Exception, int], Exception | None]
-"""Callback with an exception and the number of samples that took part. It returns the exception to raise, or None: then
-`guarded` finds the sample that causes it."""
+"""Callback that gets an exception of a kernel and the number of samples that the kernel had. It returns the exception
+to raise, or None: then `guarded` finds the sample that causes it."""
 
 
 def guarded(nodes: Sequence[Node], env: Env, run: NodePass, gives: Sequence[Edge], on_error: ErrorHook) -> Env:
-    """Run ``nodes`` and return the batches of the edges ``gives``. If a kernel raises an exception that does not end
-    the run, the samples are halved until those that cause it are alone; they are dropped, and the others are
-    computed."""
+    """Run ``nodes`` and return the batches of the edges ``gives``. If a kernel raises an exception that need not end
+    the run, the samples are halved until those that cause it are found. These are dropped; the others are computed."""
     before = run.state()
     try:
         batches = dict(env)
@@ -63,8 +63,8 @@ def guarded(nodes: Sequence[Node], env: Env, run: NodePass, gives: Sequence[Edge
 
 
 def described(problem: Exception) -> str:
-    """Return a text for an exception of a kernel: the sample, the operator with its place in the user's spec, and the
-    message."""
+    """Return a text for an exception of a kernel: the sample, the operator with the place in the user's spec that
+    created it, and the message."""
     node: Node | None = problem.__dict__.get(RAISED_BY)
     sample: Origin | None = problem.__dict__.get(_RAISED_FOR)
     before = [] if sample is None else [sample.source or sample.key]
@@ -73,12 +73,14 @@ def described(problem: Exception) -> str:
 
 
 def _may_fit_alone(problem: Exception, run: NodePass) -> bool:
-    """Return whether a single sample ran out of memory that other tasks may have held: not because of the budget."""
+    """Return whether ``problem`` is that memory did not suffice for the single sample of ``run``, perhaps because other
+    tasks held it. False if the sample exceeds the memory budget."""
     return isinstance(problem, MemoryError) and not isinstance(problem, OverBudgetError) and len(run.samples) <= 1
 
 
 def _rejected(nodes: Sequence[Node], run: NodePass, gives: Sequence[Edge], problem: Exception) -> Env:
-    """Drop the samples of ``run`` (one at most), and return the batches of ``gives`` without samples."""
+    """Drop the only sample of ``run``, if it has one, because of ``problem``. Return batches without samples for the
+    edges ``gives``."""
     raised_by: Node | None = problem.__dict__.get(RAISED_BY)
     node = " > ".join(n.name for n in nodes) if raised_by is None else raised_by.name
     code: RejectCode = "internal"

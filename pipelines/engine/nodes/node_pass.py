@@ -24,7 +24,7 @@ from ...graph.nodes import Edge, Node
 from ..memory.budget import Reservation
 
 Env = dict[Edge, Batch]
-"""The batches that exist at some point of a pass, by the edge of the graph that they belong to."""
+"""The batches that exist at some point of a pass over the nodes, by the edge of the graph to which each belongs."""
 State = tuple[int, int, int, int]
 """State of a random generator: key, counter (low and high half) and word."""
 Draws = tuple[tuple[int, int, Mapping[int, State]], ...]
@@ -34,33 +34,34 @@ operators continue, by the operators' seeds."""
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """A sample that a node rejected, with the reason; it becomes a line of the rejects. Created while nodes run."""
+    """A sample that a node rejected, with the reason; it becomes a line of the output's ``rejects.jsonl``. Created
+    while nodes run."""
 
     slot: int
     node: str
     code: RejectCode | Literal["left_out"]
     message: str
     kept: bool = False
-    """Whether the sample stays in the batch: it is damaged, and only reported."""
+    """Whether the sample stays in the batch although it is damaged; it is then only reported."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LeftOut:
-    """Samples that a node left out on purpose in one call. They are arrays, because there may be as many of them as
-    of samples that stay."""
+    """Samples that a node left out on purpose in one call, as `keep_if` does. They are stored as arrays, because there
+    may be as many of them as of samples that stay."""
 
     slots: npt.NDArray[np.int32]
     node: str
     values: Mapping[str, npt.NDArray[Any]]
-    """Values that the node decided by, [N] each, by their names in the condition."""
+    """Values by which the node decided, for each sample left out ([N] each), by their names in the condition."""
     kept: ClassVar[bool] = False
 
     def take(self, selected: npt.NDArray[np.bool_]) -> LeftOut:
-        """Return the ``selected`` samples (bool[N]) as an object of its own."""
+        """Return a new object with only the ``selected`` samples (bool[N])."""
         return LeftOut(self.slots[selected], self.node, {name: v[selected] for name, v in self.values.items()})
 
     def each(self) -> Iterator[Dropped]:
-        """The samples one by one, for messages about a few of them."""
+        """Yield the samples that were left out one by one, for messages about a few of them."""
         for i, slot in enumerate(self.slots.tolist()):
             shown = ", ".join(f"{name} is {v[i]}" for name, v in self.values.items())
             yield Dropped(slot, self.node, "left_out", f"left out on purpose: {shown}")
@@ -70,28 +71,27 @@ Loss = Dropped | LeftOut
 
 
 def rejected(lost: Iterable[Loss]) -> list[Dropped]:
-    """The samples that failed, without those that were left out on purpose."""
+    """Return the samples that failed, without those that were left out on purpose."""
     return [d for d in lost if isinstance(d, Dropped)]
 
 
 def left_out(lost: Iterable[Loss]) -> list[LeftOut]:
-    """The samples that were left out on purpose."""
+    """Return the samples that were left out on purpose, without those that failed."""
     return [d for d in lost if isinstance(d, LeftOut)]
 
 
 def one_by_one(lost: Iterable[Loss]) -> Iterator[Dropped]:
-    """All lost samples, each with its reason."""
+    """Yield all samples that failed or were left out, each with its reason."""
     for d in lost:
         yield from (d,) if isinstance(d, Dropped) else d.each()
 
 
 class DeferredReports:
-    """Calls with facts for the report that kernels of one pass have made, deferred until it is certain that the pass
-    counts.
+    """Calls that report facts, such as counts of decoded images, from the kernels of one pass. They are deferred until
+    it is certain that the results of the pass are used.
 
     Contexts of kernels refer to this object, and not to the pass, which refers to them: that would be a reference
-    cycle.
-    """
+    cycle."""
 
     __slots__ = ("_immediate", "_waiting")
 
@@ -103,7 +103,7 @@ class DeferredReports:
         return len(self._waiting)
 
     def add(self, report: Callable[..., None], *facts: Any) -> None:
-        """Defer the call ``report(*facts)``, or make it now after `finish`."""
+        """Defer the call ``report(*facts)``; after `finish`, call it immediately."""
         if self._immediate:
             report(*facts)
         else:
@@ -116,12 +116,12 @@ class DeferredReports:
         return discarded
 
     def deliver(self) -> None:
-        """Make the deferred calls: the results of the pass are used."""
+        """Make the deferred calls, because the results of the pass are used."""
         for report, facts in self.discard(0):
             report(*facts)
 
     def finish(self) -> None:
-        """Make the deferred calls, and from now on every call at once: the results of the pass are used."""
+        """Make the deferred calls, because the results of the pass are used. From now on `add` calls immediately."""
         self._immediate = True
         self.deliver()
 
@@ -132,83 +132,95 @@ class NodePass:
     time."""
 
     samples: Samples
-    """All samples of the pass (for nodes without inputs)."""
+    """All samples of the pass. Nodes without inputs compute these."""
     seeds: Mapping[int, int]
     rng: str = "philox"
     draws: Draws = ()
-    """States from which the operators' random streams continue; empty if random numbers follow from ``rng`` alone."""
+    """States from which the operators' random streams continue; empty if all random numbers follow from ``rng`` and the
+    samples."""
     device: Copies | None = None
-    """The lane of device nodes; None on the host."""
+    """The lane (a CUDA stream with its memory) on which device nodes run; None on the host."""
     kinds: Mapping[Edge, Spec] = field(default_factory=dict)
-    """Types and numbers of dimensions that the data set's first sample decides; samples with others are rejected."""
+    """Types and numbers of dimensions that the data set's first sample decides; samples that differ are rejected."""
     emulate: bool = False
-    """Run the CPU kernels of device nodes (the null device)."""
+    """Whether device nodes run their CPU kernels, because the device is ``null``."""
     states: Mapping[int, Any] = field(default_factory=dict)
-    """Open data sets and other state of per_batch nodes, by id."""
+    """State that per_batch nodes keep between batches, such as an open data set, by the node's id."""
     reader_samples: Mapping[int, Samples] = field(default_factory=dict)
     """The samples of each reader, by the node's id."""
     allocate_staging: Callable[[int], npt.NDArray[np.uint8]] | None = None
-    """Allocates host memory for bytes that will be uploaded; None if the readers' output stays on the host."""
+    """Function that allocates host memory for bytes that will be uploaded to a device; None if the readers' output
+    stays on the host."""
     lender: Lender | None = None
-    """Zero-copy source of views of containers, for readers whose output goes to a device."""
+    """Provider of arrays over mapped container files that a GPU reads without a copy on the host; for readers whose
+    output goes to a device."""
     uploads: Mapping[Edge, Uploader] = field(default_factory=dict)
-    """Uploader the output of readers to a device while it is read, by the readers' outputs."""
+    """For readers whose output is uploaded to a device while it is read: the object that uploads it, by the output's
+    edge."""
     pool: Helpers | None = None
     """Worker threads that kernels may use."""
     reservation: Reservation | None = None
-    """The memory that the kernels may allocate on the host; None for any amount."""
+    """The memory that kernels may allocate on the host; None if it is not limited."""
     allocate: Callable[[int, Any], Any] | None = None
-    """Allocates the kernels' arrays if there is no `reservation` (the null device)."""
+    """Function that allocates the kernels' arrays if `reservation` is None, as on the null device."""
     exclusive: Callable[[], AbstractContextManager[None]] | None = None
-    """Context manager that waits until no other task runs, for a sample that found too little memory."""
+    """Function that returns a context manager which waits until no other task runs; for a sample for which memory did
+    not suffice. None if there are no other tasks."""
     isolation: Isolation | None = None
     count: Callable[[str, int], None] | None = None
     """Called with the reason and the number of samples for which a slower path was taken."""
     decoders: Callable[[str, int, float], None] | None = None
-    """Called with a decoder's name, the number of images that it decoded, and its seconds."""
+    """Called after decoding with the decoder's name, the number of images that it decoded, and the seconds that it
+    took."""
     waited: Callable[[str, float], None] | None = None
-    """Called with the name of a decoder for which a batch waited, and the seconds."""
+    """Called after a batch has waited for a decoder, with the decoder's name and the seconds."""
     remembered: FactCache | None = None
-    """Facts about records that are kept from one epoch to the next."""
+    """Cache of facts about records, such as image sizes, that are kept from one epoch to the next."""
     started: Mapping[int, StartedWork] = field(default_factory=dict)
-    """Work of mixed kernels that `start_early` has started, by the node's id."""
+    """Work of mixed kernels that `start_early` has started ahead of the launch, by the node's id."""
     attempt: int = 0
-    """Index of the decoder that is tried: above 0 for samples that failed on earlier ones."""
+    """Index of the decoder to use in the list of decoders: 0 at first, higher for samples on which earlier decoders
+    failed."""
     observe: Callable[[Node, int, int, int, float, float], None] | None = None
-    """Called after every kernel: node, samples, bytes in, bytes out, begin and end (perf_counter)."""
+    """Called after every kernel with the node, number of samples, bytes read, bytes written, and times of begin and end
+    (perf_counter)."""
     mark_device: Callable[[Node, int, int, int, bool], None] | None = None
-    """Called around every kernel on a device: node, samples, bytes in, bytes out, whether the kernel has been
-    launched."""
+    """Called before and after every kernel on a device is launched, with the node, number of samples, bytes read, bytes
+    written, and whether the kernel has already been launched."""
     mark_whole: Callable[[Sequence[Node], int, Sequence[tuple[int, int]]], None] | None = None
-    """Called after nodes that were launched as one program: nodes, samples, and each node's bytes in and out."""
+    """Called after nodes that were launched as one program, with the nodes, the number of samples, and each node's
+    bytes read and written."""
     reports: DeferredReports = field(default_factory=DeferredReports)
-    """Deferred calls of `count`, `decoders` and `waited`."""
+    """Calls of `count`, `decoders` and `waited`, deferred until it is certain that the results of the pass are used."""
     dropped: list[Loss] = field(default_factory=list)
     checks: list[Callable[[], npt.NDArray[Any]]] = field(default_factory=list)
-    """Calls that return the slots of samples that failed a kernel's check on the device, once the device is done."""
+    """Functions to call after the device has finished: each returns the slots of the samples that failed a kernel's
+    check there."""
     late_outputs: list[tuple[Edge, Callable[[], Batch]]] = field(default_factory=list)
-    """Calls that return outputs (of some of the samples each) which exist only once the device is done."""
+    """Outputs that exist only after the device has finished, for example images that the GPU encoded: for each, its
+    edge and a function that returns its batch, which may have only some of the samples."""
     recorded: list[ProgramPart] | None = None
-    """Recorded launches of the operators so far, in order; None if one could not be recorded, or no recording is
-    wanted."""
+    """Recorded launches of the operators so far, in order; None if one of them could not be recorded, or if nothing is
+    to be recorded."""
     results: Env = field(default_factory=dict)
-    """Results of a launch on a device, until the launch is completed."""
+    """Results of a launch on a device, stored here until the launch is completed."""
     timer: Any = None
-    """The `DeviceTimer` of the launch, if any."""
+    """The `DeviceTimer` that measures the launch; None if there is none."""
 
     def state(self) -> tuple[int, int, int, int]:
-        """Return how many results of each kind the pass has so far, for `undo`."""
+        """Return the number of results of each kind (such as dropped samples, checks, reports) so far; `undo` takes
+        it."""
         return len(self.dropped), len(self.checks), len(self.late_outputs), len(self.reports)
 
     def undo(self, state: tuple[int, int, int, int]) -> list[tuple[Callable[..., None], tuple[Any, ...]]]:
-        """Remove the results since ``state``, because the samples are computed again in another way. Return the removed
-        calls for the report, for samples that are not computed again after all."""
+        """Remove all results that were added since ``state``, because the samples are computed again in another way.
+        Return the removed calls for the report; they are needed if samples are not computed again after all."""
         del self.dropped[state[0] :], self.checks[state[1] :], self.late_outputs[state[2] :]
         return self.reports.discard(state[3])
 
 
 def context_of(node: Node, stage: Stage, samples: Samples, env: Env, run: NodePass) -> Context:
-    """Return the context of the kernel of ``node``: all that it is given in addition to its inputs."""
+    """Return the context of the kernel of ``node``: everything that the kernel gets besides its input batches."""
     seed, first, state = run.seeds.get(node.id, 0), 0, None
     if run.draws and node.id in run.seeds and seed in run.draws[0][2]:
         slot = int(samples.slot[0])

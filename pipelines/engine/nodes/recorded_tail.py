@@ -34,8 +34,8 @@ class RecordedTail:
     inputs: dict[Edge, Batch] = field(default_factory=dict)
 
     def run(self, env: Env, keep: Collection[Edge]) -> bool:
-        """Run the tail as a program and add its outputs to ``env``. Return False if there is no program for these
-        batches: `run_nodes` then runs the nodes one by one and calls `record`."""
+        """Replay the recorded launches of the tail as a program and add its outputs to ``env``. Return False if there
+        is no program for batches of these shapes: `run_nodes` then runs the nodes one by one and calls `record`."""
         run, nodes = self.node_pass, self.nodes[self.first :]
         ids = {n.id for n in nodes}
         self.inputs = {e: env[e] for n in nodes for e in n.inputs if e.node not in ids}
@@ -66,8 +66,8 @@ class RecordedTail:
         return True
 
     def record(self, keep: Collection[Edge]) -> None:
-        """Record the launches of the tail, whose nodes have just run one by one, for programs whose outputs are the
-        edges ``keep``."""
+        """Record the launches of the tail, whose nodes have just run one by one, to replay them for later batches.
+        ``keep``: the edges whose batches are the outputs of the program."""
         run, recorded = self.node_pass, self.node_pass.recorded
         run.recorded = None
         if recorded is not None and len(recorded) == len(self.nodes) - self.first and not run.dropped:
@@ -95,7 +95,7 @@ def start_of_tail(nodes: Sequence[Node]) -> int:
 
 
 def recorded_tail_of(nodes: Sequence[Node], run: NodePass) -> RecordedTail | None:
-    """Return the part of ``nodes`` that may run as a program; None if there is none, or if this pass cannot be
+    """Return the last ``nodes`` that can be replayed as one program; None if there are none, or if this pass cannot be
     replayed."""
     if run.device is None or run.emulate or run.attempt or len(run.draws) > 1 or not hasattr(run.device, "launches"):
         return None

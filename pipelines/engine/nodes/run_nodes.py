@@ -29,15 +29,14 @@ from .node_pass import Dropped, Env, LeftOut, NodePass, context_of
 from .recorded_tail import recorded_tail_of
 
 RAISED_BY = "_dali_run_operator"
-"""Attribute of an exception: the node whose kernel raised it."""
+"""Name of the attribute that is set on an exception of a kernel; its value is the node whose kernel raised it."""
 
 
 def run_nodes(nodes: Sequence[Node], env: Env, run: NodePass, keep: Collection[Edge] | None = None) -> None:
     """Run ``nodes`` in order and add their outputs to ``env``; samples that fail are removed from it.
 
-    With ``keep``, a batch is removed from ``env`` after the last of ``nodes`` that reads it, unless its edge is in
-    ``keep``: a chain of nodes then holds the batches of a few nodes at a time.
-    """
+    With ``keep``, a batch is removed from ``env`` after the last of ``nodes`` that reads it, unless ``keep`` has its
+    edge. A chain of nodes then holds only the batches of a few nodes at a time."""
     if run.reservation is not None:
         run.reservation.start_pass(len(run.samples))
     last = {} if keep is None else {e: node.id for node in nodes for e in node.reads}
@@ -66,8 +65,8 @@ def run_nodes(nodes: Sequence[Node], env: Env, run: NodePass, keep: Collection[E
 
 
 def _draw(node: Node, env: Env, run: NodePass) -> bool:
-    """Run a node that only draws random numbers (`Operator.drawn`), without a context; return False if it needs one.
-    For a batch with half a dozen such nodes, creating contexts would take most of the time."""
+    """Run a node that only draws random numbers (`Operator.drawn`), without creating a context. Return False if it
+    needs one. For a batch with half a dozen such nodes, creating contexts would take most of the time."""
     samples = _samples(node, (), env, run)
     if len(samples) == 0 or type(node.op).drawn is Operator.drawn:
         return False
@@ -82,8 +81,8 @@ def _draw(node: Node, env: Env, run: NodePass) -> bool:
 
 
 def _by_batch(node: Node, env: Env, run: NodePass) -> bool:
-    """Run a node whose random streams continue from another state in each request, if several requests were merged:
-    once per request. Return False if that is not needed."""
+    """Run a node once per merged request, if its random stream continues from another state in each of them. Return
+    False, without running it, if that is not necessary."""
     if run.seeds.get(node.id) not in run.draws[0][2]:
         return False
     slots = (env[node.reads[0]].samples if node.reads else run.samples).slot
@@ -101,8 +100,8 @@ def _by_batch(node: Node, env: Env, run: NodePass) -> bool:
 
 
 def _in_groups(node: Node, env: Env, run: NodePass, slots: Iterable[npt.NDArray[np.int32]]) -> None:
-    """Run one node once for the samples at each of ``slots``, which together are all of its samples, and join the
-    outputs."""
+    """Run one node several times, each time for the samples at one entry of ``slots``, and join the outputs. The
+    entries together are all samples of the node."""
     everything, before = (run.samples, run.reader_samples, run.started, run.recorded), len(run.dropped)
     run.started, run.recorded = {k: v for k, v in run.started.items() if k != node.id}, None
     parts: list[Env] = []
@@ -123,8 +122,8 @@ def _at(samples: Samples, slots: npt.NDArray[np.int32]) -> Samples:
 
 
 def _join(node: Node, env: Env, run: NodePass, parts: Sequence[Env], dropped: int) -> None:
-    """Join the outputs of ``node`` from ``parts``, each of some of the samples, and add them to ``env``. ``dropped`` is
-    the number of samples that had been dropped before."""
+    """Join the outputs of ``node`` from ``parts``, which have different samples, and add them to ``env``. ``dropped``:
+    number of samples that had been dropped before the node ran."""
     for k in range(node.op.num_outputs):
         edge = Edge(node.id, k)
         batches = [p[edge] for p in parts if len(p[edge])] or [parts[0][edge]]
@@ -134,8 +133,8 @@ def _join(node: Node, env: Env, run: NodePass, parts: Sequence[Env], dropped: in
 
 
 def _merge(node: Node, env: Env, run: NodePass) -> None:
-    """Join the branches of a conditional. Samples of a branch are dropped if their type differs from the one that the
-    data set's first sample has."""
+    """Join the outputs of both branches of a conditional. Samples are dropped if their type differs from the one that
+    the data set's first sample decides."""
     before = len(run.dropped)
     for e in node.inputs:
         if len(env[e]) and (odd := odd_kind(env[e], run.kinds.get(Edge(node.id)))):
@@ -152,8 +151,8 @@ def _halve(node: Node, env: Env, run: NodePass, samples: Samples) -> None:
 
 
 def _reject(node: Node, env: Env, run: NodePass, samples: Samples, problem: SampleError) -> None:
-    """Drop the sample for which a kernel raised ``problem``; if the kernel had several samples, find it by halving
-    them. If a kernel must see a whole batch, the problem is one of the batch: all its samples are dropped."""
+    """Drop the sample for which a kernel raised ``problem``. If the kernel had several samples, the one is found by
+    halving them. If the kernel must see a whole batch, all its samples are dropped."""
     if len(samples) > 1 and not node.op.per_batch:
         _halve(node, env, run, samples)
         return
@@ -262,12 +261,11 @@ def _run(node: Node, env: Env, run: NodePass) -> None:
 
 
 def start_early(nodes: Sequence[Node], env: Env, run: NodePass) -> dict[int, StartedWork]:
-    """Start the host's work of mixed kernels whose inputs are complete, see `Operator.start_early`; return it by the
-    node's id.
+    """Start the host's part of mixed kernels whose inputs exist already (`Operator.start_early`). Return the started
+    work by the node's id.
 
     An operator's exception is ignored here: its launch raises it again, where the operator is named and fewer samples
-    are tried. A reader's exception is raised here, because its batches follow one another.
-    """
+    are tried. A reader's exception is raised here, because its batches follow one another."""
     begun = {}
     for node in nodes:
         if node.stage == "mixed" and all(e in env for e in (*node.inputs, *node.args.values())):
@@ -291,8 +289,8 @@ def start_early(nodes: Sequence[Node], env: Env, run: NodePass) -> dict[int, Sta
 def finish_late(
     run: NodePass, env: Env, tried: Callable[[Callable[[], Batch]], Batch] = lambda finish: finish()
 ) -> None:
-    """Replace the stand-ins in ``env`` by the late outputs of ``run``, without the samples that were dropped since. The
-    device must have finished the kernels of ``run``. ``tried`` calls the functions that allocate memory."""
+    """Put the outputs that exist only now, after the device has finished ``run``, into ``env`` in place of their
+    stand-ins. Samples that were dropped meanwhile are left out. ``tried`` calls the functions that allocate memory."""
     if not run.late_outputs or run.device is None:
         return
     parts: dict[Edge, list[Batch]] = {}
@@ -324,8 +322,8 @@ def _samples(node: Node, inputs: Sequence[Batch], env: Env, run: NodePass) -> Sa
 
 
 def _placed(batch: Batch, node: Node, run: NodePass) -> Batch:
-    """Return the batch in the memory in which the node reads it: mixed operators read host memory, gpu operators device
-    memory."""
+    """Return the batch in the memory from which the node reads it: the host's for mixed operators, the device's for gpu
+    operators."""
     if run.device is None or run.emulate:
         return batch
     if node.stage == "gpu" or isinstance(node.op, (Split, Merge)):

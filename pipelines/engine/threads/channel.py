@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Closed(Exception):  # noqa: N818  # an end, not an error
-    """Raised by `Channel.get` and `Channel.put` if the channel was closed and is empty, or if the run was stopped."""
+    """Raised by `Channel.get` and `Channel.put`: the channel was closed and is empty, or the run was stopped."""
 
 
 _END: Any = object()
@@ -20,23 +20,23 @@ _END: Any = object()
 class Channel(Generic[T]):
     """A first-in, first-out queue of at most ``depth`` items between threads.
 
-    Items go in one direction, permits to put an item in the other; both queues are `SimpleQueue`s, which wake a thread
-    at the least cost. The engine creates and closes channels; any thread may call them.
-    """
+    Items go from producer to consumer, and permits to put an item go back; both ways are `SimpleQueue`s, which wake a
+    thread at the least cost. The engine creates and closes channels; any thread may call them."""
 
     def __init__(self, name: str, depth: int) -> None:
         self.name = name
         self.depth = depth
         self.waited_full = 0.0
-        """Seconds for which producers waited because the channel was full."""
+        """Seconds for which `put` waited because the channel was full."""
         self.waited_empty = 0.0
-        """Seconds that consumers waited for an item."""
+        """Seconds for which `get` waited for an item."""
         self.unfinished = 0
-        """Number of items that were unfinished when they were taken: the consumer then waited for the worker pool."""
+        """Number of items (batches) that worker threads had not finished yet when they were taken; the consumer then
+        waited for the workers."""
         self.passed = 0
-        """Number of items put so far."""
+        """Number of items that were put so far."""
         self.occupancy = 0
-        """Sum of the number of waiting items at every put; divided by ``passed`` it is the mean fill."""
+        """Number of items in the channel at each `put`, added up; divided by ``passed``, it is the mean fill."""
         self._items: SimpleQueue[T] = SimpleQueue()
         self._permits: SimpleQueue[None] = SimpleQueue()
         self._stopped = self._ended = False
@@ -45,7 +45,7 @@ class Channel(Generic[T]):
 
     @property
     def fill(self) -> int:
-        """Approximate number of items that wait now: other threads may change it."""
+        """Approximate number of items in the channel; other threads may change it at any moment."""
         return min(max(self._items.qsize() - self._ended, 0), self.depth)
 
     def put(self, item: T) -> None:
@@ -78,12 +78,12 @@ class Channel(Generic[T]):
         return item
 
     def close(self) -> None:
-        """Declare that no more items will come. Items that wait can still be taken."""
+        """Declare that no more items will be put. Items in the channel can still be taken."""
         self._ended = True
         self._items.put(_END)
 
     def stop(self) -> None:
-        """Make all threads that wait on this channel raise Closed at once, and discard the items."""
+        """Make all threads that wait on this channel raise Closed at once, and discard the items in it."""
         self._stopped = self._ended = True
         with suppress(Empty):
             while True:

@@ -11,11 +11,12 @@ from contextlib import suppress
 from pathlib import Path
 
 _SECONDS_BETWEEN_READS = 0.25
-"""Seconds between two reads of the kernel's count of a thread's waits: a read releases the interpreter's lock."""
+"""Seconds between two reads of how long a thread has waited for a processor, which the kernel of the system counts.
+Reading it releases the GIL."""
 
 
 class Clock:
-    """The clock of one worker thread. The thread creates it and is the only one that uses it."""
+    """Measures the time of one worker thread. That thread creates it and is the only one that uses it."""
 
     def __init__(self) -> None:
         self._file = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
@@ -27,8 +28,8 @@ class Clock:
         return time.perf_counter(), time.thread_time()
 
     def end(self, began: tuple[float, float]) -> tuple[float, float, float]:
-        """Return three times in seconds: how long the piece of work took, processor time in it, and time for which the
-        thread was ready but waited for a processor since that was last read."""
+        """Return three times in seconds: elapsed time since `begin`; processor time of the thread since then; and the
+        time for which the thread was ready but waited for a processor, since that was last read."""
         now = time.perf_counter()
         waited = 0.0
         if now - self._read_at > _SECONDS_BETWEEN_READS:

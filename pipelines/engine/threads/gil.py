@@ -6,19 +6,22 @@ import sys
 import threading
 
 INTERVAL = 2e-4
-"""Switch interval in seconds while a GPU is fed. The launching thread releases the GIL many times per batch; with
-Python's default of 5 ms, readers' threads keep it waiting longer than it works (one H200, batch 1024: 135k images/s
-with 5 ms, 173k with 0.2 ms)."""
+"""Python's switch interval in seconds while a GPU is in use. The launching thread releases the GIL many times per
+batch. With Python's default of 5 ms, readers' threads keep it waiting longer than it works (one H200, batch 1024: 135k
+images/s with 5 ms, 173k with 0.2 ms)."""
 
 _lock = threading.RLock()
-"""Held only briefly. Reentrant, because a destructor that stops an engine may interrupt a thread that holds it."""
+"""Lock of this module's variables, held only briefly. It is reentrant because a destructor that stops an engine may
+interrupt a thread that holds it."""
 _owners: set[int] = set()
 _before = _lowered = 0.0
-"""The interval before it was lowered, and the one that Python reports since; 0 if it was not lowered."""
+"""The switch interval before it was lowered, and the one that Python has reported since then. Both are 0 if it was not
+lowered."""
 
 
 def lower(owner: int) -> None:
-    """Lower the interval until `restore` was called for this ``owner`` and all other owners."""
+    """Lower Python's switch interval. It stays low until `restore` was called for this ``owner`` and for all other
+    owners."""
     global _before, _lowered
     with _lock:
         _owners.add(owner)
@@ -29,8 +32,8 @@ def lower(owner: int) -> None:
 
 
 def restore(owner: int) -> None:
-    """Declare that ``owner`` no longer needs the lowered interval. After the last owner the interval is set back,
-    unless other code changed it meanwhile."""
+    """Declare that ``owner`` no longer needs the lowered switch interval. After the last owner the interval is set
+    back, unless other code changed it meanwhile."""
     global _lowered
     with _lock:
         _owners.discard(owner)

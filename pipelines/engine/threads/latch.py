@@ -12,16 +12,15 @@ T = TypeVar("T")
 
 
 class Latch(Generic[T]):
-    """Collects ``n`` parts of a result from any threads. The thread that finishes the last part joins them and calls
-    `done`.
+    """Collects the ``n`` parts of a result, such as the chunks of a batch, from any threads.
 
-    The thread that cuts a batch creates the latch; the thread that takes the batch from a channel waits for it.
-    """
+    The thread that finishes the last part joins the parts and calls `done`. The thread that cuts a batch creates the
+    latch; the thread that takes the batch from a channel waits for it."""
 
     def __init__(self, n: int) -> None:
         self.parts: list[T | None] = [None] * n
         self.ended = 0.0
-        """Time at which `done` was called (perf_counter, seconds); 0 before."""
+        """Time at which `done` was called (perf_counter, in seconds); 0 before that."""
         self._missing = n
         self._error: BaseException | None = None
         self._lock = threading.Lock()
@@ -29,25 +28,25 @@ class Latch(Generic[T]):
         self._busy.acquire()
 
     def add(self, k: int, part: T) -> bool:
-        """Add the finished part ``k``; return True if it was the last one."""
+        """Store the finished part number ``k``; return True if it was the last one."""
         with self._lock:
             self.parts[k] = part
             self._missing -= 1
             return self._missing == 0
 
     def take(self) -> list[T]:
-        """Remove and return the parts, to be joined. The latch drops its references, because the engine keeps the last
-        latch of every step."""
+        """Remove and return all parts, so that the caller can join them. The latch drops its references to them,
+        because the engine keeps the last latch of every step."""
         taken, self.parts = self.parts, []
         return [part for part in taken if part is not None]
 
     def done(self) -> None:
-        """Release the threads that wait: the parts are joined."""
+        """Declare that the parts are joined: release the threads that wait."""
         self.ended = time.perf_counter()
         self._busy.release()
 
     def fail(self, error: BaseException) -> None:
-        """Release the threads that wait with ``error``: a part has failed."""
+        """Declare that a part has failed with ``error``: release the threads that wait, in which `wait` raises it."""
         with self._lock:
             if self._error is not None:
                 return
@@ -55,7 +54,7 @@ class Latch(Generic[T]):
         self.done()
 
     def wait_done(self) -> None:
-        """Wait until all parts are joined, or one has failed."""
+        """Wait until all parts are joined, or one has failed; raises nothing."""
         self._busy.acquire()
         self._busy.release()
 

@@ -16,11 +16,10 @@ _Tasks = SimpleQueue[_Work | None]
 
 
 class Pool:
-    """A pool of ``count`` threads, which start with the first work. Work reports its own completion, and must not
-    raise.
+    """A pool of ``count`` threads, which start when work is first queued.
 
-    Created and shut down by `HostExecutor` and the launching thread; any thread may add work.
-    """
+    Work must report its own completion, and must not raise. Created and shut down by `HostExecutor` and the launching
+    thread; any thread may add work."""
 
     def __init__(self, count: int, name: str) -> None:
         self.count = count
@@ -32,18 +31,19 @@ class Pool:
         self._started = self._closed = False
 
     def do(self, work: Callable[..., None], *args: Any) -> None:
-        """Queue the call ``work(*args)``. Raises RuntimeError after `shutdown`, and if threads cannot be started."""
+        """Queue the call ``work(*args)`` for one of the threads. Raises RuntimeError after `shutdown`, and if threads
+        cannot be started."""
         with self._lock:  # otherwise work could be queued after the marks that end the threads, and never be done
             if not self._started or self._closed:
                 self._start()
             self._tasks.put((work, args))
 
     def slice_of(self, count: int) -> PoolSlice | None:
-        """Return the pool for work that may use at most ``count`` of its threads; None if ``count`` is 0."""
+        """Return an object that runs work on at most ``count`` of this pool's threads; None if ``count`` is 0."""
         return PoolSlice(count, self.do) if count > 0 else None
 
     def shutdown(self, *, wait: bool = True) -> None:
-        """Accept no more work, and wait until the queued work is done (``wait``)."""
+        """Accept no more work. With ``wait``, wait until the queued work is done."""
         with self._lock:
             self._closed = True
         _end(self._tasks, self.count)
@@ -65,7 +65,7 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class PoolSlice:
-    """A pool, and the number of its threads that a kernel may use (`ops.context.Helpers`). Created by
+    """Access to a thread pool for a kernel (`ops.context.Helpers`), limited to a number of its threads. Created by
     `Pool.slice_of`."""
 
     count: int
@@ -92,13 +92,13 @@ def _wait(threads: Sequence[threading.Thread]) -> None:
 
 
 _pools: weakref.WeakSet[Pool] = weakref.WeakSet()
-"""The pools whose threads have been started."""
+"""The pools that have started threads, so that `_end_all` can end them."""
 
 
 @atexit.register
 def _end_all() -> None:
-    """End all pools when the interpreter exits, so that no thread is in the middle of its work then; work that has not
-    begun is discarded."""
+    """End the threads of all pools when the interpreter exits, so that no thread is then in the middle of its work.
+    Queued work that has not begun is discarded."""
     for pool in list(_pools):
         while not pool._tasks.empty():
             with suppress(Empty):
