@@ -26,7 +26,7 @@ _POSITIONS = {"D": "crop_pos_z", "H": "crop_pos_y", "W": "crop_pos_x"}
 
 
 class CropWindow(Operator, abstract=True):
-    """Base class of operators with a window: its size and position in the image."""
+    """Base class of operators that use a window of the image: the arguments for its size and position."""
 
     replayable = True
     layouts = IMAGE_LAYOUTS
@@ -68,8 +68,8 @@ class CropWindow(Operator, abstract=True):
             raise SpecError(f"crop takes (height, width) or (depth, height, width), got {len(self.crop)} values")
 
     def cropped(self, spec: Spec) -> Spec:
-        """Return the spec of a batch of windows of images of ``spec``, with the lengths that are known when the
-        pipeline is built."""
+        """Return the spec of a batch of windows, cut out of images with the given ``spec``. It has the lengths that are
+        known when the pipeline is built."""
         layout = image_layout(spec.layout, spec.ndim, self.layouts)
         if spec.shape is None or not layout:
             return Spec(None if spec.shape is None else (None,) * len(spec.shape), spec.dtype, layout)
@@ -86,7 +86,8 @@ class CropWindow(Operator, abstract=True):
         return "even" if even else self.rounding
 
     def _constant_sizes(self) -> dict[str, int | None]:
-        """Return the window's length by axis; None if it is known only at run time, 0 if it is the whole axis."""
+        """For each axis letter, the window's length: None if it is known only at run time, 0 if the window has the
+        whole axis."""
         if "crop" in self.per_sample:
             return {"D": None, "H": None, "W": None}
         if self.crop is not None:
@@ -97,7 +98,7 @@ class CropWindow(Operator, abstract=True):
 
     @cached_property
     def rounds(self) -> int:
-        """Number that tells the loops of `plan_cpu` how to round the start of a window."""
+        """Rounding of the start of a window, as the number that the loops of `plan_cpu` expect."""
         return int(_plans.ROUNDINGS.index(self._rounding))
 
     @cached_property
@@ -106,21 +107,24 @@ class CropWindow(Operator, abstract=True):
 
     @cached_property
     def _constant_rows(self) -> F32:
-        """Result of `rows` if all arguments are constants."""
+        """Result of `rows`, computed once, for an operator all of whose arguments are constants."""
         return self._rows(Context(self, "cpu", Samples.numbered(1)))
 
     @cached_property
     def _cuts(self) -> bool:
-        """Whether windows may be smaller than the image, or be rejected for their position."""
+        """Whether the operator may change the window, so that windows can be smaller than the image or be rejected for
+        their position."""
         sized = self.is_set("crop") or any(self.is_set(name) for name in _SIZES.values())
         return sized or not self.per_sample.isdisjoint(_POSITIONS.values())
 
     def windows(self, ctx: Context, batch: Batch, layout: str, policy: OutOfBounds) -> tuple[I64, I64]:
-        """Return anchor and shape [N, D] of the window of each sample, after applying ``policy``."""
+        """Return start (anchor) and shape, [N, D] each, of the window of each sample, after applying ``policy`` to
+        windows that extend beyond the image."""
         return self.windows_in(ctx, batch.shapes.astype(np.int64, order="C"), layout, policy)
 
     def windows_in(self, ctx: Context, extent: I64, layout: str, policy: OutOfBounds) -> tuple[I64, I64]:
-        """Return anchor and shape [N, D] of the windows of samples of shapes ``extent`` [N, D]; see `windows`."""
+        """Return start (anchor) and shape, [N, D] each, of the windows of samples whose shapes are ``extent`` [N, D];
+        see `windows`."""
         anchor, shape = np.zeros(extent.shape, np.int64), extent.copy()
         if not self._cuts:
             return anchor, shape
@@ -131,8 +135,8 @@ class CropWindow(Operator, abstract=True):
         return bounded(ctx, policy, anchor, shape, extent)
 
     def rows(self, ctx: Context) -> F32:
-        """Return the windows of images as [N or 1, 4]: height and width, and position down and across, for
-        `plan_cpu.cut_out`."""
+        """Return the arguments of the windows as [N or 1, 4], for `plan_cpu.cut_out`: height, width, and the relative
+        positions down and across."""
         return self._constant_rows if self._is_constant else self._rows(ctx)
 
     def _rows(self, ctx: Context) -> F32:
@@ -140,7 +144,8 @@ class CropWindow(Operator, abstract=True):
         return np.stack(np.broadcast_arrays(height, width, y, x), axis=1)
 
     def _along(self, ctx: Context, letter: str) -> tuple[F32, F32]:
-        """Return length and position of windows along an axis, [N or 1] each; 0 for the whole axis."""
+        """Return length and relative position of windows along the axis ``letter``, [N or 1] each; length 0 for the
+        whole axis."""
         length = self._length(ctx, letter)
         if length is None:
             return np.zeros(1, np.float32), np.zeros(1, np.float32)
@@ -154,7 +159,8 @@ class CropWindow(Operator, abstract=True):
         return length, position
 
     def _length(self, ctx: Context, letter: str) -> F32 | None:
-        """Return the length of windows along an axis, [N or 1]; None if the arguments do not restrict this axis."""
+        """Return the length of windows along the axis ``letter``, [N or 1]; None if the arguments do not restrict this
+        axis."""
         if not self.is_set("crop"):
             return ctx.rows(_SIZES[letter]) if self.is_set(_SIZES[letter]) else None
         together, column = ctx.rows("crop"), "WHD".index(letter) + 1
@@ -165,7 +171,8 @@ class CropWindow(Operator, abstract=True):
 
 
 class Cropping(CropWindow, abstract=True):
-    """Base class of operators whose window may extend beyond the image, and is filled there."""
+    """Base class of operators whose window may extend beyond the image; pixels outside the image then get fill
+    values."""
 
     fill_values: Annotated[
         tuple[float, ...], Arg("values outside the input, one or one per channel", or_default=True)
@@ -176,7 +183,7 @@ class Cropping(CropWindow, abstract=True):
 
 
 def _axis(layout: str, letter: str) -> int:
-    """Return the index of ``letter`` in ``layout``; the frames of a sequence are its depth, as in DALI."""
+    """Return the index of the axis ``letter`` in ``layout``; D (depth) finds the frames of a sequence, as in DALI."""
     at = layout.find(letter)
     return layout.find("F") if letter == "D" and at < 0 else at
 

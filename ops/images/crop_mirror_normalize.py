@@ -113,7 +113,8 @@ class CropMirrorNormalize(Cropping, name="crop_mirror_normalize"):
     gpu = cpu
 
     def affine(self, ctx: Context) -> Affine:
-        """Return the factors of the normalisation: [1, K] if mean and std are constants, otherwise [N, K]."""
+        """Return mean, multiplier and summand of the normalisation for each channel: one row [1, K] if mean and std are
+        constants, otherwise one per sample [N, K]."""
         if not {"mean", "std"} & ctx.args.keys():
             return _affine(self.mean, self.std, self.scale, self.shift)
         mean, std = (ctx.arg(n) if n in ctx.args else np.array([getattr(self, n)], np.float32) for n in ("mean", "std"))
@@ -121,12 +122,12 @@ class CropMirrorNormalize(Cropping, name="crop_mirror_normalize"):
         return _normalising(mean, std, self.scale, self.shift)
 
     def width(self, ctx: Context) -> int:
-        """Return the number of values of mean and std: one, or one per channel."""
+        """Return the number of values in the arguments mean and std: one, or one per channel."""
         return self.affine(ctx).width
 
     def matching(self, ctx: Context, shape: I64, channel: int, width: int) -> I64:
-        """Reject samples whose number of channels differs from that of mean and std; return ``shape`` with empty
-        windows for them."""
+        """Reject samples whose number of channels is not ``width``, the number of values in mean and std. Return the
+        window shapes ``shape``, with empty windows for these samples."""
         if width <= 1 or not _plans.of_other_width(shape, channel, width):
             return shape
         wrong = (shape[:, channel] != width) & (shape[:, channel] > 0)
@@ -139,9 +140,9 @@ class CropMirrorNormalize(Cropping, name="crop_mirror_normalize"):
         return refused(shape, wrong)
 
     def _fillable(self, ctx: Context, shape: I64, channel: int, own: I64) -> I64:
-        """Reject samples whose number of channels differs from that of ``fill_values``; return ``shape`` with empty
-        windows for them. The number may be ``own``, or the one that ``pad_output`` makes of it (added channels get
-        0)."""
+        """Reject samples whose number of channels differs from the number of ``fill_values``. Return the window shapes
+        ``shape``, with empty windows for these samples. There may be ``own`` values, one per channel of the operator's
+        input, or as many as ``pad_output`` makes of it (added channels then get 0)."""
         width = len(self.fill_values)
         wrong = (shape[:, channel] != width) & (own != width) & (shape[:, channel] > 0)
         for i in np.flatnonzero(wrong).tolist():
@@ -152,7 +153,7 @@ class CropMirrorNormalize(Cropping, name="crop_mirror_normalize"):
 
 @lru_cache(64)
 def _affine(mean: tuple[float, ...], std: tuple[float, ...], scale: float, shift: float) -> Affine:
-    """Return the factors for constant arguments, which are the same for every batch."""
+    """Return the factors of the normalisation for constant arguments; they are the same for every batch."""
     return _normalising(np.array([mean], np.float32), np.array([std], np.float32), scale, shift)
 
 

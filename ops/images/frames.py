@@ -17,17 +17,17 @@ from ..context import Context
 
 @dataclass(frozen=True, slots=True)
 class ImageParts:
-    """M parts of N samples: where they begin, their shapes, and the arguments of each. Created by one call of an
-    operator."""
+    """M parts of the N samples of a batch (each a whole sample, or one frame of a sequence): start, shape and arguments
+    of each. Created by one call of an operator."""
 
     offsets: I64
-    """[M] First element of each part in the batch."""
+    """Index in the batch's data of the first element of each part, [M]."""
     shapes: I64
-    """[M, D] Shape of each part, without the dimension of frames if the parts are frames."""
+    """Shape of each part, [M, D]; if the parts are frames, without the dimension of frames."""
     sample: I64 | None
-    """[M] Index of the sample to which each part belongs; None if parts are samples."""
+    """Index in the batch of the sample to which each part belongs, [M]; None if each part is a whole sample."""
     arguments: dict[str, npt.NDArray[Any]]
-    """Values of each argument by name, [M] or [M, k]."""
+    """For each argument, by name, its value for every part: [M] or [M, k]."""
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -38,7 +38,8 @@ class ImageParts:
         return elements(self.shapes)
 
     def places(self, out: Batch) -> I64:
-        """Return the first element of each part in ``out``, a packed batch of samples whose parts have these shapes."""
+        """Return the index of each part's first element in the data of ``out``, a packed batch of samples whose parts
+        have these shapes."""
         if self.sample is None:
             return out.offsets
         sizes = self.sizes
@@ -47,8 +48,7 @@ class ImageParts:
 
 
 def image_parts(ctx: Context, batch: Batch, names: Iterable[str], dtype: Any = np.float32) -> ImageParts:
-    """Return the parts of ``batch`` with the arguments ``names``, by DALI's rule for sequences: an argument whose
-    layout begins with F has a value per frame (or one for all); any other holds for the whole sample.
+    """Divide ``batch`` into parts, whole samples or frames, and return them with the values of the arguments ``names``.
 
     A sample whose argument has another number of frames is rejected, and gets zeros.
     """
@@ -67,7 +67,8 @@ def image_parts(ctx: Context, batch: Batch, names: Iterable[str], dtype: Any = n
 
 
 def as_frames(images: Batch, parts: ImageParts) -> ImageParts:
-    """Return the frames of sequences as parts, with the arguments of their samples."""
+    """Return a copy of ``parts`` (whole sequences) in which each frame is a part, with the arguments of its
+    sequence."""
     counts = images.shapes[:, 0].astype(np.int64)
     sample = np.repeat(np.arange(len(images)), counts)
     shapes = images.shapes[:, 1:].astype(np.int64)[sample]
@@ -77,7 +78,8 @@ def as_frames(images: Batch, parts: ImageParts) -> ImageParts:
 
 
 def _by_frame(ctx: Context, name: str, counts: I64, dtype: Any) -> npt.NDArray[Any]:
-    """Return the values of an argument that is given per frame, [M] or [M, k]."""
+    """Return the values of the argument ``name``, which is given per frame: [M] or [M, k]. Sample i has ``counts[i]``
+    frames."""
     given, rows = ctx.args[name], []
     vector = parameter(type(ctx.op), name).is_vector
     for i, count in enumerate(counts.tolist()):

@@ -58,7 +58,8 @@ class Resampling(Operator, abstract=True):
         return self if self.parity == "dali" else None
 
     def plan(self, ctx: Context, shapes: I64, axes: tuple[int, int]) -> ResamplePlan:
-        """Return how samples of shapes [N, ndim] are resampled; samples that cannot be are rejected."""
+        """Return the plan for resampling samples of ``shapes`` [N, ndim]; samples that cannot be resampled are
+        rejected."""
         raise NotImplementedError
 
     def runs_in(self) -> tuple[Stage, ...]:
@@ -86,8 +87,8 @@ class Resampling(Operator, abstract=True):
             presets.interpolation_of(self.parity, self.interp_type)
 
     def resampled(self, spec: Spec, size: tuple[int | None, ...] | None) -> Spec:
-        """Return the spec of resampling ``spec``; ``size`` is the known part of the new spatial lengths. Raises
-        SpecError."""
+        """Return the spec of the output of resampling a batch with ``spec``. ``size`` has the new spatial lengths, None
+        if unknown. Raises SpecError."""
         if self.parity != "dali":
             if spec.shape is not None:
                 self._needs_images(spatial_axes(spec.layout, len(spec.shape))[1])
@@ -96,7 +97,8 @@ class Resampling(Operator, abstract=True):
         return output_spec(spec, self.dtype, size)
 
     def planned(self, ctx: Context, lo: F32, hi: F32, size: I64, extents: I64) -> ResamplePlan:
-        """Return a plan for the regions [``lo``, ``hi``) of images of ``extents``, all [N, A]."""
+        """Return a plan with this operator's filters for the regions [``lo``, ``hi``) of images of ``extents``, all [N,
+        A]."""
         if self.parity == "dali":
             return plan(lo, hi, size, *self.filters(ctx), self.antialias)
         self._needs_images(size.shape[1])
@@ -247,7 +249,7 @@ class Sized(Resampling, abstract=True):
 
     @cached_property
     def _lengths(self) -> set[int]:
-        """The different lengths of the constant arguments that have one value per axis."""
+        """The numbers of values of all constant arguments that have one value per axis, such as ``size``."""
         return {len(v) for v in (self.size, self.max_size, self.roi_start, self.roi_end) if v is not None}
 
     def plan(self, ctx: Context, shapes: I64, axes: tuple[int, int]) -> ResamplePlan:
@@ -265,7 +267,7 @@ class Sized(Resampling, abstract=True):
         return self.planned(ctx, lo, hi, size, extents)
 
     def _as_library(self, ctx: Context, wanted: F32, region: tuple[F32, F32] | None, extents: I64) -> ResamplePlan:
-        """Return the plan of resizing as the library ``parity`` does."""
+        """Return the plan of a resize with the results of the library in the argument ``parity``, such as Pillow."""
         lo, hi = (np.float32(0), extents.astype(np.float32)) if region is None else region
         bad = _refuse_endless(ctx, wanted, region, extents)
         wanted = np.where(bad, 1, np.broadcast_to(wanted, extents.shape))
@@ -288,12 +290,13 @@ class Sized(Resampling, abstract=True):
 
     @cached_property
     def _way(self) -> str:
-        """Name of the argument that gives the size; empty for the arguments by axis."""
+        """Name of the argument that gives the output size, such as ``resize_shorter``; empty for the arguments by axis
+        (``resize_x``, ...)."""
         return next((name for name in ("resize_shorter", "resize_longer", "size") if self.is_set(name)), "")
 
     def _requested(self, ctx: Context, count: int) -> F32:
-        """Return the requested size, [N, A], 0 if not given; one row if it is equal for all samples, one column if it
-        is equal for all axes."""
+        """Return the requested output size [N, A], with 0 for lengths that are not set. One row if it is equal for all
+        samples, one column if it is equal for all axes."""
         if self._way == "size":
             return _for_axes(ctx, "size", count)
         if self._way:
@@ -304,11 +307,11 @@ class Sized(Resampling, abstract=True):
 
     @cached_property
     def _whole(self) -> bool:
-        """Whether the source region is the whole image."""
+        """Whether the source region is the whole image, because no argument restricts it."""
         return not self.is_set("roi_start")
 
     def _region(self, ctx: Context, extents: I64) -> tuple[F32, F32] | None:
-        """Return begin and end of the source region, [N, A] in pixels; None for the whole image."""
+        """Return begin and end of the source region, in pixels, [N, A] each; None for the whole image."""
         if self._whole:
             return None
         count = extents.shape[1]
@@ -326,7 +329,7 @@ def _extents(shape: I64) -> str:
 
 
 def _refuse_endless(ctx: Context, wanted: F32, region: tuple[F32, F32] | None, extents: I64) -> Mask:
-    """Reject samples whose requested size or region is not finite; return which, [N, 1]."""
+    """Reject samples whose requested size or region is not finite. Return a mask of these samples, [N, 1]."""
     wanted = np.broadcast_to(wanted, extents.shape)
     finite = np.isfinite(wanted)
     if region is not None:
@@ -338,7 +341,8 @@ def _refuse_endless(ctx: Context, wanted: F32, region: tuple[F32, F32] | None, e
 
 
 def _for_axes(ctx: Context, name: str, count: int) -> F32:
-    """Return a vector argument as [N, A]; one row holds for all samples, one column for all axes."""
+    """Return the argument ``name``, a vector with one value per axis, as [N, A]. One row holds for all samples, one
+    column for all axes."""
     values = ctx.rows(name)
     if values.shape[1] not in (1, count):
         for i in range(len(values)):

@@ -22,7 +22,7 @@ _SPAN = "resizes up to three neighbouring axes (those that keep their length do 
 _FAR = np.float32(2**30)
 
 _FARTHEST = 1e6
-"""Maximum distance of the point of alignment from the start of its region, in lengths of the region."""
+"""Maximum distance of the argument ``alignment``'s point from the start of its region, in lengths of the region."""
 
 
 class TensorResize(Resampling, name="tensor_resize"):
@@ -130,8 +130,9 @@ class TensorResize(Resampling, name="tensor_resize"):
         return axes
 
     def _span(self, axes: list[int], changed: npt.NDArray[np.bool_]) -> tuple[int, int]:
-        """Return the first and the last axis that a batch resizes, if the axes at ``changed`` [N, A] do. Raises
-        UnlikeSamplesError if only fewer samples can be resized together, SampleError if none can."""
+        """Return the first and the last axis along which a batch is resized, if the axes at ``changed`` [N, A] change
+        their length. Raises UnlikeSamplesError if only fewer samples can be resized together, SampleError if none
+        can."""
         resized = [axes[k] for k in np.flatnonzero(changed.any(axis=0)).tolist()] or axes[:1]
         if max(resized) - min(resized) >= _AXES:
             if (changed != changed[0]).any():
@@ -209,7 +210,8 @@ class TensorResize(Resampling, name="tensor_resize"):
         return *self._aligned(ctx, lo, hi, width), rounded
 
     def _aligned(self, ctx: Context, lo: F32, hi: F32, width: Any) -> tuple[F32, F32]:
-        """Return the regions from ``lo`` to ``hi`` scaled to the length ``width`` around their point of alignment."""
+        """Return the regions from ``lo`` to ``hi``, scaled to the length ``width``; the point at ``alignment`` in each
+        region stays where it is."""
         part = self._rows(ctx, "alignment", lo.shape)
         bad = np.any(~(np.abs(part) <= _FARTHEST), axis=1)
         if bad.any():
@@ -221,7 +223,7 @@ class TensorResize(Resampling, name="tensor_resize"):
         return begin, (begin + width).astype(np.float32)
 
     def _rows(self, ctx: Context, name: str, shape: tuple[int, ...]) -> F32:
-        """Return the values of argument ``name`` for every sample and axis, of ``shape``."""
+        """Return the values of the argument ``name`` for every sample and axis, as an array of ``shape``."""
         values: F32 = ctx.arg(name)
         if values.shape[1] not in (1, shape[1]):
             raise SampleError(

@@ -18,31 +18,33 @@ from ...kernels import Kernels
 _loops: Any = Kernels(".libraries_cpu", __package__)
 
 _MOST = 1 << 22
-"""Maximum number of cached weights per output size: 16 MiB."""
+"""Maximum number of filter weights that are cached for one output size: 16 MiB."""
 _KINDS = 4
-"""Maximum number of kinds of resizes that a lane caches."""
+"""Maximum number of kinds of resizes (size, filter, library) for which a lane caches filter weights."""
 KEY = "known taps"
-"""Key of the lane's taps in `Lane.cache`."""
+"""Key in `Lane.cache` of the cached filter weights (taps)."""
 
 Axes = tuple[npt.NDArray[Any], ...]
-"""Arrays of a plan: lo, hi, size, anchor, shape, kind, flip, domain and arithmetic."""
+"""Arrays of a `ResamplePlan`, in this order: lo, hi, size, anchor, shape, kind, flip, domain and arithmetic."""
 
 
 class KnownTaps:
-    """The cached taps of one kind of resize, on one lane. Used by the thread that launches on the lane."""
+    """Cached filter weights (taps) of one kind of resize, on one lane. Used only by the thread that launches on the
+    lane."""
 
     def __init__(self) -> None:
         self.release()
 
     def release(self) -> None:
-        """Drop all cached taps, on the host and on the device."""
+        """Drop all cached filter weights of this kind of resize, in host and GPU memory."""
         self._known = np.zeros((2, 512, 6), np.int64)
         self._starts, self._weights = np.empty(0, np.int32), np.empty(0, np.int32)
         self._there: tuple[Any, Any] | None = None
 
     def of(self, lane: Lane, axes: Axes) -> tuple[npt.NDArray[np.int64], tuple[Any, Any]] | None:
-        """Return the table of `libraries_cpu.whole_axes`, but with starts counted from each window's begin, and starts
-        and weights on the device. None if samples differ in more than their windows, or there is too much to cache."""
+        """Return the table of `libraries_cpu.whole_axes`, from the cache if possible; in it, source pixels are counted
+        from the start of each window. Also return the first source pixels and the weights, in GPU memory. None if
+        samples differ in more than their windows, or there is too much to cache."""
         _, _, size, anchor, shape, kind, flip, _, rules = axes
         table = np.zeros((len(rules), 2, 6), np.int64)
         missing = np.empty((2 * len(rules), 2), np.int64)
@@ -82,7 +84,7 @@ class KnownTaps:
 
 
 def known_taps(lane: Lane, axes: Axes) -> tuple[npt.NDArray[np.int64], tuple[Any, Any]] | None:
-    """Return the taps for a plan's axes from the cache of this lane; see `KnownTaps.of`."""
+    """Return the filter weights (taps) for the axes of a plan from the cache of ``lane``; see `KnownTaps.of`."""
     _, _, size, anchor, shape, kind, flip, _, rules = axes
     kept: _Kept = lane.cache.setdefault(KEY, _Kept())
     key = (int(rules[0]), *(a[0].tobytes() for a in (size, anchor, shape, kind, flip)))
@@ -94,8 +96,9 @@ def known_taps(lane: Lane, axes: Axes) -> tuple[npt.NDArray[np.int64], tuple[Any
 
 
 class _Kept(dict[Any, KnownTaps]):
-    """Cache by the properties that all samples share; the last used comes last."""
+    """Filter weights of several kinds of resizes, by the properties that all samples of a batch share; the entry used
+    last comes last."""
 
     def release(self) -> None:
-        """Drop all cached taps, on the host and on the device."""
+        """Drop the cached filter weights of all resizes, in host and GPU memory."""
         self.clear()

@@ -21,8 +21,9 @@ F64 = npt.NDArray[np.float64]
 
 
 class Filter(IntEnum):
-    """Filters of the libraries, as numbered for ``libraries_cpu.py``. From BOX to LANCZOS they widen with the scale,
-    and taps outside the image are dropped; the others have a fixed width, and repeat the edge."""
+    """Resize filters of Pillow, PyTorch and OpenCV, with the numbers that ``libraries_cpu.py`` uses. From BOX to
+    LANCZOS, filters widen with the scale, and ignore pixels outside the image. The others have a fixed width, and
+    repeat the image's edge."""
 
     NEAREST = 0
     """Nearest pixel: output x is source pixel floor(x scale)."""
@@ -37,26 +38,27 @@ class Filter(IntEnum):
     """Lanczos filter with three lobes."""
     LINEAR_2 = 7
     CUBIC_4 = 8
-    """Keys' cubic filter with a = -3/4, of fixed width."""
+    """Keys' cubic filter with a = -3/4, four pixels wide at every scale."""
     LANCZOS_8 = 9
     """Lanczos filter with four lobes, normalised."""
     AREA = 10
     """Overlap of source pixels with the output's pixel; for shrinking only."""
     AREA_UP = 11
-    """OpenCV's AREA for growing axes: linear, with transitions as wide as an output pixel."""
+    """OpenCV's INTER_AREA for axes that grow: linear, with transitions as wide as an output pixel."""
 
 
 class Arithmetic(IntEnum):
-    """Rules for rounding weights and sums. The horizontal pass comes first unless stated otherwise."""
+    """Rules of the libraries for rounding weights and sums. The horizontal pass comes first unless stated otherwise."""
 
     BYTES_22 = 0
-    """Pillow: weights of 22 bits, bytes between the passes."""
+    """Pillow: weights of 22 bits; values between the passes are rounded to bytes."""
     BYTES_22_DOWN = 1
-    """Pillow: weights of 22 bits, bytes between the passes, the vertical pass first."""
+    """Pillow: weights of 22 bits; the vertical pass comes first, and values between the passes are rounded to bytes."""
     BYTES_15 = 2
-    """PyTorch: weights of as many bits as 16-bit integers hold, bytes between the passes."""
+    """PyTorch: weights with as many bits as fit into 16-bit integers; values between the passes are rounded to
+    bytes."""
     LINEAR_11 = 3
-    """OpenCV's INTER_LINEAR: weights of 11 bits, 4 bits dropped between the passes."""
+    """OpenCV's INTER_LINEAR: weights of 11 bits; 4 bits of the sums are dropped between the passes."""
     FIXED_11 = 4
     """OpenCV's cubic, Lanczos and area filters: weights of 11 bits, exact sums rounded once, ties to even."""
     FLOATS = 5
@@ -78,17 +80,17 @@ _NAMES: dict[str, dict[str, Filter]] = {
         "area": Filter.AREA, "lanczos4": Filter.LANCZOS_8,
     },
 }  # fmt: skip
-"""Filters of each library by the library's names."""
+"""For each library, its filters by the names that it gives them."""
 
 _FIXED = {Filter.LINEAR: Filter.LINEAR_2, Filter.CUBIC: Filter.CUBIC_4}
-"""Filters that replace these if torchvision resizes with antialias=False."""
+"""For a filter that widens with the scale, the filter of fixed width that torchvision uses with antialias=False."""
 
 _INTERP = {
     "pillow": ("nearest", "bilinear", "bicubic", "lanczos", "bilinear", None),
     "torchvision": ("nearest", "bilinear", "bicubic", None, "bilinear", None),
     "opencv": ("nearest", "linear", "cubic", "lanczos4", "area", None),
 }
-"""Filter of each DALIInterpType, by its number."""
+"""For each library, the filter that corresponds to a DALIInterpType, by its number."""
 
 
 def filters_of(library: str) -> tuple[str, ...]:
@@ -97,7 +99,8 @@ def filters_of(library: str) -> tuple[str, ...]:
 
 
 def interpolation_of(library: str, interp: int) -> str:
-    """Return the name in ``library`` of the filter for a DALIInterpType. Raises SpecError if it has none."""
+    """Return the name that ``library`` gives to the filter ``interp``, a DALIInterpType. Raises SpecError if the
+    library has none."""
     name = _INTERP[library][interp]
     if name is None:
         raise SpecError(
@@ -182,8 +185,8 @@ def plan(
 def plan_of_windows(
     interpolation: str, antialias: bool, begin: I64, extent: I64, size: I64, flip: npt.NDArray[np.bool_]
 ) -> ResamplePlan:
-    """Return torchvision's `plan` for regions of whole pixels inside their images, given ``begin`` and ``extent`` [N,
-    2]."""
+    """Return torchvision's `plan` for windows of whole pixels inside their images, given as ``begin`` and ``extent``
+    [N, 2]."""
     kind = _NAMES["torchvision"][interpolation]
     kind = kind if antialias else _FIXED.get(kind, kind)
     kinds = np.full(size.shape, kind, np.int8)
@@ -201,7 +204,7 @@ _RADIUS: F64 = np.array([0.5, 0.5, 0.5, 1, 1, 2, 3, 1, 2, 4, 1, 1])
 
 
 def _arithmetic(library: str, kinds: I8, size: I64, extents: I64, exactly_half: npt.NDArray[np.bool_]) -> I8:
-    """Return the `Arithmetic` of each sample [N] for 8-bit images."""
+    """Return the rounding rule (`Arithmetic`) of each sample, [N], for 8-bit images."""
     kind = kinds[:, 0]
     if library == "opencv":
         rule = np.where(np.isin(kind, (Filter.LINEAR_2, Filter.AREA_UP)), Arithmetic.LINEAR_11, Arithmetic.FIXED_11)

@@ -70,8 +70,8 @@ _passes: Any = Kernels(".passes_cpu", __package__)
 
 @dataclass(slots=True)
 class ResamplePlan:
-    """How N samples are resampled along A spatial axes (in the order of the layout): C-contiguous arrays [N, A].
-    Created by `plan` or `libraries.plan`, and read only.
+    """Description of how N samples are resampled along A spatial axes (in the order of the layout), as C-contiguous
+    arrays [N, A]. Created by `plan` or `libraries.plan`, and read only.
 
     Output j of an axis is at source coordinate lo + (j + 0.5) (hi - lo) / size - 0.5; pixel centres are at integers.
     Only the window ``anchor``, ``shape`` of these outputs is computed; it may extend beyond [0, size).
@@ -79,28 +79,29 @@ class ResamplePlan:
 
     lo: F32
     hi: F32
-    """[N, A] Begin (``lo``) and end of the source region in pixels; ``hi`` < ``lo`` mirrors the region."""
+    """End of the source region in pixels, [N, A]; ``lo`` is its begin. If ``hi`` < ``lo``, the region is mirrored."""
     size: I64
-    """[N, A] Number of output pixels that cover the region."""
+    """Number of output pixels that the source region becomes, [N, A]."""
     kind: I8
-    """[N, A] Filter of each axis: NEAREST, ..., LANCZOS3; a `libraries.Filter` if ``domain`` is set."""
+    """Filter of each axis, [N, A]: NEAREST, ..., LANCZOS3; a `libraries.Filter` if ``domain`` is set."""
     support: F32
-    """[N, A] Width of the filter in source pixels."""
+    """Width of the filter in source pixels, [N, A]."""
     anchor: I64
     shape: I64
     flip: Mask
-    """[N, A] Whether the outputs of the window are written in reverse order: the same values, mirrored."""
+    """Whether the outputs of the window are written in reverse order, [N, A]: the same values, mirrored."""
     across: Mask
-    """[N] Whether the horizontal pass comes first. Decided for the whole output, so that a window of it gets the same
+    """Whether the horizontal pass comes first, [N]. Decided for the whole output, so that a window of it gets the same
     bits."""
     domain: I64 | None = None
-    """[N, A, 2] Source pixels that taps may read. Given if another library than DALI is followed: ``kind`` is then a
-    `libraries.Filter`, and ``lo`` is less than ``hi``."""
+    """Begin and end of the source pixels that the filter may read, [N, A, 2]. Set if results follow another library
+    than DALI: ``kind`` is then a `libraries.Filter`, and ``lo`` is less than ``hi``."""
     arithmetic: I8 | None = None
-    """[N] Rule for rounding weights and sums, a `libraries.Arithmetic`; set if ``domain`` is."""
+    """Rule for rounding weights and sums, a `libraries.Arithmetic` per sample, [N]; set if ``domain`` is set."""
 
     def window(self, anchor: I64, shape: I64) -> ResamplePlan:
-        """Return the plan of the outputs [anchor, anchor + shape) of the present window."""
+        """Return the plan for a part of this plan's window: the outputs [anchor, anchor + shape), counted from the
+        window's start."""
         at = self.anchor + np.where(self.flip, self.shape - anchor - shape, anchor)
         return self.shown(at, np.ascontiguousarray(shape), self.flip)
 
@@ -118,8 +119,8 @@ class ResamplePlan:
         return self.shown(self.anchor, self.shape, self.flip ^ where)
 
     def shown(self, anchor: I64, shape: I64, flip: Mask) -> ResamplePlan:
-        """Return the plan of another window [anchor, anchor + shape) of the same outputs, in reverse order if ``flip``;
-        all [N, A]."""
+        """Return the plan with another window: the outputs [anchor, anchor + shape), written in reverse order if
+        ``flip``; all [N, A]."""
         return ResamplePlan(self.lo, self.hi, self.size, self.kind, self.support, anchor, shape, flip, self.across,
                             self.domain, self.arithmetic)  # fmt: skip
 
@@ -166,8 +167,8 @@ def spatial_axes(layout: str, ndim: int) -> tuple[int, int]:
 
 
 def output_spec(spec: Spec, dtype: DALIDataType | None, size: tuple[int | None, ...] | None) -> Spec:
-    """Return the spec of resampling ``spec``; ``size`` is the known part of the new spatial lengths. Raises
-    SpecError."""
+    """Return the spec of the output of resampling a batch with ``spec``. ``size`` has the new spatial lengths, None if
+    unknown. Raises SpecError."""
     if spec.dtype is not None and spec.dtype not in DTYPES:
         allowed = ", ".join(d.name for d in DTYPES)
         raise SpecError(f"cannot resample {spec.dtype.name}; it takes {allowed} (cast the input first)")
@@ -186,17 +187,17 @@ def output_spec(spec: Spec, dtype: DALIDataType | None, size: tuple[int | None, 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Steps after resampling and rounding to the input's type, uint8 or float32: for images only, [1, height, width,
-    C].
+    """Normalisation and placement of resampled pixels, after rounding to the input's type, uint8 or float32. For images
+    only, [1, height, width, C].
 
     The value becomes (value - mean) * mul + add. Pixel k (row by row) and channel c of sample i are written to element
     offsets[i] + k * strides[i, 0] + c * strides[i, 1] of the output.
     """
 
     factors: F32
-    """[1 or N, 1 or C, 3]: mean, mul and add."""
+    """Mean, multiplier and summand of each channel, [1 or N, 1 or C, 3]."""
     strides: I64
-    """[N, 2] Elements from one pixel to the next, and from one channel to the next."""
+    """Distance in elements of the output from one pixel to the next, and from one channel to the next, [N, 2]."""
 
 
 def resample(
@@ -204,7 +205,8 @@ def resample(
     recompute: Callable[[Context], ResamplePlan] | None = None,
 ) -> Batch:  # fmt: skip
     """Return ``batch`` resampled by ``plan``, in the dtype of the input or in float32. Runs in the stage of ``ctx``.
-    ``recompute`` returns the plan for other arguments (`gpu.launch_recording.changing`).
+    ``recompute`` returns the plan for a later call with other arguments, whose launches are replayed
+    (`gpu.launch_recording.changing`).
 
     Samples whose output would be too large are rejected.
     """
@@ -238,8 +240,9 @@ def resample(
 
 
 def bounded(ctx: Context, plan: ResamplePlan, shapes: I64, before: npt.NDArray[Any], first: int) -> I64:
-    """Return the ``shapes`` of the output; zeros if it, or the values between the passes, would be too large. Such
-    samples are rejected. ``before`` are the shapes of the input, whose spatial dimensions start at ``first``."""
+    """Return the output ``shapes``, with zeros for samples that would be too large: the output, or the values between
+    the passes. These samples are rejected. ``before`` are the shapes of the input, whose spatial dimensions start at
+    ``first``."""
     needed = np.empty(len(shapes))
     made, given = np.ascontiguousarray(shapes, np.int64), np.ascontiguousarray(before, np.int64)
     if not _plans.elements(plan.across, made, given, first, plan.size.shape[1], MOST_ELEMENTS, needed):
@@ -253,14 +256,15 @@ def bounded(ctx: Context, plan: ResamplePlan, shapes: I64, before: npt.NDArray[A
 
 
 Replan = Callable[[Context], "ResamplePlan | None"]
-"""Function that returns the plan for other arguments; None if the output would have another shape."""
+"""Function that returns the plan for a later call with other arguments; None if the output would have another shape."""
 
 
 def run(
     ctx: Context, plan: ResamplePlan, batch: Batch, first: int, out: Batch, finish: Finish | None,
     recompute: Replan | None = None,
 ) -> None:  # fmt: skip
-    """Resample the spatial axes of ``batch``, which start at dimension ``first``, into ``out``."""
+    """Resample the spatial axes of ``batch``, which start at dimension ``first``, by ``plan``, and write the result to
+    ``out``."""
     if len(batch) == 0 or out.data.size == 0:
         return
     if ctx.stage == "cpu":
@@ -270,7 +274,8 @@ def run(
 
 
 def _around(shapes: npt.NDArray[Any], first: int, count: int) -> tuple[I64, I64]:
-    """Return the number of elements before and after the spatial dimensions (frames and channels), [N] each."""
+    """Return the number of elements of the dimensions before the spatial ones (frames) and after them (channels), [N]
+    each."""
     if first == 0 and shapes.shape[1] == count + 1:  # images
         return np.ones(len(shapes), np.int64), shapes[:, count].astype(np.int64)
     return elements(shapes[:, :first]), elements(shapes[:, first + count :])
@@ -327,8 +332,8 @@ def _run_cpu(plan: ResamplePlan, batch: Batch, first: int, out: Batch, finish: F
 
 
 def preset(plan: ResamplePlan, batch: Batch, first: int, out: Batch, finish: Finish | None) -> None:
-    """Resample the spatial axes of ``batch``, which start at dimension ``first``, into ``out``, as another library than
-    DALI does, on the CPU."""
+    """Resample the spatial axes of ``batch``, which start at dimension ``first``, into ``out`` on the CPU, with the
+    results of another library than DALI (a plan with ``domain``)."""
     kernels = _presets
     assert plan.arithmetic is not None
     assert plan.domain is not None
@@ -383,8 +388,9 @@ def preset_on_gpu(lane: Lane, plan: ResamplePlan, batch: Batch, first: int, out:
 def _fixed_passes(
     lane: Lane, plan: ResamplePlan, batch: Batch, first: int, out: Batch
 ) -> tuple[list[I64], tuple[Any, Any]]:
-    """Return the two passes [N, 12] in the order of `_Pass.rows`, the last column being the taps and 2^32 times the
-    bits of their weights; and starts and weights of all axes, on the device."""
+    """Return the tables of the two passes, [N, 12] in the order of `_Pass.rows`; their last column is the number of
+    weights per pixel plus 2^32 times the bits of the weights. Also return the first source pixels and the weights of
+    all axes, in device memory."""
     from .known_taps import known_taps
 
     assert plan.domain is not None
@@ -435,7 +441,7 @@ def _fixed_passes(
 
 
 def _axes(plan: ResamplePlan, which: int | slice) -> tuple[npt.NDArray[Any], ...]:
-    """Return the plan's arrays for the axes ``which``, in the order of the CPU loops' parameters."""
+    """Return the plan's arrays for the axes with index ``which``, in the order of the CPU loops' parameters."""
     arrays = (plan.lo, plan.hi, plan.size, plan.anchor, plan.shape, plan.kind, plan.support, plan.flip)
     if plan.size.shape[1] == 2:
         return arrays
@@ -458,7 +464,8 @@ def _run_gpu(
     finish: Finish | None,
     recompute: Replan | None,
 ) -> None:
-    """Launch one kernel for the taps of all axes, then one per pass; two passes for images, three for volumes."""
+    """Launch one kernel that computes the filter weights of all axes, then one per pass; two passes for images, three
+    for volumes."""
     count = plan.size.shape[1]
     if count == 2:
         _planes_on_gpu(ctx, plan, batch, first, out, finish, recompute)
@@ -518,7 +525,7 @@ def _planes_on_gpu(
     finish: Finish | None,
     recompute: Replan | None,
 ) -> None:
-    """Launch the passes for images; see `_run_gpu`."""
+    """Launch the kernels of both passes for images (two spatial axes); see `_run_gpu`."""
     n = len(batch)
     if _of_pixels(batch, first, out, finish) and _pixels_on_gpu(ctx, plan, batch, first, out, finish, recompute):
         return
@@ -558,8 +565,8 @@ def _planes_on_gpu(
 
 
 def _of_pixels(batch: Batch, first: int, out: Batch, finish: Finish | None) -> bool:
-    """Return whether ``batch`` contains images of three bytes per pixel whose output is uint8 or float32, or has a
-    ``finish``."""
+    """Return whether the kernel for three-byte pixels supports ``batch``: images of three uint8 channels, whose output
+    is uint8 or float32, or has a ``finish``."""
     last = batch.shapes[:, first + 2 :]
     kinds = batch.dtype == np.uint8 and (finish is not None or out.dtype in (np.uint8, np.float32))
     return kinds and last.shape[1] == 1 and bool((last == 3).all())
@@ -574,8 +581,8 @@ def _pixels_on_gpu(
     finish: Finish | None,
     recompute: Replan | None,
 ) -> bool:
-    """Launch the passes for images of three bytes per pixel, all in one kernel; see `_planes_on_gpu`. Return False if
-    taps reach too far."""
+    """Launch both passes in one kernel, for images of three bytes per pixel; see `_planes_on_gpu`. Return False, with
+    nothing launched, if filters reach too far for a block's shared memory."""
     n, like, offsets = len(batch), without_data(batch), out.offsets
 
     def tables(plan: ResamplePlan) -> tuple[tuple[npt.NDArray[Any], ...], tuple[int, ...]]:
@@ -617,7 +624,8 @@ def _pixels_on_gpu(
 
 
 def _factors(lane: Lane, places: I64, finish: Finish) -> tuple[Any, ...]:
-    """Return the arguments of kernels for ``finish``; ``places`` [N, 3] are channels and strides."""
+    """Return the kernel arguments that describe ``finish``; ``places`` [N, 3] are the number of channels and the two
+    strides."""
     there = lane.upload(places, finish.factors)
     return (*there, np.int32(finish.factors.shape[1]), np.int32(finish.factors.shape[0] > 1))
 
@@ -625,8 +633,8 @@ def _factors(lane: Lane, places: I64, finish: Finish) -> tuple[Any, ...]:
 def _plane_tables(
     batch: Batch, first: int, offsets: I64, plan: ResamplePlan
 ) -> tuple[tuple[npt.NDArray[Any], ...], tuple[int, ...]]:
-    """Return the tables of resample.cu for the axes, their regions and both passes, and the numbers of
-    `passes_cpu.planes`. The output begins at ``offsets``."""
+    """Return the tables that resample.cu reads for the axes, their regions and both passes, and the numbers that
+    `passes_cpu.planes` returns. The output begins at ``offsets``."""
     n = len(batch)
     axes, regions = np.empty((n, 2, 9), np.int64), np.empty((n, 2, 3), np.float32)
     rows = np.empty((2, n, 12), np.int64)
@@ -652,8 +660,8 @@ def _places(sizes: I64) -> I64:
 
 @dataclass(frozen=True, slots=True)
 class _Pass:
-    """Parameters of one pass over N samples for ``cuda/resample.cu``: each field has one number per sample, counted in
-    elements."""
+    """Parameters of one resampling pass over N samples for ``cuda/resample.cu``. Each field has one number per sample,
+    counted in elements."""
 
     source: I64
     target: I64
@@ -661,7 +669,7 @@ class _Pass:
     inner: I64
     outputs: I64
     lines: I64
-    """Rows of a frame that are resampled one after the other (1 if the pass covers whole frames)."""
+    """Rows of a frame that are resampled one after the other; 1 if the pass treats a whole frame as one row."""
     frame_stride: I64
     line_stride: I64
     tap_stride: I64
@@ -688,7 +696,8 @@ def _depth_pass(plan: ResamplePlan, offsets: I64, frames: I64, extents: I64, cha
 def _plane_passes(
     plan: ResamplePlan, offsets: I64, frames: I64, extents: I64, channels: I64, kept: I64, out: I64
 ) -> tuple[_Pass, _Pass]:
-    """Return the two passes over images; the first computes only what the window of the second reads."""
+    """Return the parameters of the two passes over images; the first pass computes only the rows or columns that the
+    second reads."""
     begin, length = _reach(plan, extents, kept)
     (top, left), (rows, columns) = begin[:, -2:].T, length[:, -2:].T
     height, width = extents[:, -2:].T
@@ -717,8 +726,8 @@ def _plane_passes(
 
 
 def _reach(plan: ResamplePlan, extents: I64, kept: I64) -> tuple[I64, I64]:
-    """Return the source pixels that a window's taps can reach, as begin and length [N, A]; up to a few more than
-    needed."""
+    """Return begin and length [N, A] of the source pixels that the filters of a plan's window can reach; up to a few
+    pixels more than needed."""
     scale = (plan.hi.astype(np.float64) - plan.lo) / np.maximum(plan.size, 1)
     ends = np.stack([plan.lo + plan.anchor * scale, plan.lo + (plan.anchor + plan.shape) * scale])
     margin = np.ceil(plan.support / 2.0) + 2
