@@ -15,12 +15,13 @@ _thread = threading.local()
 
 
 class OnGpu:
-    """Context manager: GPU ``index`` is current in this thread; on exit, the GPU that was current before is again.
+    """Context manager that makes GPU ``index`` the current one of the calling thread. On exit it restores the GPU that
+    was current before.
 
     If no GPU was current, `cupy.cuda.Device` would make GPU 0 current on exit, and CUDA 12 creates a context there at
-    once: half a gigabyte of a GPU that the run may not use, in every process. GPU 0 itself stays current in such a
-    thread, which is CUDA's default. Many threads may enter one instance, also recursively. Raises
-    cupy.cuda.driver.CUDADriverError if there is no such GPU.
+    once: half a gigabyte in every process, on a GPU that this job may not use. If such a thread enters GPU 0 itself,
+    that stays current afterwards, which is CUDA's default. Many threads may enter one instance, also recursively.
+    Raises cupy.cuda.driver.CUDADriverError if there is no such GPU.
     """
 
     __slots__ = ("_context", "_pop", "_popped", "_push", "index")
@@ -57,19 +58,20 @@ def _context(index: int) -> Any:
 
 
 _popped = ctypes.c_void_p()
-"""Variable to which the driver writes the popped context; it is never read."""
+"""Variable into which the driver writes the context that it removes from the stack; its value is never read."""
 
 
 @cache
 def _functions() -> tuple[Callable[[Any], int], Callable[[Any], int], Any]:
-    """Return the driver's functions that push and pop a context, and the argument of the latter. They are called with
-    the GIL held: acquiring it again would take longer than they do."""
+    """Return the driver functions cuCtxPushCurrent and cuCtxPopCurrent, and the latter's argument. ctypes calls them
+    without releasing the GIL: acquiring it again would take longer than the calls."""
     driver = ctypes.PyDLL(library()._name)
     return driver.cuCtxPushCurrent_v2, driver.cuCtxPopCurrent_v2, ctypes.byref(_popped)
 
 
 def _have_one() -> bool:
-    """Make current the GPU that CUDA considers current: GPU 0 if none was set."""
+    """Make current the GPU that CUDA reports as the thread's current one, which is GPU 0 if none was set. Return
+    True."""
     from cupy.cuda import runtime
 
     runtime.setDevice(runtime.getDevice())

@@ -21,27 +21,32 @@ from typing import Any, Literal, get_args
 from .current import OnGpu
 
 SMALL = 1 << 20
-"""Allocations of up to this many bytes (metadata, numbers) come from a CuPy pool that only lanes use."""
+"""Allocations of up to this many bytes (metadata, numbers) come from a CuPy pool that only lanes use, not from
+`DevicePool`."""
 MAX_SLACK = 1.125
-"""Maximum ratio of a block's size to the requested bytes."""
+"""Maximum ratio of the size of a block that is reused to the requested bytes."""
 MAX_IDLE = 1.1
-"""Maximum ratio of the pool's bytes to the largest number of bytes in use at a time in the last one or two windows."""
+"""Maximum ratio of all bytes that the pool holds to the most bytes that were in use at a time, in this or the previous
+`WINDOW`."""
 WINDOW = 2.0
-"""Seconds of a window. Blocks that are idle for longer are returned to the device. Allocating one again takes the
-driver milliseconds, during which it launches nothing."""
+"""Length in seconds of the period for which the pool tracks its peak use. Blocks that are unused for longer are
+returned to the device. Allocating one again takes the driver milliseconds, during which it launches nothing."""
 _ASYNC = 115
-"""cudaDevAttrMemoryPoolsSupported: whether memory can be freed without synchronizing the device."""
+"""CUDA's device attribute cudaDevAttrMemoryPoolsSupported: whether memory can be freed without synchronizing the
+device."""
 
 _NULL_STREAM, _HELD = 0, -1
-"""Pseudo stream numbers: CUDA's default stream, and the owner of blocks that are released only after their last use."""
+"""Numbers that stand for no stream of a lane: CUDA's default stream, and the owner of blocks that are released only
+after their last use."""
 
 
 Owner = Literal["arrays", "workspaces", "files"]
-"""Purpose of memory: outputs and intermediate results; scratch memory of kernels; encoded bytes and metadata."""
+"""Purpose of allocated memory: "arrays" are outputs and intermediate results, "workspaces" scratch memory of kernels,
+"files" encoded bytes and metadata."""
 
 
 class OutOfMemoryError(MemoryError):
-    """The limit of the pool or the memory of the device is reached."""
+    """Raised if an allocation exceeds the limit of the memory pool, or the free memory of the device."""
 
 
 def block_size(nbytes: int) -> int:
@@ -53,24 +58,25 @@ def block_size(nbytes: int) -> int:
 
 
 class _Block:
-    """A block of device memory, in use or idle."""
+    """A block of device memory in a `DevicePool`, in use or cached for reuse."""
 
     __slots__ = ("address", "memory", "owner", "returned", "size", "stream")
 
     def __init__(self, address: int, size: int, memory: Any) -> None:
         self.address, self.size = address, size
         self.memory = memory
-        """Owner of the memory if the user's allocator provided it; None for the driver's."""
+        """CuPy object that owns the memory, if the user's allocator provided it; None if the driver did."""
         self.stream = 0
-        """Number of the stream that it was allocated for."""
+        """Number of the CUDA stream for whose work the block was allocated."""
         self.owner: Owner = "arrays"
         """Purpose for which the block was allocated last."""
         self.returned = 0.0
-        """Time at which it became idle (time.monotonic)."""
+        """Time at which the block became unused (time.monotonic)."""
 
 
 class _Lease:
-    """Owner of a block that is in use: arrays refer to it. Any thread may drop it."""
+    """Owner of one block of the pool while it is in use: every array in the block refers to it. Any thread may drop it,
+    which returns the block to the pool."""
 
     __slots__ = ("_block", "_returned")
 
@@ -95,33 +101,33 @@ class DevicePool:
         self._limits: dict[int, int] = {}
         self._lock = threading.Lock()
         self._shared: list[_Block] = []
-        """Idle blocks that any stream may use."""
+        """Unused blocks that work on any stream may get."""
         self._local: dict[int, list[_Block]] = {}
-        """Idle blocks that only later work of one stream may use, by stream."""
+        """Unused blocks by stream number: only later work of the same stream may get them."""
         self._busy: set[int] = set()
-        """Streams that got work since they were last synchronized."""
+        """Numbers of the streams that got work since they were last synchronized."""
         # appended to without the lock: a destructor may do it during garbage collection
         self._returned: deque[_Block] = deque()
         self.held = 0
-        """Bytes of all blocks, in use or idle."""
+        """Bytes of all blocks of the pool, in use or cached."""
         self.live = 0
-        """Approximate bytes of blocks in use, by the host or by streams that were not synchronized since the blocks
-        were released; updated by each call."""
+        """Approximate bytes of blocks in use. A released block counts until its stream is synchronized, if the stream
+        may still use it. Updated by each call."""
         self.peak_held = self.peak_live = 0
-        """Maximum of `held` and of `live` since the first owner set a limit."""
+        """Maximum of `held`, and of `live`, since a memory limit was first set."""
         self._of: dict[Owner, int] = dict.fromkeys(get_args(Owner), 0)
         self.peaks: dict[Owner, int] = dict(self._of)
-        """Bytes in use by purpose, at the time of the maximum."""
+        """Bytes in use by each purpose, at the time when `live` was largest."""
         self.made = 0
-        """Number of blocks allocated so far."""
+        """Number of blocks that the pool has allocated from the device so far."""
         self._high, self._before = 0, 0
-        """Maximum bytes in use in this window, and in the previous one."""
+        """Maximum bytes in use during the current `WINDOW`, and during the previous one."""
         self._began = time.monotonic()
 
     # -- use ------------------------------------------------------------------------------------------------------
 
     def use_program_allocator(self) -> None:
-        """Allocate blocks from the allocator that the user's program has set in CuPy, if it has set one."""
+        """From now on, get blocks from the allocator that the user's program has set in CuPy, if it has set one."""
         import cupy
 
         allocator = cupy.cuda.get_allocator()
@@ -161,11 +167,12 @@ class DevicePool:
         return cupy.cuda.MemoryPointer(memory, 0)
 
     def mark_busy(self, stream: int) -> None:
-        """Note that ``stream`` gets work that may use the pool's memory."""
+        """Note that work that may use the pool's memory is about to be enqueued on ``stream``."""
         self._busy.add(stream)
 
     def mark_done(self, stream: int) -> None:
-        """Note that the stream has finished all its work: its idle blocks become available to all streams."""
+        """Note that all work of ``stream`` has finished: the blocks that it released become available to all
+        streams."""
         with self._lock:
             self._sort()
             self._busy.discard(stream)
@@ -179,9 +186,9 @@ class DevicePool:
     # -- limits ---------------------------------------------------------------------------------------------------
 
     def limit(self, owner: object, nbytes: int | None) -> None:
-        """Set the share of ``owner`` in the pool's limit to ``nbytes``, or remove it (None).
+        """Set to ``nbytes`` what ``owner``, such as a running job, adds to the pool's limit; None removes it.
 
-        The pool holds at most the sum of all shares. When the last owner leaves, idle blocks are returned to the
+        The pool holds at most the sum over all owners. When the last owner leaves, idle blocks are returned to the
         device, and there is no limit."""
         with self._lock:
             if nbytes is not None:
@@ -195,14 +202,14 @@ class DevicePool:
                     self._free(self.held)
 
     def free_idle(self) -> None:
-        """Return all blocks that no work can use to the device."""
+        """Return to the device all cached blocks that no enqueued work can still use."""
         with self._lock:
             self._sort()
             self._free(self.held)
 
     @property
     def idle(self) -> int:
-        """Bytes of idle blocks that could be returned to the device."""
+        """Bytes of cached blocks that could be returned to the device."""
         with self._lock:
             self._sort()
             return sum(b.size for b in self._shared)
@@ -252,7 +259,8 @@ class DevicePool:
         return _Block(int(self._runtime.malloc(size)), size, None)
 
     def _free(self, nbytes: int) -> None:
-        """Return shared idle blocks of at least ``nbytes`` to the device, the longest idle first."""
+        """Return cached blocks that any stream may use to the device, those unused for longest first, until ``nbytes``
+        are freed."""
         if nbytes <= 0 or not self._shared:
             return
         self._shared.sort(key=lambda b: b.returned)
@@ -273,8 +281,8 @@ class DevicePool:
 
 
 def _taken(idle: list[_Block] | tuple[()], size: int) -> _Block | None:
-    """Remove and return the smallest block of ``idle`` that fits ``size`` and is not much larger; None if there is
-    none."""
+    """Remove from ``idle`` the smallest block that has at least ``size`` bytes, and return it. Return None if there is
+    none, or if it is too much larger."""
     fits = [b for b in idle if size <= b.size <= MAX_SLACK * size]
     if not fits:
         return None
@@ -288,7 +296,7 @@ _making = threading.Lock()
 
 
 def pool_of(index: int) -> DevicePool:
-    """Return the pool of GPU ``index``, one per process."""
+    """Return the memory pool of GPU ``index``. Each process has one per GPU."""
     with _making:
         return _pool_of(index)
 
@@ -299,13 +307,14 @@ def _pool_of(index: int) -> DevicePool:
 
 
 def limit_pool(index: int, owner: object, nbytes: int | None) -> None:
-    """Set or remove (None) the share of ``owner`` in the limit of GPU ``index``; see `DevicePool.limit`."""
+    """Set to ``nbytes`` what ``owner`` adds to the memory limit of GPU ``index``; None removes it. See
+    `DevicePool.limit`."""
     with OnGpu(index):
         pool_of(index).limit(owner, nbytes)
 
 
 def device_memory(index: int) -> tuple[int, int]:
-    """Return the bytes of GPU ``index`` that are free or idle in the pool, and its total bytes."""
+    """Return the available bytes of GPU ``index``, which are free or cached in the pool, and its total bytes."""
     import cupy
 
     with OnGpu(index):

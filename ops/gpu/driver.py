@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU as the driver describes it."""
+    """One GPU, with the properties that the NVIDIA driver reports."""
 
     name: str
     memory_bytes: int
@@ -22,15 +22,16 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class GpuDriver:
-    """The installed driver, as `driver` found it."""
+    """The installed NVIDIA driver and its GPUs, as the function `driver` found them."""
 
     cuda: tuple[int, int]
-    """Newest CUDA version that it supports: (major, minor)."""
+    """Newest CUDA version that the driver supports: (major, minor)."""
     gpus: tuple[Gpu, ...]
 
     @property
     def extra(self) -> str:
-        """Extra of dali-run to install for this driver; empty if there is no GPU or the driver is too old."""
+        """Return the name of the pip extra of dali-run that fits this driver, such as ``cuda12``; empty if there is no
+        GPU or the driver is too old."""
         if not self.gpus or self.cuda < (12, 0):
             return ""
         return "cuda13" if self.cuda >= (13, 0) else "cuda12"
@@ -40,12 +41,12 @@ _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
 
 
 def library() -> ctypes.CDLL:
-    """Load the driver's library. Raises OSError if there is no driver."""
+    """Load the NVIDIA driver's library (libcuda). Raises OSError if there is no driver."""
     return ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
 
 
 def driver() -> GpuDriver | None:
-    """Return the NVIDIA driver of this machine, or None if there is none that works."""
+    """Return the NVIDIA driver of this machine, or None if there is no working one."""
     try:
         cuda = library()
     except OSError:

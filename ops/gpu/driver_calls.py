@@ -22,9 +22,9 @@ LAUNCH, COPY_IN, COPY_OUT, ZERO = "cuLaunchKernel", "cuMemcpyHtoDAsync_v2", "cuM
 RECORD, ELAPSED, ASK, WAIT = "cuEventRecord", "cuEventElapsedTime", "cuEventQuery", "cuStreamWaitEvent"
 _NAMES = (LAUNCH, COPY_IN, COPY_OUT, ZERO, RECORD, ELAPSED, ASK, WAIT)
 _MOST, _ARGUMENTS = 32, 16
-"""Maximum number of calls that wait for `submit`, and of arguments of a kernel."""
+"""Maximum number of driver calls that may be queued before `Work.submit`, and of arguments of a kernel."""
 _COLUMNS = 12
-"""Columns of a table of calls: the address of a function, then its arguments."""
+"""Number of columns of an array that lists driver calls, one per row: the address of a function, then its arguments."""
 
 _HELD_LAUNCH = ctypes.PYFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, *(ctypes.c_uint,) * 7, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p
@@ -35,7 +35,7 @@ _loops: Any = Kernels(".driver_calls_cpu", __package__)
 
 @cache
 def load() -> Mapping[str, int]:
-    """Return the addresses of this machine's driver functions by name. Raises OSError if there is no driver."""
+    """Return the addresses of the driver functions of `_NAMES`, by name. Raises OSError if there is no driver."""
     found = library()
     return {name: ctypes.cast(found[name], ctypes.c_void_p).value or 0 for name in _NAMES}
 
@@ -48,7 +48,7 @@ def raise_error(status: int) -> NoReturn:
 
 
 def call(name: str, *arguments: int) -> None:
-    """Make one call without the GIL. Raises cupy.cuda.driver.CUDADriverError."""
+    """Call the driver function ``name``, with the GIL released. Raises cupy.cuda.driver.CUDADriverError."""
     row = np.zeros((1, _COLUMNS), np.int64)
     row[0, : 1 + len(arguments)] = load()[name], *arguments
     if status := _loops.call_all(row, 1):
@@ -56,8 +56,8 @@ def call(name: str, *arguments: int) -> None:
 
 
 def milliseconds(between: Sequence[tuple[int, int]]) -> list[float]:
-    """Return the device times in milliseconds between pairs of completed events. Raises
-    cupy.cuda.driver.CUDADriverError."""
+    """Return the milliseconds on the device between the two CUDA events of each pair, given as handles of completed
+    events. Raises cupy.cuda.driver.CUDADriverError."""
     if not between:
         return []
     found, calls = np.zeros(len(between), np.float32), np.zeros((len(between), _COLUMNS), np.int64)
@@ -71,7 +71,8 @@ def milliseconds(between: Sequence[tuple[int, int]]) -> list[float]:
 
 
 class Launches:
-    """A sequence of kernel launches that is repeated, each time after a copy from the host and with new addresses.
+    """A sequence of kernel launches that can be made many times. Each time, data is copied from the host first, and
+    some of the kernels' arguments are replaced with new addresses.
 
     Created by `Lane.launches`; used by the thread that launches on the lane."""
 
@@ -79,20 +80,22 @@ class Launches:
         self, stream: int, kernels: Sequence[tuple[Any, tuple[int, ...], int, tuple[Any, ...]]],
         places: Sequence[tuple[int, int]],
     ) -> None:  # fmt: skip
-        """``kernels``: CuPy functions with grid, block and arguments (NumPy scalars). ``places``: for each address that
-        `begin` takes, the index of the kernel and of its argument."""
+        """``kernels``: CuPy functions with grid, block and arguments (NumPy scalars). ``places``: the arguments that
+        each `begin` replaces with a new address, as (index of the kernel, index of its argument)."""
         functions = load()
         firsts = np.cumsum([0, *(len(arguments) for *_, arguments in kernels)])
         self._values = np.zeros(int(firsts[-1]), np.int64)
         at = self._values.ctypes.data
         self._where = np.arange(at, at + self._values.nbytes, 8)
-        """The address of each argument: the driver is told where arguments are."""
+        """Address in host memory of each kernel argument; cuLaunchKernel takes these addresses, not the values."""
         self._slots, self._places = self._values.data, [int(firsts[kernel]) + k for kernel, k in places]
         self._stream = stream
         self._calls = np.zeros((len(kernels) + 3, _COLUMNS), np.int64)
-        """Table of calls: an event, the copy, the kernels, another event."""
+        """Driver calls of one sequence, one per row: record an event, copy, launch each kernel, record another
+        event."""
         self._copy, self._tables = self._calls[1], {(True, False): self._calls[1:-1], (False, False): self._calls[2:-1]}
-        """Tables of calls by (with copy, with events)."""
+        """Row of the copy; and the rows of `_calls` to execute, by (whether there is a copy, whether the time is
+        measured)."""
         self._copy[[0, 4]] = functions[COPY_IN], stream
         for k, (function, grid, block, arguments) in enumerate(kernels):
             wide, high, deep = (*grid, 1, 1)[:3]
@@ -105,15 +108,16 @@ class Launches:
                     raw, np.uint8
                 )
         self._functions = [function for function, *_ in kernels]
-        """References that keep the kernels' modules loaded."""
+        """CuPy's kernel objects; referring to them keeps the kernels' modules loaded."""
         self._passed = np.zeros(1, np.float32)
         self._asks: Any = None
 
     def begin(
         self, addresses: Sequence[int], to: int, host: npt.NDArray[np.uint8], *, timed: bool = False
     ) -> None:  # fmt: skip
-        """Copy ``host``, which is page-locked, to the address ``to``, and launch the kernels with ``addresses``.
-        ``timed``: measure the device time, for `milliseconds`. Raises cupy.cuda.driver.CUDADriverError."""
+        """Copy the page-locked array ``host`` to the device address ``to``, and launch the kernels with ``addresses``
+        as the arguments that change. ``timed``: measure the time on the device, which `milliseconds` returns. Raises
+        cupy.cuda.driver.CUDADriverError."""
         if timed and self._asks is None:
             self._mark()
         slots = self._slots
@@ -126,14 +130,14 @@ class Launches:
             raise_error(status)
 
     def milliseconds(self) -> float:
-        """Return the device time of the last timed `begin`, when the device has finished it. Raises
-        cupy.cuda.driver.CUDADriverError."""
+        """Return the milliseconds that the last `begin` with ``timed`` took on the device; call it when the device has
+        finished. Raises cupy.cuda.driver.CUDADriverError."""
         if status := _loops.call_all(self._asks, 1):
             raise_error(status)
         return float(self._passed[0])
 
     def _mark(self) -> None:
-        """Create two events around the calls."""
+        """Create the two CUDA events that measure the time of the launches, and add them to the calls."""
         import cupy
 
         functions, calls = load(), self._calls
@@ -147,7 +151,8 @@ class Launches:
 
 
 class Stopwatch:
-    """Two events on a stream, and the time between them; can be used repeatedly. Created by `Lane.stopwatch`."""
+    """Timer for work on one CUDA stream, by two events that are recorded on it. It can be used repeatedly. Created by
+    `Lane.stopwatch`."""
 
     def __init__(self, stream: int) -> None:
         """``stream``: address of a stream of the current GPU."""
@@ -163,15 +168,15 @@ class Stopwatch:
         self._calls[2, 0, :4] = functions[ELAPSED], self._passed.ctypes.data, first, last
 
     def begin(self) -> None:
-        """Record the first event: time everything that is launched from now on."""
+        """Record the first event: the measured time begins when the device reaches it."""
         self._call(0)
 
     def end(self) -> None:
-        """Record the second event."""
+        """Record the second event, at which the measured time ends."""
         self._call(1)
 
     def milliseconds(self) -> float:
-        """Return the time between the events in milliseconds, when the device has finished. Raises
+        """Return the milliseconds between `begin` and `end` on the device; call it when the device has finished. Raises
         cupy.cuda.driver.CUDADriverError."""
         self._call(2)
         return float(self._passed[0])
@@ -182,7 +187,8 @@ class Stopwatch:
 
 
 class Work:
-    """Queue of driver calls for one stream of the current context; `submit` makes them in order, in one call.
+    """Queue of driver calls for one stream of the current context; `submit` makes all of them in order, with the GIL
+    released once.
 
     Host memory must be page-locked, and stay unchanged until the stream has finished. Used by one thread at a time."""
 
@@ -194,13 +200,13 @@ class Work:
         # writing a few numbers through NumPy takes ten times as long as through memoryviews
         self._slots, self._given = self._calls.reshape(-1).data, self._values.reshape(-1).data
         self._where = self._values.ctypes.data + 8 * np.arange(_MOST * _ARGUMENTS)
-        """The address of each argument: the driver is told where arguments are."""
+        """Address in host memory of each kernel argument; cuLaunchKernel takes these addresses, not the values."""
         self._at = self._where.ctypes.data
         self._count = 0
 
     def launch(self, function: int, grid: int, block: int, *arguments: int) -> None:
         """Queue a kernel with a one-dimensional grid. Its parameters are pointers and integers; the driver copies the
-        arguments at `submit`. Raises ValueError for more than 16 of them."""
+        arguments at `submit`. Raises ValueError for more than 16 arguments."""
         if len(arguments) > _ARGUMENTS:
             raise ValueError(f"a kernel takes up to {_ARGUMENTS} arguments, got {len(arguments)}")
         if self._count == _MOST:
@@ -213,7 +219,8 @@ class Work:
         self._add(LAUNCH, function, grid, 1, 1, block, 1, 1, 0, self._stream, where, 0)
 
     def steady(self, function: int, grid: int, block: int, values: npt.NDArray[Any]) -> Callable[[], None]:
-        """Return a function that launches a kernel with the current contents of ``values``, one structure.
+        """Return a function that launches a kernel. The kernel gets the bytes that ``values`` has at that time, as one
+        structure.
 
         It launches immediately and without releasing the GIL: a thread that launches kernel after kernel, while many
         others do the same, waits longer to acquire the GIL again than a launch takes (one H200, eight threads, HEVC to
@@ -229,13 +236,13 @@ class Work:
         return launch
 
     def copy_in(self, to: int, host: int, nbytes: int) -> None:
-        """Queue a copy from the host to the device."""
+        """Queue a copy of ``nbytes`` from the host address ``host`` to the device address ``to``."""
         if nbytes:
             self._add(COPY_IN, to, host, nbytes, self._stream)
 
     def copies_in(self, to: npt.NDArray[np.int64], host: npt.NDArray[np.int64], nbytes: npt.NDArray[np.int64]) -> None:
-        """Submit the queue, then copy many blocks from the host to the device; none of them may be empty. The arrays
-        hold addresses and sizes in bytes."""
+        """Submit the queued calls, then start copies of many blocks from the host to the device. No block may be empty.
+        The arrays hold addresses and sizes in bytes."""
         self.submit()
         calls = np.zeros((len(to), _COLUMNS), np.int64)
         calls[:, 0], calls[:, 1], calls[:, 2] = self._functions[COPY_IN], to, host
@@ -244,29 +251,30 @@ class Work:
             raise_error(status)
 
     def copy_out(self, host: int, source: int, nbytes: int) -> None:
-        """Queue a copy from the device to the host."""
+        """Queue a copy of ``nbytes`` from the device address ``source`` to the host address ``host``."""
         if nbytes:
             self._add(COPY_OUT, host, source, nbytes, self._stream)
 
     def calls(self, function: int, arguments: npt.NDArray[np.int64]) -> int:
-        """Submit the queue, then call a C function that enqueues work on the stream, once per row of ``arguments``
-        (integers and pointers). Return the first status that is not 0, after which no more calls are made, or 0."""
+        """Submit the queued calls, then call a C function that enqueues work on the stream, once per row of
+        ``arguments`` (integers and pointers). Stop at the first call that returns a status other than 0, and return
+        that status; 0 if all succeed."""
         self.submit()
         calls = np.zeros((len(arguments), _COLUMNS), np.int64)
         calls[:, 0], calls[:, 1 : 1 + arguments.shape[1]] = function, arguments
         return int(_loops.call_all(calls, len(calls)))
 
     def zero(self, address: int, nbytes: int) -> None:
-        """Queue filling device memory with zeros."""
+        """Queue a call that fills ``nbytes`` at a device address with zeros."""
         if nbytes:
             self._add(ZERO, address, 0, nbytes, self._stream)
 
     def record(self, event: int) -> None:
-        """Queue recording an event: it completes when the work before it has finished."""
+        """Queue recording a CUDA event, which completes when all work queued before it has finished."""
         self._add(RECORD, event, self._stream)
 
     def wait(self, event: int) -> None:
-        """Queue a wait: later work begins after an event of another stream."""
+        """Queue a wait for a CUDA event of another stream: work that is queued later begins after the event."""
         self._add(WAIT, self._stream, event, 0)
 
     def submit(self) -> None:
@@ -277,7 +285,7 @@ class Work:
             raise_error(status)
 
     def cancel(self) -> None:
-        """Discard all queued calls."""
+        """Discard all queued calls without making them."""
         self._count = 0
 
     def _add(self, name: str, *arguments: int) -> None:

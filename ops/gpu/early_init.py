@@ -19,8 +19,8 @@ _starting = threading.Lock()
 
 
 def start_ahead(indices: Sequence[int]) -> None:
-    """Start threads that create the contexts of these GPUs, once per process; returns at once. Failures are not
-    reported here: opening a lane reports them."""
+    """Start threads that create the CUDA contexts of these GPUs, so that opening them later is quick; returns at once.
+    Each GPU is started once per process. Failures are not reported here: opening a lane reports them."""
     with _starting:
         for index in indices:
             if index not in _started:
@@ -30,9 +30,9 @@ def start_ahead(indices: Sequence[int]) -> None:
 
 
 def start_named(device: str) -> None:
-    """Start the GPU that a setting names before anything else is known: ``gpu``, ``gpu:2``, or the first GPU for
-    ``auto`` if CuPy is installed. Nothing is started if the setting names several GPUs, which get processes of their
-    own."""
+    """Start creating the CUDA context of the GPU that the setting ``device`` names, before the rest of a job is known.
+    ``gpu`` and ``gpu:2`` name one; ``auto`` means the first GPU if CuPy is installed. Does nothing if the setting names
+    several GPUs, because each of these gets its own process."""
     name, _, number = device.partition(":")
     if name == "gpu" and (not number or number.isdecimal()):
         start_ahead([int(number or 0)])

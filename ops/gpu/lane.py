@@ -34,13 +34,15 @@ _loops: Any = Kernels(".driver_calls_cpu", __package__)
 U8 = npt.NDArray[np.uint8]
 _ALIGNMENT = 256
 Launch = tuple[str, str, int, int, tuple[Any, ...]]
-"""Source file, kernel, number of blocks, threads per block, arguments."""
+"""One kernel launch: source file, kernel name, number of blocks, threads per block, arguments."""
 
 
 class Arena:
-    """Host memory for copies to or from a device: pieces are taken one by one, and all released at once.
+    """Host memory for copies to or from a device: `take` allocates small ranges one after the other, and `reset`
+    releases all of them at once.
 
-    One block serves all batches once it is large enough, so that nothing is allocated in between.
+    Once its block is large enough for a batch, later batches use the same block, and nothing is allocated any
+    longer.
     """
 
     def __init__(self, allocate: Callable[[int], U8], first: int = 1 << 20) -> None:
@@ -50,7 +52,7 @@ class Arena:
         self._at = 0
 
     def take(self, nbytes: int) -> U8:
-        """Return an uninitialised piece that begins at a multiple of 256 bytes of its block."""
+        """Return ``nbytes`` of uninitialised memory, which begin at a multiple of 256 bytes of their block."""
         size = aligned(nbytes)
         if not self._blocks or self._at + size > len(self._blocks[-1]):
             grown = 2 * len(self._blocks[-1]) if self._blocks else self._first
@@ -61,13 +63,13 @@ class Arena:
         return piece
 
     def reset(self) -> None:
-        """Release all pieces; they keep their contents until `take` reuses their memory."""
+        """Release everything that `take` returned. Its contents remain until later calls of `take` reuse the memory."""
         del self._blocks[:-1]
         self._at = 0
 
 
 def aligned(nbytes: int) -> int:
-    """Return ``nbytes`` rounded up to the alignment of the next array."""
+    """Return ``nbytes`` rounded up to a multiple of 256, at which the next array may begin."""
     return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
 
 
@@ -77,7 +79,7 @@ samples there."""
 
 
 def blocks(grid: int | tuple[int, ...]) -> tuple[int, ...]:
-    """Return ``grid`` as a tuple, or () if it is empty. Raises SpecError if it exceeds CUDA's limits."""
+    """Return a CUDA grid as a tuple, or () if it has no blocks. Raises SpecError if it exceeds CUDA's limits."""
     grid = (grid,) if isinstance(grid, int) else grid
     if max(grid[1:], default=0) > _MOST_ACROSS:
         raise SpecError(
@@ -88,7 +90,8 @@ def blocks(grid: int | tuple[int, ...]) -> tuple[int, ...]:
 
 
 _idle_streams: dict[int, list[Any]] = {}
-"""Streams of closed lanes by GPU: creating one takes long, and small memory that was released belongs to its stream."""
+"""Unused CUDA streams of closed lanes, by GPU, for new lanes. They are kept because creating a stream takes long, and
+because CuPy's pool reuses a small block only on the stream for which it was allocated."""
 
 
 def _idle_stream(index: int) -> Any:
@@ -101,13 +104,14 @@ def _idle_stream(index: int) -> Any:
 
 
 def borrow_stream(index: int) -> Any:
-    """Return an unused stream of GPU ``index``; the caller passes it to `return_stream` when it is done."""
+    """Return a CUDA stream of GPU ``index`` that nothing else uses. The caller passes it to `return_stream` when it is
+    done."""
     with OnGpu(index):
         return _idle_stream(index)
 
 
 def return_stream(index: int, stream: Any) -> None:
-    """Take back a stream of GPU ``index`` that has finished all its work."""
+    """Take back a CUDA stream from `borrow_stream`, for reuse. All its work must have finished."""
     _idle_streams.setdefault(index, []).append(stream)
 
 
@@ -150,11 +154,11 @@ class Lane:
         self._handles: dict[tuple[str, str], int] = {}
         self._idle_events: list[Any] = []
         self.cache: dict[str, Any] = {}
-        """Objects that operators cache between batches of this lane: decoders, workspaces."""
+        """Objects that operators keep from batch to batch on this lane, such as decoders and workspaces, by key."""
 
     @property
     def context(self) -> int:
-        """Handle of the GPU's context, for libraries that need it."""
+        """Handle of the GPU's CUDA context (CUcontext), for libraries that take one."""
         import cupy
 
         with self.gpu:
@@ -178,18 +182,19 @@ class Lane:
         self.gpu.__exit__(*exc)
 
     def empty(self, n: int, dtype: Any) -> Any:
-        """Return an uninitialised flat device array of ``n`` elements, allocated in stream order."""
+        """Return an uninitialised flat device array of ``n`` elements, for work that is enqueued on this lane's
+        stream."""
         import cupy
 
         return cupy.ndarray((n,), dtype, self._memory(n * np.dtype(dtype).itemsize))
 
     def _memory(self, nbytes: int, owner: Owner = "arrays") -> Any:
-        """Return device memory for work of this lane, as CuPy's MemoryPointer."""
+        """Return ``nbytes`` of device memory for work of this lane, as CuPy's MemoryPointer."""
         return self.memory.allocate(nbytes, self.stream.ptr, owner)
 
     def upload(self, *arrays: npt.NDArray[Any]) -> tuple[Any, ...]:
-        """Copy host arrays to the device, by one asynchronous copy through page-locked memory. The originals may be
-        reused."""
+        """Copy host arrays to the device, by one asynchronous copy through page-locked memory. The host arrays may be
+        changed as soon as this returns."""
         import cupy
 
         starts, at = [], 0
@@ -204,8 +209,8 @@ class Lane:
         return tuple(cupy.ndarray(a.shape, a.dtype, memory + s) for a, s in zip(arrays, starts, strict=True))
 
     def to_device(self, batch: Batch) -> Batch:
-        """Return the batch on the device, uploaded if it is on the host. Extents are copied as they are, gaps
-        included."""
+        """Return the batch on the device, uploaded if it is on the host. The range that holds all samples is copied as
+        it is, including gaps between samples."""
         import cupy
 
         if not batch.on_host:
@@ -249,12 +254,13 @@ class Lane:
     # -- raw memory, for kernels that take one block of parameters -----------------------------------------------
 
     def pinned(self, nbytes: int) -> U8:
-        """Return uninitialised page-locked memory. It stays valid until the first call after `synchronize`: kernels,
-        which share it with the other kernels of their batch, call `wait` instead."""
+        """Return ``nbytes`` of uninitialised page-locked memory. It stays valid until memory is first taken after
+        `synchronize`. Kernels of operators therefore call `wait`, not `synchronize`: other operators of the same batch
+        still use such memory."""
         return self._pinned.take(nbytes)
 
     def allocate(self, nbytes: int) -> tuple[Any, int]:
-        """Allocate device memory; return its owner and its address, a multiple of 256."""
+        """Allocate ``nbytes`` of device memory. Return the object that owns it, and its address, a multiple of 256."""
         memory = self._memory(nbytes, "workspaces")
         return memory, int(memory.ptr)
 
@@ -263,32 +269,33 @@ class Lane:
         return int(array.data.ptr)
 
     def copy_in(self, address: int, host: npt.NDArray[Any]) -> None:
-        """Copy page-locked memory to the device, asynchronously: it must stay unchanged until the lane is
-        synchronized."""
+        """Start copying the page-locked array ``host`` to a device address. The array must stay unchanged until the
+        lane is synchronized."""
         self._work.copy_in(address, host.ctypes.data, host.nbytes)
         self._work.submit()
 
     def copy(self, address: int, source: int, nbytes: int) -> None:
-        """Copy ``nbytes`` from address ``source`` to ``address``, both on the device, asynchronously."""
+        """Start copying ``nbytes`` on the device, from address ``source`` to ``address``."""
         import cupy
 
         runtime = cupy.cuda.runtime
         runtime.memcpyAsync(address, source, nbytes, runtime.memcpyDeviceToDevice, self.stream.ptr)
 
     def copies_in(self, to: I64, host: I64, nbytes: I64) -> None:
-        """Copy many page-locked blocks to the device, given their addresses and sizes in bytes; see `copy_in`."""
+        """Start copying many page-locked blocks to the device, given the addresses ``to`` and ``host``, and sizes in
+        bytes. See `copy_in`."""
         self._work.copies_in(to, host, nbytes)
 
     def copy_out(self, address: int, nbytes: int) -> U8:
-        """Return ``nbytes`` at a device address, in memory of `pinned`. The copy is asynchronous: synchronize before
-        reading it."""
+        """Copy ``nbytes`` from a device address to page-locked memory (`pinned`), and return that. The copy is
+        asynchronous: synchronize before reading it."""
         host = self.pinned(nbytes)
         self._work.copy_out(host.ctypes.data, address, nbytes)
         self._work.submit()
         return host
 
     def functions(self, text: str, names: Sequence[str]) -> Mapping[str, Any]:
-        """Return kernels of the CUDA source ``text`` by name, which take one pointer, for `work`."""
+        """Return kernels of the CUDA source ``text`` by name, for use with `work`. Each takes a single pointer."""
 
         with _compiling, self.gpu:
             if (ready := _image(text, None, "", self.index)) is not None:
@@ -300,25 +307,27 @@ class Lane:
     def launches(
         self, kernels: Sequence[tuple[Any, tuple[int, ...], int, tuple[Any, ...]]], places: Sequence[tuple[int, int]]
     ) -> stream_work.Launches:
-        """Return a sequence of launches on this lane that can be repeated; see `driver_calls.Launches`."""
+        """Return a sequence of kernel launches that can be made repeatedly on this lane; see
+        `driver_calls.Launches`."""
         return stream_work.Launches(self.stream.ptr, kernels, places)
 
     def stopwatch(self) -> stream_work.Stopwatch:
-        """Return the stopwatch for this lane's work; only one measurement at a time. The caller has entered the
-        lane."""
+        """Return the timer for this lane's work, for one measurement at a time. The caller must have entered the lane
+        (``with lane``)."""
         found: stream_work.Stopwatch | None = self.cache.get("stopwatch")
         if found is None:
             found = self.cache["stopwatch"] = stream_work.Stopwatch(self.stream.ptr)
         return found
 
     def work(self) -> stream_work.Work:
-        """Return a queue of driver calls that are made together on this lane."""
+        """Return this lane's queue of driver calls, which are made together by `driver_calls.Work.submit`."""
         return stream_work.Work(self.stream.ptr)
 
     # -- kernels -------------------------------------------------------------------------------------------------
 
     def launch(self, source: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any) -> None:
-        """Launch ``kernel`` of ``ops/cuda/<source>``; templates by their instance, ``copy<float, unsigned char>``.
+        """Launch ``kernel`` of ``ops/cuda/<source>``; a template is named with its types, as in ``copy<float, unsigned
+        char>``.
 
         Scalars must be NumPy scalars of the parameter's exact type (np.int32(3)); arrays are device arrays.
         """
@@ -328,11 +337,11 @@ class Lane:
     def launch_beside(
         self, source: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any
     ) -> None:  # fmt: skip
-        """Launch on a second stream: after all earlier launches of this lane, concurrently with later ones until
-        `join`.
+        """Launch a kernel on a second stream of this lane: after all earlier launches of this lane, concurrently with
+        later ones until `join`.
 
-        For kernels that take long and leave most of the GPU idle. Array arguments are kept alive until the lane is
-        synchronized: otherwise later work of this lane could get their memory while the kernel still runs."""
+        Meant for kernels that take long and leave most of the GPU idle. Array arguments are kept alive until the lane
+        is synchronized: otherwise later work of this lane could get their memory while the kernel still runs."""
         self._in_flight += args
         if self._aside is None:
             with self.gpu:
@@ -344,15 +353,15 @@ class Lane:
             self.function(source, kernel)(grid, (block,), args, stream=self._aside)
 
     def join(self) -> None:
-        """Make later launches wait for the kernels started by `launch_beside`."""
+        """Make later launches of this lane wait for the kernels that `launch_beside` started on the second stream."""
         if self._apart:
             self.stream.wait_event(self._aside.record())
             self._apart = False
 
     def scratch(self, *sizes: int) -> tuple[Any, list[int]]:
-        """Allocate uninitialised device memory for arrays of these ``sizes`` in bytes, by one allocation. Return its
-        owner and the address of each array, a multiple of 256. When the owner is released, later work of this lane may
-        get the memory."""
+        """Allocate uninitialised device memory for arrays of these ``sizes`` in bytes, by one allocation. Return the
+        object that owns the memory, and the address of each array, a multiple of 256. When no reference to the owner is
+        left, later work of this lane may get the memory."""
         at, places = 0, []
         for size in sizes:
             places.append(at)
@@ -365,11 +374,11 @@ class Lane:
         self, launches: Sequence[Launch], into: Sequence[tuple[int, U8]] = (),
         out_of: Sequence[tuple[npt.NDArray[Any], int]] = (),
     ) -> None:  # fmt: skip
-        """Launch kernels in order, with copies before and after them, by one call without the GIL.
+        """Launch kernels in order, with copies before and after them, while the GIL is released once.
 
-        Arguments are as in `launch`, pointers and integers only; plain integers are addresses. Grids are
-        one-dimensional. Before the kernels, memory of `pinned` is copied ``into`` addresses; after them, other such
-        memory is filled ``out_of`` addresses."""
+        Kernel arguments are as in `launch`, but only pointers and integers; plain Python integers are addresses. Grids
+        are one-dimensional. ``into``: copies from page-locked memory to device addresses, before the kernels.
+        ``out_of``: copies from device addresses to page-locked memory, after them. The memory comes from `pinned`."""
         calls = [
             (self.handle(source, kernel), grid, block, [a if type(a) is int else self._value(a) for a in args])
             for source, kernel, grid, block, args in launches if grid > 0
@@ -387,14 +396,14 @@ class Lane:
         return int(argument) if isinstance(argument, np.integer) else self.address(argument)
 
     def function(self, source: str, kernel: str) -> Any:
-        """Return the compiled ``kernel`` of ``ops/cuda/<source>``."""
+        """Return the compiled ``kernel`` of the file ``source`` in ops/cuda."""
         key = source, kernel
         if key not in self._kernels:
             self._kernels[key] = load(source, kernel, self.index)
         return self._kernels[key]
 
     def handle(self, source: str, kernel: str) -> int:
-        """Return the driver's handle of ``kernel`` of ``ops/cuda/<source>``, for `work`."""
+        """Return the driver's handle of the ``kernel`` of the file ``source`` in ops/cuda, for use with `work`."""
         found = self._handles.get((source, kernel))
         if found is None:
             function = self.function(source, kernel)
@@ -408,12 +417,12 @@ class Lane:
             self.function_of_text(text, kernel)(grid, (block,), args, stream=self.stream)
 
     def function_of_text(self, text: str, kernel: str) -> Any:
-        """Return the compiled ``kernel`` of the CUDA source ``text``."""
+        """Return the compiled ``kernel`` of the CUDA source code ``text``."""
         with _compiling:
             return _load_text(text, kernel, self.index)
 
     def keep(self, *things: Any) -> None:
-        """Keep references to host or device memory until this lane's work so far is done."""
+        """Keep references to host or device memory until the work that was enqueued on this lane so far is done."""
         self._in_flight.extend(things)
 
     def holds(self, batch: Batch) -> bool:
@@ -421,20 +430,20 @@ class Lane:
         return not batch.on_host
 
     def after(self, event: Any) -> None:
-        """Make later work of this lane wait for ``event`` of another stream."""
+        """Make later work of this lane wait for ``event``, a CUDA event of another stream."""
         self._work.wait(event.ptr)
         self._work.submit()
 
     def wait(self) -> None:
-        """Wait for all work on this lane, without dropping the references that it keeps."""
+        """Wait for all work on this lane. Unlike `synchronize`, keep the references that `keep` has stored."""
         self.join()
         with waiting(self.index), self.gpu:
             self.stream.synchronize()
 
     def release_memory(self, *, launching: bool) -> None:
-        """Wait for all work on this lane, and free memory that is only cached: idle blocks of all pools, and, if the
-        calling thread is ``launching`` on this lane, also the references kept for its work and the operators' cached
-        memory."""
+        """Wait for all work on this lane, and free memory that is only cached: unused blocks of all pools. If
+        ``launching``, the calling thread is the one that launches on this lane; then also drop the references that
+        `keep` has stored, and the memory that operators cache."""
         self.wait()
         if launching:
             self._in_flight.clear()
@@ -448,12 +457,12 @@ class Lane:
         give_back_pinned()
 
     def synchronize(self) -> None:
-        """Wait for all work on this lane, and drop the references kept for it."""
+        """Wait for all work on this lane, and drop the references that `keep` has stored for it."""
         self.wait()
         self.drop_references()
 
     def drop_references(self) -> None:
-        """Drop the references kept for work that is known to be done."""
+        """Drop the references that `keep` has stored. The caller knows that the work is done."""
         self._in_flight.clear()
         self._pinned.reset()
         self.memory.mark_done(self.stream.ptr)
@@ -474,7 +483,7 @@ class Lane:
     # -- times ---------------------------------------------------------------------------------------------------
 
     def mark(self) -> Any:
-        """Record and return an event after the work launched so far."""
+        """Record a CUDA event on this lane, which completes when the work launched so far is done, and return it."""
         import cupy
 
         event = self._idle_events.pop() if self._idle_events else cupy.cuda.Event()
@@ -483,15 +492,15 @@ class Lane:
         return event
 
     def reuse_marks(self, marks: list[Any]) -> None:
-        """Take back events that `mark` returned and that are no longer needed."""
+        """Take back events that `mark` returned and that are no longer needed, for reuse."""
         self._idle_events += marks
 
     def seconds_since(self, begin: Any, end: Any) -> float:
-        """Return the device time in seconds between two marks, when the lane was synchronized."""
+        """Return the seconds on the device between two events of `mark`. The lane must have been synchronized."""
         return self.seconds_between([(begin, end)])[0]
 
     def seconds_between(self, marks: Sequence[tuple[Any, Any]]) -> list[float]:
-        """Return the device time in seconds between each pair of marks, in one call."""
+        """Return the seconds on the device between the two events of each pair, by one call of the driver."""
         with self.gpu:
             return [m / 1e3 for m in stream_work.milliseconds([(begin.ptr, end.ptr) for begin, end in marks])]
 
@@ -504,7 +513,8 @@ def _extent(batch: Batch) -> tuple[int, int]:
 
 
 def places_on_device(batch: Batch) -> I64:
-    """Return the offsets that the samples of a host batch have when `Lane.to_device` has copied them to a device."""
+    """Return the offsets that the samples of a batch in host memory will have in the device array that `Lane.to_device`
+    makes of it."""
     lease = lease_of(batch.data)
     if lease is not None:
         return lease.places(batch)
@@ -530,7 +540,8 @@ _blocks = page_locked.PageLockedPool()
 
 
 def page_locked_blocks() -> page_locked.PageLockedPool:
-    """Return the process's pool of large page-locked blocks, against which runs count their budgets."""
+    """Return the pool of large page-locked blocks of this process. Its cached blocks count against the memory budgets
+    of running jobs."""
     return _blocks
 
 
@@ -543,7 +554,7 @@ def pinned_empty(nbytes: int) -> npt.NDArray[np.uint8]:
 
 
 def _large_pinned(nbytes: int) -> Any:
-    """Allocate memory for a block, page-locked in the way that occupies the driver for the shorter time."""
+    """Allocate ``nbytes`` for a large page-locked block, by the method that keeps the driver busy for less time."""
     index = _page_locking.get("gpu")
     if index is not None and registered.same_address(index):
         try:
@@ -555,8 +566,8 @@ def _large_pinned(nbytes: int) -> Any:
 
 @lru_cache(16)
 def _tell(why: str) -> None:
-    """Log once why page-locking falls back to the driver, which takes three times as long and blocks all other work in
-    the driver meanwhile."""
+    """Log, once, why memory is page-locked by the driver itself, which takes three times as long and blocks all other
+    work in the driver meanwhile. ``why`` is the reason."""
     import logging
 
     logging.getLogger(__name__).debug("page-locked memory is made by the driver, not registered: %s", why)
@@ -566,9 +577,9 @@ def _alloc_pinned(nbytes: int) -> Any:
     """Allocate page-locked memory from CuPy's pool.
 
     The pool reuses a block only for the size that it was allocated for, and allocating one costs milliseconds: sizes
-    are rounded up to a few, so that batches of about one size share blocks. The pool never frees a block by itself:
-    idle blocks are freed whenever `PINNED_SPARE` bytes of new blocks were allocated (or an eighth of the smallest run's
-    memory budget), and if an allocation fails."""
+    are therefore rounded up to one of a few, so that batches of similar size share blocks. The pool never frees a block
+    by itself. Unused blocks are freed whenever `PINNED_SPARE` bytes of new blocks were allocated (or an eighth of the
+    smallest run's memory budget), and if an allocation fails."""
     import cupy
 
     step = max(512, 1 << max(nbytes - 1, 0).bit_length() - 3) if nbytes > 4096 else 512
@@ -593,7 +604,7 @@ def _alloc_pinned(nbytes: int) -> Any:
 
 
 def give_back_pinned() -> None:
-    """Free the page-locked memory that CuPy's pool has cached."""
+    """Free the page-locked memory that CuPy's pool caches and nothing uses."""
     import cupy
 
     with _page_locking_gpu():
@@ -601,10 +612,11 @@ def give_back_pinned() -> None:
 
 
 def page_lock_through(index: int) -> None:
-    """Name a GPU of this process; the first one named is made current for every page-locking call.
+    """Choose GPU ``index`` for page-locking memory: it is made current for every such call. Only the first call in a
+    process has an effect.
 
-    Page-locked memory is usable by every GPU, but the current GPU gets a context, and threads that read and decode have
-    no current GPU of their own."""
+    Every GPU can use page-locked memory. But page-locking creates a CUDA context on the current GPU, and threads that
+    read and decode have not chosen one."""
     _page_locking.setdefault("gpu", index)
 
 
@@ -618,7 +630,7 @@ _page_locking: dict[str, int] = {}
 PINNED_SPARE = 4 << 30
 _pinned = {"made": 0}
 _known: set[int] = set()
-"""Addresses of the page-locked blocks that were counted already."""
+"""Addresses of the page-locked blocks of CuPy's pool that were counted when they were first allocated."""
 _pinning = threading.Lock()
 
 
@@ -649,8 +661,8 @@ def _module(source: str, kernels: tuple[str, ...], index: int) -> Any:
 
 @cache
 def _image(text: str, folder: Path | None, kernel: str, index: int) -> tuple[Any, str] | None:
-    """Return a module of the wheel's CUDA binaries that contains ``kernel`` of ``text``, and the kernel's name in it;
-    None if there is none, or none that the driver accepts."""
+    """Return a module from the wheel's CUDA binaries that contains ``kernel`` of the source ``text``, and the kernel's
+    name in it. None if the wheel has none for this GPU, or the driver accepts none."""
     if not binaries.there_are_any():
         return None
     import cupy
@@ -699,16 +711,16 @@ def _load_text(text: str, kernel: str, index: int) -> Any:
 
 
 def load(source: str, kernel: str, index: int = 0) -> Any:
-    """Return the compiled kernel, from the wheel's CUDA binaries; if they lack it, NVRTC compiles it at the first use,
-    and CuPy stores the binary on disk."""
+    """Return the compiled ``kernel`` of ``source``, from the wheel's CUDA binaries; if they lack it, NVRTC compiles it
+    at the first use, and CuPy stores the binary on disk."""
     with _compiling:
         return _load(source, kernel, index)
 
 
 @cache
 def gpu_count() -> int:
-    """Return the number of usable GPUs; 0 without CuPy or a driver. It imports CuPy, so it is never called while
-    parsing."""
+    """Return the number of usable GPUs; 0 without CuPy or a driver. Importing CuPy is slow, so nothing calls this while
+    it parses a command line or spec."""
     try:
         import cupy
 

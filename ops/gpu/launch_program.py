@@ -19,22 +19,24 @@ from ..context import Context
 from .launch_recording import MAX_FAILURES, ChangingArrays, Recording, bytes_of, key_of, output_of
 
 _MAX_PROGRAMS = 4
-"""Maximum number of programs per step and lane; one more clears them."""
+"""Maximum number of programs, for different shapes, that a lane keeps per step of a plan. One more clears them."""
 _MAX_HOST_BYTES = 1 << 20
-"""Maximum bytes of inputs in host memory: each replay also copies them into the block of all uploads."""
+"""Maximum bytes of those inputs of a program that are in host memory. Each replay copies them again, to upload them
+together with other arrays."""
 KEY = "programs"
-"""Key of the lane's programs in `Lane.cache`."""
+"""Key in `Lane.cache` for the programs of the lane."""
 Edge = Any
-"""Name of a batch in the graph; hashable."""
+"""Name of a batch in the operator graph; any hashable value."""
 Place = tuple[int, int]
-"""Location of an array: index of a memory block of the program, and byte offset in it."""
+"""Location of an array in the memory of a program: index of a memory block, and byte offset in the block."""
 
 
 class ProgramPart:
-    """One operator of a step: its node, its recording, and the names of its input and output batches.
+    """One operator of a program: its node in the graph, the recording of its kernel launches, and the names of its
+    input and output batches.
 
-    An operator that reads no data has no recording but ``constant_outputs``, which are equal for all batches of these
-    shapes."""
+    An operator that reads no data has no recording. It has ``constant_outputs`` instead, which are equal for all
+    batches of these shapes."""
 
     __slots__ = ("constant_outputs", "inputs", "node", "outputs", "recording")
 
@@ -47,14 +49,16 @@ class ProgramPart:
 
 
 class LaunchProgram:
-    """The launches of consecutive operators of a step for batches of given shapes.
+    """The recorded kernel launches of several consecutive operators, for batches of given shapes, which are replayed
+    together.
 
     Owned by a `ProgramCache`; used by the thread that launches on the lane."""
 
     def __init__(
         self, lane: Any, inputs: Mapping[Edge, Batch], parts: Sequence[ProgramPart], outputs: Sequence[Edge]
     ) -> None:
-        """``inputs``: the batches that the program gets; ``outputs``: names of the batches that are used after it."""
+        """``inputs``: the batches that the first replayed operators read, by name. ``parts``: the operators.
+        ``outputs``: names of the batches that are used after the program."""
         sizes = {e: b.nbytes for e, b in inputs.items()}
         for p in parts:
             outputs_: Sequence[Any] = p.constant_outputs or _recorded(p).outputs
@@ -73,21 +77,23 @@ class LaunchProgram:
         self._uploaded: int = starts.pop()
         uploaded_at = dict(zip(extents, starts[len(starts) - len(extents) :], strict=True))
         self._tables: list[int] = starts
-        """Byte offsets of the recomputed arrays, in one block that also holds allocations that are not outputs."""
+        """Byte offset of each array that is computed again for every replay, in the scratch block: one block of device
+        memory, which also holds those allocations that are not outputs."""
         self._made: list[tuple[int, Any]] = []
-        """(elements, dtype) to allocate for each output."""
+        """Number of elements and dtype of each output array to allocate."""
         block = len(inputs)
-        """Index of that block; the allocations for outputs have the indices after it."""
+        """Index of the scratch block in the list of memory blocks. The inputs precede it; the allocations for outputs
+        follow it."""
         where: dict[Edge, Place] = {
             e: (block, uploaded_at[e]) if e in uploaded_at else (k, 0) for k, e in enumerate(inputs)
         }
-        """Location of each batch."""
+        """Location of each batch in the program's memory, by name."""
         self._host_inputs = [(k, *extents[e], uploaded_at[e]) for k, e in enumerate(inputs) if e in uploaded_at]
-        """For each input in host memory: its index, the range of elements that is copied, the byte offset in the
-        block."""
+        """For each input in host memory: its index, begin and end of the elements that are copied, and the byte offset
+        to which they are copied in the scratch block."""
         whose: dict[Edge, Edge] = {}
-        """For each batch that is a view of another one, such as a cast to its own dtype: the batch that owns the
-        memory."""
+        """For each batch that is a view of another one, such as a cast to the dtype that it has already: the batch that
+        owns the memory."""
         for p, r in zip(parts, recordings, strict=True):
             for e, o in zip(p.outputs, r.outputs, strict=True):
                 if o.memory < len(p.inputs):
@@ -95,7 +101,8 @@ class LaunchProgram:
         last = {whose.get(e, e): k for k, p in enumerate(parts) for e in p.inputs}
         lasting = {whose.get(e, e) for e in outputs}
         self.is_possible = lasting.isdisjoint(uploaded_at)
-        """Whether the program can run: no output is a view of an input that was uploaded into the block."""
+        """Whether the program can be used. It cannot if an output is a view of an input in host memory: that is
+        uploaded into the scratch block, which is reused after the launches."""
         layout = _BlockLayout(self._uploaded)
         kernels: list[Any] = []
         places: list[tuple[int, int]] = []
@@ -131,24 +138,27 @@ class LaunchProgram:
         self._launches = lane.launches(kernels, places) if kernels else None
         self._targets = targets
         self._recordings = recordings
-        """The recordings own the arrays that kernels read and that are the same for each batch."""
+        """Recordings of the operators. They own the device arrays that kernels read and that are the same for each
+        batch."""
 
         on_device = any(not b.on_host for _, b in self._constant_outputs)
         self.is_free = self._launches is None and not self._made and not self._block and not on_device
-        """Whether all outputs are views or in host memory, so that the device has nothing to do."""
+        """Whether a replay needs no work of the device, because all outputs are views or in host memory."""
         self.changes = bool(self._changing)
-        """Whether `run` calls ``context``."""
+        """Whether `run` calls its argument ``context``, because some arrays depend on the operators' arguments."""
         self.failures = 0
-        """Consecutive batches whose arguments needed other launches."""
+        """Number of consecutive batches for which the program could not be replayed, because an operator's arguments
+        needed other launches."""
 
     def run(
         self, lane: Any, inputs: Sequence[Batch], samples: Samples, context: Callable[[Any], Context],
         *, timed: bool = False,
     ) -> dict[Edge, Batch] | None:  # fmt: skip
-        """Launch for other ``inputs`` of these shapes and return the outputs by name; None if the arguments of an
-        operator need other launches.
+        """Replay the launches for other ``inputs`` of the same shapes, and return the outputs by name; None if an
+        operator's arguments need other launches than the recorded ones.
 
-        ``context`` creates the Context of an operator's node. ``timed``: measure the GPU time, for `milliseconds`."""
+        ``context`` creates the Context of an operator's node. ``timed``: measure the time on the GPU, which
+        `milliseconds` returns."""
         staged = lane.pinned(self._uploaded) if self._uploaded else _NOTHING
         tables = iter(self._tables)
         for node, arrays in self._changing:
@@ -185,7 +195,8 @@ class LaunchProgram:
         return found
 
     def milliseconds(self) -> float:
-        """Return the GPU time of the last timed `run`, in milliseconds; call it when the device has finished."""
+        """Return the milliseconds that the last `run` with ``timed`` took on the GPU; call it when the device has
+        finished."""
         return 0.0 if self._launches is None else float(self._launches.milliseconds())
 
 
@@ -195,7 +206,7 @@ def _recorded(part: ProgramPart) -> Recording:
 
 
 def _copy(lane: Any, batch: Batch) -> Any:
-    """Return a copy of the data of ``batch``: the receiver of an output may write into it."""
+    """Return a copy of the data of a constant output: the receiver of the output may write into it."""
     if batch.on_host:
         return batch.data.copy()
     data = lane.empty(batch.data.size, batch.data.dtype)
@@ -204,21 +215,22 @@ def _copy(lane: Any, batch: Batch) -> Any:
 
 
 def _extent(batch: Batch) -> tuple[int, int]:
-    """Return the range of elements that `Lane.to_device` copies."""
+    """Return begin and end of the range of elements that `Lane.to_device` copies of this batch."""
     return int(batch.offsets.min()), int((batch.offsets + batch.sizes).max())
 
 
 class _BlockLayout:
-    """Allocator of byte ranges in one block, for memory that only some operators of a program need."""
+    """Allocator of byte ranges in the scratch block of a program. Ranges that are needed by different operators only
+    may overlap."""
 
     def __init__(self, start: int) -> None:
         self.size = self._start = start
         self._taken: list[tuple[int, int, int]] = []
-        """Begin, end and last operator of each range."""
+        """Begin, end, and index of the last operator that uses it, of each range."""
 
     def take(self, nbytes: int, first: int, last: int) -> int:
-        """Return the lowest offset with ``nbytes`` that no other range uses from operator ``first`` to operator
-        ``last``."""
+        """Reserve ``nbytes`` that operators ``first`` to ``last`` use, and return their offset: the lowest at which no
+        other range is used meanwhile."""
         busy = sorted(t for t in self._taken if t[2] >= first)
         at = self._start
         for begin, end, _ in busy:
@@ -234,18 +246,19 @@ _NOTHING = np.empty(0, np.uint8)
 
 
 class ProgramCache:
-    """Programs of a lane, by step and shapes. Owned by the lane's cache; used by the thread that launches on the
-    lane."""
+    """Cache of a lane's programs (recorded launches of several operators), by step of the plan and shapes of the
+    inputs. Owned by the lane's cache; used by the thread that launches on the lane."""
 
     def __init__(self) -> None:
         self._kept: dict[Hashable, dict[Any, LaunchProgram]] = {}
 
     def release(self) -> None:
-        """Drop all programs, and the device memory that they hold."""
+        """Drop all programs, and the device memory that their recordings own."""
         self._kept.clear()
 
     def find(self, step: Hashable, key: Any) -> LaunchProgram | None:
-        """Return the program of ``step`` for inputs with this key (`key_of`), or None."""
+        """Return the program of ``step`` for inputs whose shapes have this ``key`` (see `key_of`). None if there is
+        none, or if its replay has failed too often."""
         kept = self._kept.get(step)
         found = None if kept is None else kept.get(key)
         return None if found is None or found.failures > MAX_FAILURES else found
@@ -254,8 +267,9 @@ class ProgramCache:
         self, lane: Any, step: Hashable, inputs: Mapping[Edge, Batch], samples: Samples,
         context: Callable[[Any], Context],
     ) -> tuple[dict[Edge, Batch], list[tuple[int, int]]] | None:  # fmt: skip
-        """Run the program of ``step``: return the outputs, and the bytes read and written per operator; None if there
-        is no program for these inputs yet, or their arguments need other launches."""
+        """Run the program of ``step`` for these ``inputs``. Return the outputs by name, and the bytes read and written
+        by each operator. Return None if there is no program for these shapes yet, or if the arguments need other
+        launches."""
         if not self._kept.get(step):
             return None
         given = list(inputs.values())
@@ -267,7 +281,8 @@ class ProgramCache:
         self, lane: Any, step: Hashable, inputs: Mapping[Edge, Batch], samples: Samples, parts: Sequence[ProgramPart],
         outputs: Collection[Edge],
     ) -> None:  # fmt: skip
-        """Create a program of the operators ``parts``, all of ``step``, each of which was just replayed."""
+        """Create a program of ``parts``, consecutive operators of ``step``. Each of them was just replayed by itself
+        for the same ``inputs``."""
         given = list(inputs.values())
         if sum(b.data.nbytes for b in given if not lane.holds(b)) > _MAX_HOST_BYTES:
             return
@@ -284,7 +299,7 @@ class ProgramCache:
 
 
 def programs_of(lane: Any) -> ProgramCache:
-    """Return the programs of ``lane``, created if it has none."""
+    """Return the cache of programs of ``lane``, created on the first call."""
     found: ProgramCache | None = lane.cache.get(KEY)
     if found is None:
         found = lane.cache[KEY] = ProgramCache()

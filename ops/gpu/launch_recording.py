@@ -24,30 +24,35 @@ from ..batch import Batch, Samples
 from ..context import Context
 
 _MAX_SHAPES = 4
-"""Maximum number of shapes with a recording per operator and lane; one more clears them."""
+"""Maximum number of shapes for which a lane keeps recordings of an operator. One more clears them."""
 _MAX_RECENT = 8
-"""Number of recent shapes remembered per operator: a shape is recorded if it returns among them."""
+"""Number of recent shapes that are remembered per operator. Launches are recorded if the same shapes come again while
+they are remembered."""
 _MAX_OPERATORS = 256
-"""Maximum number of operators with remembered shapes per lane; one more clears all of its recordings."""
+"""Maximum number of operators per lane whose recent shapes are remembered. One more clears all recordings of the
+lane."""
 MAX_FAILURES = 3
-"""Consecutive batches whose arguments may need other launches than the recording before it is no longer tried."""
+"""Number of consecutive batches whose arguments may need other launches than the recorded ones. After these, the
+recording is no longer tried."""
 _ALIGNMENT = 256
 _NOTHING = np.empty(0, np.uint8)
 KEY = "repeated"
-"""Key of the lane's recordings in `Lane.cache`."""
+"""Key in `Lane.cache` for the recordings of the lane."""
 
 
 Recompute = Callable[[Context], Sequence[npt.NDArray[Any]] | None]
-"""Function that computes the arrays for another call's arguments; it returns None if that call needs other launches."""
+"""Function that computes, from the operator's arguments for another batch, the arrays that its kernels then read. It
+returns None if that batch needs other launches."""
 
 
 FIXED: Any = object()
-"""Value in place of a `Recompute` function: the launches depend on the inputs' shapes and on constants only."""
+"""Passed in place of a `Recompute` function: the launches depend on the inputs' shapes and on constants only, so that
+nothing is computed again."""
 
 
 def fixed(lane: Any, *arrays: npt.NDArray[Any]) -> tuple[Any, ...]:
-    """Upload arrays that depend on the inputs' shapes and on constants only, like ``lane.upload``; a replay reuses
-    them."""
+    """Upload arrays that depend on the inputs' shapes and on constants only, like ``lane.upload``. When the recorded
+    launches are replayed, they read the same uploaded arrays."""
     there: tuple[Any, ...] = (lane.fixed if isinstance(lane, LaunchRecorder) else lane.upload)(*arrays)
     return there
 
@@ -55,9 +60,9 @@ def fixed(lane: Any, *arrays: npt.NDArray[Any]) -> tuple[Any, ...]:
 def changing(lane: Any, recompute: Recompute | None, *arrays: npt.NDArray[Any]) -> tuple[Any, ...]:
     """Upload arrays that also depend on the operator's arguments, like ``lane.upload``.
 
-    ``recompute`` computes arrays of the same types and shapes for another call, with inputs of the same shapes; it must
-    not hold data of a batch (see `without_data`). If it is None, returns None, or rejects a sample, the operator is
-    launched without its recording."""
+    ``recompute`` computes arrays of the same types and shapes for another batch of the same shapes; it must not refer
+    to data of a batch (see `without_data`). The recording is not used for a batch if ``recompute`` is None, returns
+    None, or rejects a sample."""
     if recompute is FIXED:
         return fixed(lane, *arrays)
     if isinstance(lane, LaunchRecorder):
@@ -69,7 +74,8 @@ def changing(lane: Any, recompute: Recompute | None, *arrays: npt.NDArray[Any]) 
 def fixed_and_changing(
     lane: Any, constant: Sequence[npt.NDArray[Any]], recompute: Recompute | None, *arrays: npt.NDArray[Any]
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Upload ``constant`` like `fixed` and ``arrays`` like `changing`: in one copy if nothing is being recorded."""
+    """Upload the arrays ``constant`` like `fixed`, and ``arrays`` like `changing`. If nothing is being recorded, one
+    copy uploads all of them."""
     if isinstance(lane, LaunchRecorder):
         return fixed(lane, *constant), changing(lane, recompute, *arrays)
     there: tuple[Any, ...] = lane.upload(*constant, *arrays)
@@ -77,32 +83,35 @@ def fixed_and_changing(
 
 
 def unchanging(lane: Any, *arrays: Any) -> tuple[Any, ...]:
-    """Return ``arrays``, device arrays whose contents never change; a recording that reads them keeps a reference to
-    them."""
+    """Return ``arrays``, device arrays whose contents never change. A recording of launches that read them keeps a
+    reference to them."""
     if isinstance(lane, LaunchRecorder):
         lane.unchanging(arrays)
     return arrays
 
 
 def not_replayable(lane: Any) -> None:
-    """Declare that this call's launches depend on data of the inputs: they must not be replayed."""
+    """Declare that this call's kernel launches depend on the inputs' data, so that they must not be replayed for other
+    batches."""
     if isinstance(lane, LaunchRecorder):
         lane.not_replayable()
 
 
 def with_margin(lane: Any, n: int) -> int:
-    """Return the number of elements to allocate if ``n`` are needed now, and about as many with other arguments."""
+    """Return the number of elements to allocate if ``n`` are needed for this batch, with a margin for batches with
+    other arguments."""
     return n + n // 4 if isinstance(lane, LaunchRecorder) else n
 
 
 def without_data(batch: Batch) -> Batch:
-    """Return ``batch`` without its data, for the closures of `changing`."""
+    """Return a copy of ``batch`` that has no data, for functions passed to `changing`, which must not keep data
+    alive."""
     return batch.replace(data=np.empty(0, batch.dtype))
 
 
 @dataclass(frozen=True, slots=True)
 class ChangingArrays:
-    """Arrays that are computed again for each replay."""
+    """Arrays that a kernel reads and that ``recompute`` computes again for each replay."""
 
     recompute: Recompute
     kinds: tuple[tuple[Any, tuple[int, ...]], ...]
@@ -111,7 +120,7 @@ class ChangingArrays:
 
 @dataclass(frozen=True, slots=True)
 class RecordedLaunch:
-    """One kernel launch of a recording."""
+    """One recorded kernel launch."""
 
     function: Any
     grid: tuple[int, ...]
@@ -126,15 +135,15 @@ class RecordedLaunch:
 
 @dataclass(frozen=True, slots=True)
 class RecordedOutput:
-    """One output of a recorded operator: ``size`` elements of ``dtype``, ``start`` bytes into memory block
-    ``memory``."""
+    """Description of one output of a recorded operator: ``size`` elements of ``dtype``, ``start`` bytes into the memory
+    block with index ``memory``."""
 
     memory: int
     start: int
     size: int
     dtype: Any
     like: Batch
-    """The output batch without its data."""
+    """The output batch, without its data, as a template."""
     nbytes: int
 
 
@@ -152,7 +161,7 @@ class LaunchRecorder:
     """
 
     def __init__(self, lane: Any, inputs: Sequence[Batch], constant: bool) -> None:
-        """``constant``: everything that the operator does depends on the shapes of its ``inputs`` only."""
+        """``constant``: whether everything that the operator does depends on the shapes of its ``inputs`` only."""
         self._lane = lane
         self._all_fixed = constant
         self._memory: list[Any] = [b.data for b in inputs]
@@ -179,11 +188,11 @@ class LaunchRecorder:
         return found
 
     def not_replayable(self) -> None:
-        """See `not_replayable`."""
+        """Declare that this call's launches cannot be replayed; see the function `not_replayable`."""
         self._possible = False
 
     def unchanging(self, arrays: Sequence[Any]) -> None:
-        """See `unchanging`."""
+        """Keep references to device arrays that never change; see the function `unchanging`."""
         self._constant += arrays
 
     def empty(self, n: int, dtype: Any) -> Any:
@@ -194,25 +203,26 @@ class LaunchRecorder:
         return array
 
     def to_device(self, batch: Batch) -> Batch:
-        """Return the batch on the device, like `Lane.to_device`. If it has to be copied, the launches cannot be
-        replayed."""
+        """Return the batch on the device, like `Lane.to_device`. If it has to be copied, the recorded launches cannot
+        be replayed."""
         self._possible &= self._lane.holds(batch)
         there: Batch = self._lane.to_device(batch)
         return there
 
     def upload(self, *arrays: Any) -> tuple[Any, ...]:
-        """Upload like `Lane.upload`. The launches can be replayed only if they depend on nothing but shapes."""
+        """Upload like `Lane.upload`. The recorded launches can then be replayed only if they depend on nothing but
+        shapes."""
         self._possible &= self._all_fixed
         return self.fixed(*arrays)
 
     def fixed(self, *arrays: Any) -> tuple[Any, ...]:
-        """See `fixed`."""
+        """Upload arrays that replays reuse; see the function `fixed`."""
         there: tuple[Any, ...] = self._lane.upload(*arrays)
         self._constant += there
         return there
 
     def changing(self, recompute: Recompute | None, arrays: Sequence[npt.NDArray[Any]]) -> tuple[Any, ...]:
-        """See `changing`."""
+        """Upload arrays that are computed again for each replay; see the function `changing`."""
         if self._all_fixed:
             return self.fixed(*arrays)
         there: tuple[Any, ...] = self._lane.upload(*arrays)
@@ -255,8 +265,8 @@ class LaunchRecorder:
         self._launches.append(RecordedLaunch(function(), grid, block, tuple(given), tuple(places)))
 
     def _within(self, array: Any, memory: Sequence[Any]) -> tuple[int, int] | None:
-        """Return the index of the block in ``memory`` that holds an array, and its byte offset there; None if none
-        holds it."""
+        """Return the index of the block in ``memory`` that holds ``array``, and the array's byte offset in it; None if
+        no block holds it."""
         at = self._lane.address(array)
         for k, whole in enumerate(memory):
             start = self._lane.address(whole)
@@ -265,7 +275,7 @@ class LaunchRecorder:
         return None
 
     def recording(self, outputs: Sequence[Batch]) -> Recording | None:
-        """Return the recording, to replay with other batches; None if the launches cannot be replayed."""
+        """Return what was recorded, to replay it for other batches; None if the launches cannot be replayed."""
         if not self._all_fixed and not any(isinstance(one, ChangingArrays) for one in self._made):
             return None  # the operator does not declare which arrays depend on its arguments
         found = []
@@ -279,28 +289,30 @@ class LaunchRecorder:
 
 
 class Recording:
-    """The launches of one operator for batches of given shapes; owned by a `RecordingCache`, used by the launching
-    thread."""
+    """The recorded kernel launches of one operator for batches of given shapes. Owned by a `RecordingCache`; used by
+    the launching thread."""
 
     def __init__(
         self, lane: Any, inputs: int, made: Sequence[tuple[int, Any] | ChangingArrays], constant: Sequence[Any],
         launches: Sequence[RecordedLaunch], outputs: Sequence[RecordedOutput],
     ) -> None:  # fmt: skip
-        """``made``: allocations, and arrays that are computed again, in the order of the operator; ``constant``: device
-        arrays that the kernels read, and that are the same for each batch."""
+        """``inputs``: number of input batches. ``made``: the operator's allocations, and the arrays that are computed
+        again, in the order in which it made them. ``constant``: device arrays that the kernels read and that are the
+        same for each batch."""
         self.failures = 0
-        """Consecutive batches whose arguments needed other launches."""
+        """Number of consecutive batches that could not be replayed, because their arguments needed other launches."""
         self._constant, self.outputs = tuple(constant), tuple(outputs)
         self.made, self.launches = tuple(made), tuple(launches)
         self.changing = [one for one in made if isinstance(one, ChangingArrays)]
         tables = [bytes_of(*kind) for one in self.changing for kind in one.kinds]
         at = itertools.accumulate(tables, initial=0)
         self._tables = list(itertools.islice(at, len(tables)))
-        """Byte offsets of the recomputed arrays, in one block that also holds allocations that are not outputs."""
+        """Byte offset of each array that is computed again for every replay, in the scratch block: one block of device
+        memory, which also holds those allocations that are not outputs."""
         self._uploaded = self._scratch = sum(tables)
         self._memory: list[int | tuple[int, Any]] = []
-        """For each allocation or recomputed array: its byte offset in that block, or (elements, dtype) to allocate for
-        an output."""
+        """For each allocation and each array that is computed again: its byte offset in the scratch block or, for an
+        output, the (elements, dtype) to allocate."""
         results, places, number = {o.memory for o in outputs}, iter(self._tables), inputs
         for one in made:
             if isinstance(one, ChangingArrays):
@@ -322,8 +334,8 @@ class Recording:
     def replay(
         self, lane: Any, inputs: Sequence[Batch], samples: Samples, context: Callable[[], Context]
     ) -> tuple[Batch, ...] | None:
-        """Launch for other ``inputs`` of these shapes and return the outputs; None if the arguments of ``context`` need
-        other launches."""
+        """Replay the launches for other ``inputs`` of the same shapes, and return the outputs; None if the arguments in
+        ``context`` need other launches than the recorded ones."""
         changed = self._changed(context)
         if changed is None:
             return None
@@ -347,8 +359,8 @@ class Recording:
         return tuple([output_of(memory[out.memory], out, samples) for out in self.outputs])
 
     def _changed(self, context: Callable[[], Context]) -> list[npt.NDArray[Any]] | None:
-        """Return the arrays computed from this call's arguments; None if they need other launches, or a sample was
-        rejected."""
+        """Return the arrays that the kernels read, computed from this call's arguments. None if the arguments need
+        other launches, or if a sample was rejected."""
         found: list[npt.NDArray[Any]] = []
         if not self.changing:
             return found
@@ -376,45 +388,46 @@ _Key = tuple[int | _KeyOfOne, ...]
 
 
 def key_of(lane: Any, inputs: Sequence[Batch], samples: Samples) -> _Key:
-    """Return a key that is equal for batches with the same launches: the number of samples, then `key_of_one` per
-    input."""
+    """Return a key that is equal for batches with the same launches: the number of samples (`count_of`), then
+    `key_of_one` of each input."""
     return (count_of(samples), *[key_of_one(lane, b) for b in inputs])
 
 
 def count_of(samples: Samples) -> int:
-    """Return the number of samples, negated if samples of the iteration are missing: indices in the batch then differ
-    from slots in the iteration."""
+    """Return the number of samples in the batch. It is negated if some samples of the iteration are missing, for
+    example because they were rejected: the index of a sample in the batch is then not its position in the iteration."""
     return len(samples.slot) if are_all(samples) else -len(samples.slot)
 
 
 def are_all(samples: Samples) -> bool:
-    """Whether no sample of the iteration is missing, so that indices in the batch equal slots in the iteration."""
+    """Return whether no sample of the iteration is missing, so that the index of a sample in the batch is its position
+    in the iteration."""
     slot = samples.slot
     return len(slot) == 0 or int(slot[-1]) == len(slot) - 1
 
 
 def key_of_one(lane: Any, b: Batch) -> _KeyOfOne:
-    """Return the part of `key_of` for one input: shapes, offsets, layout, dtype, and the address modulo the alignment,
-    or -1 if the input is in host memory."""
+    """Return the key of one input, as used in `key_of`: shapes, offsets, layout, dtype, and the address modulo the
+    alignment, or -1 if the input is in host memory."""
     where = lane.address(b.data) % _ALIGNMENT if lane.holds(b) else -1
     return b.shapes.tobytes(), b.offsets.tobytes(), b.layout, b.data.dtype.str, where
 
 
 class RecordingCache:
-    """Recordings of a lane, by operator and shapes. Owned by the lane's cache; used by the thread that launches on the
-    lane.
+    """Cache of a lane's recorded kernel launches, by operator and shapes of its inputs. Owned by the lane's cache; used
+    by the thread that launches on the lane.
 
-    An operator is recorded when the same shapes come a second time."""
+    An operator's launches are recorded when the same shapes come a second time."""
 
     def __init__(self) -> None:
         self._kept: dict[Hashable, dict[_Key, Recording | None]] = {}
         self._recent: dict[Hashable, dict[_Key, None]] = {}
-        """Keys of recent shapes per operator, oldest first."""
+        """For each operator, the keys (`key_of`) of the shapes that came recently, oldest first."""
         self.used: Recording | None = None
-        """The recording that the last call of `run` replayed, or None."""
+        """The recording that the last call of `run` replayed; None if it launched the operator."""
 
     def release(self) -> None:
-        """Drop all recordings, and the device memory that they hold."""
+        """Drop all recordings, and the device memory that they own."""
         self._kept.clear()
         self._recent.clear()
 
@@ -424,8 +437,8 @@ class RecordingCache:
     ) -> Sequence[Batch]:  # fmt: skip
         """Return the outputs of operator ``node``, by replaying its recording or by calling ``launch``.
 
-        ``launch`` takes a lane, and returns the outputs and whether they are the operator's only results. ``context``
-        creates a Context with this call's arguments; None if all arguments are constant and no random numbers are
+        ``launch`` takes a lane, and returns the outputs and whether the operator has no other results. ``context``
+        creates a Context with this call's arguments. It is None if all arguments are constant and no random numbers are
         drawn."""
         self.used = None
         if not all(map(lane.holds, inputs)):
@@ -466,7 +479,7 @@ def _no_context() -> Context:
 
 
 def recordings_of(lane: Any) -> RecordingCache:
-    """Return the recordings of ``lane``, created if it has none."""
+    """Return the cache of recordings of ``lane``, created on the first call."""
     found: RecordingCache | None = lane.cache.get(KEY)
     if found is None:
         found = lane.cache[KEY] = RecordingCache()

@@ -19,82 +19,86 @@ import numpy.typing as npt
 U8 = npt.NDArray[np.uint8]
 
 MIN_BLOCK = 1 << 20
-"""Bytes of the smallest block of this pool. Smaller ones come from CuPy's pool."""
+"""Size in bytes of the smallest block of `PageLockedPool`. Smaller blocks come from CuPy's pool."""
 MAX_CACHED = 4 << 30
-"""Maximum cached bytes when a block has to be allocated; less if a run's memory budget is full."""
+"""Maximum bytes of unused blocks that the pool may hold when it allocates a new one. It holds less if a run's memory
+budget is full."""
 
 
 _RATE = 4e9
-"""Bytes per second: a request waits for a block to return for no longer than its bytes take at this rate. Page-locking
-takes nearly as long, and needs memory in addition."""
+"""Bytes per second: rate that limits how long a request waits for a block in use to be returned. Page-locking new
+memory takes nearly as long, and needs memory in addition."""
 _PATIENCE = 0.03
 _LOOK = 0.001
 _RECENT = 0.1
-"""Seconds after a block has returned during which another one is expected soon."""
+"""Seconds for which a returned block counts as recent: while there is one, others are expected to be returned soon."""
 _pause = time.sleep
 
 
 class RunBudget(Protocol):
-    """Memory budget of a run, as this pool uses it."""
+    """Memory budget of a running job, with the methods that this pool needs."""
 
     @property
     def limit(self) -> int:
-        """Bytes of the budget."""
+        """Total bytes of the budget."""
         ...
 
     def has_room(self, nbytes: int) -> bool:
-        """Return whether ``nbytes`` more may be cached. Takes no lock, because destructors call it."""
+        """Return whether the budget allows ``nbytes`` more of cached memory. Takes no lock, because destructors call
+        it."""
         ...
 
 
 class PageLockedPool:
-    """The pool of blocks. One instance per process (`lane.page_locked_blocks`); any thread may use it."""
+    """Pool of large page-locked blocks of host memory. One instance per process (`lane.page_locked_blocks`); any thread
+    may use it."""
 
     def __init__(self) -> None:
         # appended to without the lock: a destructor may do it during garbage collection
         self._cached: deque[_Block] = deque()
         self._lock = threading.Lock()
         self._returned: deque[tuple[float, int]] = deque(maxlen=16)
-        """Time (monotonic) and size of the last blocks that returned."""
+        """Time (monotonic) and size in bytes of the blocks that were returned last."""
         self._budgets: tuple[RunBudget, ...] = ()
 
     @property
     def cached(self) -> int:
-        """Bytes of cached blocks."""
+        """Bytes of blocks that are unused and kept for reuse."""
         return sum(len(b.data) for b in list(self._cached))
 
     @property
     def max_bytes(self) -> int:
-        """Approximate maximum of `cached`."""
+        """Approximate maximum of `cached`, in bytes."""
         return 2 * MAX_CACHED
 
     def add_budget(self, budget: RunBudget) -> None:
-        """Count cached blocks against the budget of a run that starts, until `remove_budget`."""
+        """Count the pool's unused blocks against the memory budget of a run that starts, until `remove_budget`."""
         with self._lock:
             self._budgets = (*self._budgets, budget)
 
     def remove_budget(self, budget: RunBudget) -> None:
-        """Stop counting cached blocks against ``budget``; does nothing if it was removed before."""
+        """Stop counting the pool's unused blocks against ``budget``. Does nothing if it was removed before."""
         with self._lock:
             self._budgets = tuple(r for r in self._budgets if r is not budget)
 
     @property
     def smallest_budget(self) -> int:
-        """Bytes of the smallest budget of the runs; 1 << 62 if there is no run."""
+        """Return the bytes of the smallest memory budget of all running jobs; 1 << 62 if none is running."""
         return min((r.limit for r in self._budgets), default=1 << 62)
 
     def empty(self, nbytes: int, make: Callable[[int], Any]) -> U8:
-        """Return an uninitialised array of ``nbytes``, from a cached block or from ``make(bytes)`` if none fits. Its
-        block returns to the pool when its last view is released."""
+        """Return an uninitialised array of ``nbytes``, in a cached block or, if none fits, in memory that
+        ``make(bytes)`` allocates. Its block returns to the pool when its last view is released."""
         block = self._take(nbytes) or self._wait_for_return(nbytes) or self._allocate(nbytes, make)
         return np.asarray(Lease(self, block))[:nbytes]
 
     def clear(self) -> None:
-        """Free all blocks that are not in use."""
+        """Free all blocks that are unused."""
         self._cached.clear()
 
     def put(self, block: _Block) -> None:
-        """Take back a block: cache it if all budgets have room for it."""
+        """Take back a block that is no longer used. Keep it for reuse if all memory budgets have room for it, otherwise
+        free it."""
         self._returned.append((time.monotonic(), len(block.data)))
         if all(r.has_room(len(block.data)) for r in self._budgets):
             self._cached.append(block)
@@ -108,8 +112,9 @@ class PageLockedPool:
             return best
 
     def _wait_for_return(self, nbytes: int) -> _Block | None:
-        """Wait for a block to return, for a fraction of the time that allocating one takes; None if none came, or if no
-        block that fits has returned recently. Allocating one would keep the driver from all other work."""
+        """Wait until a block of at least ``nbytes`` is returned, for a fraction of the time that allocating one takes.
+        Return None if none came in that time, or at once if no block that fits was returned recently. Allocating one
+        would keep the driver from all other work."""
         now = time.monotonic()
         until = now + min(_PATIENCE, nbytes / _RATE)
         if not any(now - at < _RECENT and nbytes <= size <= 2 * nbytes for at, size in list(self._returned)):
@@ -133,7 +138,7 @@ class PageLockedPool:
 
 
 class _Block:
-    """One block of page-locked memory; compared by identity."""
+    """One block of page-locked memory of the pool; two blocks are equal only if they are the same object."""
 
     __slots__ = ("data",)
 
@@ -142,7 +147,8 @@ class _Block:
 
 
 class Lease:
-    """Owner of a block that is in use: every NumPy view of the block refers to it. Any thread may drop it."""
+    """Owner of a block that is in use: every NumPy view of the block refers to it. Any thread may drop it, which
+    returns the block to the pool."""
 
     def __init__(self, blocks: PageLockedPool, block: _Block) -> None:
         self._blocks, self._block = blocks, block

@@ -18,40 +18,41 @@ from ..batch import I64, Batch
 from ..interfaces import Lane
 
 GATHERED = 16
-"""Bytes; gathered samples begin at multiples of it."""
+"""Alignment in bytes of the samples in a gathered array."""
 _THREADS, _BLOCKS = 256, 64
 _LARGE = 256 << 10
-"""Mean size of a batch's records, in bytes, from which copy engines transfer them: each copy costs the launching thread
-one or two microseconds."""
+"""Mean size in bytes of a batch's records, from which the GPU's copy engines transfer them instead of a kernel. For
+smaller ones the launching thread would take too long: each copy costs it one or two microseconds."""
 _BYTES_OF_WARP = 2048
-"""Bytes that a warp of the gather kernel loads at a time."""
+"""Number of bytes that a warp of the gather kernel copies at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gathering:
-    """Plan for gathering one batch on a device. Created and cached by `Lease.plan`."""
+    """Plan for copying the samples of one batch, one after the other, into an array on a device. Created and cached by
+    `Lease.plan`."""
 
     offsets: I64
-    """Offsets of the batch that the plan is for, in elements."""
+    """Offsets of the samples in the batch that this plan is for, in elements."""
     dtype: np.dtype[Any]
     """Element type of the batch."""
     places: I64
-    """Element at which each sample begins in the gathered array."""
+    """Index of the element at which each sample begins in the gathered array."""
     nbytes: int
-    """Bytes of the gathered array."""
+    """Size of the gathered array in bytes."""
     records: I64
-    """[N, 3] source address, byte offset in the gathered array and size in bytes of each sample, as the kernel reads
-    them."""
+    """For each sample: source address, byte offset in the gathered array, and size in bytes, as the kernel reads them.
+    Shape [N, 3]."""
 
 
 class Lease(ABC):
-    """Owner of memory that a device reads itself. Every array that it provides refers to it, which keeps the memory in
-    place."""
+    """Owner of memory that a GPU reads itself, such as a mapped file. Every array that it provides refers to it, so
+    that the memory stays in place while an array is used."""
 
     on_device = False
     """Whether the bytes are in device memory already."""
     on_host = False
-    """Whether the bytes also take up host memory, unlike those of a mapped file."""
+    """Whether the bytes take up host memory, which those of a mapped file do not."""
 
     def __init__(self, data: npt.NDArray[Any]) -> None:
         self._shown = data
@@ -59,16 +60,16 @@ class Lease(ABC):
         self.__array_interface__ = data.__array_interface__
 
     def array(self) -> npt.NDArray[Any]:
-        """Return the array; all views of it refer to the lease."""
+        """Return the array of all the memory. All views of the array refer to the lease."""
         return np.asarray(self)
 
     @abstractmethod
     def sources(self, starts: I64) -> I64:
-        """Return the addresses at which a device reads the bytes that begin ``starts`` bytes into the array."""
+        """Return the addresses at which the device reads samples that begin ``starts`` bytes into the array."""
 
     def plan(self, batch: Batch) -> Gathering:
-        """Return the plan for gathering ``batch``, a view of the array. The reading thread calls this first, and the
-        result is cached, to spare the launching thread the work."""
+        """Return the plan for copying the samples of ``batch``, a view of the array, to the device. The thread that
+        reads calls this first, and the result is cached, so that the launching thread need not compute it."""
         known = self._planned
         if known is not None and known.offsets is batch.offsets and known.dtype == batch.dtype:
             return known
@@ -84,12 +85,13 @@ class Lease(ABC):
         return self._planned
 
     def places(self, batch: Batch) -> I64:
-        """Return the element at which each sample of ``batch`` begins in the array that `bring` returns."""
+        """Return the index of the element at which each sample of ``batch`` begins in the array that `bring`
+        returns."""
         return self.plan(batch).places
 
     def bring(self, lane: Lane, batch: Batch) -> Any:
-        """Return a flat device array with the samples of ``batch``, at `places`. The host does not wait for the
-        device."""
+        """Copy the samples of ``batch`` into a flat device array, at the elements that `places` returns, and return the
+        array. The host does not wait for the device."""
         plan = self.plan(batch)
         out = lane.empty(plan.nbytes // batch.dtype.itemsize, batch.dtype)
         if plan.nbytes:
@@ -101,17 +103,18 @@ class Lease(ABC):
         return out
 
     def show(self, starts: I64) -> None:  # noqa: B027 (most leases always show all bytes)
-        """Make all bytes of the samples that begin ``starts`` bytes into the array visible in it."""
+        """Make the host see all bytes of those samples that begin ``starts`` bytes into the array."""
 
     def hidden(self, starts: I64) -> npt.NDArray[np.bool_]:
-        """Return which of the samples that begin at ``starts`` the array does not show completely,
-        bool[len(starts)]."""
+        """Return for each sample, which begins ``starts`` bytes into the array, whether the host does not see all its
+        bytes, bool[len(starts)]."""
         return np.zeros(len(starts), np.bool_)
 
 
 class RegisteredLease(Lease):
-    """Lease of memory that is registered with CUDA, ``shift`` bytes from the array, in windows of ``window`` bytes; 0
-    if it is registered as a whole."""
+    """Lease of host memory that is registered with CUDA. The device reads each byte of the array at the byte's host
+    address plus ``shift``. The memory is registered in windows of ``window`` bytes; 0 if it is registered as a
+    whole."""
 
     def __init__(self, data: npt.NDArray[Any], shift: int, window: int = 0) -> None:
         super().__init__(data)
@@ -122,8 +125,9 @@ class RegisteredLease(Lease):
         return starts + self._first
 
     def bring(self, lane: Lane, batch: Batch) -> Any:
-        """Return a flat device array with the samples, like `Lease.bring`; large records are transferred by the
-        device's copy engines, which leave its cores to other work. A copy must not cross the border of a window."""
+        """Return a flat device array with the samples of ``batch``, like `Lease.bring`. Large records are
+        transferred by the device's copy engines, which leave its cores to other work. A copy must not cross the
+        border of a window."""
         plan = self.plan(batch)
         source, place, size = plan.records.T
         if not plan.nbytes or int(size.sum()) < _LARGE * len(batch):
@@ -136,8 +140,8 @@ class RegisteredLease(Lease):
 
 
 def cut_at(source: I64, place: I64, size: I64, first: int, window: int) -> tuple[I64, I64, I64]:
-    """Split the records that are not empty at the borders of windows, the first of which begins at the address
-    ``first``. Return source addresses, byte offsets in the output, and sizes."""
+    """Split the records to copy at the borders of registered windows, the first of which begins at the address
+    ``first``. Empty records are left out. Return source addresses, byte offsets in the output, and sizes."""
     there = size > 0
     source, place, size = source[there], place[there], size[there]
     if not window:
@@ -153,8 +157,8 @@ def cut_at(source: I64, place: I64, size: I64, first: int, window: int) -> tuple
 
 
 class FetchedLease(Lease):
-    """Lease of ranges of the array's bytes that were copied to a device: the bytes from ``lows[i]`` on (ascending) are
-    at ``places[i]`` of ``block``."""
+    """Lease of an array whose bytes were copied to a device, range by range: the bytes from ``lows[i]`` on (ascending)
+    are at ``places[i]`` of the device memory ``block``."""
 
     on_device = True
 
@@ -170,8 +174,8 @@ class FetchedLease(Lease):
 
 
 def gathered(batch: Batch) -> tuple[I64, int]:
-    """Return the element at which each sample begins when gathered in order, and the bytes of all samples. Sizes are
-    rounded up to multiples of `GATHERED`."""
+    """Return the index of the element at which each sample begins if the samples are stored one after the other, and
+    the bytes of all. Sizes are rounded up to multiples of `GATHERED`."""
     item = batch.dtype.itemsize
     room = -(-batch.sizes * item // GATHERED) * GATHERED
     ends = np.cumsum(room)
@@ -187,20 +191,20 @@ def lease_of(array: Any) -> Lease | None:
 
 def show(batch: Batch, which: I64 | slice = slice(None)) -> None:
     """Make all bytes of the samples ``which`` visible to the host. Of batches that were uploaded while they were read,
-    the host otherwise sees only the bytes that it always inspects (`readers.fetch.header_bytes_cpu`)."""
+    the host otherwise sees only the first bytes of each file (`readers.fetch.header_bytes_cpu`)."""
     lease = lease_of(batch.data)
     if lease is not None:
         lease.show(_starts(lease, batch, which))
 
 
 def hidden(batch: Batch, which: I64) -> npt.NDArray[np.bool_]:
-    """Return which of the samples ``which`` the host does not see completely, bool[len(which)]."""
+    """Return for each of the samples ``which`` whether the host does not see all its bytes, bool[len(which)]."""
     lease = lease_of(batch.data)
     return np.zeros(len(which), np.bool_) if lease is None else lease.hidden(_starts(lease, batch, which))
 
 
 def _starts(lease: Lease, batch: Batch, which: I64 | slice) -> I64:
-    """Return the byte offset of each sample in the lease's array."""
+    """Return the byte offset of each of the samples ``which`` in the lease's array."""
     first = batch.data.ctypes.data - lease.__array_interface__["data"][0]
     starts: I64 = batch.offsets[which] * batch.dtype.itemsize + first
     return starts
@@ -213,6 +217,6 @@ def in_host_memory(array: Any) -> bool:
 
 
 def in_device_memory(array: Any) -> bool:
-    """Return whether the bytes of ``array`` take up device memory, whatever the host sees of them."""
+    """Return whether the bytes of ``array`` take up device memory, even if the host also sees some of them."""
     lease = lease_of(array)
     return not isinstance(array, np.ndarray) if lease is None else lease.on_device

@@ -19,7 +19,8 @@ _PORTABLE, _MAPPED, _READ_ONLY = 1, 2, 8  # cudaHostRegister...
 
 
 def why_not(indices: Sequence[int]) -> str:
-    """Return why the GPUs ``indices`` cannot read registered pages of files; empty if they can."""
+    """Return the reason why the GPUs ``indices`` cannot read pages of mapped files that are registered with CUDA; empty
+    if they can."""
     return next(filter(None, map(_why_not, indices)), "")
 
 
@@ -37,8 +38,9 @@ def _why_not(index: int) -> str:
 
 
 def register(address: int, nbytes: int, index: int) -> None:
-    """Lock the pages in memory and let all GPUs read them at the host's addresses. Takes some 40 ms per gigabyte, and
-    reads pages that are not in the page cache. Raises CUDARuntimeError."""
+    """Register ``nbytes`` of mapped memory with CUDA: its pages are locked, and all GPUs can read them at the host's
+    addresses. Takes some 40 ms per gigabyte, and reads from disk the pages that are not in the page cache. Raises
+    CUDARuntimeError."""
     import cupy
 
     with OnGpu(index):
@@ -54,11 +56,12 @@ class Locked(mmap.mmap):
     """
 
     _address = 0
-    """Address of the registered memory; 0 if none is."""
+    """Address of the memory that is registered with CUDA; 0 if none is."""
     _index = 0
 
     def __new__(cls, nbytes: int, index: int) -> Locked:
-        """Allocate and lock ``nbytes``. Raises OSError or CUDARuntimeError if no such memory is available."""
+        """Allocate ``nbytes`` of page-locked memory, with GPU ``index`` current. Raises OSError or CUDARuntimeError if
+        no such memory is available."""
         import cupy
 
         made = super().__new__(cls, -1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -90,7 +93,7 @@ def _libc() -> Any:
 
 @cache
 def same_address(index: int) -> bool:
-    """Return whether GPU ``index`` uses the host's addresses for registered memory."""
+    """Return whether GPU ``index`` reads registered memory at the same addresses as the host."""
     import cupy
 
     try:
@@ -100,7 +103,7 @@ def same_address(index: int) -> bool:
 
 
 def why_not_locked(index: int) -> str:
-    """Return why there is no `Locked` memory for GPU ``index``; empty if 1 MiB of it could be allocated."""
+    """Return the reason why GPU ``index`` cannot use `Locked` memory; empty if 1 MiB of it could be allocated."""
     if not same_address(index):
         return f"GPU {index} has other addresses for the host's memory"
     try:
@@ -111,7 +114,7 @@ def why_not_locked(index: int) -> str:
 
 
 def unregister(address: int, index: int) -> None:
-    """Undo `register` for memory that begins at ``address``."""
+    """Unregister from CUDA the memory that begins at ``address``, for which `register` was called."""
     import cupy
 
     with OnGpu(index):
@@ -119,7 +122,8 @@ def unregister(address: int, index: int) -> None:
 
 
 def probe(index: int) -> str:
-    """Return why GPU ``index`` cannot read files in the page cache; empty if registering a page of one works."""
+    """Return the reason why GPU ``index`` cannot read files in the page cache; empty if registering one page of a file
+    works."""
     reason = why_not([index])
     if reason:
         return reason

@@ -34,31 +34,35 @@ from .watchdog import waiting
 U8 = npt.NDArray[np.uint8]
 
 PIECE = 4 << 20
-"""Bytes of a piece. Copying one takes 80 us; a thread takes about 1 ms to fill it. Smaller pieces are more in number,
-and each costs some microseconds (one H200, 16 threads: 320,600 images/s; 290,800 with four pieces of 2 MB per
-thread)."""
+"""Size in bytes of a piece, a page-locked buffer through which files are uploaded while they are read. Copying one
+takes 80 us; a thread takes about 1 ms to fill it. Smaller pieces are more in number, and each costs some microseconds
+(one H200, 16 threads: 320,600 images/s; 290,800 with four pieces of 2 MB per thread)."""
 PIECES = 2
-"""Pieces per reading thread: one is filled while the other is copied. More overflow the processor's cache (same
-machine, four: 283,200 images/s; another machine, three pieces and two streams: 328,400 instead of 377,200)."""
+"""Number of page-locked buffers (pieces) per reading thread: one is filled while the other is copied to the device.
+More of them overflow the processor's cache (same machine, four: 283,200 images/s; another machine, three pieces and two
+streams: 328,400 instead of 377,200)."""
 STREAMS = 3
 """Copy streams per GPU, assigned to batches in turn: while the copies of one batch are being enqueued, those of others
 run (one H200, 16 threads, alternately: 365,400 and 369,700 images/s with one stream, 377,200 and 373,100 with two,
 410,000 and 417,800 with three)."""
 MIN_BYTES = PIECE // 8
-"""Batches of fewer bytes, such as labels, are read as a whole."""
+"""Minimum size in bytes of a batch that is uploaded while it is read. Smaller ones, such as labels, are read first and
+uploaded then."""
 _MAX_WAITING_SHARE = 1 / 3
-"""Share of a device's budget for uploaded files that wait for a lane. Batches beyond it are read as a whole."""
+"""Fraction of a GPU's memory budget for files that are uploaded but that no lane uses yet. Batches beyond it are read
+into host memory first."""
 _MAX_PIECES_SHARE = 1 / 16
-"""Share of the host's memory budget that pieces may take."""
+"""Fraction of the host's memory budget that the page-locked buffers for uploads may take."""
 _MAX_FAILURES = 3
-"""Consecutive failed uploads after which batches are read as a whole."""
+"""Number of consecutive failed uploads after which batches are no longer uploaded while they are read."""
 NEXT, STATUS, SENT = range(3)
-"""Indices in `StagingPieces.state`: number of the piece to fill next; status that the driver returned; bytes already
-copied of a file that is larger than the remaining piece."""
+"""Indices in `StagingPieces.state`: number of the buffer to fill next; last error status of the driver; bytes that were
+already copied of a file that does not fit into one buffer."""
 
 
 class StagingPieces:
-    """The page-locked pieces of one reading thread; created and cached by `Uploader.pieces`."""
+    """The page-locked buffers (pieces) of one reading thread, through which it uploads files. Created and cached by
+    `Uploader.pieces`."""
 
     def __init__(self) -> None:
         import cupy
@@ -66,31 +70,33 @@ class StagingPieces:
         self.memory: U8 = pinned_empty(PIECES * PIECE)
         self._events = [cupy.cuda.Event(block=True, disable_timing=True) for _ in range(PIECES)]
         self.events: I64 = np.array([event.ptr for event in self._events], np.int64)
-        """Handle of one CUDA event per piece, recorded after the piece's copy."""
+        """Handle of one CUDA event per buffer, recorded after the buffer's copy to the device."""
         self.busy = np.zeros(PIECES, np.uint8)
-        """Per piece: 1 if its copy may still be running."""
+        """For each buffer, 1 if its copy to the device may still be running."""
         self.state = np.zeros(3, np.int64)
-        """Values at the indices `NEXT`, `STATUS` and `SENT`."""
+        """State that compiled loops share with this class; the indices are `NEXT`, `STATUS` and `SENT`."""
 
     def wait(self) -> None:
-        """Wait until the next piece is free. Raises CUDARuntimeError."""
+        """Wait until the buffer to fill next has been copied to the device. Raises CUDARuntimeError."""
         self._events[int(self.state[NEXT])].synchronize()
 
 
 class Uploader:
-    """Uploads to one GPU, over a few copy streams. Created and closed by `UploaderByGpu`; any thread may use it."""
+    """Uploads files and records to one GPU while they are read, over a few copy streams. Created and closed by
+    `UploaderByGpu`; any thread may use it."""
 
     def __init__(self, index: int, max_bytes: int, report_route: Callable[[str, int], None]) -> None:
-        """``max_bytes``: bytes of uploaded batches that may be on the device without a lane having taken them.
-        ``report_route(route, nbytes)`` is called per batch with the way in which its bytes travel. Raises CuPy's
-        exception if the GPU cannot be used."""
+        """``max_bytes``: maximum bytes of batches that are on the device before a lane uses them. ``report_route(route,
+        nbytes)`` is called per batch and reports how its bytes reach the GPU. Raises CuPy's exception if the GPU cannot
+        be used."""
         self.index = index
         self._max_bytes = max_bytes
         self._report_route = report_route
         self.gpu = OnGpu(index)
         known, names = driver_calls.load(), (driver_calls.COPY_IN, driver_calls.RECORD, driver_calls.ASK)
         self.functions = [known[name] for name in names]
-        """Addresses of the driver functions that compiled loops call: copy, record event, query event."""
+        """Addresses of the driver functions that compiled loops call: copy to the device, record an event, query an
+        event."""
         self._streams = [borrow_stream(index) for _ in range(STREAMS)]
         self._next_stream = cycle(self._streams)
         self._cached: deque[StagingPieces] = deque()
@@ -102,10 +108,11 @@ class Uploader:
         self._closed = False
 
     def begin(self, nbytes: int, sizes: I64 | None = None, reason: str = "") -> Upload | None:
-        """Return an upload with device memory for a batch of ``nbytes``, or None if the batch is to be read as a whole.
+        """Start the upload of a batch of ``nbytes`` and return it, with its device memory. Return None if the batch has
+        to be read into host memory first.
 
-        ``sizes``: sizes of the batch's files, which are read into pieces. ``reason``: why the host reads the batch
-        although the GPU could; shown in the report."""
+        ``sizes``: sizes of the batch's files, if files are read into the page-locked buffers. ``reason``: why the GPU
+        does not read the batch's mapped files itself; shown in the report."""
         obstacle = self._obstacle(nbytes, sizes)
         if not obstacle:
             return Upload(self, nbytes, reason)
@@ -113,7 +120,8 @@ class Uploader:
         return None
 
     def _obstacle(self, nbytes: int, sizes: I64 | None) -> str:
-        """Return why the batch is to be read as a whole; if empty, its bytes now count as waiting on the device."""
+        """Return the reason why a batch has to be read into host memory first. If there is none, return an empty text,
+        and count the batch's bytes as waiting on the device."""
         if nbytes < MIN_BYTES:
             return "a batch of few bytes"
         # files above the size of a piece are read and copied as a whole anyway
@@ -129,25 +137,24 @@ class Uploader:
         return ""
 
     def finish_files(self, nbytes: int, reason: str) -> None:
-        """Report that all copies of a batch of ``nbytes`` are enqueued; ``reason``: see `begin`."""
+        """Report that all copies of a batch of ``nbytes`` are enqueued. For ``reason`` see `begin`."""
         self._failures = 0
         self._report_route(f"in pieces: {reason}" if reason else "in pieces", nbytes)
 
     def failed(self, problem: Exception, nbytes: int) -> None:
-        """Count and report a failed upload of a batch of ``nbytes``."""
+        """Count and report the failed upload of a batch of ``nbytes``. ``problem``: the exception."""
         self._failures += 1
         self._report_route(f"copied: {problem}", nbytes)
 
     def release(self, nbytes: int, block: Any, event: Any) -> None:
-        """Take back the device memory ``block`` of a batch of ``nbytes``, once ``event`` shows that its copies are
-        complete.
-
-        An ``event`` of None means that the upload failed: its copies may still run on any of the streams."""
+        """Take back the device memory ``block`` of a batch of ``nbytes`` that nothing uses any longer. It is freed when
+        ``event`` shows that the copies into it are complete. If ``event`` is None, the upload failed: its copies may
+        still run on any of the streams."""
         if not self._closed:  # closing waits for all copies
             self._finished.append((nbytes, block, event))
 
     def _release(self) -> None:
-        """Subtract batches whose copies are complete from the waiting bytes. The caller holds the lock."""
+        """Stop counting batches whose copies are complete as waiting on the device. The caller holds the lock."""
         for _ in range(len(self._finished)):
             nbytes, block, event = self._finished.popleft()
             if event is None:
@@ -160,7 +167,7 @@ class Uploader:
 
     @contextmanager
     def pieces(self) -> Iterator[StagingPieces]:
-        """Context manager: provide pieces for the calling thread, and make the GPU current in it."""
+        """Context manager: provide page-locked buffers for the calling thread, and make the GPU current in it."""
         with self.gpu:
             try:
                 found = self._cached.pop()
@@ -174,16 +181,17 @@ class Uploader:
                     self._cached.append(found)
 
     def stream(self) -> Any:
-        """Return the copy stream for the next batch."""
+        """Return the CUDA stream on which to copy the next batch."""
         return next(self._next_stream)  # safe in several threads, and while another one closes
 
     def wait(self, wait: Callable[[], None]) -> None:
-        """Call ``wait``, which waits for the device, with the GPU current and watched for hangs."""
+        """Call ``wait``, a function that waits for the device. Meanwhile the GPU is current, and the watchdog checks
+        whether it hangs."""
         with self.gpu, waiting(self.index):
             wait()
 
     def close(self) -> None:
-        """Refuse further uploads; free the pieces once the device has copied them."""
+        """Refuse further uploads. Free the page-locked buffers when the device has copied their contents."""
         with self._lock:
             closed, self._closed = self._closed, True
         if not closed:
@@ -196,7 +204,7 @@ class Uploader:
 
 
 COPY, RECORD, ASK, STREAM = range(4)
-"""Indices in `Upload.calls`."""
+"""Indices in `Upload.calls`: driver function that copies, that records an event, that queries one; and the stream."""
 
 
 class Upload:
@@ -210,7 +218,8 @@ class Upload:
         self._block: Any = None
         self._stream = uploads.stream()
         self.calls: I64 = np.array([*uploads.functions, self._stream.ptr], np.int64)
-        """Addresses of driver functions, and the stream, for compiled loops; see `COPY`, `RECORD`, `ASK`, `STREAM`."""
+        """Addresses of driver functions, and the handle of the stream, for compiled loops. The indices are `COPY`,
+        `RECORD`, `ASK` and `STREAM`."""
         self._block = self._empty(nbytes)
         self.address = int(self._block.data.ptr)
 
@@ -218,7 +227,7 @@ class Upload:
         self.uploads.release(self._nbytes, self._block, self._event)
 
     def _empty(self, nbytes: int) -> Any:
-        """Return uninitialised device memory that is private to this upload."""
+        """Return ``nbytes`` of uninitialised device memory that no other upload uses."""
         import cupy
 
         with self.uploads.gpu, self._stream:
@@ -226,7 +235,7 @@ class Upload:
             return cupy.ndarray((nbytes,), np.uint8, memory)
 
     def _mark(self) -> Any:
-        """Return an event that completes after all copies so far."""
+        """Return a CUDA event that completes when all copies enqueued so far are done."""
         import cupy
 
         with self.uploads.gpu:
@@ -236,20 +245,22 @@ class Upload:
         return event
 
     def wait(self, pieces: StagingPieces) -> None:
-        """Wait until the next piece is free. Raises CUDADriverError if the driver rejected a copy."""
+        """Wait until the buffer of ``pieces`` to fill next has been copied to the device. Raises CUDADriverError if the
+        driver rejected a copy."""
         if status := int(pieces.state[STATUS]):
             pieces.state[STATUS] = 0
             driver_calls.raise_error(status)
         self.uploads.wait(pieces.wait)
 
     def finish_files(self, shown: U8, at: I64, sizes: I64, kept: I64) -> U8:
-        """All copies are enqueued. Return the host array of the files: file i is ``sizes[i]`` bytes long and begins at
-        ``at[i]``; ``shown`` holds its first ``kept[i]`` bytes, the others are on the device only."""
+        """Finish an upload of files, when all copies are enqueued. Return the host array of the files: file i is
+        ``sizes[i]`` bytes long and begins at ``at[i]``. Its first ``kept[i]`` bytes are in ``shown``, the others are on
+        the device only."""
         return self._finish_lease(UploadedFiles(self, self._mark(), self._block, shown, at, sizes, kept))
 
     def finish_extents(self, data: U8, offsets: I64, sizes: I64, at: I64) -> U8:
-        """All copies are enqueued. Return an array over the mapped file ``data``; its extent at ``offsets[i]`` was
-        copied to ``at[i]`` on the device."""
+        """Finish an upload of extents of a mapped file, when all copies are enqueued. Return an array over the mapped
+        file ``data``. Its extent at ``offsets[i]`` was copied to ``at[i]`` on the device."""
         order = np.lexsort((sizes, offsets))  # if extents have equal offsets, only the last one may have bytes
         there = UploadedExtents(self, self._mark(), self._block, data, offsets[order], at[order])
         return self._finish_lease(there)
@@ -260,12 +271,13 @@ class Upload:
 
 
 class UploadedLease(Lease):
-    """Lease of a batch that was uploaded while it was read."""
+    """Lease of a batch that was uploaded to a GPU while it was read."""
 
     on_device = True
 
     def __init__(self, upload: Upload, event: Any, block: Any, shown: U8) -> None:
-        """``event``: completes when the device has all bytes. ``shown``: the bytes that the host sees."""
+        """``event``: CUDA event that completes when the device has all bytes. ``block``: the device memory. ``shown``:
+        the bytes that are also in host memory."""
         super().__init__(shown)
         self._upload, self._event, self._block = upload, event, block
 
@@ -282,12 +294,13 @@ class UploadedLease(Lease):
 
 
 class UploadedFiles(UploadedLease):
-    """Lease of uploaded files, of which the host has the first bytes, at the same offsets."""
+    """Lease of files that were uploaded while they were read. The host has only the first bytes of each, at the same
+    offsets."""
 
     on_host = True
 
     def __init__(self, upload: Upload, event: Any, block: Any, shown: U8, at: I64, sizes: I64, kept: I64) -> None:
-        """See `Upload.finish_files` for the arguments."""
+        """Arguments after ``block`` are as in `Upload.finish_files`."""
         super().__init__(upload, event, block, shown)
         self._at, self._sizes, self._kept = at, sizes, kept
         self._showing = threading.Lock()
@@ -320,10 +333,11 @@ class UploadedFiles(UploadedLease):
 
 
 class UploadedExtents(UploadedLease):
-    """Lease of uploaded extents of a mapped file, which the host sees as a whole."""
+    """Lease of extents of a mapped file that were uploaded. The host sees all bytes in the mapped file."""
 
     def __init__(self, upload: Upload, event: Any, block: Any, data: U8, offsets: I64, at: I64) -> None:
-        """``offsets`` in ``data``, ascending; the bytes from offsets[i] on begin at ``at[i]`` of ``block``."""
+        """``offsets``: where each extent begins in the mapped file ``data``, ascending. The bytes from ``offsets[i]``
+        on begin at ``at[i]`` of the device memory ``block``."""
         super().__init__(upload, event, block, data)
         self._offsets, self._shifts = offsets, at - offsets + upload.address
 
@@ -336,18 +350,19 @@ def _copied(*reason: str) -> str:
 
 
 class DisabledUploader:
-    """Stand-in for an `Uploader` that uploads nothing, and reports why."""
+    """Stand-in for an `Uploader` if uploads are disabled: it uploads nothing, and reports why."""
 
     def __init__(self, reason: str, report_route: Callable[[str, int], None]) -> None:
         self._reason, self._report_route = reason, report_route
 
     def begin(self, nbytes: int, sizes: I64 | None = None, reason: str = "") -> None:
-        """Report that the batch is read as a whole; see `Uploader.begin`."""
+        """Report that the batch is read into host memory first, and return None; see `Uploader.begin`."""
         self._report_route(_copied(reason, self._reason), nbytes)
 
 
 class UploaderByGpu:
-    """Uploaders of a run, one per GPU, created when the GPU is open. Owned by the engine; any thread may use it."""
+    """The uploaders of a running job, one per GPU, each created when its GPU is open. Owned by the engine; any thread
+    may use it."""
 
     def __init__(
         self, indices: Sequence[int], threads: int, host: int, report_pieces: Callable[[int], None],
@@ -355,9 +370,10 @@ class UploaderByGpu:
         disabled_reason: str = "",
     ) -> None:  # fmt: skip
         """``host``: bytes of the host's memory budget. ``threads``: number of threads that read.
-        ``report_pieces(nbytes)`` is called with the bytes that all pieces take. ``device()`` returns the bytes of the
-        devices' memory budget, or None until the devices are open. ``report_route``: see `Uploader`. ``containers``:
-        whether records of containers are also uploaded in pieces; if not, ``disabled_reason`` says why."""
+        ``report_pieces(nbytes)`` is called with the bytes of all page-locked buffers. ``device()`` returns the bytes of
+        the devices' memory budget, or None until the devices are open. ``report_route``: see `Uploader`.
+        ``containers``: whether records of containers, such as TFRecord files, are also uploaded while they are read; if
+        not, ``disabled_reason`` says why."""
         self._indices = indices
         self._ring = threads * PIECES * PIECE
         self._unavailable_reason = ""
@@ -373,7 +389,8 @@ class UploaderByGpu:
         self._closed = False
 
     def of(self, number: int, *, container: bool = False) -> Uploader | DisabledUploader:
-        """Return the uploader for the files, or the records of a ``container``, of batch ``number``."""
+        """Return the uploader for the files of batch ``number``, or for its records if they come from a
+        ``container``."""
         if container and not self._containers:
             return DisabledUploader(self._disabled_reason, self._report_route)
         max_bytes = self._device()
@@ -394,7 +411,7 @@ class UploaderByGpu:
         return found or DisabledUploader(self._unavailable_reason or "the run is over", self._report_route)
 
     def close(self) -> None:
-        """Refuse further uploads, and wait for those that were started."""
+        """Refuse further uploads, and wait for uploads that were started."""
         with self._lock:
             self._closed = True
             uploads, self._of = list(self._of.values()), {}

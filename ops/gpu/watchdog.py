@@ -19,17 +19,18 @@ _pause = time.sleep
 
 @dataclass(eq=False, slots=True)
 class Watch:
-    """Registration of a run: its callback is called if a wait for one of the GPUs ``indices`` takes more than ``limit``
-    seconds. Created by the engine, which passes it to `watch` and `unwatch`."""
+    """Registration of a running job with the watchdog: its callback is called if a wait for one of the GPUs ``indices``
+    takes more than ``limit`` seconds. Created by the engine, which passes it to `watch` and `unwatch`."""
 
     indices: tuple[int, ...]
     limit: float
     hung: Callable[[int], None]
-    """Callback with the index of the GPU that hangs; called at most once, by the watchdog's thread."""
+    """Callback that gets the index of a GPU that hangs; called at most once, by the watchdog's thread."""
 
 
 _waits: dict[int, tuple[int, int]] = {}
-"""For each waiting thread, by its identity: the GPU, and the round in which the wait began."""
+"""For each waiting thread, by its identity: the GPU for which it waits, and the number of the watchdog's round in which
+the wait began."""
 _round = 0
 _watches: list[Watch] = []
 _looking = threading.Lock()
