@@ -31,7 +31,7 @@ class Source(Origins, Protocol):
     """Number of records in each file, if a file holds several; None if each file is one record."""
 
     def __len__(self) -> int:
-        """Number of records."""
+        """Number of records in the data set."""
         ...
 
     def fetch(self, ctx: Context) -> tuple[Batch, ...]:
@@ -43,8 +43,9 @@ class Source(Origins, Protocol):
         ...
 
     def fingerprint(self) -> str:
-        """Identity of the data: changes when records are added, removed or edited. A job resumes only if it is
-        unchanged."""
+        """Hash that identifies the data. It changes when records are added, removed or edited; a job resumes only if it
+        is unchanged.
+        """
         ...
 
     def inventory(self) -> InventoryEntries:
@@ -52,7 +53,7 @@ class Source(Origins, Protocol):
         ...
 
     def close(self) -> None:
-        """Close files and mappings."""
+        """Close the data set's files and memory mappings."""
         ...
 
 
@@ -146,8 +147,9 @@ class Reader(Operator, abstract=True):
         self, size: int, seed: int = 0, batch_size: int = 1, groups: npt.NDArray[np.int64] | None = None,
         chosen: npt.NDArray[np.bool_] | None = None,
     ) -> Order:  # fmt: skip
-        """Order of the records of a data set of ``size`` records; ``groups`` is `Source.groups`, ``chosen`` is
-        `chosen_of` these records."""
+        """Order in which to read a data set of ``size`` records. ``groups`` is `Source.groups`; ``chosen`` marks the
+        records that take part, as `chosen_of` returned them.
+        """
         shuffle: Shuffle = self.shuffle or ("window" if self.random_shuffle else "none")
         if self.shuffle_after_epoch:
             shuffle, seed = "epoch", self.shuffle_after_epoch_seed

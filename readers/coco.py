@@ -32,29 +32,31 @@ F32 = npt.NDArray[np.float32]
 _INT32 = 2**31 - 1
 _MAX_PIXELS = 1 << 28  # largest mask, in pixels
 _MAX_SHARED = 1 << 24
-"""Limit on the numbers (of boxes and polygons) that images sharing an id receive in total, each image all of the id's:
-a file of 40 MB could ask for terabytes."""
+"""Largest total of box and polygon numbers that all images with one id receive. Each of these images receives all
+objects of the id, so that a file of 40 MB could otherwise ask for terabytes.
+"""
 
 
 @dataclass(slots=True)
 class _Objects:
-    """The annotations of one image id, after the reader's filters."""
+    """Annotations (boxes, labels, masks) of one image id that passed the reader's filters."""
 
     images: int = 0
     """Number of images with this id; each receives all of its objects, as in DALI."""
     boxes: list[list[float]] = field(default_factory=list)
     labels: list[int] = field(default_factory=list)
     polygons: list[tuple[int, list[float]]] = field(default_factory=list)
-    """Polygons: (number of the box, [x, y, x, y, ...])."""
+    """Polygons of masks, each as (index in ``boxes`` of its object, [x, y, x, y, ...])."""
     runs: list[tuple[int, list[int]]] = field(default_factory=list)
-    """Run lengths: (number of the box, lengths of runs outside, inside, outside, ... of its pixels, column by
-    column)."""
+    """Run-length masks, each as (index in ``boxes`` of its object, run lengths). Runs are alternately outside and
+    inside of the object, column by column.
+    """
     problem: str = ""
-    """Reason for which the id's images are rejected; empty if they are not."""
+    """Reason for which the images with this id are rejected; empty if they are valid."""
 
     @property
     def shared(self) -> int:
-        """Total of numbers that the images of this id receive; 0 if only one image has it."""
+        """Total of box and polygon numbers that all images with this id receive; 0 if only one image has the id."""
         return self.images * (4 * len(self.boxes) + sum(len(xy) for _, xy in self.polygons)) if self.images > 1 else 0
 
 
@@ -65,9 +67,9 @@ class _Image:
     id: int
     name: str
     extent: tuple[float, float] | None
-    """Width and height in pixels, if the file gives them."""
+    """Width and height in pixels; None if the annotation file does not give them."""
     problem: str = ""
-    """Reason for which the image is rejected; empty if it is not."""
+    """Reason for which the image is rejected; empty if it is valid."""
     objects: _Objects = field(default_factory=_Objects)
 
 
@@ -108,7 +110,9 @@ def load_annotations(path: str) -> Any:
 
 
 class _Annotated:
-    """The source of `Coco`: images in reading order, with the arrays of all their annotations one after the other."""
+    """An open COCO data set: images in reading order, and arrays of the annotations of all images, one image after the
+    other.
+    """
 
     groups: I64 | None = None
 
@@ -236,7 +240,7 @@ class _Annotated:
         return InventoryEntries(files.blob, {**files.state, "annotations": told}, files.records)
 
     def _told(self, i: int) -> tuple[list[object], ...]:
-        """Annotations of image ``i``, as values to hash."""
+        """Return the id, labels, boxes and vertices of image ``i``, from which the inventory computes a hash."""
         box, vertex = int(self._first[i]), int(self._first_vertex[i])
         boxes, vertices = slice(box, box + int(self._counts[i])), slice(vertex, vertex + int(self._vertex_counts[i]))
         return ([int(self._ids[i])], self._labels[boxes].tolist(), self._boxes[boxes].tolist(),
@@ -267,8 +271,9 @@ class _Annotated:
         return tuple(out)
 
     def _masks(self, ctx: Context, which: I64) -> Batch:
-        """Masks of the images: the label of every pixel, 0 outside of all objects; the larger label if objects
-        overlap."""
+        """Return a batch of label masks of the images ``which``: the label of every pixel, 0 outside of all objects. If
+        objects overlap, the larger label counts.
+        """
         shapes = np.ones((len(which), 3), np.int32)
         masks: list[I32] = []
         for i, index in enumerate(which.tolist()):
@@ -296,7 +301,9 @@ class _Annotated:
 
 
 def _annotation(entry: dict[str, Any], objects: _Objects, categories: dict[int, int], reader: Coco) -> None:
-    """Add an annotation to the objects of its image id, unless it is filtered out. Raises _EntryError."""
+    """Add the annotation ``entry`` to ``objects``, those of its image id, unless the reader's filters exclude it.
+    Raises _EntryError if it is unusable.
+    """
     box = entry.get("bbox")
     if box is None or (entry.get("iscrowd") and not reader.include_iscrowd):
         return
@@ -324,7 +331,9 @@ def _annotation(entry: dict[str, Any], objects: _Objects, categories: dict[int, 
 
 
 def _rows(ctx: Context, table: npt.NDArray[Any], counts: I64, which: I64) -> Batch:
-    """Rows of ``table`` for each sample, as a view; image i has ``counts[i]`` rows."""
+    """Return a view of the rows of ``table`` that belong to the images ``which``. The table holds ``counts[i]`` rows
+    for image i, one image after the other.
+    """
     starts = np.cumsum(counts) - counts
     width = table.shape[1]
     shapes = np.stack([counts[which], np.full(len(which), width)], axis=1).astype(np.int32)

@@ -16,7 +16,9 @@ Mask = npt.NDArray[np.bool_]
 
 _FINE = 5
 MAX_OUTLINE = 1 << 24
-"""Largest number of points of an outline on the fine grid; no image needs more."""
+"""Largest number of points of a polygon's outline on the grid on which it is drawn, which is finer than the pixels; no
+image needs more.
+"""
 
 
 def polygon_mask(xy: list[float], height: int, width: int) -> Mask:
@@ -39,7 +41,9 @@ def polygon_mask(xy: list[float], height: int, width: int) -> Mask:
 
 
 def _outline(corners: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Fine grid points on the edges, one edge after the other."""
+    """Return the points on the edges of a polygon with these ``corners``, one edge after the other. Coordinates are
+    those of a grid finer than the pixels.
+    """
     first, last = corners, np.roll(corners, -1, axis=0)
     d = np.abs(last - first)
     flat = d[:, 0] >= d[:, 1]
@@ -64,7 +68,7 @@ def _outline(corners: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def runs_of(counts: Any) -> list[int]:
-    """Parse ``counts``, run lengths as a list or in COCO's text encoding. Raises ValueError."""
+    """Parse the run lengths of a COCO mask, a list or COCO's text encoding. Raises ValueError if they are malformed."""
     if isinstance(counts, list) and all(isinstance(c, int) and 0 <= c < 2**31 for c in counts):
         return counts
     if not isinstance(counts, str) or not all(48 <= ord(c) < 112 for c in counts):
@@ -94,7 +98,9 @@ def runs_of(counts: Any) -> list[int]:
 
 
 def runs_mask(runs: list[int], height: int, width: int) -> Mask:
-    """Mask of the pixels inside runs outside, inside, outside, ... down the columns: bool[height, width]."""
+    """Mask of an object from its run lengths: bool[height, width]. Runs are alternately outside and inside of the
+    object, down the columns.
+    """
     ends = np.minimum(np.cumsum(np.array(runs, np.int64)), height * width)
     toggles = np.bincount(ends, minlength=height * width + 1)
     inside = np.cumsum(toggles[: height * width]) & 1

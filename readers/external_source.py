@@ -16,7 +16,7 @@ from ..ops.errors import ArgumentTypeError, ArgumentValueError, SpecError
 from ..ops.types import DALIDataType, parse_dtype
 
 _KEPT = 8
-"""Number of batches that are retained after they were used on a GPU, because samples may be retried."""
+"""Number of batches of user data that are retained after a GPU has used them, because samples may be retried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,9 @@ class ProgramInput(Operator, abstract=True):
     shared = False
 
     def state(self) -> Any:
-        """Create the operator's empty queue of data: the pipeline puts batches into it with `put`, and ends it with
-        `close`."""
+        """Create the operator's queue of data, empty at first. The pipeline appends batches with `put` and ends the
+        queue with `close`.
+        """
         raise NotImplementedError
 
 
@@ -147,7 +148,7 @@ class FedBatches:
         self._waiting.append((start, outputs))
 
     def take(self, ctx: Context) -> tuple[Batch, ...]:
-        """Return the samples of ``ctx``."""
+        """Return the data of the samples of ``ctx``, which are all or some of a batch that was put."""
         first = int(ctx.samples.position[0])
         on_device = ctx.stage != "cpu"
         for start, outputs in self._taken:
@@ -161,18 +162,21 @@ class FedBatches:
                 return tuple(_placed(ctx, b, start) for b in outputs)
 
     def first(self, start: int, n: int) -> tuple[Batch, ...] | None:
-        """Return the batch of the ``n`` samples from position ``start``, as it was put; None if it is not the next
-        batch."""
+        """Return the next batch of the queue as it was put, without removing it. None if it is not the batch of the
+        ``n`` samples from position ``start``.
+        """
         if not self._waiting or self._waiting[0][0] != start or len(self._waiting[0][1][0].offsets) != n:
             return None
         return self._waiting[0][1]
 
     def drop(self) -> None:
-        """Remove the next batch."""
+        """Remove the next batch from the queue."""
         self._waiting.popleft()
 
     def whole(self, start: int, n: int) -> tuple[Batch, ...] | None:
-        """Remove and return the batch, as `first` returns it; `take` can still find it."""
+        """Remove the next batch from the queue and return it, or None, as `first` does; `take` can still find it for a
+        retry.
+        """
         found = self.first(start, n)
         if found is not None:
             self._taken.append(self._waiting.popleft())
@@ -185,7 +189,9 @@ class FedBatches:
 
 
 def _placed(ctx: Context, batch: Batch, start: int) -> Batch:
-    """Return the samples of ``ctx``, on the device if they are needed there."""
+    """Return the samples of ``ctx`` from ``batch``, which begins at position ``start``. They are uploaded if the
+    operator's output is needed on the GPU.
+    """
     if len(batch) != len(ctx.samples):
         batch = batch.take(ctx.samples.position - start, ctx.samples)
     else:

@@ -12,7 +12,7 @@ import numpy as np
 from numba import types
 
 OK, NO_OPEN, NO_READ, CHANGED = 0, 1, 2, 3
-"""Statuses of reading a file."""
+"""Results of reading a file: read; cannot be opened; cannot be read; its size changed."""
 MISSING, NOT_A_FILE = -1, -2
 """Values in place of a size: there is no such file; it is a folder or device."""
 

@@ -54,15 +54,19 @@ MAX_RATIO = 200
 """Largest ratio of unpacked to packed bytes of a gzip'ed file that unpacks to more than `FREE_UNPACKED`. Useful records
 shrink 2 to 50 times, gzip bombs a thousand times."""
 FREE_UNPACKED = 1 << 26
-"""Bytes to which a gzip'ed file may unpack whatever its size."""
+"""Unpacked bytes that a gzip'ed file may have without a check of its compression ratio (`MAX_RATIO`)."""
 BOMB_RATIO, BOMB_UNPACKED = 500, 1 << 24
-"""Above BOMB_UNPACKED unpacked bytes, a file packed more than BOMB_RATIO times is a gzip bomb: runs of one byte shrink
-1,030 times."""
+"""Second limit on gzip bombs: a file of more than BOMB_UNPACKED unpacked bytes must not shrink more than BOMB_RATIO
+times. Runs of one byte shrink 1,030 times.
+"""
 FREE_RECORDS = 1 << 20
-"""Records that a gzip'ed file may hold whatever its size; larger files may hold one per packed byte."""
+"""Number of records that a gzip'ed file of any size may hold. Files of more packed bytes than this may hold one record
+per packed byte.
+"""
 FREE_MEMBERS, MEMBER_BYTES = 1 << 16, 1 << 10
-"""Gzip members that a file may hold whatever its size; larger files may hold one per MEMBER_BYTES packed bytes. An
-empty member has 20 bytes and takes as long as unpacking thousands; bgzip's members have about 16,000."""
+"""Number of gzip members that a file of any size may hold; larger files may hold one per MEMBER_BYTES packed bytes. An
+empty member has 20 bytes and takes as long as unpacking thousands; bgzip's members have about 16,000.
+"""
 _COPY = 1 << 16  # bytes unpacked at a time, and the most that are lost before damage
 
 
@@ -74,8 +78,9 @@ class Mapped:
     """
 
     def __init__(self, paths: Sequence[str], max_unpacked: int = 1 << 36, named: Sequence[str] | None = None) -> None:
-        """``max_unpacked``: bytes to which a gzip'ed file may unpack. ``named``: names of the files as sources of
-        samples, by default their paths."""
+        """``max_unpacked``: largest number of bytes to which a gzip'ed file may unpack. ``named``: names of the files
+        for reports and origins of samples; by default their paths.
+        """
         if len(paths) > _MAX_FILES:
             raise JobError(f"{len(paths)} files are too many to map at once; at most {_MAX_FILES}: use larger shards")
         self.paths = list(paths)
@@ -89,7 +94,9 @@ class Mapped:
         """Sizes in bytes on disk; they differ from ``sizes`` for gzip'ed files."""
         self.unpacked: npt.NDArray[np.bool_] = np.zeros(len(paths), np.bool_)
         self.damage: dict[int, str] = {}
-        """Errors of gzip'ed files by file number; the bytes before the error were unpacked."""
+        """Errors of corrupt gzip'ed files, by index of the file. The bytes before the error were unpacked and can be
+        read.
+        """
         self._identities: list[tuple[int, int]] = []
         names = [os.fsencode(path) + b"\0" for path in self.local]
         self._names = np.frombuffer(bytearray(b"".join(names) + b"\0"), np.uint8)
@@ -160,15 +167,16 @@ class Mapped:
         return len(self.paths)
 
     def fingerprint(self, names: Sequence[str], *columns: npt.NDArray[np.int64]) -> str:
-        """Identity of a source of these files: a hash of the files' names, sizes and times, and of the index of
-        records."""
+        """Hash that identifies a data set of these files: of the files' ``names``, sizes and modification times, and of
+        the index of records in ``columns``.
+        """
         h = hashlib.sha256("\0".join(names).encode("utf-8", "surrogateescape"))
         for column in (self.stored, self.mtimes, *columns):
             h.update(np.ascontiguousarray(column).view(np.uint8).data)
         return h.hexdigest()
 
     def inventory(self, names: Sequence[str], records: I64, keys: str = "") -> InventoryEntries:
-        """Inventory of these files under the given ``names``."""
+        """Inventory of these files under the given ``names``. ``records`` are the numbers of records of the files."""
         state = {"size": self.stored, "modified": self.mtimes}
         return InventoryEntries(b"\0".join(os.fsencode(n) for n in names), state, records, keys)
 
@@ -177,13 +185,15 @@ class Mapped:
         return self._files_of(offsets)[0]
 
     def _files_of(self, offsets: I64) -> tuple[I64, int, int]:
-        """`file_of`, and the smallest and the largest of these indices."""
+        """For each offset the index of the file that holds it, then the smallest and the largest of these indices."""
         files = np.empty(len(offsets), np.int64)
         low, high = _loops.files_of(self.starts, np.ascontiguousarray(offsets), files)
         return files, low, high
 
     def will_need(self, ctx: Context, offsets: I64, sizes: I64) -> None:
-        """Ask the system to read these extents: a disk is fastest if it knows all of them at once."""
+        """Ask the operating system to read the extents at ``offsets`` into the page cache (madvise): a disk is fastest
+        if it knows all of them at once.
+        """
         from .extents_cpu import will_need
 
         if ctx.lender is not None and ctx.lender.holds(self, offsets, sizes):
@@ -191,12 +201,15 @@ class Mapped:
         will_need(self.data, np.ascontiguousarray(offsets), np.ascontiguousarray(sizes), mmap.PAGESIZE)
 
     def share(self) -> Shared:
-        """Map the files again, shared with the page cache: bytes written to a file appear in this mapping at once."""
+        """Map the files a second time, with a mapping shared with the page cache: bytes that are written to a file
+        appear in it at once.
+        """
         return Shared(self)
 
     def reopened(self, i: int) -> int | None:
-        """Open file ``i`` again if it is still the file that was mapped; the caller closes it. None if not, or if it
-        was unpacked."""
+        """Open file ``i`` again and return its descriptor, which the caller closes. None if it is no longer the file
+        that was mapped, or if it was unpacked.
+        """
         if self.unpacked[i]:
             return None
         try:
@@ -218,7 +231,7 @@ class Mapped:
         return handle is not None
 
     def expect_jumps(self) -> None:
-        """Turn off read-ahead: only a few bytes at scattered offsets will be read."""
+        """Turn off the operating system's read-ahead, because only a few bytes at scattered offsets will be read."""
         _libc().madvise(self.data.ctypes.data, len(self.data), _MADV_RANDOM)
 
     def truncated(self, offsets: I64) -> npt.NDArray[np.bool_]:
@@ -251,8 +264,9 @@ def mapped_of(data: U8) -> Mapped | None:
 
 
 def cut_short(address: int, offsets: I64) -> str | None:
-    """Name of the first truncated or unreadable file among those that hold the bytes at ``offsets`` from ``address``;
-    None if all files are intact, and for memory that is not a mapping."""
+    """Return the name of the first truncated or unreadable file among the files that hold the bytes at ``offsets`` from
+    ``address``. None if all these files are intact, or if the memory is not a mapping.
+    """
     for mapped in list(_known.values()):
         place = address - mapped.data.ctypes.data
         if 0 <= place < len(mapped.data):
@@ -269,7 +283,7 @@ class Shared:
     """
 
     def __init__(self, mapped: Mapped) -> None:
-        """Raises OSError if the address space has no range for it."""
+        """Map the files of ``mapped`` again. Raises OSError if no free range of addresses is large enough."""
         libc = _libc()
         self.length = int((-(-mapped.sizes // mmap.PAGESIZE)).sum()) * mmap.PAGESIZE
         if 2 * len(mapped) > _MAX_FILES:
@@ -280,8 +294,9 @@ class Shared:
             raise OSError(f"{self.length} bytes cannot be mapped: {os.strerror(ctypes.get_errno())}")
         self.base: int = base
         self.missing: list[tuple[int, int]] = []
-        """Offsets [a, b) of files that are missing in this mapping: unpacked files, and files replaced since they were
-        mapped."""
+        """Ranges [a, b) of offsets that have no file in this mapping: of unpacked files, and of files replaced since
+        they were mapped.
+        """
         for i, (start, size) in enumerate(zip(mapped.starts.tolist(), mapped.sizes.tolist(), strict=True)):
             handle = mapped.reopened(i) if size else None
             placed = handle is not None and libc.mmap(
@@ -308,10 +323,9 @@ class Shared:
 
 
 def _gunzip(packed: IO[bytes], out: IO[bytes], limit: int) -> None:
-    """Unpack all gzip members. When an exception is raised, the bytes before the damage have been written.
-
-    Raises EOFError or zlib.error for damage, OverflowError for more than ``limit`` bytes, or for too many bytes or
-    members for the packed size.
+    """Unpack all gzip members of ``packed`` into ``out``. If an exception is raised, the bytes before the damage have
+    been written. Raises EOFError or zlib.error for damage, and OverflowError for more than ``limit`` unpacked bytes or
+    for too many bytes or members for the packed size.
     """
     gzip_header = 16 + zlib.MAX_WBITS
     decoder = zlib.decompressobj(gzip_header)
@@ -383,8 +397,9 @@ def _map(handles: Sequence[int], sizes: I64, starts: I64, total: int, paths: Seq
 
 
 class Groups:
-    """Numbering of the records of several files: converts between a record's number in the data set and (file, number
-    in it)."""
+    """Numbers the records of several files from 0 on, one file after the other. It converts between this number and
+    (file, number in the file).
+    """
 
     def __init__(self, counts: I64) -> None:
         self.counts = counts
@@ -392,16 +407,18 @@ class Groups:
         self._firsts: list[int] = self.firsts.tolist()
 
     def locate(self, index: int) -> tuple[int, int]:
-        """File of record ``index``, and the record's number in it."""
+        """Index of the file that holds record ``index`` of the data set, and the record's number in that file."""
         file = bisect_right(self._firsts, index) - 1
         return file, index - self._firsts[file]
 
     def files(self, index: I64) -> npt.NDArray[np.intp]:
-        """File of each record."""
+        """Index of the file that holds each of the records ``index``."""
         return np.searchsorted(self.firsts, index, side="right") - 1
 
     def numbered(self, names: Sequence[str], index: I64) -> list[bytes]:
-        """``<name of its file>/<number in it>`` for each record, in UTF-8."""
+        """Default keys of the records ``index``: ``<name of the file>/<number in the file>``, in UTF-8. ``names`` are
+        the names of all files.
+        """
         files = self.files(index)
         records = (index - self.firsts[files]).tolist()
         texts = [in_utf8(name) for name in names]
@@ -410,7 +427,7 @@ class Groups:
 
 @dataclass(slots=True)
 class UncheckedRecords:
-    """TFRecords of a batch whose checksums are still to be checked, together with copying their extents."""
+    """TFRecords of a batch whose checksums were not checked yet; they are checked while the records are copied."""
 
     offsets: I64
     sizes: I64
@@ -472,8 +489,10 @@ def _sent(
     ctx: Context, uploads: Uploader, data: U8, offsets: I64, sizes: I64, at: I64, nbytes: int, why: str,
     records: UncheckedRecords,
 ) -> U8 | None:  # fmt: skip
-    """Upload the extents of ``data`` in pieces. Return ``data`` as an array of which the device has these extents, or
-    None if they have to be copied as a whole. ``why``: reason for which the host copies them."""
+    """Upload the extents of ``data`` through page-locked pieces. Return ``data`` as an array that the device has these
+    extents of; None if the extents have to be copied in one block instead. ``why``: reason for which the host copies
+    them, for the report.
+    """
     try:
         upload = uploads.begin(nbytes, reason=why)
         if upload is None:
@@ -498,7 +517,7 @@ def _sent(
 
 
 def in_utf8(key: str) -> bytes:
-    """A key as it is used in names: UTF-8; bytes of a path that are not valid UTF-8 are kept."""
+    """Encode a sample's key in UTF-8; bytes of a path that are not valid UTF-8 are kept."""
     return key.encode("utf-8", "surrogateescape")
 
 

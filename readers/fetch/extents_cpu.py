@@ -20,7 +20,9 @@ _WILLNEED = 3
 
 _LINE = 64
 _LONG = 8192
-"""Bytes from which on a copy bypasses the caches: its bytes are read next by a GPU, or much later."""
+"""Size in bytes from which on a copy bypasses the processor's caches: the copied bytes are read next by a GPU, or much
+later.
+"""
 
 
 @intrinsic

@@ -28,40 +28,51 @@ UploadMethod = Literal["copy", "registered", "pieces"]
 """How records of containers get to a GPU; see `Upload`."""
 
 WINDOW = 256 << 20
-"""Bytes that are registered at a time: about 10 ms if they are in the page cache."""
+"""Size in bytes of a window, the range of a mapped file that is registered with CUDA as a unit. Registering takes about
+10 ms if the window is in the page cache.
+"""
 _MAX_WINDOWS = 4
-"""Windows that are registered for one batch; it is copied if it needs more, and later batches register the others, so
-that the first batches of a shuffled data set do not wait until all of it is registered."""
+"""Largest number of windows that are registered with CUDA for one batch. A batch that needs more is copied, and later
+batches register the remaining windows. So the first batches of a shuffled data set do not wait until all of it is
+registered.
+"""
 _MIN_RESIDENT = 0.9
-"""Share of a window that must be in the page cache to register it: reading the others from a disk for a few records
-takes too long."""
+"""Share of a window's pages that must be in the page cache before the window is registered. Reading the others from a
+disk for the sake of a few records takes too long.
+"""
 _IDLE_BATCHES = 8
-"""Batches without use after which a window counts as idle, and after which a window that was not in the page cache is
-checked again."""
+"""Number of batches that do not use a window after which it counts as idle and may be unregistered. A window that was
+not in the page cache is checked again after this many batches.
+"""
 _SOON_BATCHES = 256
-"""If a window is needed again within this many batches after it was unregistered, the order jumps about in more files
-than may be registered: registered windows then stay."""
+"""Number of batches. If a window is needed again within this many batches after it was unregistered, records are read
+from more windows than may be registered at once. Then registered windows stay until the end.
+"""
 _MAX_FAILURES = 3
-"""Consecutive windows that CUDA may reject before no more are registered."""
+"""Number of consecutive windows that CUDA may refuse to register; then no more are tried."""
 
 
 @dataclass(slots=True)
 class _Window:
-    """A range of a reader's mapped files that is registered as a unit."""
+    """A window: a range of a reader's mapped files that is registered with CUDA as a unit."""
 
     start: int
     size: int
     registered: bool = False
     rejection: str = ""
-    """Reason for which it can never be registered; empty if it can."""
+    """Reason for which the window can never be registered; empty if it can."""
     last: int = -_IDLE_BATCHES
-    """Number of the last batch that needed the window; if it is not registered, of the last batch that checked it."""
+    """Number of the last batch that needed the window; for a window that is not registered, of the last batch that
+    checked whether it can be.
+    """
     unregistered_at: int = -_SOON_BATCHES
     leases: weakref.WeakSet[RegisteredLease] = field(default_factory=weakref.WeakSet)
 
 
 class _ReaderWindows:
-    """The windows of one reader's files. Created and used by `RegisteredFiles`, under its lock."""
+    """All windows (ranges to register with CUDA) of one reader's mapped files. Created and used by `RegisteredFiles`,
+    under its lock.
+    """
 
     def __init__(self, mapped: Mapped) -> None:
         self.mapped = mapped
@@ -80,7 +91,7 @@ class _ReaderWindows:
                 window.rejection = "a file was unpacked, or replaced while the job ran"
 
     def windows_of(self, offsets: I64, sizes: I64) -> list[_Window]:
-        """Windows that hold the extents."""
+        """Return the windows that hold the extents (``offsets``, ``sizes``) of records."""
         there = sizes > 0
         first, last = offsets[there] // WINDOW, (offsets[there] + sizes[there] - 1) // WINDOW
         if not len(first):
@@ -103,7 +114,7 @@ class RegisteredFiles:
         self, indices: Sequence[int], limit: int, account: Callable[[int], None], told: Callable[[str, int], None],
         *, kept: bool = False,
     ) -> None:  # fmt: skip
-        """``kept``: files stay registered for the next run when this run closes."""
+        """``kept``: files stay registered for the next run of the pipeline when this run calls `close`."""
         self._device = indices[0]
         self._kept = kept
         self._limit = limit
@@ -115,11 +126,15 @@ class RegisteredFiles:
         self._clock = 0
         self._failures = 0
         self._scattered = False
-        """Whether windows stay registered until the end, because the order jumps about in too many."""
+        """Whether windows stay registered until the end, because records are read from more windows than may be
+        registered at once.
+        """
         self._lock = threading.Lock()
 
     def begin(self, account: Callable[[int], None], told: Callable[[str, int], None]) -> None:
-        """Continue for another run with the registered files; ``account`` and ``told`` are that run's callbacks."""
+        """Start another run of the pipeline with the files that are still registered; ``account`` and ``told`` are that
+        run's callbacks.
+        """
         with self._lock:
             self._account(0)
             self._account, self._told = account, told
@@ -130,7 +145,7 @@ class RegisteredFiles:
         return self
 
     def holds(self, mapped: Mapped, offsets: I64, sizes: I64) -> bool:
-        """Whether the extents are registered, and therefore in memory."""
+        """Whether the extents of ``mapped`` are registered with CUDA, and therefore in memory."""
         with self._lock:
             area = self._areas.get(id(mapped))
             return (
@@ -194,7 +209,9 @@ class RegisteredFiles:
         return ""
 
     def _has_space(self, nbytes: int, may_unregister: bool) -> bool:
-        """Whether ``nbytes`` more may be registered; unregisters idle windows for them if ``may_unregister``."""
+        """Whether ``nbytes`` more may be registered within the limit. If ``may_unregister``, idle windows are
+        unregistered to make space.
+        """
         if self._used + nbytes <= self._limit or nbytes > self._limit or not may_unregister:
             return self._used + nbytes <= self._limit
         idle = [(w.last, area, w) for area in self._areas.values() for w in area.windows

@@ -15,16 +15,19 @@ from ...ops.codecs.uncompressed.decoder_cpu import bmp_header, pnm_header
 from .extents_cpu import copy_extent
 
 _MIN_BYTES, _UNCOMPRESSED = 54, 1024
-"""Sizes in bytes of BMP and PNM files: a smaller file than the first is kept whole; of larger ones the host reads no
-more than the second (`codecs.uncompressed`)."""
+"""Two sizes in bytes of BMP and PNM files. A file smaller than the first is kept whole. Of larger files the host reads
+at most as many bytes as the second (`codecs.uncompressed`).
+"""
 _SIGNATURE = 8
-"""Bytes that are always kept: the signature of a PNG, and of a TIFF all before the offset of its directory ends."""
+"""Number of first bytes of a file that are always copied: the signature of a PNG, or a TIFF's header up to the end of
+the offset of its directory.
+"""
 _IDAT = 0x49444154
 
 
 @njit(nogil=True, cache=True)
 def scratch() -> Any:
-    """Return the scratch arrays that `keep` needs."""
+    """Allocate the scratch arrays that `keep` needs as its parameter ``arrays``."""
     return walking(), np.empty(tiff.FACTS, np.int64)
 
 
@@ -53,8 +56,9 @@ def _copy(data: Any, begin: Any, end: Any, shown: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def _seen(data: Any, size: Any, functions: Any, shown: Any, arrays: Any) -> Any:
-    """Number of bytes from the file's start that the caller has to copy; negative if this function copied the kept
-    bytes."""
+    """Return how many bytes from the file's start the caller has to copy to ``shown``; a negative number if this
+    function has copied the needed bytes.
+    """
     (row, tables, known), facts = arrays
     if size < _MIN_BYTES:
         return size

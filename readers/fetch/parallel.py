@@ -34,7 +34,7 @@ def spread(ctx: Context, n: int, nbytes: int, work: Callable[[int, int], object]
 
 
 class _Parts:
-    """Ranges of one batch's work, which several threads take until all are done. Created by `spread`."""
+    """The ranges of one call of `spread`, which several threads take until all are done."""
 
     def __init__(self, parts: list[tuple[int, int]], work: Callable[[int, int], object]) -> None:
         self._todo = deque(parts)
@@ -46,7 +46,7 @@ class _Parts:
         self._busy.acquire()
 
     def help_out(self) -> None:
-        """Run ranges until none is left."""
+        """Take ranges and run them, until none is left."""
         while self._todo:
             try:
                 low, high = self._todo.popleft()

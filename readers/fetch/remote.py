@@ -17,18 +17,19 @@ from ...ops.errors import JobError, SpecError
 from ...ops.storage.urls import Store, is_url, plain_path, split, version_of
 
 THREADS = 16
-"""Concurrent requests: a store answers each request late, but many at the same time."""
+"""Number of concurrent requests to a store: each is answered late, but many are answered at the same time."""
 _DEFAULT = 100 << 30
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _lock = threading.Lock()
 _in_use: set[Path] = set()
 _downloading: dict[Path, int] = {}
-"""Sizes in bytes of copies that are being downloaded, by their paths."""
+"""Sizes in bytes of the local copies that are being downloaded, by their paths in the cache."""
 
 
 def cache_limit() -> int:
-    """Bytes that the cached copies may take together: DALI_RUN_CACHE_SIZE (``500G``), by default 100 GiB. Raises
-    SpecError."""
+    """Limit on the total bytes of downloaded copies in the cache: DALI_RUN_CACHE_SIZE (such as ``500G``), by default
+    100 GiB. Raises SpecError if the variable is not a size.
+    """
     text = os.environ.get("DALI_RUN_CACHE_SIZE", "").strip().upper().removesuffix("B")
     if not text:
         return _DEFAULT
@@ -40,7 +41,7 @@ def cache_limit() -> int:
 
 
 def cache_folder() -> Path:
-    """Folder of the cached copies."""
+    """Folder that holds the downloaded copies of remote files."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(home, "dali-run", "remote")
 
@@ -109,7 +110,9 @@ def local_copies(paths: Sequence[str]) -> list[str]:
 
 
 def _free_space(size: int, path: str) -> None:
-    """Remove the least recently used copies until ``size`` more bytes fit within the limit."""
+    """Remove the least recently used copies from the cache until ``size`` more bytes, for the copy of ``path``, fit
+    within its limit.
+    """
     limit = cache_limit()
     files = [f for f in cache_folder().glob("*/[!.]*") if f.is_file()] if cache_folder().is_dir() else []
     copies = []
