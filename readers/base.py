@@ -44,8 +44,7 @@ class Source(Origins, Protocol):
 
     def fingerprint(self) -> str:
         """Hash that identifies the data. It changes when records are added, removed or edited; a job resumes only if it
-        is unchanged.
-        """
+        is unchanged."""
         ...
 
     def inventory(self) -> InventoryEntries:
@@ -148,8 +147,7 @@ class Reader(Operator, abstract=True):
         chosen: npt.NDArray[np.bool_] | None = None,
     ) -> Order:  # fmt: skip
         """Order in which to read a data set of ``size`` records. ``groups`` is `Source.groups`; ``chosen`` marks the
-        records that take part, as `chosen_of` returned them.
-        """
+        records that take part, as `chosen_of` returned them."""
         shuffle: Shuffle = self.shuffle or ("window" if self.random_shuffle else "none")
         if self.shuffle_after_epoch:
             shuffle, seed = "epoch", self.shuffle_after_epoch_seed

@@ -33,8 +33,7 @@ _INT32 = 2**31 - 1
 _MAX_PIXELS = 1 << 28  # largest mask, in pixels
 _MAX_SHARED = 1 << 24
 """Largest total of box and polygon numbers that all images with one id receive. Each of these images receives all
-objects of the id, so that a file of 40 MB could otherwise ask for terabytes.
-"""
+objects of the id, so that a file of 40 MB could otherwise ask for terabytes."""
 
 
 @dataclass(slots=True)
@@ -49,8 +48,7 @@ class _Objects:
     """Polygons of masks, each as (index in ``boxes`` of its object, [x, y, x, y, ...])."""
     runs: list[tuple[int, list[int]]] = field(default_factory=list)
     """Run-length masks, each as (index in ``boxes`` of its object, run lengths). Runs are alternately outside and
-    inside of the object, column by column.
-    """
+    inside of the object, column by column."""
     problem: str = ""
     """Reason for which the images with this id are rejected; empty if they are valid."""
 
@@ -111,8 +109,7 @@ def load_annotations(path: str) -> Any:
 
 class _Annotated:
     """An open COCO data set: images in reading order, and arrays of the annotations of all images, one image after the
-    other.
-    """
+    other."""
 
     groups: I64 | None = None
 
@@ -272,8 +269,7 @@ class _Annotated:
 
     def _masks(self, ctx: Context, which: I64) -> Batch:
         """Return a batch of label masks of the images ``which``: the label of every pixel, 0 outside of all objects. If
-        objects overlap, the larger label counts.
-        """
+        objects overlap, the larger label counts."""
         shapes = np.ones((len(which), 3), np.int32)
         masks: list[I32] = []
         for i, index in enumerate(which.tolist()):
@@ -302,8 +298,7 @@ class _Annotated:
 
 def _annotation(entry: dict[str, Any], objects: _Objects, categories: dict[int, int], reader: Coco) -> None:
     """Add the annotation ``entry`` to ``objects``, those of its image id, unless the reader's filters exclude it.
-    Raises _EntryError if it is unusable.
-    """
+    Raises _EntryError if it is unusable."""
     box = entry.get("bbox")
     if box is None or (entry.get("iscrowd") and not reader.include_iscrowd):
         return
@@ -332,8 +327,7 @@ def _annotation(entry: dict[str, Any], objects: _Objects, categories: dict[int, 
 
 def _rows(ctx: Context, table: npt.NDArray[Any], counts: I64, which: I64) -> Batch:
     """Return a view of the rows of ``table`` that belong to the images ``which``. The table holds ``counts[i]`` rows
-    for image i, one image after the other.
-    """
+    for image i, one image after the other."""
     starts = np.cumsum(counts) - counts
     width = table.shape[1]
     shapes = np.stack([counts[which], np.full(len(which), width)], axis=1).astype(np.int32)

@@ -17,8 +17,7 @@ Mask = npt.NDArray[np.bool_]
 _FINE = 5
 MAX_OUTLINE = 1 << 24
 """Largest number of points of a polygon's outline on the grid on which it is drawn, which is finer than the pixels; no
-image needs more.
-"""
+image needs more."""
 
 
 def polygon_mask(xy: list[float], height: int, width: int) -> Mask:
@@ -42,8 +41,7 @@ def polygon_mask(xy: list[float], height: int, width: int) -> Mask:
 
 def _outline(corners: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return the points on the edges of a polygon with these ``corners``, one edge after the other. Coordinates are
-    those of a grid finer than the pixels.
-    """
+    those of a grid finer than the pixels."""
     first, last = corners, np.roll(corners, -1, axis=0)
     d = np.abs(last - first)
     flat = d[:, 0] >= d[:, 1]
@@ -99,8 +97,7 @@ def runs_of(counts: Any) -> list[int]:
 
 def runs_mask(runs: list[int], height: int, width: int) -> Mask:
     """Mask of an object from its run lengths: bool[height, width]. Runs are alternately outside and inside of the
-    object, down the columns.
-    """
+    object, down the columns."""
     ends = np.minimum(np.cumsum(np.array(runs, np.int64)), height * width)
     toggles = np.bincount(ends, minlength=height * width + 1)
     inside = np.cumsum(toggles[: height * width]) & 1

@@ -53,8 +53,7 @@ class ProgramInput(Operator, abstract=True):
 
     def state(self) -> Any:
         """Create the operator's queue of data, empty at first. The pipeline appends batches with `put` and ends the
-        queue with `close`.
-        """
+        queue with `close`."""
         raise NotImplementedError
 
 
@@ -163,8 +162,7 @@ class FedBatches:
 
     def first(self, start: int, n: int) -> tuple[Batch, ...] | None:
         """Return the next batch of the queue as it was put, without removing it. None if it is not the batch of the
-        ``n`` samples from position ``start``.
-        """
+        ``n`` samples from position ``start``."""
         if not self._waiting or self._waiting[0][0] != start or len(self._waiting[0][1][0].offsets) != n:
             return None
         return self._waiting[0][1]
@@ -175,8 +173,7 @@ class FedBatches:
 
     def whole(self, start: int, n: int) -> tuple[Batch, ...] | None:
         """Remove the next batch from the queue and return it, or None, as `first` does; `take` can still find it for a
-        retry.
-        """
+        retry."""
         found = self.first(start, n)
         if found is not None:
             self._taken.append(self._waiting.popleft())
@@ -190,8 +187,7 @@ class FedBatches:
 
 def _placed(ctx: Context, batch: Batch, start: int) -> Batch:
     """Return the samples of ``ctx`` from ``batch``, which begins at position ``start``. They are uploaded if the
-    operator's output is needed on the GPU.
-    """
+    operator's output is needed on the GPU."""
     if len(batch) != len(ctx.samples):
         batch = batch.take(ctx.samples.position - start, ctx.samples)
     else:

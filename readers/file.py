@@ -52,11 +52,9 @@ _STAT_CHUNK = 2048
 
 
 class FileSet:
-    """Files by number: their names, sizes and times, and reading the bytes of many at a time. Base of sources of single
-    files.
-
-    It reads local files and URLs. `read` may be called from several threads. Its owner calls `close`.
-    """
+    """Files addressed by number: knows their names, sizes and modification times, and reads the bytes of many at a
+    time. Base of the readers' data sets in which each record is a file. It reads local files and URLs. `read` may be
+    called from several threads. Its owner calls `close`."""
 
     groups: I64 | None = None
 
@@ -89,18 +87,18 @@ class FileSet:
         return len(self._starts)
 
     def name(self, i: int) -> bytes:
-        """Name of file ``i``, as it was given."""
+        """Name of file ``i``, as the caller of the constructor gave it."""
         start = int(self._starts[i])
         stop = int(self._starts[i + 1]) if i + 1 < len(self) else len(self._names)
         return self._names[start : stop - 1].tobytes()
 
     def path(self, i: int) -> str:
-        """Path of file ``i``."""
+        """Path of file ``i``: its name, below the root folder if there is one."""
         name = os.fsdecode(self.name(i))
         return join(self.root, name) if self.root else name
 
     def _repeated_names(self) -> set[bytes]:
-        """Names that are listed more than once."""
+        """Names of files that occur more than once in the list."""
         if self._repeated is None:
             seen: set[bytes] = set()
             names = self._names.tobytes().split(b"\0")[: len(self)]
@@ -108,8 +106,8 @@ class FileSet:
         return self._repeated
 
     def origin(self, index: int) -> Origin:
-        """Origin of a sample. Its key is the path below the root; "#" and the file's number are appended if the file is
-        listed more than once."""
+        """Origin of record ``index``, for reports. Its key is the file's path below the root; "#" and the file's number
+        are appended if the file is listed more than once."""
         name = self.name(index)
         key = name.decode("utf-8", "backslashreplace")
         return Origin(f"{key}#{index}" if name in self._repeated_names() else key, self.path(index), named=key)
@@ -139,7 +137,7 @@ class FileSet:
         return [bytes(text[a : b - 1]) for a, b in zip(starts, stops, strict=True)]
 
     def fingerprint(self) -> str:
-        """Hash of names, sizes and modification times."""
+        """Hash of the files' names, sizes and modification times."""
         h = hashlib.sha256(self._names.tobytes())
         h.update(self.sizes.tobytes())
         h.update(self.mtimes.tobytes())
@@ -199,7 +197,7 @@ class FileSet:
         return Batch(out, at, shapes, "", ctx.samples)
 
     def _whole(self, ctx: Context, which: I64, nbytes: int, at: I64, sizes: I64, status: I32) -> U8:
-        """Read the files ``which`` into one array in host memory."""
+        """Read the files ``which`` into one array in host memory, file k at offset ``at[k]``."""
         out, files = ctx.staging(nbytes), (self._directory, _FLAGS, self._names, self._starts, which)
 
         def read(a: int, b: int) -> None:
@@ -211,8 +209,9 @@ class FileSet:
     def _sent(
         self, ctx: Context, uploads: Uploader, which: I64, nbytes: int, at: I64, sizes: I64, status: I32
     ) -> U8 | None:  # fmt: skip
-        """Read the files ``which`` and upload them in pieces meanwhile. Return their array, of which the host holds the
-        header bytes; None if the files have to be read as a whole."""
+        """Read the files ``which`` and upload them in pieces meanwhile. Return the array of all files, of which the
+        host holds only the header bytes. None if the upload is not possible and the caller has to read the files into
+        host memory."""
         files = self._directory, _FLAGS, self._names, self._starts, which
         try:
             upload = uploads.begin(nbytes, sizes)
@@ -286,7 +285,7 @@ class FileSet:
 
 
 class _Files(FileSet):
-    """Files with labels, the source of `File`."""
+    """Open data set of the reader `File`: files, each with a label."""
 
     def __init__(self, root: str | None, names: Sequence[bytes], labels: Sequence[int], *, only_files: bool) -> None:
         super().__init__(root, names, only_files=only_files)
@@ -305,7 +304,7 @@ class _Files(FileSet):
 
 
 def scalars(values: npt.NDArray[np.generic], ctx: Context) -> Batch:
-    """A batch of one value per sample, of shape (1,), which is the shape of labels in DALI's readers."""
+    """Return a batch that holds one value per sample, with shape (1,), as DALI's readers return labels."""
     return Batch.from_dense(np.ascontiguousarray(values).reshape(-1, 1), "", ctx.samples)
 
 
@@ -379,7 +378,7 @@ class File(JoiningReader, name="readers.file"):
 
 
 def _endings(root: str, folders: Sequence[bytes]) -> str:
-    """Remedy for filters that match nothing: the most common file name endings in ``folders``."""
+    """Hint for the message if a filter matches no file: the most common file name endings in ``folders``."""
     names = (name for folder in folders for name in list_folder(os.path.join(os.fsencode(root), folder)))
     found = Counter(os.fsdecode(os.path.splitext(name)[1]) for name in names)
     common = [f"'*{ending}'" for ending, _ in found.most_common(5) if ending]
@@ -389,7 +388,8 @@ def _endings(root: str, folders: Sequence[bytes]) -> str:
 
 
 def _where_they_are(root: str, folders: Sequence[bytes], wanted: Callable[[bytes], object]) -> str:
-    """Hint for messages: whether matching files exist in ``root`` itself, or one folder further down."""
+    """Hint for the message if no file was found: whether matching files exist in ``root`` itself, or one folder further
+    down."""
     if is_url(root):
         return ""
     top = os.fsencode(plain_path(root))
@@ -427,8 +427,9 @@ def check_choice(root: str | None, files: Sequence[str] | None, file_list: str |
 def chosen_files(
     root: str | None, files: Sequence[str] | None, file_list: str | None, file_filter: str
 ) -> tuple[str | None, list[bytes], bool]:
-    """Return the folder, the file names relative to it, and whether a folder was searched: for ``files``, for the lines
-    of ``file_list``, or for the files that match ``file_filter`` in ``root`` and its folders. Raises JobError."""
+    """Return the folder, the names of the files relative to it, and whether a folder was searched. Files are given as
+    ``files``, by the lines of ``file_list``, or as those in ``root`` and its folders that match ``file_filter``. Raises
+    JobError."""
     if files is not None:
         return root, [os.fsencode(f) for f in files], False
     if file_list is not None:
@@ -468,7 +469,7 @@ def subdirectories(root: str, matches: Callable[[bytes], object]) -> list[bytes]
 
 
 def _from_here(path: str) -> str:
-    """Hint for messages: the working directory, if the path is relative."""
+    """Hint for the message if a path does not exist: the working directory, if the path is relative."""
     with suppress(OSError):
         return "" if os.path.isabs(plain_path(path)) else f" in {os.getcwd()}"
     return ""

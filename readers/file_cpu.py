@@ -14,7 +14,7 @@ from numba import types
 OK, NO_OPEN, NO_READ, CHANGED = 0, 1, 2, 3
 """Results of reading a file: read; cannot be opened; cannot be read; its size changed."""
 MISSING, NOT_A_FILE = -1, -2
-"""Values in place of a size: there is no such file; it is a folder or device."""
+"""Values in ``sizes`` for names that are not files: the file does not exist; it is a folder or device."""
 
 _openat: Any = types.ExternalFunction("openat", types.int32(types.int32, types.intp, types.int32))
 _pread: Any = types.ExternalFunction("pread", types.intp(types.int32, types.intp, types.uintp, types.int64))

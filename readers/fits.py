@@ -30,38 +30,40 @@ _TYPES = {8: ">u1", 16: ">i2", 32: ">i4", 64: ">i8", -32: ">f4", -64: ">f8"}
 _MOST_HDUS, _MOST_BLOCKS = 10_000, 4096
 _MAX_ELEMENTS = 1 << 31
 _MOST_BLOCK = 4096
-"""Largest number of integers in a block of Rice's code, usually 16 or 32; a file could claim a block that holds all
-pixels in one byte."""
+"""Largest number of integers in a block of Rice's code that is accepted; it is usually 16 or 32. A crafted file could
+claim a block that holds all pixels in one byte."""
 _WIDEST = 8
-"""Largest size of an element in bytes."""
+"""Size in bytes of the largest pixel type."""
 
 Value = str | int | float | bool | None
 
 
 @dataclass(frozen=True, slots=True)
 class Hdu:
-    """A header, and the offset of its data in the file."""
+    """One HDU (header and data unit) of a FITS file: its header, and the offset of its data in the file."""
 
     cards: dict[str, Value]
     start: int
     size: int
 
     def integer(self, name: str, default: int | None = None) -> int:
-        """Integer of card ``name``. Raises SampleError if the card holds something else."""
+        """Return the integer value of the header card ``name``, or ``default`` if there is no such card. Raises
+        SampleError if the card holds something else."""
         value = self.cards.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int):
             raise SampleError("corrupt_data", f"header card {name} must be an integer, got {value!r:.60}")
         return value
 
     def number(self, name: str, default: float) -> float:
-        """Number of card ``name``. Raises SampleError if the card holds something else."""
+        """Return the numeric value of the header card ``name``, or ``default`` if there is no such card. Raises
+        SampleError if the card holds something else."""
         value = self.cards.get(name, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise SampleError("corrupt_data", f"header card {name} must be a number, got {value!r:.60}")
         return float(value)
 
     def extents(self, prefix: str = "") -> tuple[int, ...]:
-        """Shape of the array in C order: NAXISn, the last axis first. Raises SampleError."""
+        """Shape of the HDU's array in C order, from its cards NAXISn, the last axis first. Raises SampleError."""
         count = self.integer(prefix + "NAXIS")
         if not 0 <= count <= 999:
             raise SampleError("corrupt_data", f"{prefix}NAXIS is {count}")
@@ -210,8 +212,8 @@ def _tiles(data: memoryview, hdu: Hdu) -> npt.NDArray[Any]:
 
 
 def _column(hdu: Hdu) -> tuple[int, bool, int]:
-    """Offset in a row of the compressed data's descriptor, whether the descriptor has 64 bits, and the row's size in
-    bytes."""
+    """For a table of compressed tiles: offset in a row of the descriptor of the compressed data, whether the descriptor
+    has 64 bits, and the row's size in bytes."""
     widths = {"L": 1, "B": 1, "I": 2, "J": 4, "K": 8, "A": 1, "E": 4, "D": 8, "P": 8, "Q": 16}
     at = 0
     found: tuple[int, bool] | None = None
@@ -258,8 +260,8 @@ def _tile(
 
 
 class _Images(FileSet):
-    """Files of images, the source of `Fits`. The first readable file determines the dtypes and numbers of dimensions of
-    all."""
+    """Open data set of the reader `Fits`: files of images. The first readable file determines the dtypes and numbers of
+    dimensions of all."""
 
     def __init__(self, root: str | None, names: list[bytes], reader: Fits, *, only_files: bool) -> None:
         super().__init__(root, names, only_files=only_files)

@@ -58,7 +58,8 @@ def _is_below(names: list[str]) -> bool:
 
 
 class _ListedFiles:
-    """The samples of all listings, by number. `Listing.open` creates it; see `Source` for its methods and threads."""
+    """Open data set of the reader `Listing`: the samples of all its listings, by number. `Listing.open` creates it; see
+    `Source` for its methods and threads."""
 
     def __init__(self, reader: Listing) -> None:
         paths = expand(one_or_more(reader.path))
@@ -112,7 +113,7 @@ class _ListedFiles:
         return whole.hexdigest()
 
     def inventory(self) -> InventoryEntries:
-        """Inventory of the listings."""
+        """Inventory of the data set, with one entry per listing file."""
         stats = [os.stat(local_copy(p)) for p in self._paths]
         state = {"size": np.array([s.st_size for s in stats]), "modified": np.array([s.st_mtime_ns for s in stats])}
         return InventoryEntries(b"\0".join(map(os.fsencode, self._paths)), state, self._files.counts)

@@ -41,7 +41,7 @@ _MAGIC, _EMPTY = 0xBEEFC0DE, 2**64 - 1
 
 @dataclass(frozen=True, slots=True)
 class _Meta:
-    """The newest meta page of a database."""
+    """Fields of the newest meta page of an LMDB database."""
 
     page_size: int
     root: int
@@ -85,7 +85,8 @@ def _meta(path: str, data: U8, start: int, size: int) -> _Meta:
 
 
 def _walk(mapped: Mapped, i: int) -> tuple[I64, int]:
-    """Rows (key offset, key size, value offset, value size, kind) of database ``i``, and its page size."""
+    """Scan database ``i``. Return a row (key offset, key size, value offset, value size, kind) per record, and the
+    database's page size."""
     start, size = int(mapped.starts[i]), int(mapped.sizes[i])
     meta = _meta(mapped.paths[i], mapped.data, start, size)
     if meta.root == _EMPTY:
@@ -114,7 +115,7 @@ def _walk(mapped: Mapped, i: int) -> tuple[I64, int]:
 
 
 def _inside(rows: I64, size: int) -> bool:
-    """Whether the rows of a cached index are inside their file."""
+    """Whether all offsets in the ``rows`` of a cached index are inside their file, of ``size`` bytes."""
     low, lengths = rows[:, [0, 2]], rows[:, [1, 3]]
     good = (low >= 0) & (lengths >= 0) & (low <= size) & (lengths <= size - low)
     return bool((good.all(axis=1) | (rows[:, 4] == 2)).all())
@@ -131,7 +132,7 @@ class Schema(Protocol):
 
 
 class _LmdbRecords:
-    """The records of all databases, by number; the source of `LMDB`, `Caffe` and `Caffe2`."""
+    """Open data set of the readers `LMDB`, `Caffe` and `Caffe2`: the records of all databases, by number."""
 
     def __init__(
         self, path: str | tuple[str, ...], schema: Schema, keys: tuple[str, ...] | None = None, prefixed: bool = True
@@ -160,7 +161,8 @@ class _LmdbRecords:
             raise JobError(message if whole else f"{files[file]}: byte {int(self._rows[0, 2])}: {message}")
 
     def _walked(self, i: int) -> tuple[I64, int, str]:
-        """Scan database ``i``. One that cannot be read at all becomes a single record, which is rejected."""
+        """Like `_walk`, but a database that cannot be read at all becomes a single record, which is rejected. Also
+        return the error, or an empty text."""
         try:
             return *_walk(self._mapped, i), ""
         except JobError as e:
@@ -258,7 +260,7 @@ class _LmdbRecords:
 
 
 class Raw:
-    """Schema of the values' bytes as they are."""
+    """Schema for values that are returned as their bytes, unparsed."""
 
     specs: tuple[Spec, ...] = (Spec((None,), DALIDataType.UINT8),)
 
@@ -267,7 +269,7 @@ class Raw:
 
 
 class Features:
-    """Schema of features of tf.train.Example or MessagePack."""
+    """Schema for values that are records of tf.train.Example or MessagePack: one output per requested feature."""
 
     def __init__(self, features: dict[str, Any], wire: Wire) -> None:
         self._parser = RecordParser.of(declared(features), wire)
@@ -278,7 +280,7 @@ class Features:
 
 
 class Datum:
-    """Schema of Caffe's Datum: image and label."""
+    """Schema for values that are Caffe's Datum: outputs are image and label."""
 
     def __init__(self, image: bool = True, label: bool = True, encoded: bool = True) -> None:
         self.image, self.label, self.encoded = image, label, encoded
@@ -336,7 +338,8 @@ class Datum:
 
 
 class Tensors:
-    """Schema of Caffe2's TensorProtos: image, label by ``label_type``, further tensors, boxes."""
+    """Schema for values that are Caffe2's TensorProtos. Outputs: image, label by ``label_type``, further tensors,
+    boxes."""
 
     def __init__(
         self, label_type: int, num_labels: int, additional: int, bbox: bool, image: bool, encoded: bool
@@ -568,6 +571,6 @@ class Caffe2(Reader, name="readers.caffe2"):
 
 
 def check_path(path: str | tuple[str, ...]) -> None:
-    """Raises SpecError for an empty path."""
+    """Check the reader's argument ``path``. Raises SpecError if it is empty."""
     if not one_or_more(path) or any(not p or "\0" in p for p in one_or_more(path)):
         raise SpecError("path names no file")

@@ -34,7 +34,8 @@ _START, _SIZE, _PARTS, _KIND = range(_COLUMNS)  # equal to the constants of reco
 
 
 class _RecordIORecords:
-    """The records of all files, by number; the source of `MXNet`. Offsets count from the start of the mapping."""
+    """Open data set of the reader `MXNet`: the records of all RecordIO files, by number. Offsets count from the start
+    of the mapping."""
 
     def __init__(self, reader: MXNet) -> None:
         paths = expand(one_or_more(reader.path))
@@ -90,8 +91,9 @@ class _RecordIORecords:
         return "corrupt_record", f"the record is no image record: its {size} bytes do not hold the labels that they say"
 
     def _headers(self, rows: I64, kinds: I64, sizes: I64, staging: Callable[[int], U8]) -> tuple[U8, I64, I64]:
-        """Return the memory that holds some records, their offsets in it, and the flags of their headers. Sets
-        ``kinds`` of records without a header. Records in several parts are joined in memory from ``staging``."""
+        """Return the memory that holds the records described by ``rows``, their offsets in it, and the flags of their
+        headers. Sets ``kinds`` of records without a header. Records that are stored in several parts are joined in
+        memory from ``staging``."""
         from . import recordio_cpu as cpu
 
         data, at = self._mapped.data, rows[:, _START] + 8
@@ -106,7 +108,7 @@ class _RecordIORecords:
         return data, at, flags
 
     def labels(self, low: int, high: int) -> tuple[npt.NDArray[np.float32], I64]:
-        """Labels of records [low, high), one after the other, and the number of each record's labels (0 if it is
+        """Labels of the records [low, high) in one array, and the number of labels of each record (0 if it is
         damaged)."""
         from . import recordio_cpu as cpu
 
@@ -149,7 +151,8 @@ class _RecordIORecords:
 
 
 def _labels(data: U8, at: I64, flags: I64, kinds: I64) -> tuple[npt.NDArray[np.float32], I64, I64]:
-    """Labels of records, the offset of each record's labels, and their number."""
+    """Return the labels of the records at ``at`` in one array, the offset of each record's labels in it, and their
+    number."""
     from . import recordio_cpu as cpu
 
     counts = np.where(kinds == cpu.GOOD, np.maximum(flags, 1), 0)
@@ -160,8 +163,8 @@ def _labels(data: U8, at: I64, flags: I64, kinds: I64) -> tuple[npt.NDArray[np.f
 
 
 def labels_of(paths: Sequence[str]) -> tuple[int, bool, bool]:
-    """Number of records, whether all labels are whole numbers, and whether some record has several labels. Raises
-    JobError."""
+    """Read the labels of the RecordIO files ``paths``. Return the number of records, whether all labels are whole
+    numbers, and whether a record has several labels. Raises JobError."""
     records = MXNet(path=tuple(paths)).open_records()
     whole, several = True, False
     for low in range(0, len(records), _BLOCK):
@@ -172,7 +175,7 @@ def labels_of(paths: Sequence[str]) -> tuple[int, bool, bool]:
 
 
 def _index(mapped: Mapped, i: int) -> I64:
-    """Rows of file ``i``: from the cached index, or by scanning the file."""
+    """Rows of `recordio_cpu`, one per record of file ``i``: from the cached index, or by scanning the file."""
     from .recordio_cpu import LOST, walk
 
     start, size = int(mapped.starts[i]), int(mapped.sizes[i])

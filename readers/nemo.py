@@ -39,7 +39,7 @@ class Entry:
     path: str
     offset: float
     duration: float
-    """Seconds to read; 0 if the manifest does not say: all from ``offset`` on."""
+    """Seconds of audio to read, from ``offset`` on; 0 if the manifest does not say, which means up to the end."""
     text: str
 
 
@@ -52,7 +52,7 @@ def _seconds(value: Any, name: str) -> float:
 
 
 def _entry(line: str) -> Entry:
-    """Parse a line. Raises ValueError that says what is wrong."""
+    """Parse one line of a manifest. Raises ValueError that says what is wrong."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError) as e:
@@ -93,7 +93,7 @@ def read_manifest(path: str) -> list[Entry]:
 
 
 class _Speech:
-    """The entries within the duration limits, and their files; the source of `NemoAsr`."""
+    """Open data set of the reader `NemoAsr`: the manifest entries within the duration limits, and their files."""
 
     groups: I64 | None = None
 
@@ -141,7 +141,8 @@ class _Speech:
         return tuple(out)
 
     def _decoded(self, ctx: Context, encoded: Batch, which: I64) -> tuple[Batch, Batch]:
-        """Decode the audio in idle threads. Return the signals, and the sampling rates of the files in Hz."""
+        """Decode the audio files in ``encoded`` in idle threads of the pool. Return the signals, and the sampling rates
+        of the files in Hz."""
         done: dict[int, tuple[Context, Batch]] = {}
         own = np.zeros(len(which), np.float32)
         rejected = {r.slot for r in ctx.rejects}

@@ -26,8 +26,8 @@ _LONGEST_HEADER = 1 << 14
 
 
 class _Arrays(FileSet):
-    """Files of arrays, the source of `Numpy`. The first readable file determines the dtype and number of dimensions of
-    all."""
+    """Open data set of the reader `Numpy`: .npy files. The first readable file determines the dtype and number of
+    dimensions of all."""
 
     def __init__(self, root: str | None, names: list[bytes], reader: Numpy, *, only_files: bool) -> None:
         super().__init__(root, names, only_files=only_files)

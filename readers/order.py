@@ -29,28 +29,31 @@ LIST_SEED = 524287
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One epoch of one shard, every record exactly once: the records that a job converts, by their positions."""
+    """Order of the records that a job converts: one epoch of one shard of the data set, every record exactly once."""
 
     positions: range
-    """Positions in the order of the whole data set; shard k of n has [floor(N k/n), floor(N (k+1)/n))."""
+    """Positions of this shard in the order of the whole data set of N records; shard k of n has the positions [floor(N
+    k/n), floor(N (k+1)/n))."""
     first: int
-    """Record at position 0, if records come in stored order."""
+    """Index of the record at position 0, if records come in stored order."""
     shuffled: I64 | None
-    """Record at each position of the whole order; None if all records come in stored order: a list of a billion
-    consecutive numbers would take 8 GB."""
+    """Index of the record at each position of the whole data set's order. None if all records come in stored order: a
+    list of a billion consecutive numbers would take 8 GB."""
     epochs: I64 | None = None
-    """Pass over the data set of each position, if records may come more than once (mixtures); None for pass 0."""
+    """For each position, how many times its data set was read completely before, if records may come more than once
+    (mixtures). None if that is 0 for all."""
 
     def __len__(self) -> int:
         return len(self.positions)
 
     @property
     def index(self) -> I64:
-        """Record at each position of the whole order, as one array."""
+        """Index of the record at each position of the whole data set's order, as one array."""
         return np.arange(self.positions.stop, dtype=np.int64) + self.first if self.shuffled is None else self.shuffled
 
     def samples(self, start: int, n: int, origins: Origins) -> Samples:
-        """Samples at global positions [start, start + n), restricted to this shard."""
+        """Samples at the positions [start, start + n) of the whole data set's order, without those outside this
+        shard."""
         position = np.arange(max(start, self.positions.start), min(start + n, self.positions.stop), dtype=np.int64)
         slot = np.arange(len(position), dtype=np.int32)
         index = position + self.first if self.shuffled is None else self.shuffled[position]
@@ -67,13 +70,13 @@ class Order:
     """
 
     size: int
-    """Number of records that take part."""
+    """Number of records of the data set that take part."""
     first: int = 0
-    """Record that comes first in stored order (``skip``)."""
+    """Index of the record that comes first in stored order (argument ``skip``)."""
     shuffle: Shuffle = "none"
     seed: int = 0
     fill: int = 1024
-    """Samples in the buffer of the ``window`` shuffle."""
+    """Number of samples in the buffer of the ``window`` shuffle."""
     shuffled_list: bool = False
     """Whether the ``window`` shuffle works on a list that was shuffled once, with a fixed seed (DALI's file lists)."""
     groups: I64 | None = None
@@ -83,7 +86,7 @@ class Order:
     stick_to_shard: bool = False
     pad_last_batch: bool = False
     batch_size: int = 1
-    """Multiple to which padding rounds up."""
+    """Batch size, to a multiple of which the last batch is padded."""
     subset: I64 | None = None
     """The records that take part, in stored order, [size]; None if they are those from ``first`` on."""
     _passes: dict[int, I64] = field(default_factory=dict, repr=False)
@@ -96,7 +99,7 @@ class Order:
 
     @property
     def epoch_size(self) -> int:
-        """Number of records of all shards together."""
+        """Number of records in an epoch of all shards together."""
         return self.size
 
     def epoch_size_padded(self, batch_size: int = 1) -> int:
@@ -104,7 +107,7 @@ class Order:
         return -(-_ceil(self.size, self.num_shards) // batch_size) * batch_size * self.num_shards
 
     def shard_size(self, epoch: int) -> int:
-        """Samples of pass ``epoch``, padding included."""
+        """Number of samples in pass ``epoch`` of this shard, padding included."""
         if self.pad_last_batch:
             return _ceil(_ceil(self.size, self.num_shards), self.batch_size) * self.batch_size
         low, high = self._range(epoch)
@@ -143,11 +146,11 @@ class Order:
         )
 
     def locate(self, position: int) -> tuple[int, int]:
-        """The pass that holds ``position`` of the endless sequence, and the index in that pass."""
+        """Number of the pass that holds ``position`` of the endless sequence of samples, and the index in that pass."""
         return self._locate(position) if self.size else (0, position)
 
     def pass_order(self, epoch: int) -> I64:
-        """Records of pass ``epoch`` in their order, without padding."""
+        """Indices of the records of pass ``epoch``, in the order in which they are read, without padding."""
         if epoch not in self._passes:
             while len(self._passes) > 1:
                 del self._passes[next(iter(self._passes))]
@@ -155,11 +158,13 @@ class Order:
         return self._passes[epoch]
 
     def records(self, numbers: I64) -> I64:
-        """Return the records at ``numbers`` of those that take part, counted in stored order."""
+        """Return the indices of records in the data set from their ``numbers`` among the records that take part,
+        counted in stored order."""
         return numbers + self.first if self.subset is None else self.subset[numbers]
 
     def pass_epochs(self, epoch: int) -> I64 | None:
-        """Return the pass over its data set of each sample of pass ``epoch``; None if that is ``epoch`` for all."""
+        """Return the pass over its own data set to which each sample of pass ``epoch`` belongs (mixtures); None if that
+        is ``epoch`` for all."""
         return None
 
     def job(self) -> Job:
@@ -187,7 +192,7 @@ class Order:
         return _cut(self.size, self.num_shards, shard)
 
     def _locate(self, position: int) -> tuple[int, int]:
-        """The pass that holds ``position``, and the index in that pass."""
+        """Number of the pass that holds ``position``, and the index in that pass; see `locate`."""
         if self.num_shards == 1 or self.pad_last_batch or self._keeps_shard:
             return divmod(position, self.shard_size(0))
         cycle, rest = divmod(position, self.size)
@@ -277,8 +282,8 @@ _BLOCK = 1 << 14
 
 
 class _Words:
-    """Random words of a generator, buffered in blocks; words that a caller peeks at and does not skip are returned
-    again."""
+    """Base of random number generators, whose words are computed in blocks. A caller looks at words with `peek`; those
+    that it does not `skip` are returned again."""
 
     bits: int
 
@@ -300,7 +305,7 @@ class _Words:
 
 
 class MT19937(_Words):
-    """std::mt19937; NumPy's RandomState uses the same seeding and steps."""
+    """The generator std::mt19937; NumPy's RandomState uses the same seeding and steps."""
 
     bits = 32
 
@@ -313,7 +318,7 @@ class MT19937(_Words):
 
 
 class MT19937_64(_Words):  # noqa: N801 - the engine's name
-    """std::mt19937_64 (64-bit variant by Matsumoto and Nishimura), one block of 312 words at a time."""
+    """The generator std::mt19937_64 (64-bit variant by Matsumoto and Nishimura), one block of 312 words at a time."""
 
     bits = 64
 
@@ -366,8 +371,8 @@ def _multiply64(words: U64, bounds: U64) -> tuple[U64, U64]:
 
 
 def _lemire(words: _Words, bounds: U64) -> U64:
-    """Random numbers below each of ``bounds``: the high half of word x bound (Lemire, "Fast random integer
-    generation")."""
+    """Return random integers, each at least 0 and below its element of ``bounds``: the high half of word x bound
+    (Lemire, "Fast random integer generation")."""
     multiply: Callable[[U64, U64], tuple[U64, U64]] = _multiply32 if words.bits == 32 else _multiply64
     mask = np.uint64((1 << words.bits) - 1)
     out, at = np.empty(len(bounds), np.uint64), 0

@@ -19,7 +19,8 @@ MAGIC = 0xCED7230A
 IMAGE_HEADER = 24
 
 START, SIZE, PARTS, KIND = range(4)
-"""Columns: offset of the record's first header, bytes of data when its parts are joined, number of parts, kind."""
+"""Columns of a record's row: offset of the record's first header, bytes of data when its parts are joined, number of
+parts, kind."""
 COLUMNS = 4
 
 # kinds of an index entry
@@ -38,7 +39,8 @@ def _u32(data: Any, at: Any) -> Any:
 
 @numba.njit("Tuple((int64, int64, int64, int64))(uint8[::1], int64, int64)", nogil=True, cache=True)
 def _record(data: Any, at: Any, stop: Any) -> Any:
-    """Kind of the record at ``at``, its size in bytes, its number of parts, and the offset of the next record."""
+    """Read the record at ``at``. Return its kind (GOOD, TRUNCATED, LOST), its size in bytes, its number of parts, and
+    the offset of the next record."""
     size, parts = np.int64(0), np.int64(0)
     while True:
         if stop - at < 8:
@@ -140,7 +142,8 @@ def read_headers(data: Any, at: Any, sizes: Any, labels: Any, kinds: Any) -> Non
 
 @numba.njit("void(uint8[::1], int64[::1], int64[::1], int64[::1], int64[::1], float32[::1])", nogil=True, cache=True)
 def read_labels(data: Any, at: Any, flags: Any, kinds: Any, to: Any, out: Any) -> None:
-    """Copy the labels: the one in the header if the flag is 0, else the ``flag`` numbers after it."""
+    """Copy the labels of each record at ``at[i]`` to ``out[to[i] :]``: the one in the header if its flag is 0, else
+    the ``flag`` numbers after the header."""
     bits = out.view(np.uint32)
     for i in range(len(at)):
         if kinds[i] != GOOD:

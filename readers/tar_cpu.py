@@ -18,7 +18,8 @@ MAX_NAME = 4096
 _MAX_EXTENDED = 1 << 20  # largest size in bytes of a pax header or long name
 
 HEADER, DATA, SIZE, KIND, NAME, NAME_SIZE = range(6)
-"""Columns of a member: offsets from the start of the file, and into the names."""
+"""Columns of a tar member's row: header and data (offsets from the start of the file), size, kind, name (offset into
+the array of names) and its size."""
 COLUMNS = 6
 
 # kinds of a member
@@ -30,7 +31,7 @@ HARD_LINK = 4  # to an earlier member; for links, DATA and SIZE are the extent o
 SYMBOLIC_LINK = 5
 
 AT, NAMES_USED = range(2)
-"""Columns of a scan's state: offset in the data, and bytes of names written."""
+"""Elements of the state of a scan that is continued: offset in the data, and bytes of names that were written."""
 
 
 @numba.njit("int64(uint8[::1], int64, int64)", nogil=True, cache=True)
@@ -56,7 +57,8 @@ def _number(data: Any, at: Any, width: Any) -> Any:
 
 @numba.njit("boolean(uint8[::1], int64, boolean)", nogil=True, cache=True)
 def _is_header(data: Any, at: Any, strict: Any) -> Any:
-    """Whether the checksum is right (bytes taken as unsigned or, as old programs did, as signed)."""
+    """Whether the 512 bytes at ``at`` are a tar header with a right checksum (bytes taken as unsigned or, as old
+    programs did, as signed)."""
     unsigned, signed = np.int64(256), np.int64(256)  # the checksum's own field counts as eight spaces
     for k in range(BLOCK):
         if k < 148 or k >= 156:
@@ -80,7 +82,7 @@ def _is_zero(data: Any, at: Any) -> Any:
 
 @numba.njit("int64(uint8[::1], int64, int64)", nogil=True, cache=True)
 def _length(data: Any, at: Any, most: Any) -> Any:
-    """Number of bytes before the first zero."""
+    """Number of bytes before the first zero byte, at most ``most``."""
     n = 0
     while n < most and data[at + n] != 0:
         n += 1
@@ -107,8 +109,9 @@ _SPARSE = np.frombuffer(bytearray(b"GNU.sparse."), np.uint8)
     "Tuple((boolean, int64, int64, int64, boolean, int64, int64))(uint8[::1], int64, int64)", nogil=True, cache=True
 )
 def _pax(data: Any, at: Any, stop: Any) -> Any:
-    """Parse records "length key=value". Return whether they are valid, offset and length of the path (-1 if there is
-    none), the size (-1), whether it is a sparse file, offset and length of a link's target (-1)."""
+    """Parse the extended header (pax) of a member: records "length key=value". Return whether they are valid; offset
+    and length of the path (-1 if there is none); the size (-1); whether it is a sparse file; offset and length of a
+    link's target (-1)."""
     path, path_size, size, sparse = np.int64(-1), np.int64(0), np.int64(-1), False
     link, link_size = np.int64(-1), np.int64(0)
     while at < stop and data[at] != 0:

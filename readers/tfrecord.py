@@ -28,7 +28,7 @@ I32 = npt.NDArray[np.int32]
 _VERSION = 1  # version of the cached index's layout
 _LOST = 2  # equals tfrecord_cpu.LOST
 _BLOCK = 1 << 22
-"""Records scanned at a time. Arrays of this size are returned to the system when they are freed."""
+"""Number of records that are scanned at a time. Arrays of this size are returned to the system when they are freed."""
 _THREADS = 16
 _SEARCH, _SEARCH_RATIO = 1 << 24, 16
 """Bytes of an unpacked gzip file that are searched for records after damage: at least _SEARCH, and up to _SEARCH_RATIO
@@ -36,7 +36,7 @@ times the packed size. Searching takes three times as long as unpacking, and a g
 
 
 class _TFRecords:
-    """The records of all files, by number; the source of `TFRecord`."""
+    """Open data set of the reader `TFRecord`: the records of all files, by number."""
 
     def __init__(self, reader: TFRecord) -> None:
         paths = expand(one_or_more(reader.path))
@@ -184,7 +184,8 @@ def _index(mapped: Mapped, i: int, check: bool) -> tuple[I64, I64, I32]:
 
 
 def _inside(columns: list[I64], size: int) -> bool:
-    """Whether the entries of a cached index are inside their file, framing included."""
+    """Whether the records in the ``columns`` of a cached index are inside their file of ``size`` bytes, framing
+    included."""
     offsets, sizes, kinds = columns
     if not len(offsets) == len(sizes) == len(kinds):
         return False
@@ -206,7 +207,7 @@ def _search(mapped: Mapped, i: int) -> int:
 
 
 def _walk(mapped: Mapped, i: int, check: bool) -> tuple[I64, I64, I32]:
-    """Scan file ``i`` for records of any kind."""
+    """Scan file ``i`` for records, valid and damaged. Return their offsets, sizes and kinds."""
     from .tfrecord_cpu import walk
 
     at, stop, search = int(mapped.starts[i]), int(mapped.starts[i] + mapped.sizes[i]), _search(mapped, i)

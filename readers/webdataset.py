@@ -37,19 +37,20 @@ _GOOD, _LOST, _TRUNCATED, _UNSUPPORTED, _HARD_LINK, _SYMBOLIC_LINK = range(6)
 
 @dataclass(frozen=True, slots=True)
 class _Archive:
-    """One archive: its members, their names, and the members of each sample."""
+    """Index of one archive: its members, their names, and the members of each sample."""
 
     members: I64
     names: U8
     firsts: I64
-    """Index of the first member of each sample."""
+    """Index in ``members`` of the first member of each sample."""
     parts: I64
-    """[samples, outputs]: index of a member, or -1."""
+    """For each sample and output, the index of the tar member that holds it, or -1 if the sample has none. Shape
+    [samples, outputs]."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Extensions:
-    """The extensions of all outputs, as arrays for the compiled loops."""
+    """File name extensions of all outputs, as arrays for compiled loops."""
 
     text: U8
     starts: I64
@@ -66,7 +67,7 @@ class _Extensions:
 
 
 class _Samples:
-    """The samples of all archives, by number; the source of `WebDataset`."""
+    """Open data set of the reader `WebDataset`: the samples of all archives, by number."""
 
     def __init__(self, reader: WebDataset) -> None:
         paths = expand(one_or_more(reader.paths))
@@ -99,8 +100,8 @@ class _Samples:
             raise JobError(f"{first.source}: byte {first.offset}: {reason}; is it a tar archive?")
 
     def _are_unique(self) -> bool:
-        """Whether every key names one sample (compared by hashes, because the keys of millions of samples are large as
-        texts)."""
+        """Whether no two samples have the same key. Hashes are compared, because the keys of millions of samples take
+        much memory as texts."""
         from .tar_cpu import hash_keys
 
         hashes = []
@@ -211,7 +212,8 @@ class _Samples:
 
 
 def _as(batch: Batch, dtype: np.dtype[np.generic]) -> Batch:
-    """View bytes as numbers of ``dtype``; members begin at multiples of 512, copies at multiples of 16."""
+    """View a batch of members' bytes as numbers of ``dtype``. This is possible because members begin at multiples of
+    512, copies at multiples of 16."""
     if dtype.itemsize == 1:
         return batch.replace(data=batch.data.view(dtype))
     whole = len(batch.data) // dtype.itemsize * dtype.itemsize
@@ -235,7 +237,8 @@ def members_of(path: str) -> list[tuple[str, int, int]]:
 
 
 def _table(archive: _Archive, start: int) -> tuple[I64, I64, I64]:
-    """Offset, size and kind of each part of each sample; kind -1 for a missing part."""
+    """Offset, size and kind of each sample's members, each of shape [samples, outputs]; kind -1 for a missing member.
+    ``start``: offset of the archive in the mapping."""
     there = archive.parts >= 0
     rows = archive.members[np.where(there, archive.parts, archive.firsts[:, None])]
     kinds = np.where(there, rows[:, :, _KIND], -1)
@@ -243,7 +246,8 @@ def _table(archive: _Archive, start: int) -> tuple[I64, I64, I64]:
 
 
 def _complete(archive: _Archive) -> _Archive:
-    """Drop the samples that lack a part; damaged samples stay, so that they are reported."""
+    """Return the archive without the samples that lack a member for an output. Damaged samples stay, so that they are
+    reported."""
     keep = (archive.parts >= 0).all(axis=1)
     return _Archive(archive.members, archive.names, archive.firsts[keep], archive.parts[keep])
 
@@ -308,8 +312,8 @@ def _walk(mapped: Mapped, start: int, stop: int) -> tuple[I64, U8]:
 
 
 def _follow(members: I64, names: U8) -> I64:
-    """Replace links by the extents of the members that they refer to; a link out of the archive becomes unsupported.
-    (GNU tar stores the second name of a file as a hard link.)"""
+    """Replace the extents of links by those of the members that they refer to. A link out of the archive becomes
+    unsupported. (GNU tar stores the second name of a file as a hard link.)"""
     links = np.flatnonzero(members[:, _KIND] >= _HARD_LINK)
     if not len(links):
         return members

@@ -44,8 +44,7 @@ _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_
 
 def lost_files() -> frozenset[str]:
     """Names of the watched files in which a missing page was touched, for example because the file was truncated. Names
-    are those given to `watch`.
-    """
+    are those given to `watch`."""
     return frozenset(_lost) if _lost else _NOTHING
 
 
@@ -55,8 +54,7 @@ _NOTHING: frozenset[str] = frozenset()
 def watch(base: int, length: int, starts: Sequence[int], names: Sequence[str], *, second: bool = False) -> None:
     """Watch a mapping: missing pages in [base, base + length) are replaced by zeros when they are touched. File i of
     ``names`` begins at ``base + starts[i]``. ``second``: the files already have another mapping, so what `lost_files`
-    reports of them is kept.
-    """
+    reports of them is kept."""
     with _lock:
         if not _mappings:
             _install()
@@ -81,8 +79,7 @@ def _install() -> None:
 @ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 def _handler(number: int, info: int, _: int) -> None:
     """Signal handler for SIGBUS. It runs in the thread that touched the page, in the middle of any code, and therefore
-    takes no lock.
-    """
+    takes no lock."""
     address = ctypes.c_uint64.from_address(info + _ADDRESS_IN_SIGINFO).value
     for base, (length, starts, names) in list(_mappings.items()):
         if base <= address < base + length:

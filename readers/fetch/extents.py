@@ -57,16 +57,13 @@ FREE_UNPACKED = 1 << 26
 """Unpacked bytes that a gzip'ed file may have without a check of its compression ratio (`MAX_RATIO`)."""
 BOMB_RATIO, BOMB_UNPACKED = 500, 1 << 24
 """Second limit on gzip bombs: a file of more than BOMB_UNPACKED unpacked bytes must not shrink more than BOMB_RATIO
-times. Runs of one byte shrink 1,030 times.
-"""
+times. Runs of one byte shrink 1,030 times."""
 FREE_RECORDS = 1 << 20
 """Number of records that a gzip'ed file of any size may hold. Files of more packed bytes than this may hold one record
-per packed byte.
-"""
+per packed byte."""
 FREE_MEMBERS, MEMBER_BYTES = 1 << 16, 1 << 10
 """Number of gzip members that a file of any size may hold; larger files may hold one per MEMBER_BYTES packed bytes. An
-empty member has 20 bytes and takes as long as unpacking thousands; bgzip's members have about 16,000.
-"""
+empty member has 20 bytes and takes as long as unpacking thousands; bgzip's members have about 16,000."""
 _COPY = 1 << 16  # bytes unpacked at a time, and the most that are lost before damage
 
 
@@ -79,8 +76,7 @@ class Mapped:
 
     def __init__(self, paths: Sequence[str], max_unpacked: int = 1 << 36, named: Sequence[str] | None = None) -> None:
         """``max_unpacked``: largest number of bytes to which a gzip'ed file may unpack. ``named``: names of the files
-        for reports and origins of samples; by default their paths.
-        """
+        for reports and origins of samples; by default their paths."""
         if len(paths) > _MAX_FILES:
             raise JobError(f"{len(paths)} files are too many to map at once; at most {_MAX_FILES}: use larger shards")
         self.paths = list(paths)
@@ -95,8 +91,7 @@ class Mapped:
         self.unpacked: npt.NDArray[np.bool_] = np.zeros(len(paths), np.bool_)
         self.damage: dict[int, str] = {}
         """Errors of corrupt gzip'ed files, by index of the file. The bytes before the error were unpacked and can be
-        read.
-        """
+        read."""
         self._identities: list[tuple[int, int]] = []
         names = [os.fsencode(path) + b"\0" for path in self.local]
         self._names = np.frombuffer(bytearray(b"".join(names) + b"\0"), np.uint8)
@@ -168,8 +163,7 @@ class Mapped:
 
     def fingerprint(self, names: Sequence[str], *columns: npt.NDArray[np.int64]) -> str:
         """Hash that identifies a data set of these files: of the files' ``names``, sizes and modification times, and of
-        the index of records in ``columns``.
-        """
+        the index of records in ``columns``."""
         h = hashlib.sha256("\0".join(names).encode("utf-8", "surrogateescape"))
         for column in (self.stored, self.mtimes, *columns):
             h.update(np.ascontiguousarray(column).view(np.uint8).data)
@@ -192,8 +186,7 @@ class Mapped:
 
     def will_need(self, ctx: Context, offsets: I64, sizes: I64) -> None:
         """Ask the operating system to read the extents at ``offsets`` into the page cache (madvise): a disk is fastest
-        if it knows all of them at once.
-        """
+        if it knows all of them at once."""
         from .extents_cpu import will_need
 
         if ctx.lender is not None and ctx.lender.holds(self, offsets, sizes):
@@ -202,14 +195,12 @@ class Mapped:
 
     def share(self) -> Shared:
         """Map the files a second time, with a mapping shared with the page cache: bytes that are written to a file
-        appear in it at once.
-        """
+        appear in it at once."""
         return Shared(self)
 
     def reopened(self, i: int) -> int | None:
         """Open file ``i`` again and return its descriptor, which the caller closes. None if it is no longer the file
-        that was mapped, or if it was unpacked.
-        """
+        that was mapped, or if it was unpacked."""
         if self.unpacked[i]:
             return None
         try:
@@ -265,8 +256,7 @@ def mapped_of(data: U8) -> Mapped | None:
 
 def cut_short(address: int, offsets: I64) -> str | None:
     """Return the name of the first truncated or unreadable file among the files that hold the bytes at ``offsets`` from
-    ``address``. None if all these files are intact, or if the memory is not a mapping.
-    """
+    ``address``. None if all these files are intact, or if the memory is not a mapping."""
     for mapped in list(_known.values()):
         place = address - mapped.data.ctypes.data
         if 0 <= place < len(mapped.data):
@@ -295,8 +285,7 @@ class Shared:
         self.base: int = base
         self.missing: list[tuple[int, int]] = []
         """Ranges [a, b) of offsets that have no file in this mapping: of unpacked files, and of files replaced since
-        they were mapped.
-        """
+        they were mapped."""
         for i, (start, size) in enumerate(zip(mapped.starts.tolist(), mapped.sizes.tolist(), strict=True)):
             handle = mapped.reopened(i) if size else None
             placed = handle is not None and libc.mmap(
@@ -325,8 +314,7 @@ class Shared:
 def _gunzip(packed: IO[bytes], out: IO[bytes], limit: int) -> None:
     """Unpack all gzip members of ``packed`` into ``out``. If an exception is raised, the bytes before the damage have
     been written. Raises EOFError or zlib.error for damage, and OverflowError for more than ``limit`` unpacked bytes or
-    for too many bytes or members for the packed size.
-    """
+    for too many bytes or members for the packed size."""
     gzip_header = 16 + zlib.MAX_WBITS
     decoder = zlib.decompressobj(gzip_header)
     members = 1
@@ -398,8 +386,7 @@ def _map(handles: Sequence[int], sizes: I64, starts: I64, total: int, paths: Seq
 
 class Groups:
     """Numbers the records of several files from 0 on, one file after the other. It converts between this number and
-    (file, number in the file).
-    """
+    (file, number in the file)."""
 
     def __init__(self, counts: I64) -> None:
         self.counts = counts
@@ -417,8 +404,7 @@ class Groups:
 
     def numbered(self, names: Sequence[str], index: I64) -> list[bytes]:
         """Default keys of the records ``index``: ``<name of the file>/<number in the file>``, in UTF-8. ``names`` are
-        the names of all files.
-        """
+        the names of all files."""
         files = self.files(index)
         records = (index - self.firsts[files]).tolist()
         texts = [in_utf8(name) for name in names]
@@ -491,8 +477,7 @@ def _sent(
 ) -> U8 | None:  # fmt: skip
     """Upload the extents of ``data`` through page-locked pieces. Return ``data`` as an array that the device has these
     extents of; None if the extents have to be copied in one block instead. ``why``: reason for which the host copies
-    them, for the report.
-    """
+    them, for the report."""
     try:
         upload = uploads.begin(nbytes, reason=why)
         if upload is None:

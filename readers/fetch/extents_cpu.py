@@ -21,8 +21,7 @@ _WILLNEED = 3
 _LINE = 64
 _LONG = 8192
 """Size in bytes from which on a copy bypasses the processor's caches: the copied bytes are read next by a GPU, or much
-later.
-"""
+later."""
 
 
 @intrinsic

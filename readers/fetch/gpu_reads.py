@@ -29,25 +29,20 @@ UploadMethod = Literal["copy", "registered", "pieces"]
 
 WINDOW = 256 << 20
 """Size in bytes of a window, the range of a mapped file that is registered with CUDA as a unit. Registering takes about
-10 ms if the window is in the page cache.
-"""
+10 ms if the window is in the page cache."""
 _MAX_WINDOWS = 4
 """Largest number of windows that are registered with CUDA for one batch. A batch that needs more is copied, and later
 batches register the remaining windows. So the first batches of a shuffled data set do not wait until all of it is
-registered.
-"""
+registered."""
 _MIN_RESIDENT = 0.9
 """Share of a window's pages that must be in the page cache before the window is registered. Reading the others from a
-disk for the sake of a few records takes too long.
-"""
+disk for the sake of a few records takes too long."""
 _IDLE_BATCHES = 8
 """Number of batches that do not use a window after which it counts as idle and may be unregistered. A window that was
-not in the page cache is checked again after this many batches.
-"""
+not in the page cache is checked again after this many batches."""
 _SOON_BATCHES = 256
 """Number of batches. If a window is needed again within this many batches after it was unregistered, records are read
-from more windows than may be registered at once. Then registered windows stay until the end.
-"""
+from more windows than may be registered at once. Then registered windows stay until the end."""
 _MAX_FAILURES = 3
 """Number of consecutive windows that CUDA may refuse to register; then no more are tried."""
 
@@ -63,16 +58,14 @@ class _Window:
     """Reason for which the window can never be registered; empty if it can."""
     last: int = -_IDLE_BATCHES
     """Number of the last batch that needed the window; for a window that is not registered, of the last batch that
-    checked whether it can be.
-    """
+    checked whether it can be."""
     unregistered_at: int = -_SOON_BATCHES
     leases: weakref.WeakSet[RegisteredLease] = field(default_factory=weakref.WeakSet)
 
 
 class _ReaderWindows:
     """All windows (ranges to register with CUDA) of one reader's mapped files. Created and used by `RegisteredFiles`,
-    under its lock.
-    """
+    under its lock."""
 
     def __init__(self, mapped: Mapped) -> None:
         self.mapped = mapped
@@ -127,14 +120,12 @@ class RegisteredFiles:
         self._failures = 0
         self._scattered = False
         """Whether windows stay registered until the end, because records are read from more windows than may be
-        registered at once.
-        """
+        registered at once."""
         self._lock = threading.Lock()
 
     def begin(self, account: Callable[[int], None], told: Callable[[str, int], None]) -> None:
         """Start another run of the pipeline with the files that are still registered; ``account`` and ``told`` are that
-        run's callbacks.
-        """
+        run's callbacks."""
         with self._lock:
             self._account(0)
             self._account, self._told = account, told
@@ -210,8 +201,7 @@ class RegisteredFiles:
 
     def _has_space(self, nbytes: int, may_unregister: bool) -> bool:
         """Whether ``nbytes`` more may be registered within the limit. If ``may_unregister``, idle windows are
-        unregistered to make space.
-        """
+        unregistered to make space."""
         if self._used + nbytes <= self._limit or nbytes > self._limit or not may_unregister:
             return self._used + nbytes <= self._limit
         idle = [(w.last, area, w) for area in self._areas.values() for w in area.windows

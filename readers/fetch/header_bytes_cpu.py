@@ -16,12 +16,10 @@ from .extents_cpu import copy_extent
 
 _MIN_BYTES, _UNCOMPRESSED = 54, 1024
 """Two sizes in bytes of BMP and PNM files. A file smaller than the first is kept whole. Of larger files the host reads
-at most as many bytes as the second (`codecs.uncompressed`).
-"""
+at most as many bytes as the second (`codecs.uncompressed`)."""
 _SIGNATURE = 8
 """Number of first bytes of a file that are always copied: the signature of a PNG, or a TIFF's header up to the end of
-the offset of its directory.
-"""
+the offset of its directory."""
 _IDAT = 0x49444154
 
 
@@ -57,8 +55,7 @@ def _copy(data: Any, begin: Any, end: Any, shown: Any) -> None:
 @njit(nogil=True, cache=True)
 def _seen(data: Any, size: Any, functions: Any, shown: Any, arrays: Any) -> Any:
     """Return how many bytes from the file's start the caller has to copy to ``shown``; a negative number if this
-    function has copied the needed bytes.
-    """
+    function has copied the needed bytes."""
     (row, tables, known), facts = arrays
     if size < _MIN_BYTES:
         return size

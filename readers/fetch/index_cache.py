@@ -55,8 +55,7 @@ def load(path: str, kind: str, version: int, size: int, mtime_ns: int, columns: 
 
 def _read(file: BinaryIO, key: list[int]) -> list[I64] | None:
     """Read the columns of an index file, without a second copy in memory: the columns of a billion records take 24 GB.
-    ``key`` are the version, size and time that the file must state.
-    """
+    ``key`` are the version, size and time that the file must state."""
     columns, words = key[-1], os.fstat(file.fileno()).st_size // 8
     table = np.fromfile(file, "<i8", _HEADER + columns)
     if len(table) < _HEADER + columns or table[: _HEADER - 1].tolist() != key:
@@ -91,8 +90,7 @@ def joined(parts: list[tuple[Any, ...]]) -> tuple[Any, ...]:
 
 def store(path: str, kind: str, version: int, size: int, mtime_ns: int, columns: list[I64]) -> None:
     """Write an index to the first of its possible paths that is writable, atomically. A failure raises nothing: the
-    next run scans the container again.
-    """
+    next run scans the container again."""
     if size < WORTHWHILE:
         return
     lengths = np.array([len(c) for c in columns], "<i8")

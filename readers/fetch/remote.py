@@ -28,8 +28,7 @@ _downloading: dict[Path, int] = {}
 
 def cache_limit() -> int:
     """Limit on the total bytes of downloaded copies in the cache: DALI_RUN_CACHE_SIZE (such as ``500G``), by default
-    100 GiB. Raises SpecError if the variable is not a size.
-    """
+    100 GiB. Raises SpecError if the variable is not a size."""
     text = os.environ.get("DALI_RUN_CACHE_SIZE", "").strip().upper().removesuffix("B")
     if not text:
         return _DEFAULT
@@ -111,8 +110,7 @@ def local_copies(paths: Sequence[str]) -> list[str]:
 
 def _free_space(size: int, path: str) -> None:
     """Remove the least recently used copies from the cache until ``size`` more bytes, for the copy of ``path``, fit
-    within its limit.
-    """
+    within its limit."""
     limit = cache_limit()
     files = [f for f in cache_folder().glob("*/[!.]*") if f.is_file()] if cache_folder().is_dir() else []
     copies = []

@@ -22,8 +22,7 @@ def copy_checked(
     kinds: Any, good: Any,
 ) -> None:  # fmt: skip
     """Copy the extents [low, high) as `extents_cpu.copy_extents` does, and check the checksums of each TFRecord just
-    before its copy: the check leaves the bytes in the processor's cache.
-    """
+    before its copy: the check leaves the bytes in the processor's cache."""
     for k in range(low, high):
         check_record(source, record_at, record_sizes, kinds, good, k)
         copy_extents(source, offsets[k : k + 1], sizes[k : k + 1], out, at[k : k + 1])

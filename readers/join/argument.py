@@ -15,7 +15,8 @@ from ..fetch.extents import one_or_more
 FORMATS = ("csv", "tsv", "jsonl", "json", "parquet", "txt")
 """Formats of tables; ``txt`` is a list with a key per line."""
 _LIST = {"format": "csv", "columns": ("key",), "key": "key", "quotes": False, "delimiter": "\x1f"}
-"""A list of keys, as a table of one column: the delimiter is a control character that keys do not contain."""
+"""Settings of a list of keys (format ``txt``), which is read as a CSV table of one column. The delimiter is a control
+character that keys do not contain."""
 _SUFFIXES = {"ndjson": "jsonl", "pq": "parquet", "tab": "tsv"}
 _CHOICES = {
     "match": ("path", "name", "stem"),
@@ -28,31 +29,31 @@ _CHOICES = {
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A checked `join` argument; the fields are its keys."""
+    """A checked `join` argument of a reader; the attributes are its keys."""
 
     file: str | tuple[str, ...]
     fields: dict[str, str] = field(default_factory=dict)
-    """Type (text, int, float) of each field: a column, or a path in JSON. Without fields the table only says which
-    samples take part."""
+    """Type (text, int, float) of each joined field, by the name of the column or the path in JSON. Without fields the
+    table only says which samples take part."""
     key: str = ""
-    """Column or path of the key; empty for the names of a JSON object."""
+    """Column of the table, or path in JSON, that holds the key; empty if the keys are the names of a JSON object."""
     match: str = "path"
     missing: str = "reject"
     duplicates: str = "error"
     malformed: str = "error"
     format: str = ""
     columns: tuple[str, ...] = ()
-    """Names of the columns of a file that has no header."""
+    """Names of the table's columns, if its file has no header."""
     delimiter: str = ""
     quotes: bool = True
     rows: str = "$"
-    """Path to the rows of a JSON file."""
+    """JSON path of the array or object that holds the rows of a JSON file."""
     part: int = field(default=0)
-    """Number of ``match``, as compiled code takes it."""
+    """Number of the choice ``match`` for compiled code: 0 path, 1 name, 2 stem."""
 
     @staticmethod
     def of(given: Mapping[str, Any]) -> Join:
-        """Return the declaration ``given``, checked. Raises SpecError."""
+        """Check the argument `join` and return it as an object. Raises SpecError."""
         known = [f.name for f in fields(Join) if f.name != "part"]
         for key in given:
             if key not in known:
@@ -94,12 +95,13 @@ class Join:
 
     @property
     def digest(self) -> tuple[Any, ...]:
-        """The values that decide which rows have which keys."""
+        """The settings that decide which rows have which keys; a cached index is valid for these."""
         return (self.key, self.part, self.format, self.columns, self.delimiter, self.quotes, self.rows)
 
 
 def _typed(given: Any) -> dict[str, str]:
-    """Names and types of fields, of a list of names (texts) or a mapping."""
+    """Return the fields' types by name. ``given`` is a list of names, which are texts, or a mapping of names to
+    types."""
     names = given if isinstance(given, Mapping) else dict.fromkeys(one_or_more(given), "text")
     for name, kind in names.items():
         if not isinstance(name, str) or not name:

@@ -12,11 +12,9 @@ from .argument import Join
 
 
 class JoiningReader(Reader, abstract=True):
-    """Reader whose samples get more outputs: the fields of a table's rows that have the samples' keys.
-
-    A format declares its own outputs in `own_outputs`, `own_specs`, `own_names` and opens its data set in
-    `open_records`; the joined fields follow them.
-    """
+    """Base of readers with the argument `join`: samples get additional outputs, the fields of the table row that has
+    the sample's key. A format declares its own outputs in `own_outputs`, `own_specs`, `own_names` and opens its data
+    set in `open_records`; the joined fields follow them."""
 
     join: Annotated[
         dict[str, Any] | None,
@@ -25,20 +23,21 @@ class JoiningReader(Reader, abstract=True):
 
     @property
     def own_outputs(self) -> int:
-        """Number of outputs of the format itself."""
+        """Number of outputs of the format itself, without joined fields."""
         return 1
 
     @property
     def own_names(self) -> tuple[str, ...] | None:
-        """Names of these outputs, if the Python functions give a mapping instead of a list."""
+        """Names of the format's own outputs, if the reader's Python function returns a mapping; None if it returns a
+        list."""
         return None
 
     def own_specs(self) -> tuple[Spec, ...]:
-        """Facts of these outputs."""
+        """Number of dimensions, dtype and layout of the format's own outputs."""
         raise NotImplementedError
 
     def open_records(self) -> Source:
-        """Open the data set without the table. Raises SpecError, JobError."""
+        """Open the data set without the joined table. Raises SpecError, JobError."""
         raise NotImplementedError
 
     @property

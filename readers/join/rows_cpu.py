@@ -26,16 +26,19 @@ from ...ops.arrays.json_cpu import (
 )  # fmt: skip
 
 DELIMITED, LINE, ELEMENT, MEMBER = range(4)
-"""Syntaxes of a row."""
+"""Syntax of a table's rows: delimited fields (CSV), a JSON object per line, elements of a JSON array, members of a JSON
+object."""
 WHOLE, NAME, STEM = range(3)
-"""Parts of a key that are compared: all of it, after the last slash, and from there to the first dot."""
+"""Part of a key that is compared: all of it, the part after the last slash (name), or of the name the part before the
+first dot (stem)."""
 FINE, OPEN_QUOTE, AFTER_QUOTE, WRONG_COUNT, NO_JSON, NO_KEY, LONG_KEY, AT_END = range(8)
-"""Problems of rows."""
+"""Results of reading a row: FINE, or why the row is malformed; AT_END after the last row."""
 MAX_KEY = 1 << 16
-"""Bytes of a key."""
+"""Largest size of a key in bytes."""
 
 _TABLE = "uint8[::1], int64, int64, int64, int64, int64[::1], uint8[::1], int64[::1], int64[::1]"
-"""Types of: bytes, syntax, delimiter, quote (-1: none), number of columns (-1: any), columns, and a path."""
+"""Numba types of the parameters that describe a table: its bytes, syntax of the rows, delimiter, quote (-1: none),
+number of columns (-1: any), columns to read, and a JSON path (three arrays)."""
 
 
 @numba.njit("int64(uint8[::1], int64, int64, int64, int64, int64[::1], int64[:, ::1], int64[::1])",
@@ -43,8 +46,8 @@ _TABLE = "uint8[::1], int64, int64, int64, int64, int64[::1], uint8[::1], int64[
 def read_delimited(
     data: Any, at: Any, stop: Any, delimiter: Any, quote: Any, columns: Any, values: Any, state: Any
 ) -> Any:
-    """Put start, size and kind of the row's ``columns`` into ``values`` [K, 3], and into ``state`` the offset after the
-    row and how many fields it has. Return FINE, OPEN_QUOTE or AFTER_QUOTE."""
+    """Read the delimited row at ``at``. Put start, size and kind of its ``columns`` into ``values`` [K, 3], and into
+    ``state`` the offset after the row and its number of fields. Return FINE, OPEN_QUOTE or AFTER_QUOTE."""
     number = 0
     while True:
         kind = np.int64(PLAIN)
@@ -88,7 +91,7 @@ def read_delimited(
 
 @numba.njit("int64(uint8[::1], int64, int64)", nogil=True, cache=True)
 def end_of_line(data: Any, at: Any, stop: Any) -> Any:
-    """Return the offset of the line's end."""
+    """Return the offset of the line feed that ends the line at ``at``, or ``stop``."""
     while at < stop and data[at] != 10:
         at += 1
     return at
@@ -109,8 +112,9 @@ def read_key(
     data: Any, syntax: Any, delimiter: Any, quote: Any, count: Any, columns: Any, names: Any, cuts: Any, indices: Any,
     at: Any, stop: Any, values: Any, scratch: Any, state: Any,
 ) -> Any:  # fmt: skip
-    """Put the key of the row at ``at`` into ``scratch``, and into ``state`` the offset after the row and the size
-    of the key. Return FINE or the row's problem; ``state[0]`` is then where the next row may begin, of lines."""
+    """Put the key of the row at ``at`` into ``scratch``, and into ``state`` the offset after the row and the size of
+    the key. Return FINE or the row's problem. If there is a problem and rows are lines, ``state[0]`` is the start of
+    the next line."""
     if syntax == DELIMITED:
         problem = read_delimited(data, at, stop, delimiter, quote, columns, values, state)
         if problem != FINE:
@@ -151,7 +155,7 @@ def read_key(
 
 @numba.njit("void(uint8[::1], int64, int64, int64, int64[::1])", nogil=True, cache=True)
 def cut_key(text: Any, at: Any, size: Any, part: Any, out: Any) -> None:
-    """Put start and size of the compared part of a key into ``out``."""
+    """Put start and size of the part of a key that is compared (WHOLE, NAME or STEM) into ``out``."""
     stop = at + size
     if part != WHOLE:
         for k in range(stop - 1, at - 1, -1):
@@ -168,7 +172,7 @@ def cut_key(text: Any, at: Any, size: Any, part: Any, out: Any) -> None:
 
 @numba.njit("uint64(uint8[::1], int64, int64)", nogil=True, cache=True)
 def hash_text(text: Any, at: Any, size: Any) -> Any:
-    """Return FNV-1a of the bytes, mixed so that its upper bits select buckets evenly."""
+    """Return a hash of ``size`` bytes: FNV-1a, mixed so that its upper bits select buckets evenly."""
     value = np.uint64(14695981039346656037)
     for k in range(at, at + size):
         value = (value ^ np.uint64(text[k])) * np.uint64(1099511628211)
@@ -182,10 +186,11 @@ def index_rows(
     data: Any, syntax: Any, delimiter: Any, quote: Any, count: Any, columns: Any, names: Any, cuts: Any, indices: Any,
     stop: Any, part: Any, hashes: Any, rows: Any, state: Any,
 ) -> Any:  # fmt: skip
-    """Hash the keys of rows from ``state[0]`` on, and put hash and offset of each into ``hashes`` and ``rows``.
+    """Hash the keys of rows from offset ``state[0]`` on, and put hash and offset of each row into ``hashes`` and
+    ``rows``. Return the number of rows.
 
-    Return how many there are. ``state`` is then: where to go on, FINE or a problem, and the offset of its row; AT_END
-    at the end of the rows.
+    Afterwards ``state`` holds: the offset to continue at; FINE, AT_END after the last row, or the problem of a row; the
+    offset of that row.
     """
     values, scratch, found = np.zeros((1, 3), np.int64), np.empty(MAX_KEY, np.uint8), np.zeros(2, np.int64)
     at, n = state[0], 0
@@ -215,7 +220,7 @@ def index_rows(
 
 @numba.njit("int64(int64, int64[::1], int64[::1])", nogil=True, cache=True)
 def stop_of(row: Any, firsts: Any, stops: Any) -> Any:
-    """Return where the file ends that holds ``row``."""
+    """Return the offset at which the file that holds ``row`` ends."""
     return stops[np.searchsorted(firsts, row, side="right") - 1]
 
 
@@ -228,7 +233,8 @@ def find_rows(
     firsts: Any, stops: Any, hashes: Any, rows: Any, buckets: Any, shift: Any, last: Any, keys: Any, at: Any,
     sizes: Any, part: Any, found: Any,
 ) -> None:  # fmt: skip
-    """Put the offset of the row of each key into ``found``, the first one or the last one; -1 if there is none."""
+    """Put the offset of each key's row into ``found``, -1 if no row has the key. If several rows have it, ``last``
+    chooses the last one instead of the first."""
     values, scratch, state = np.zeros((1, 3), np.int64), np.empty(MAX_KEY, np.uint8), np.zeros(2, np.int64)
     mine, other = np.zeros(2, np.int64), np.zeros(2, np.int64)
     for i in range(len(at)):
@@ -261,8 +267,8 @@ def read_fields(
     data: Any, syntax: Any, delimiter: Any, quote: Any, columns: Any, names: Any, cuts: Any, indices: Any, ends: Any,
     firsts: Any, stops: Any, rows: Any, values: Any,
 ) -> None:  # fmt: skip
-    """Put start, size and kind of the fields of ``rows`` into ``values`` [N, K, 3]. Absent ones, and all of
-    rows -1, have MISSING or MALFORMED as start."""
+    """Put start, size and kind of the fields of ``rows`` into ``values`` [N, K, 3]. Absent fields, and all fields of
+    rows given as -1, have the kind ABSENT and MISSING or MALFORMED as start."""
     state = np.zeros(2, np.int64)
     for i in range(len(rows)):
         for k in range(values.shape[1]):

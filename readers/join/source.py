@@ -22,20 +22,21 @@ _rows: Any = Kernels(".rows_cpu", __package__)
 
 _ABSENT = 4  # json_cpu.ABSENT
 _BLOCK = 1 << 16
-"""Keys that are looked up at a time when the data set is opened."""
+"""Number of keys that are looked up in the table at a time when the data set is opened."""
 _PROBED = 1000
-"""Records that are looked up first, to find out whether keys match at all."""
+"""Number of records whose keys are looked up first, to find out whether the keys of data set and table match at all."""
 
 
 class JoinedSource:
-    """The data set of a reader, joined with a table; owned by the reader's user, who closes it."""
+    """An open data set of a reader, joined with a table. The caller of the reader's `open` owns and closes it."""
 
     def __init__(self, source: Source, table: Table, own_outputs: int) -> None:
-        """Raises JobError if no sample has a row."""
+        """Join ``source`` with ``table``. Raises JobError if no sample has a row in the table."""
         self._source, self._table, self._join = source, table, table.join
         self._own_outputs = own_outputs
         self._numbers: I64 | None = None
-        """Numbers of the records that have a row, if others are left out."""
+        """Indices in the original data set of the records that have a row in the table, if the other records are left
+        out; None if all records are kept."""
         self.groups = source.groups
         n = len(source)
         probed = np.arange(min(n, _PROBED))
@@ -51,7 +52,8 @@ class JoinedSource:
             self._refuse(probed)
 
     def _refuse(self, probed: I64) -> None:
-        """Raises JobError that shows keys of both sides, and the value of ``match`` that would help."""
+        """Raise the JobError that no key matches. It shows keys of both the samples and the table, and the value of
+        ``match`` that would help."""
         mine = [k.decode("utf-8", "backslashreplace") for k in self._keys(probed[:3])]
         hint = ""
         for match in ("name", "stem"):
@@ -66,13 +68,13 @@ class JoinedSource:
         )
 
     def _left(self, records: I64) -> I64:
-        """How many records of each group or entry are not left out."""
+        """Return how many of the ``records`` of each group or inventory entry are not left out by the join."""
         assert self._numbers is not None
         ends = np.cumsum(records)
         return np.diff(np.searchsorted(self._numbers, ends), prepend=0).astype(np.int64)
 
     def _keys(self, index: I64) -> list[bytes]:
-        """Keys of records of the data set itself."""
+        """Keys of the records ``index``, counted in the original data set."""
         at = np.zeros(len(index), np.int64)
         return Samples.of_epoch_0(at.astype(np.int32), at, index, self._source).names()
 
@@ -86,7 +88,7 @@ class JoinedSource:
         return self._source.origin(index if self._numbers is None else int(self._numbers[index]))
 
     def keys(self, index: I64) -> list[bytes]:
-        """The keys of some records, as `origin` gives them, in UTF-8."""
+        """Keys of the records ``index``, as `origin` returns them, in UTF-8."""
         return self._keys(index if self._numbers is None else self._numbers[index])
 
     def fingerprint(self) -> str:
@@ -94,7 +96,7 @@ class JoinedSource:
         return hashlib.sha256(both.encode()).hexdigest()
 
     def inventory(self) -> InventoryEntries:
-        """The entries of the data set, and the table's files as entries without records."""
+        """Inventory of the data set, followed by the table's files as entries without records."""
         own = self._source.inventory()
         records = own.records if self._numbers is None else self._left(own.records)
         state = {name: np.zeros(len(self._table.paths), np.int64) for name in own.state}
@@ -129,7 +131,7 @@ class JoinedSource:
         return (*own, *joined)
 
     def _reject_absent(self, ctx: Context, rows: I64, values: I64) -> None:
-        """Reject samples whose row has no value in a field, or cannot be read as JSON."""
+        """Reject samples whose table row lacks the value of a field, or cannot be read as JSON."""
         for i, k in np.argwhere((values[:, :, 2] == _ABSENT) & (rows >= 0)[:, None]).tolist():
             name, broken = list(self._join.fields)[k], values[i, k, 0] < 0
             if broken:
@@ -139,6 +141,6 @@ class JoinedSource:
 
 
 def _cut(key: str, match: str) -> str:
-    """The part of a key that ``match`` compares."""
+    """Return the part of a key that ``match`` compares: the name after the last slash, or the stem, without suffix."""
     name = key.rpartition("/")[2]
     return name if match == "name" else name[:1] + name[1:].partition(".")[0]

@@ -30,10 +30,10 @@ U64 = npt.NDArray[np.uint64]
 _rows: Any = Kernels(".rows_cpu", __package__)
 
 _BLOCK = 1 << 20
-"""Rows that are indexed at a time."""
+"""Number of table rows that are indexed at a time."""
 _VERSION = 1  # version of the cached index
 _MAX_COUNTED = 1 << 28
-"""Bytes before a row whose lines are counted for a message."""
+"""Largest number of bytes before a row in which lines are counted to name the row's line in a message."""
 _ROWS_PER_BUCKET = 8
 _DELIMITED, _LINE, _ELEMENT, _MEMBER = range(4)  # rows_cpu's syntaxes
 _AT_END = 7  # rows_cpu.AT_END
@@ -49,20 +49,20 @@ _SYNTAXES = {"csv": _DELIMITED, "tsv": _DELIMITED, "parquet": _DELIMITED, "jsonl
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """How rows are read: the first arguments of the loops of `rows_cpu`, without the bytes."""
+    """Settings for reading a table's rows: the first arguments of the loops of `rows_cpu` after the table's bytes."""
 
     syntax: int
     delimiter: int
     quote: int
     count: int
-    """Fields of a delimited row; -1 for any number."""
+    """Number of fields of a delimited row; -1 for any number."""
     key_column: I64
     key_path: Path
     columns: I64
-    """Column of each wanted field; -1 for JSON."""
+    """Index of the column of each joined field; -1 for JSON."""
     paths: Path
     ends: I64
-    """Where the path of each wanted field begins and ends."""
+    """End of each joined field's JSON path in ``paths``, after a leading 0."""
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -77,14 +77,15 @@ class _Row:
 
 
 class Table:
-    """An open table: finds the rows of keys, and the fields of rows. Used by several threads at once.
+    """An open table of a `join`: finds the row of a key, and reads the fields of rows. Used by several threads at once.
 
     Memory: 17 bytes per row (hash, offset, and the buckets of hashes), twice that while it is opened. The rows
     themselves stay in the mapped files; Parquet files are first written to a temporary CSV file.
     """
 
     def __init__(self, join: Join) -> None:
-        """Raises SpecError for columns that are not there, JobError for files and rows that cannot be read."""
+        """Open the table's files and index their rows. Raises SpecError for columns that do not exist, JobError for
+        files and rows that cannot be read."""
         self.join = join
         self.paths = expand(one_or_more(join.file))
         self._stats = [os.stat(local_copy(p)) for p in self.paths]
@@ -99,7 +100,7 @@ class Table:
         self._firsts: I64 = self._mapped.starts
         self._stops: I64 = self._mapped.starts + self._mapped.sizes
         self.skipped = 0
-        """Malformed rows that were left out."""
+        """Number of malformed rows that were left out."""
         self._first_skipped = ""
         rows = [self._syntax(i) for i in range(len(self.paths))]
         self._row = rows[0][0]
@@ -113,17 +114,17 @@ class Table:
         return len(self._offsets)
 
     def fingerprint(self) -> str:
-        """Identity of the files: names, sizes and modification times."""
+        """Hash that identifies the table's files: of their names, sizes and modification times."""
         told = [(os.path.basename(p), s.st_size, s.st_mtime_ns) for p, s in zip(self.paths, self._stats, strict=True)]
         return hashlib.sha256(repr(told).encode()).hexdigest()
 
     def state(self) -> dict[str, I64]:
-        """Sizes and modification times of the files."""
+        """Sizes in bytes and modification times in ns of the table's files, for the inventory."""
         return {"size": np.array([s.st_size for s in self._stats]),
                 "modified": np.array([s.st_mtime_ns for s in self._stats])}  # fmt: skip
 
     def find(self, keys: list[bytes]) -> I64:
-        """Return the rows of samples' keys, as `fields` takes them; -1 for a key that the table does not have."""
+        """Return the offset of the row of each key, as `fields` takes it; -1 for a key that the table does not have."""
         text = np.frombuffer(bytearray(b"".join(keys) + b"\0"), np.uint8)
         sizes = np.fromiter(map(len, keys), np.int64, len(keys))
         found = np.empty(len(keys), np.int64)
@@ -134,13 +135,15 @@ class Table:
         return found
 
     def fields(self, rows: I64) -> tuple[U8, npt.NDArray[np.int64]]:
-        """Return the table's bytes, and start, size and kind of all fields of ``rows`` in them, [N, fields, 3]."""
+        """Return the table's bytes, and where in them the fields of ``rows`` are: start, size and kind of each field,
+        [N, fields, 3]."""
         values = np.empty((len(rows), len(self.join.fields), 3), np.int64)
         _rows.read_fields(self._data, *self._row.fields, self._firsts, self._stops, rows, values)
         return self._data, values
 
     def place(self, row: int) -> str:
-        """File and line of a row, or its byte if it is far down; file and number of a row of Parquet."""
+        """Text that tells where a row is, for messages: file and line, or file and byte if the row is far down; for
+        Parquet, file and number of the row."""
         i = int(np.searchsorted(self._firsts, row, side="right")) - 1
         if row - self._firsts[i] > _MAX_COUNTED:
             return f"{self.paths[i]}: byte {row - int(self._firsts[i])}"
@@ -150,19 +153,20 @@ class Table:
         return f"{self.paths[i]}:{int(np.count_nonzero(before == 10)) + 1}"
 
     def lacks(self, key: bytes) -> str:
-        """The reason why a sample has no row."""
+        """Text of the reason for which the sample with this key has no row."""
         skipped = f" ({self.skipped} malformed rows were skipped, the first: {self._first_skipped})"
         name = ", ".join(one_or_more(self.join.file))
         return f"{name} has no row for {key.decode('utf-8', 'backslashreplace')!r}{skipped if self.skipped else ''}"
 
     def some_keys(self, n: int) -> list[str]:
-        """The keys of the first rows in the order of their hashes, for messages."""
+        """Return the keys of ``n`` rows, as examples for messages. They are the first rows in the order of their
+        hashes."""
         return [self._key_at(int(row)).decode("utf-8", "backslashreplace") for row in self._offsets[:n].tolist()]
 
     # -- opening --------------------------------------------------------------------------------------------------
 
     def _syntax(self, i: int) -> tuple[_Row, int]:
-        """How the rows of file ``i`` are read, and where they begin."""
+        """Return the settings for reading the rows of file ``i``, and the offset of its first row."""
         join, path = self.join, self.paths[i]
         at, stop = int(self._firsts[i]), int(self._stops[i])
         at += 3 if self._data[at : min(at + 3, stop)].tobytes() == b"\xef\xbb\xbf" else 0  # byte order mark
@@ -190,7 +194,8 @@ class Table:
         return row, at
 
     def _enter(self, i: int, at: int, stop: int) -> int:
-        """Where the array or the object of rows begins in a JSON file."""
+        """Return the offset in a JSON file of the array or object that holds the rows. The file's text is at [at,
+        stop)."""
         from ...ops.arrays import json_cpu
 
         path = Path.of(self.join.rows)[0]
@@ -204,7 +209,7 @@ class Table:
         return at
 
     def _open(self, begins: list[int]) -> None:
-        """Make the index, or take it from the cache."""
+        """Build the index from keys to rows, or load it from the cache. ``begins``: offset of each file's first row."""
         kind = f"join-{hashlib.sha256(repr((self.join.digest, self.join.malformed)).encode()).hexdigest()[:12]}"
         single = self.paths[0] if len(self.paths) == 1 and self.join.format != "parquet" else ""
         key = (_VERSION, self._stats[0].st_size, self._stats[0].st_mtime_ns)
@@ -232,14 +237,15 @@ class Table:
                 index_cache.store(self._mapped.local[0], kind, *key, columns=[hashes.view(np.int64), self._offsets])
 
     def _is_sound(self, hashes: I64, offsets: I64) -> bool:
-        """A cached index points only into its file, and is sorted."""
+        """Whether a cached index is valid: all offsets are inside the file, and hashes are sorted."""
         values = hashes.view(np.uint64)
         return len(hashes) == len(offsets) and bool(
             (values[1:] >= values[:-1]).all() and (offsets >= 0).all() and (offsets < self._stops[0]).all()
         )
 
     def _walk(self, i: int, begin: int) -> Iterator[tuple[U64, I64]]:
-        """Hashes and offsets of the rows of file ``i``, block by block."""
+        """Iterate over the rows of file ``i`` from offset ``begin`` on. Yields arrays of the rows' hashes and offsets,
+        block by block."""
         state = np.zeros(5, np.int64)
         state[0] = begin
         while state[1] != _AT_END:
@@ -251,7 +257,7 @@ class Table:
                 self._refuse(int(state[1]), int(state[2]))
 
     def _refuse(self, problem: int, row: int) -> None:
-        """Count a malformed row, or raise JobError."""
+        """Handle a malformed row: count it, if such rows are to be skipped, else raise JobError."""
         text = f"{self.place(row)}: {_PROBLEMS[problem]}"
         if self.join.malformed == "error" or self._row.syntax in (_ELEMENT, _MEMBER):
             skip = "" if self._row.syntax in (_ELEMENT, _MEMBER) else " (join: malformed: skip leaves such rows out)"
@@ -260,7 +266,7 @@ class Table:
         self._first_skipped = self._first_skipped or text
 
     def _key_at(self, row: int) -> bytes:
-        """The compared part of the key of a row."""
+        """Read the key of a row. Return the part of it that is compared."""
         values, scratch, state = np.zeros((1, 3), np.int64), np.empty(1 << 16, np.uint8), np.zeros(2, np.int64)
         stop = int(_rows.stop_of(row, self._firsts, self._stops))
         _rows.read_key(self._data, *self._row.key, row, stop, values, scratch, state)
@@ -269,7 +275,7 @@ class Table:
         return scratch[int(cut[0]) : int(cut[0] + cut[1])].tobytes()
 
     def _check_distinct(self) -> None:
-        """Raises JobError if two rows have one key."""
+        """Check that no two rows have the same key. Raises JobError."""
         for k in np.flatnonzero(self._hashes[1:] == self._hashes[:-1]).tolist():
             first, second = sorted(self._offsets[k : k + 2].tolist())
             key = self._key_at(first)
@@ -281,7 +287,7 @@ class Table:
 
 
 def _header(line: bytes, join: Join, path: str) -> list[str]:
-    """Names of the columns in a first line."""
+    """Return the names of the columns in ``line``, the first line of a table."""
     try:
         text = line.decode().rstrip("\r\n")
     except UnicodeDecodeError:
@@ -306,7 +312,8 @@ def _column(name: str, names: list[str], path: str) -> int:
 
 
 def _as_csv(path: str, join: Join) -> str:
-    """Write the wanted columns of a Parquet file to a temporary CSV file, and return its path."""
+    """Write the key and the joined columns of a Parquet file to a temporary CSV file. Return the path of the CSV
+    file."""
     import pyarrow as pa
     import pyarrow.csv as pc
     import pyarrow.parquet as pq

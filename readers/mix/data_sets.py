@@ -14,7 +14,7 @@ from ...ops.errors import SpecError
 from ..base import Reader
 
 _FOR_THE_MIXTURE = ("num_shards", "shard_id", "stick_to_shard", "pad_last_batch", "shuffle_after_epoch", "lazy_init")
-"""Arguments of all readers that only the mixture may have."""
+"""Arguments that all readers have, but that may be given only to the mixture itself, not to the readers in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +24,13 @@ class DataSet:
     name: str
     reader: Reader
     weight: float | None
-    """Share of the samples, in proportion to the other weights; None if it is not given."""
+    """Relative share of the mixture's samples that come from this data set, in proportion to the other weights. None if
+    the spec gives no weights."""
 
 
 def data_sets(of: Mapping[str, Any], shuffle: str) -> tuple[DataSet, ...]:
-    """Return the data sets that ``of`` declares: by name a reader's ``op`` with its arguments, and a ``weight``.
-    Readers without an order of their own get ``shuffle``. Raises SpecError that names the data set."""
+    """Parse the argument ``of`` of a mixture: under each data set's name, a reader's ``op`` with its arguments, and a
+    ``weight``. Readers whose arguments set no order get ``shuffle``. Raises SpecError that names the data set."""
     if len(of) < 2:
         raise SpecError(
             "of: give two data sets or more, by name: {a: {op: readers.file, file_root: ..., weight: 2}, ...}"
@@ -79,7 +80,7 @@ def _data_set(name: str, given: Any, shuffle: str) -> DataSet:
 
 
 def _import_declaring(name: str) -> None:
-    """Import the modules of readers that declare the operator ``name``."""
+    """Import the modules of this package that declare the reader ``name``, unless it is known already."""
     if is_known(name):
         return
     for module, text in _reader_modules().items():
@@ -89,7 +90,7 @@ def _import_declaring(name: str) -> None:
 
 @cache
 def _reader_modules() -> dict[str, str]:
-    """Texts of the modules of readers that declare operators, by their names below this package's parent."""
+    """Source code of the modules of this package that declare operators, by module names such as ``readers.file``."""
     root = Path(__file__).parents[1]
     paths = [p for p in sorted(root.rglob("*.py")) if not p.stem.endswith("_cpu") and p.stem != "__init__"]
     texts = {

@@ -18,9 +18,10 @@ from ..order import Order
 def samples_of_epoch(
     sizes: Sequence[int], weights: Sequence[float], epoch: Literal["shortest", "longest"], count: int | None
 ) -> I64:
-    """Return how many samples of each data set an epoch has. ``shortest``: no data set is repeated; ``longest``: every
-    record of every data set comes at least once; a ``count`` of samples is divided by the weights. Raises JobError if a
-    data set would give none."""
+    """Return how many samples of each data set a mixture's epoch has. ``shortest``: as many as possible without
+    repeating a record of any data set; ``longest``: as few as possible so that every record of every data set comes at
+    least once. With ``count``, that many samples are divided by the weights. Raises JobError if a data set would give
+    none."""
     shares = np.array(weights, np.float64) / math.fsum(weights)
     lengths = np.array(sizes, np.float64) / shares
     if count is not None:
@@ -40,15 +41,16 @@ def samples_of_epoch(
 
 @dataclass(slots=True)
 class MixedOrder(Order):
-    """Order of a mixture. Each data set is walked in its own order, pass after pass, over the epochs; the samples of an
-    epoch are spread evenly. ``size`` is the number of samples per epoch."""
+    """Order of the samples of a mixture. Each data set is read in its own order, pass after pass, and continues from
+    one epoch of the mixture to the next. Within an epoch the samples of all data sets are spread evenly. ``size`` is
+    the number of samples per epoch."""
 
     parts: tuple[Order, ...] = ()
-    """Order of each data set."""
+    """Order of the records of each data set."""
     counts: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
-    """Samples of each data set in an epoch."""
+    """Number of samples of each data set in an epoch of the mixture."""
     offsets: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
-    """Number of each data set's first record among the records of all."""
+    """Index of each data set's first record, counted over the records of all data sets."""
     even: bool = False
     """Whether the samples are interleaved in a fixed pattern, and not at random places."""
     _mixture: tuple[int, I64, I64] | None = field(default=None, repr=False)
@@ -74,7 +76,8 @@ class MixedOrder(Order):
         return self._mixed(epoch)[1][low:high]
 
     def _mixed(self, epoch: int) -> tuple[I64, I64]:
-        """Records of all samples of an epoch, and the passes over their data sets."""
+        """Return, for all samples of an epoch of the mixture, the index of the record, and the pass over its data set
+        that it belongs to."""
         if self._mixture is None or self._mixture[0] != epoch:
             index, passes, places = [], [], []
             for k, (part, count) in enumerate(zip(self.parts, self.counts.tolist(), strict=True)):
@@ -89,7 +92,7 @@ class MixedOrder(Order):
 
 
 def _uniform(seed: int, epoch: int, n: int) -> np.ndarray:
-    """``n`` random numbers from 0 to 1, [n]."""
+    """Return ``n`` random numbers from 0 to 1, which depend on seed and epoch only."""
     low = np.arange(-(-n // 2), dtype=np.uint64)
     words = philox(seed & 0xFFFFFFFFFFFFFFFF, np.full(len(low), epoch, np.uint64), low)
     return words.view(np.uint64).reshape(-1)[:n].astype(np.float64) / 2.0**64

@@ -39,7 +39,7 @@ class Mix(Reader, name="readers.mix"):
     epoch_samples: Annotated[int | None, Arg("samples of an epoch, instead of `epoch`", ge=1)] = None
 
     def members(self) -> tuple[DataSet, ...]:
-        """The checked data sets. Raises SpecError."""
+        """Data sets of the mixture, parsed from the argument ``of``. Raises SpecError."""
         return data_sets(self.of, self.shuffle or ("window" if self.random_shuffle else "none"))
 
     @property
@@ -109,7 +109,8 @@ class Mix(Reader, name="readers.mix"):
 
 
 def _common(k: int, names: list[str], specs: tuple[Spec, ...]) -> Spec:
-    """The facts that the data sets' outputs number ``k`` have in common. Raises SpecError if types differ."""
+    """Return the spec (shape, dtype, layout) of output number ``k`` of the mixture: what holds for the outputs of all
+    its data sets. Raises SpecError if their types differ."""
     first = specs[0]
     for name, spec in zip(names, specs, strict=True):
         same = spec.ndim == first.ndim or None in (spec.ndim, first.ndim)

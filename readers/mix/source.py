@@ -17,25 +17,26 @@ from .data_sets import DataSet
 
 
 class MixedSource:
-    """The open data sets of a mixture. It owns them, and closes them."""
+    """The open data sets of a mixture as one data set, with records numbered one data set after the other. It owns the
+    data sets and closes them."""
 
     groups: I64 | None = None
 
     def __init__(self, members: Sequence[DataSet], sources: Sequence[Source]) -> None:
         self.members, self.sources = tuple(members), tuple(sources)
         self.ends: I64 = np.cumsum([len(s) for s in sources])
-        """Number of the record after each data set's last."""
+        """For each data set, the index of the record after its last one, counted over all data sets."""
 
     @property
     def offsets(self) -> I64:
-        """Number of each data set's first record."""
+        """Index of each data set's first record, counted over all data sets."""
         return np.concatenate(([0], self.ends[:-1]))
 
     def __len__(self) -> int:
         return int(self.ends[-1])
 
     def _member(self, index: I64) -> I64:
-        """The data set of each record."""
+        """Index of the data set that holds each of the records ``index``."""
         return np.searchsorted(self.ends, index, "right")
 
     def counts(self, index: I64) -> dict[str, int]:
@@ -49,7 +50,7 @@ class MixedSource:
         return replace(origin, key=f"{self.members[k].name}/{origin.key}")
 
     def keys(self, index: I64) -> list[bytes]:
-        """Keys of the records ``index`` in UTF-8: the data set's name, and the key there."""
+        """Keys of the records ``index`` in UTF-8: the data set's name, ``/``, and the key in the data set."""
         found: list[bytes] = [b""] * len(index)
         member = self._member(index)
         for k in np.unique(member).tolist():
@@ -90,14 +91,14 @@ class MixedSource:
         return tuple(b.take(order, s) for b in whole)
 
     def fingerprint(self) -> str:
-        """Identity of all data sets together."""
+        """Hash that identifies all data sets of the mixture together."""
         whole = hashlib.sha256()
         for member, source in zip(self.members, self.sources, strict=True):
             whole.update(f"{member.name}={source.fingerprint()}\n".encode())
         return whole.hexdigest()
 
     def inventory(self) -> InventoryEntries:
-        """Entries of all data sets, one after the other."""
+        """Inventory of the mixture: the entries of all data sets, one data set after the other."""
         every = [s.inventory() for s in self.sources]
         names = [f"{m.name}/".encode() + n for m, one in zip(self.members, every, strict=True) for n in one.names]
         state = {

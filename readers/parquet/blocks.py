@@ -24,34 +24,35 @@ from .pages import walk_pages
 I64 = npt.NDArray[np.int64]
 
 BLOCK = 64 << 20
-"""Size of a block in bytes, as its footer states it."""
+"""Size in bytes of a block, the unit in which row groups are decoded and cached, according to the sizes in the file's
+footer."""
 CUT_SHORT = "the file was cut short while the job ran"
 _MOST_ROWS = 2**31 - 1
 _FOOTERS = 256
 """Number of parsed footers that are cached; parsing another one costs a millisecond."""
 _STREAMS = 4
-"""Number of large row groups that stay open, to continue reading where the last read ended."""
+"""Number of large row groups that stay open, so that reading can continue after the last block that was read."""
 
 
 @dataclass(slots=True)
 class FileFacts:
-    """Facts from a file's footer. Created by `ParquetFiles.look`."""
+    """Facts from the footer of one Parquet file. Created by `ParquetFiles.look`."""
 
     rows: list[int] = field(default_factory=list)
-    """Number of rows of each row group."""
+    """Number of rows of each row group of the file."""
     wanted: list[int] = field(default_factory=list)
-    """Unpacked bytes of each row group's requested columns."""
+    """For each row group, the unpacked bytes of the columns that are to be read."""
     columns: tuple[ReadableColumn, ...] = ()
     code: RejectCode = "corrupt_record"
     problem: str = ""
-    """Reason for which none of its rows can be read; empty if they can."""
+    """Reason for which none of the file's rows can be read; empty if they can."""
     hint: str = ""
-    """Message if the request is wrong, not the file; empty otherwise."""
+    """Message if the reader's arguments are wrong, not the file; empty otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """In place of a block: the reason for which it cannot be read."""
+    """Stands for a block that cannot be read, with the reason."""
 
     code: RejectCode
     message: str
@@ -61,20 +62,20 @@ Block = tuple[ColumnValues, ...] | Unreadable
 
 
 def errors() -> tuple[type[BaseException], ...]:
-    """Types of the errors that pyarrow raises for files that it cannot read."""
+    """Return the types of the errors that pyarrow raises for files that it cannot read."""
     import pyarrow as pa
 
     return (pa.ArrowException, OSError, ValueError, pa.ArrowMemoryError)
 
 
 def one_line(error: BaseException) -> str:
-    """Text of a pyarrow error, on one line."""
+    """Return the text of a pyarrow error on one line."""
     text = " ".join(str(error).split())
     return text[:200] or type(error).__name__
 
 
 class ParquetFiles:
-    """The mapped files and their footers. Several threads may call it."""
+    """The memory-mapped Parquet files of a reader, and their footers. Several threads may call it."""
 
     def __init__(self, mapped: Mapped) -> None:
         self.mapped = mapped
@@ -82,12 +83,12 @@ class ParquetFiles:
         self._lock = threading.Lock()
 
     def content(self, i: int) -> memoryview:
-        """Bytes of file ``i``."""
+        """Return the bytes of file ``i``, mapped, without a copy."""
         start, size = int(self.mapped.starts[i]), int(self.mapped.sizes[i])
         return memoryview(self.mapped.data[start : start + size].data)
 
     def footer(self, i: int) -> Any:
-        """Metadata of file ``i``. Raises the errors that `errors` lists."""
+        """Return pyarrow's metadata of file ``i``, parsed from its footer. Raises the errors that `errors` lists."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -139,8 +140,8 @@ class ParquetFiles:
 
 
 def wrong_sizes(data: memoryview, meta: Any) -> str:
-    """Problem with the size statistics in the footer of the file ``data``, for which pyarrow would end the process when
-    it reads the column. Empty for sound statistics."""
+    """Check the size statistics in the footer ``meta`` of the file ``data``. Return the problem if pyarrow would end
+    the process when it reads such a column; an empty text if they are valid."""
     from .footer_cpu import COLUMNS, DEFINITION, ENCRYPTED, REPETITION, UNENCODED, size_statistics
 
     size = int.from_bytes(data[-8:-4], "little")
@@ -165,7 +166,7 @@ def wrong_sizes(data: memoryview, meta: Any) -> str:
 
 
 def leaves_of(meta: Any, columns: Sequence[ReadableColumn]) -> list[int]:
-    """Numbers of the leaves of the Parquet schema that hold ``columns``."""
+    """Return the indices of the leaves of the Parquet schema that hold ``columns``."""
     wanted = {c.leaf for c in columns}
     inside = tuple(w + "." for w in wanted)
     paths = [meta.schema.column(k).path for k in range(meta.num_columns)]
@@ -173,7 +174,8 @@ def leaves_of(meta: Any, columns: Sequence[ReadableColumn]) -> list[int]:
 
 
 class Blocks:
-    """The blocks of the requested columns of all files. Several threads may share it; its reader owns it."""
+    """Reads and caches the requested columns of all files, in blocks of rows. Several threads may share it; its reader
+    owns it."""
 
     def __init__(
         self,
@@ -183,7 +185,8 @@ class Blocks:
         capacity: int,
         check: bool,
     ) -> None:
-        """``columns`` of each file; ``capacity``: bytes of blocks that are cached; ``check`` the checksums of pages."""
+        """``columns``: columns to read, for each file; ``capacity``: bytes of blocks that are cached; ``check``:
+        whether the checksums of pages are checked."""
         self._files = files
         self._columns = columns
         self._check = check
@@ -207,13 +210,13 @@ class Blocks:
         self._streaming = threading.Lock()
 
     def locate(self, index: I64) -> tuple[I64, I64, I64]:
-        """Row group, block in it, and row in the block, of each record."""
+        """For each of the records ``index``: its row group, the block in the row group, and the row in the block."""
         group = np.searchsorted(self.firsts, index, side="right") - 1
         row = index - self.firsts[group]
         return group, row // self.step[group], row % self.step[group]
 
     def get(self, group: int, block: int) -> Block:
-        """Return block ``block`` of row group ``group``, which is counted over all files."""
+        """Return block number ``block`` of the row group ``group``, counted over the row groups of all files."""
         key = group, block
         with self._lock:
             kept = self._kept.get(key)
@@ -231,7 +234,8 @@ class Blocks:
         return self._keep(key, Unreadable("read_failed", CUT_SHORT) if self._is_cut_short(group) else bad)
 
     def _is_cut_short(self, group: int) -> bool:
-        """Whether the file was truncated: the end of a partial page reads as zeros, without any error."""
+        """Whether the file of a row group was truncated after it was mapped. The end of a partial page then reads as
+        zeros, without any error."""
         mapped = self._files.mapped
         return bool(mapped.truncated(mapped.starts[self.file[group : group + 1]])[0])
 
@@ -248,8 +252,8 @@ class Blocks:
         return block
 
     def _open(self, group: int) -> tuple[Any, list[str]]:
-        """Open the file for reading one row group. Return it and the leaves to read. Raises SampleError if the row
-        group must not be unpacked."""
+        """Open the file of the row group ``group`` for reading it. Return pyarrow's file and the leaves to read. Raises
+        SampleError if the row group must not be unpacked."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -266,7 +270,9 @@ class Blocks:
     def _examine(
         self, group: Any, leaves: Sequence[int], columns: Sequence[ReadableColumn], data: memoryview
     ) -> list[str]:
-        """Columns to read as dictionary indices, because their values might otherwise grow without bound."""
+        """Check the pages of a row group. Return the columns to read as dictionary indices, because their values might
+        otherwise grow without bound. Raises SampleError for damage and for values that unpack to absurdly many
+        bytes."""
         by_words = []
         kinds = {c.leaf: c.kind for c in columns}
         for k in leaves:
@@ -300,7 +306,8 @@ class Blocks:
         return self._take(table, int(self.rows[group]), self._columns[file], group)
 
     def _will_need(self, group: int) -> None:
-        """Ask the system to read all columns of a row group at once, within the file."""
+        """Ask the operating system to read the requested columns of a row group into the page cache at once
+        (madvise)."""
         from ..fetch.extents_cpu import will_need
 
         file = int(self.file[group])
@@ -319,7 +326,7 @@ class Blocks:
         return tuple(values_of(table.column(c.path[0]), c) for c in columns)
 
     def _part(self, group: int, block: int) -> Block:
-        """Return a block of a large row group, which can only be read in order."""
+        """Return block number ``block`` of a large row group, whose blocks can only be read one after the other."""
         with self._streaming:
             with self._lock:
                 kept = self._kept.get((group, block))
@@ -346,7 +353,7 @@ class Blocks:
 
 
 class _Stream:
-    """A row group that is read from its beginning, ``step`` rows at a time."""
+    """A large row group that is read in order, ``step`` rows at a time."""
 
     def __init__(self, batches: Iterator[Any], step: int) -> None:
         self.at = 0

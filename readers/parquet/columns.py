@@ -20,25 +20,25 @@ KINDS = "bytes, texts, numbers, lists of numbers, and images as Hugging Face's d
 
 @dataclass(frozen=True, slots=True)
 class ReadableColumn:
-    """A column that can be read. Created by `resolve`."""
+    """A column that the reader can return, with the form of its values. Created by `resolve`."""
 
     name: str
-    """Name by which the column was requested."""
+    """Name by which the user requested the column."""
     kind: Kind
     dtype: np.dtype[Any]
     """Dtype of the reader's output; uint8 for bytes and texts."""
     path: tuple[str, ...]
-    """The column's name, then the names of the struct fields inside of it."""
+    """Where the values are in the Arrow table: the column's name, then the names of the struct fields inside of it."""
 
     @property
     def leaf(self) -> str:
-        """Name of the column in Parquet's schema; a list's values are one level deeper."""
+        """Name of the column's leaf in Parquet's schema; a list's values are one level deeper."""
         return ".".join(self.path)
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnValues:
-    """The values of some rows: ``data[starts[i] : starts[i] + counts[i]]``, 1-D."""
+    """Values of a column in some rows: row i has ``data[starts[i] : starts[i] + counts[i]]``, 1-D."""
 
     data: npt.NDArray[Any]
     starts: I64
@@ -47,7 +47,7 @@ class ColumnValues:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that the values hold."""
+        """Bytes of memory that these values take."""
         return int(self.data.nbytes + 17 * len(self.starts))
 
 
@@ -77,7 +77,8 @@ def resolve(schema: Any, name: str) -> ReadableColumn:
 
 
 def _inside(kind: Any, rest: str, path: tuple[str, ...]) -> tuple[tuple[str, ...], Any]:
-    """Find the field ``rest`` of a struct, by its own name or through structs inside of it."""
+    """Find the field ``rest`` of the struct type ``kind``, by its own name or through structs inside of it. Return its
+    path, which continues ``path``, and its type."""
     step, _, more = rest.partition(".")
     inner = _field(kind, rest)
     if inner is not None:
@@ -99,7 +100,8 @@ def _field(kind: Any, name: str) -> Any:
 
 
 def _kind_and_dtype(kind: Any) -> tuple[Kind, np.dtype[Any]] | None:
-    """Kind and dtype as which a column is read; None if its type is not supported."""
+    """Kind (such as bytes or number) and dtype with which a column of the Arrow type ``kind`` is read; None if the type
+    is not supported."""
     import pyarrow as pa
 
     types = pa.types
@@ -141,8 +143,8 @@ def _number(kind: Any) -> np.dtype[Any] | None:
 
 
 def values_of(column: Any, where: ReadableColumn) -> ColumnValues:
-    """Convert a chunked array of the column ``where.path[0]`` to values. Raises SampleError for arrays that are
-    inconsistent."""
+    """Extract the values of the column ``where`` from ``column``, the chunked array of ``where.path[0]``. Raises
+    SampleError for arrays that are inconsistent."""
     parts = []
     for array in column.chunks:
         for step in where.path[1:]:
@@ -228,7 +230,8 @@ def _checked(data: npt.NDArray[Any], starts: I64, counts: I64, missing: npt.NDAr
 
 
 def _extents(array: Any, buffer: int) -> tuple[I64, I64]:
-    """Starts and lengths from an array of offsets, which are 32 or 64 bits wide."""
+    """Starts and lengths of the values of an Arrow array, from its buffer number ``buffer`` of offsets, which are 32 or
+    64 bits wide."""
     import pyarrow as pa
 
     wide = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
@@ -243,7 +246,7 @@ def _extents(array: Any, buffer: int) -> tuple[I64, I64]:
 
 
 def _numbers(array: Any) -> npt.NDArray[Any]:
-    """Fixed-width values as they are in memory; missing ones have any value."""
+    """View the fixed-width values of an Arrow array in memory; missing values have any value."""
     import pyarrow as pa
 
     if pa.types.is_boolean(array.type):

@@ -36,7 +36,8 @@ def open_dataset(path: str) -> Any:
 
 
 def columns_of(path: str) -> tuple[list[ReadableColumn], list[str]]:
-    """Return the columns that can be read, and the errors of the others. Raises SpecError without pylance, JobError."""
+    """Return the columns of the Lance data set at ``path`` that can be read, and error messages for the others. Raises
+    SpecError without pylance, JobError."""
     schema = open_dataset(path).schema
     found, refused = [], []
     for name in schema.names:
@@ -48,12 +49,12 @@ def columns_of(path: str) -> tuple[list[ReadableColumn], list[str]]:
 
 
 def _first_line(error: Exception) -> str:
-    """The message of an error of Lance, without the places in its source."""
+    """Return the first line of a Lance error's message, without the positions in Lance's source code."""
     return str(error).partition("\n")[0].partition(", /")[0]
 
 
 class _LanceRows:
-    """The rows of all data sets, by number."""
+    """Open data set of the reader `Lance`: the rows of all its Lance data sets, by number."""
 
     def __init__(self, reader: Lance) -> None:
         self._paths = list(one_or_more(reader.path))
@@ -81,7 +82,8 @@ class _LanceRows:
         return int(self._starts[-1])
 
     def _taken(self, index: I64, columns: Sequence[ReadableColumn]) -> list[tuple[I64, list[ColumnValues]]]:
-        """The values of some rows: for each data set, places among ``index``, and the columns. Raises SampleError."""
+        """Read ``columns`` of the rows ``index``. Return for each Lance data set the positions in ``index`` of its
+        rows, and the columns' values. Raises SampleError."""
         owner = np.searchsorted(self._starts, index, side="right") - 1
         names = list(dict.fromkeys(c.path[0] for c in columns))
         found = []
@@ -95,7 +97,7 @@ class _LanceRows:
         return found
 
     def keys(self, index: I64) -> list[bytes]:
-        """The keys of some rows, as `origin` gives them, in UTF-8."""
+        """Keys of the rows ``index``, as `origin` returns them, in UTF-8."""
         given = self._files.numbered(self._fragments, index)
         if self._key:
             try:
@@ -129,7 +131,7 @@ class _LanceRows:
                                 f"column {self._key}" if self._key else "")  # fmt: skip
 
     def close(self) -> None:
-        """Data sets are closed when they are not used any more."""
+        """Do nothing: data sets are closed when nothing uses them any longer."""
 
     def fetch(self, ctx: Context) -> tuple[Batch, ...]:
         columns, n = self._columns[: self._own], len(ctx.samples)

@@ -16,31 +16,31 @@ _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _ST
 _DICTIONARY_PAGE = 2
 _TYPE, _UNPACKED, _PACKED = 1, 2, 3
 _DATA, _DICTIONARY, _DATA_V2 = 5, 7, 8
-"""Fields of a PageHeader; the last three are structs whose first field is the number of values."""
+"""Field numbers in Parquet's PageHeader. The fields are structs whose first field is the number of values."""
 _ENCODING, _ENCODING_V2 = 2, 4
 _BY_WORDS = (2, 8)  # PLAIN_DICTIONARY, RLE_DICTIONARY
 _DEEPEST = 8
 _MOST_ITEMS = 1 << 16
 _HEADER = 16 << 20
-"""Largest size of a header in bytes; statistics hold whole values."""
+"""Largest accepted size of a page header in bytes. Headers may be large, because statistics hold whole values."""
 
 
 @dataclass(slots=True)
 class Pages:
-    """Facts from the page headers of one column of a row group."""
+    """Totals over the page headers of one column of a row group."""
 
     values: int = 0
     unpacked: int = 0
     """Unpacked bytes of all pages."""
     dictionary: int = 0
-    """Unpacked bytes of the dictionary; no value in it is longer."""
+    """Unpacked bytes of the dictionary page; no value in it is longer."""
     words: int = 0
     """Number of values that are stored as indices into the dictionary."""
 
 
 def walk_pages(data: memoryview, at: int, stop: int, values: int) -> Pages:
-    """Walk the pages from byte ``at`` on, until ``values`` values or byte ``stop``. Raises SampleError for damage and
-    for pages that unpack to absurdly many bytes."""
+    """Read the headers of a column's pages from byte ``at`` on, until ``values`` values or byte ``stop``. Raises
+    SampleError for damage and for pages that unpack to absurdly many bytes."""
     found = Pages()
     while found.values < values and at < stop:
         try:
@@ -70,8 +70,8 @@ def walk_pages(data: memoryview, at: int, stop: int, values: int) -> Pages:
 
 
 def _struct(data: memoryview, at: int, depth: int) -> tuple[dict[int, Any], int]:
-    """Parse the numbers and structs of the struct at ``at``, by field. Return them and the offset after it. Raises
-    IndexError, ValueError."""
+    """Parse the Thrift struct at ``at``. Return its numbers and inner structs by field number, and the offset after it.
+    Raises IndexError, ValueError."""
     if depth > _DEEPEST:
         raise ValueError("structs are nested too deeply")
     fields: dict[int, Any] = {}

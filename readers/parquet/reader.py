@@ -31,7 +31,7 @@ _MISSING = "give nulls: empty for a value of no elements, or leave the column ou
 
 
 class _ParquetRecords:
-    """The rows of all files, by number; the source of `Parquet`."""
+    """Open data set of the reader `Parquet`: the rows of all its files, by number."""
 
     def __init__(self, reader: Parquet) -> None:
         paths = expand(one_or_more(reader.path))
@@ -80,7 +80,7 @@ class _ParquetRecords:
         return [other if own is None else own for own, other in zip(self._own_keys(index), given, strict=True)]
 
     def _own_keys(self, index: I64) -> list[bytes | None]:
-        """Keys from the key column; None if it has no value, or cannot be read."""
+        """Keys of the records ``index`` from the key column; None for a record whose key is null or cannot be read."""
         assert self._keys is not None
         found: list[bytes | None] = []
         for group, block, row in zip(*(a.tolist() for a in self._keys.locate(index)), strict=True):
@@ -157,8 +157,8 @@ class _ParquetRecords:
 def reject_missing(
     ctx: Context, at: I64, columns: Sequence[ReadableColumn], values: Sequence[ColumnValues], empty_nulls: bool
 ) -> None:
-    """Reject rows with nulls, unless nulls are output as empty values, and rows with values that are too large for a
-    batch."""
+    """Reject rows with a null, unless nulls are to be output as empty values. Also reject rows with values that are too
+    large for a batch."""
     for where, found in zip(columns, values, strict=True):
         name = f"column {where.name!r}"
         for k in np.flatnonzero(found.counts > MAX_RECORD).tolist():
@@ -169,12 +169,13 @@ def reject_missing(
 
 
 def _outside(where: ReadableColumn) -> str:
-    """Hint for messages: why an existing image may be null."""
+    """Hint for the message about a null in an image column: the image may exist as a file outside the Parquet file."""
     return " (its bytes: the image itself may lie in a file of its own)" if where.path[-1] == "bytes" else ""
 
 
 def _compare(facts: FileFacts, model: Sequence[ReadableColumn]) -> None:
-    """Record a problem in the facts of a file whose columns have other types than those of most files."""
+    """Compare the columns of a file with ``model``, those of most files. If types differ, record the problem in
+    ``facts``."""
     for mine, first in zip(facts.columns, model, strict=False):
         if (mine.dtype, mine.kind == "list") != (first.dtype, first.kind == "list") and not facts.problem:
             facts.code = "missing_feature"
@@ -188,8 +189,8 @@ def _type_text(where: ReadableColumn) -> str:
 
 
 def _rows(values: ColumnValues, rows: I64, alone: bool) -> ColumnValues:
-    """Values of the given ``rows``; copied, unless all rows of the batch are in this one block, so that blocks can be
-    freed."""
+    """Return the values of the given ``rows`` of a block. They are copied, so that the block can be freed, unless all
+    rows of the batch are in it (``alone``)."""
     picked = ColumnValues(values.data, values.starts[rows], values.counts[rows], values.missing[rows])
     if alone:
         return picked
@@ -210,7 +211,8 @@ def _copy(values: ColumnValues, out: npt.NDArray[Any], at: I64) -> None:
 
 
 def batch_of_rows(ctx: Context, n: int, where: ReadableColumn, parts: Sequence[tuple[I64, ColumnValues]]) -> Batch:
-    """Make one batch of the rows at all positions; rejected rows are empty."""
+    """Make one batch of the column ``where`` from ``parts``: indices in the batch, with the values of these rows.
+    Rejected rows are empty."""
     counts = np.zeros(n, np.int64)
     for at, values in parts:
         counts[at] = np.where(values.missing, 0, np.minimum(values.counts, MAX_RECORD))
@@ -233,8 +235,8 @@ def batch_of_rows(ctx: Context, n: int, where: ReadableColumn, parts: Sequence[t
 
 
 def columns_of(path: str, names: Sequence[str] = ()) -> tuple[list[ReadableColumn], list[str]]:
-    """Readable columns of a file, all or ``names``, and the reasons for which others are not. Raises JobError if it is
-    not a Parquet file, SpecError without pyarrow."""
+    """Return the columns of a Parquet file that can be read, all or ``names``, and the reasons for which others cannot.
+    Raises JobError if it is not a Parquet file, SpecError without pyarrow."""
     Parquet(path=path, columns=("?",)).check()
     files = ParquetFiles(Mapped([path]))
     try:

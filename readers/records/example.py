@@ -26,9 +26,9 @@ _DTYPES = {
     "string": "string", "bytes": "string", "float": "float", "float32": "float", "int64": "int64",
 }  # fmt: skip
 _COUNT = 2
-"""Column of ``found`` with the number of values."""
+"""Column of `FeatureExtents.found` that holds the number of values."""
 STRING = 1
-"""Kind of a feature of bytes in ``found``."""
+"""Kind, in `FeatureExtents.found`, of a feature that holds bytes."""
 _KINDS = {"string": STRING, "float": 2, "int64": 3}  # the field numbers of Feature
 _KIND_NAMES = {1: "bytes", 2: "floats", 3: "integers", 4: "something else"}
 
@@ -37,7 +37,8 @@ _WIRE_NAMES = {"example": "a tf.train.Example", "msgpack": "a MessagePack map or
 
 
 def _compiled(wire: Wire) -> Any:
-    """Compiled parsers of a format; the modules of all formats have the same functions."""
+    """Return the module of compiled parsers for the record format ``wire``; the modules of all formats have the same
+    functions."""
     if wire == "example":
         from . import example_cpu
 
@@ -117,10 +118,9 @@ Feature = FixedLenFeature | VarLenFeature
 
 
 def declared(features: Mapping[str, Any]) -> dict[str, Feature]:
-    """Parse the features of a spec: ``{name: {dtype, shape, default}}``, ``{dtype, var_len: true}`` or ``dtype``.
-
-    Without a shape, a string is one value and a number a list of one. Raises SpecError with the feature's name.
-    """
+    """Parse the argument ``features`` of a reader: ``{name: {dtype, shape, default}}``, ``{dtype, var_len: true}`` or
+    ``dtype``. Without a shape, a string is one value and a number a list of one. Raises SpecError with the feature's
+    name."""
     out: dict[str, Feature] = {}
     for name, value in features.items():
         try:
@@ -148,23 +148,26 @@ def _declared(value: Any) -> Feature:
 
 @dataclass(frozen=True, slots=True)
 class FeatureExtents:
-    """Extents of the features in some records, as filled by compiled code."""
+    """Positions of the requested features in some records, as filled by compiled code."""
 
     found: I64
-    """[records, features, 4]: start, stop, count, kind."""
+    """For each record and feature: start and stop of its bytes, number of values, and kind. Shape [records, features,
+    4]."""
     status: npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
 class RecordParser:
-    """Parser of requested features, for one batch of records at a time. Several threads may share it."""
+    """Parser that extracts requested features from records, one batch of records at a time. Several threads may share
+    it."""
 
     wire: Wire
     features: Mapping[str, Feature]
     names: U8
     name_starts: I64
     wanted: I64
-    """[F, 3]: the requests in the columns of `example_checks_cpu`."""
+    """What is requested of each feature, as `example_checks_cpu` checks it: kind, number of values, and rules. Shape
+    [features, 3]."""
 
     @staticmethod
     def of(features: Mapping[str, Feature], wire: Wire = "example") -> RecordParser:
@@ -187,8 +190,8 @@ class RecordParser:
     def first_strings(
         self, data: U8, offsets: I64, sizes: I64, good: npt.NDArray[np.bool_], otherwise: Sequence[bytes]
     ) -> list[bytes]:
-        """Return the first feature of each record as UTF-8, or ``otherwise`` for records in which it is not one
-        string."""
+        """Return the text of the first requested feature of each record in UTF-8, such as its key. Records in which it
+        is not exactly one string get their element of ``otherwise``."""
         extents = self.extents(len(offsets))
         self.find(data, offsets, sizes, good, extents, 0, len(offsets))
         start, stop, count, kind = extents.found[:, 0].T
@@ -206,7 +209,8 @@ class RecordParser:
         self, data: U8, offsets: I64, sizes: I64, good: npt.NDArray[np.bool_], extents: FeatureExtents, low: int,
         high: int,
     ) -> None:  # fmt: skip
-        """Find the extents of the features of the records [low, high). Several threads may share a batch's records."""
+        """Find the requested features in the records [low, high) and fill their rows of ``extents``. Several threads
+        may share a batch's records."""
         part = slice(low, high)
         _compiled(self.wire).find_features(
             data, offsets[part], sizes[part], good[part], self.names, self.name_starts, extents.found[part],
@@ -214,7 +218,7 @@ class RecordParser:
         )  # fmt: skip
 
     def sift(self, extents: FeatureExtents) -> npt.NDArray[np.bool_] | None:
-        """Mask of the records that have all requested features; None if all records do."""
+        """Mask of the records that have all requested features in ``extents``; None if all records do."""
         right = np.empty(len(extents.found), np.bool_)
         return right if _found.sift(extents.found, extents.status, self.wanted, MAX_RECORD, right) else None
 
@@ -222,8 +226,8 @@ class RecordParser:
         self, ctx: Context, data: U8, sizes: I64, good: npt.NDArray[np.bool_], extents: FeatureExtents,
         records: UncheckedRecords = NO_RECORDS,
     ) -> tuple[Batch, ...]:  # fmt: skip
-        """Return one batch per feature of records whose features were found; see `parse` and, for ``records``,
-        `payload`."""
+        """Return one batch per feature, from records in which `find` has found the features. ``good`` is as in `parse`,
+        ``records`` as in `payload`."""
         found, right = extents.found, np.ones(len(extents.found), np.bool_)
         if self.sift(extents) is not None:
             right = self._reject_invalid(ctx, sizes, good, extents)
@@ -235,8 +239,8 @@ class RecordParser:
     def _reject_invalid(
         self, ctx: Context, sizes: I64, good: npt.NDArray[np.bool_], extents: FeatureExtents
     ) -> npt.NDArray[np.bool_]:
-        """Reject records whose features are not as requested, and clear what was found there. Return the mask of the
-        others."""
+        """Reject records whose features are not as requested, and clear their rows of ``extents``. Return the mask of
+        the other records."""
         cpu = _compiled(self.wire)
         found, status = extents.found, extents.status
         for i in np.flatnonzero((status != cpu.OK) & good).tolist():
@@ -251,7 +255,8 @@ class RecordParser:
 
 
 def _wanted(feature: Feature) -> tuple[int, int, int]:
-    """Request of a feature in the columns of `example_checks_cpu.sift`; `_problems` reports the same rules in words."""
+    """Return what is requested of a feature: kind, number of values, and rules, in the columns of
+    `example_checks_cpu.sift`. `_problems` reports the same rules in words."""
     size = 1 if feature.dtype == "string" else math.prod(feature.shape)
     fixed = isinstance(feature, FixedLenFeature)
     needed = fixed and math.prod(feature.shape) > 0 and feature.default is None  # type: ignore[union-attr]
@@ -292,7 +297,7 @@ def _take(
     wire: Wire, ctx: Context, data: U8, feature: Feature, found: I64, f: int, good: npt.NDArray[np.bool_],
     records: UncheckedRecords,
 ) -> Batch:  # fmt: skip
-    """Feature ``f`` of the records; records that are not ``good`` have no values."""
+    """Return a batch of the values of feature number ``f``; records that are not ``good`` have no values."""
     default = feature.default if isinstance(feature, FixedLenFeature) else None
     n = len(found)
     if feature.dtype == "string":
@@ -325,7 +330,8 @@ def _take(
 def _with_default(
     ctx: Context, data: U8, offsets: I64, sizes: I64, missing: npt.NDArray[np.bool_], default: U8
 ) -> Batch:
-    """Bytes, with ``default`` for missing values: copied, because the default is not in the container."""
+    """Return a batch of bytes, with ``default`` for missing values. The bytes are copied, because the default is not in
+    the container."""
     from ..fetch.extents_cpu import copy_extents
 
     room = np.where(missing, len(default), sizes)

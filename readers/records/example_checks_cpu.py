@@ -13,9 +13,10 @@ import numba
 from .example_cpu import COUNT, KIND, OK, START, STOP
 
 WANTED, SIZE, RULES = 0, 1, 2
-"""Columns of the requested features: their kind, number of values, and rules."""
+"""Columns of ``wanted``, what is requested of each feature: kind, number of values, and rules."""
 NEEDED, FIXED = 1, 2
-"""Rules: there must be a value; there must be exactly SIZE (> 0) values, otherwise any multiple of SIZE."""
+"""Rules for a feature, as bits. NEEDED: a value must exist. FIXED: the feature must have exactly SIZE (> 0) values,
+instead of any multiple of SIZE."""
 
 
 @numba.njit("int64(int64[:, :, ::1], int32[::1], int64[:, ::1], int64, boolean[::1])", cache=True)
@@ -42,8 +43,8 @@ def sift(found: Any, status: Any, wanted: Any, most: Any, good: Any) -> Any:
 
 @numba.njit("int64(int64[:, :, ::1], int64, int64[::1], int64[::1])", cache=True)
 def texts(found: Any, f: Any, offsets: Any, sizes: Any) -> Any:
-    """Fill the extents of the strings of feature ``f``, (0, 0) if they are missing or empty. Return the number of
-    missing ones."""
+    """Fill offsets and sizes of each record's string of feature ``f``; 0 and 0 if it is missing or empty. Return the
+    number of missing strings."""
     missing = 0
     for i in range(len(found)):
         there = found[i, f, COUNT] > 0

@@ -25,7 +25,7 @@ kind."""
 
 @numba.njit("int64(uint8[::1], int64, int64, uint8[::1], int64[::1])", nogil=True, cache=True)
 def _which(data: Any, at: Any, stop: Any, names: Any, name_starts: Any) -> Any:
-    """Number of the requested feature with this name, or -1."""
+    """Index of the requested feature whose name is ``data[at:stop]``; -1 if no such feature is requested."""
     for f in range(len(name_starts) - 1):
         low, size = name_starts[f], name_starts[f + 1] - name_starts[f]
         if size == stop - at:

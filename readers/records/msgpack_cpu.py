@@ -80,7 +80,7 @@ def head(data: Any, at: Any, stop: Any) -> Any:
 
 @numba.njit("int64(uint8[::1], int64, int64)", nogil=True, cache=True)
 def skip(data: Any, at: Any, stop: Any) -> Any:
-    """End of the value at ``at``, -1 for damage."""
+    """Offset after the value at ``at``; -1 for damage."""
     pending = np.int64(1)
     while pending > 0:
         kind, at, length = head(data, at, stop)
@@ -100,7 +100,7 @@ def skip(data: Any, at: Any, stop: Any) -> Any:
 
 @numba.njit("Tuple((int64, float64))(uint8[::1], int64)", nogil=True, cache=True)
 def number(data: Any, at: Any) -> Any:
-    """The INTEGER or FLOAT at ``at``, as an integer and as a float."""
+    """Return the number at ``at`` (kind INTEGER or FLOAT), as an integer and as a float."""
     first = np.int64(data[at])
     if first < 0x80:
         return first, np.float64(first)
@@ -136,7 +136,7 @@ def _equal(data: Any, at: Any, size: Any, names: Any, low: Any, name_size: Any) 
 
 @numba.njit("int64(int64, uint8[::1], int64[::1])", nogil=True, cache=True)
 def _by_number(position: Any, names: Any, name_starts: Any) -> Any:
-    """The requested feature whose name is this number, or -1."""
+    """Index of the requested feature whose name is the number ``position`` in decimal; -1 if there is none."""
     for f in range(len(name_starts) - 1):
         low, high = name_starts[f], name_starts[f + 1]
         value = np.int64(0)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 
 def varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
-    """The number at byte ``at``, and the offset after it. Raises ValueError if it is cut short or has no end."""
+    """Decode the varint at byte ``at``. Return the number and the offset after it. Raises ValueError if it is cut short
+    or has no end."""
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(data):

@@ -29,16 +29,18 @@ class Split:
     """
 
     shares: Mapping[str, float]
-    """Share of the records of each part, by its name. The shares add up to 1."""
+    """Share of the records that each part, such as ``train``, gets, by the part's name. The shares add up to 1."""
     by: str = "key"
-    """``key``: each record by itself; ``group``: all records of one group are in the same part."""
+    """What a record's part is chosen by. ``key``: each record is assigned by its own key; ``group``: all records of one
+    group are in the same part."""
     group: re.Pattern[str] | None = None
-    """Pattern whose match in the key (its first group, if it has one) is the record's group; None: the folder."""
+    """Pattern that finds the group in a record's key: the match, or its first capture group if it has one. None: the
+    key's folder is the group."""
     seed: int = 0
 
     @staticmethod
     def of(given: Mapping[str, Any]) -> Split:
-        """Return the declaration ``given``, checked. Raises SpecError."""
+        """Check the argument `split` and return it as an object. Raises SpecError."""
         shares = {str(name): share for name, share in given.items() if name not in _OPTIONS}
         by, seed, group = given.get("by", "key"), given.get("seed", 0), given.get("group")
         for name, share in shares.items():
@@ -78,7 +80,7 @@ class Split:
         return chosen
 
     def _places(self, keys: list[bytes]) -> npt.NDArray[np.float64]:
-        """A number from 0 to 1 of each key, which is the same for all keys of a group."""
+        """Return a number from 0 to 1 for each key, which decides its part. All keys of a group get the same number."""
         texts = keys if self.by == "key" else [self._group_of(key) for key in keys]
         salt = self.seed.to_bytes(8, "little")
         hashes = b"".join([hashlib.blake2b(text, digest_size=8, key=salt).digest() for text in texts])

@@ -27,7 +27,7 @@ U8 = npt.NDArray[np.uint8]
 
 
 class _File:
-    """One open file; threads take turns."""
+    """One open ArrayRecord file. Several threads may call it; a lock lets one read at a time."""
 
     def __init__(self, path: str) -> None:
         from array_record.python.array_record_module import ArrayRecordReader
@@ -50,7 +50,7 @@ class _File:
 
 
 class _ArrayRecords:
-    """The records of all files, by number."""
+    """Open data set of the reader `ArrayRecord`: the records of all its files, by number."""
 
     def __init__(self, reader: ArrayRecord) -> None:
         self._paths = expand(one_or_more(reader.path))
@@ -70,7 +70,8 @@ class _ArrayRecords:
         return int(self._numbers.counts.sum())
 
     def _read(self, index: I64) -> tuple[U8, I64, I64, dict[int, str]]:
-        """Bytes, offsets and sizes of some records, and the reasons why others cannot be read."""
+        """Read the records ``index``. Return an array with the bytes of all, offsets and sizes in it, and, by position
+        in ``index``, the reasons for which records cannot be read."""
         files = self._numbers.files(index)
         records = index - self._numbers.firsts[files]
         found: list[bytes] = [b""] * len(index)
@@ -89,7 +90,7 @@ class _ArrayRecords:
         return data, np.cumsum(sizes) - sizes, sizes, problems
 
     def keys(self, index: I64) -> list[bytes]:
-        """The keys of some records, as `origin` gives them, in UTF-8."""
+        """Keys of the records ``index``, as `origin` returns them, in UTF-8."""
         numbered = self._numbers.numbered(self._names, index)
         if self._key is None:
             return numbered
@@ -110,7 +111,7 @@ class _ArrayRecords:
         return InventoryEntries("\0".join(self._names).encode(), self._state, self._numbers.counts)
 
     def close(self) -> None:
-        """Files are closed when they are not used any more."""
+        """Do nothing: files are closed when nothing uses them any longer."""
 
     def fetch(self, ctx: Context) -> tuple[Batch, ...]:
         n = len(ctx.samples)

@@ -8,8 +8,9 @@ from .records import Index, read_index
 
 
 def index_at(path: str) -> tuple[str, Index] | None:
-    """Return the name of the reader for the folder (or index.json) ``path``, and its index; None if it has no
-    index.json that is MDS's or litData's. Raises JobError and SpecError for one of theirs that cannot be read."""
+    """Recognize the data set at ``path``, a folder or an index.json. Return the name of its reader, ``readers.mds`` or
+    ``readers.litdata``, and its index. None if it has no index.json, or one of another format. Raises JobError and
+    SpecError for an index of these formats that cannot be read."""
     try:
         _, told = read_index(path)
     except JobError:

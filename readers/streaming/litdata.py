@@ -17,11 +17,12 @@ _NUMBERS = {"int": "int64", "float": "float64", "bool": "bool"}
 _NUMPY = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64")
 _TORCH = {0: "float32", 1: "float32", 2: "float64", 3: "float64", 8: "float16", 9: "float16", 11: "uint8", 12: "int8",
           13: "int16", 14: "int16", 15: "int32", 16: "int32", 17: "int64", 18: "int64", 20: "uint16"}  # fmt: skip
-"""Types of NumPy arrays and of tensors by the number that litData gives them."""
+"""Names of dtypes by the numbers that litData stores for tensors."""
 
 
 def _field(place: str, name: str, encoding: str) -> Field:
-    """A leaf of the samples. Raises SpecError for formats that are Python's pickles, or unknown."""
+    """Return how to read one value of every sample, from its name and its format in the index. Raises SpecError for
+    formats that are Python's pickles, or unknown."""
     kind, _, rest = encoding.partition(":")
     if kind in _BYTES:
         return Field(name, encoding, "bytes")
@@ -37,7 +38,8 @@ def _field(place: str, name: str, encoding: str) -> Field:
 
 
 def _names(place: str, spec: str, count: int) -> list[str]:
-    """Names of the leaves of a sample: keys of a dictionary, numbers in a tuple or list, ``value`` for a single one."""
+    """Return the names of a sample's ``count`` values, from litData's description ``spec`` of samples: keys of a
+    dictionary, numbers in a tuple or list, ``value`` for a single one."""
     told = json.loads(spec)[1]
     children = told["children_spec"]
     if not children:
@@ -54,7 +56,8 @@ def _names(place: str, spec: str, count: int) -> list[str]:
 
 
 def index_of(path: str, columns: tuple[str, ...] = ()) -> Index:
-    """The index at ``path``. Fields other than ``columns`` may have any format. Raises JobError, SpecError."""
+    """Read litData's index at ``path``. Fields other than ``columns`` may have any format. Raises JobError,
+    SpecError."""
     place, told = read_index(path)
     try:
         config, chunks = told["config"], told["chunks"]
@@ -75,7 +78,8 @@ def index_of(path: str, columns: tuple[str, ...] = ()) -> Index:
 
 
 def array_heads(field: Field, data: Any, at: Any, ndim: int) -> ArrayHeads:
-    """See `IndexedRecords`: type, number of dimensions, dimensions; little-endian words, big-endian ones of tensors."""
+    """Read the headers of the arrays at offsets ``at``, as `IndexedRecords` requests. A header holds type, number of
+    dimensions and dimensions, in words that are little-endian for arrays and big-endian for tensors."""
     n = len(at)
     if field.dtype:
         dtype = np.full(n, field.dtype, object)

@@ -15,11 +15,12 @@ _BYTES = ("bytes", "str", "jpeg", "png", "json", "str_int", "str_float", "str_de
 _NUMBERS = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
 _CODES = {8: "uint8", 9: "int8", 16: "uint16", 17: "int16", 18: "float16", 32: "uint32", 33: "int32", 34: "float32",
           64: "uint64", 65: "int64", 66: "float64"}  # fmt: skip
-"""Types of arrays by the number that streaming gives them."""
+"""Names of dtypes by the numbers that MosaicML's streaming stores for arrays."""
 
 
 def _field(place: str, name: str, encoding: str, size: int | None) -> Field:
-    """A column of the index. Raises SpecError for encodings that hold no data without Python's pickles."""
+    """Return how to read a column, from its entries in the index. Raises SpecError for encodings that hold no data
+    without Python's pickles."""
     kind, _, rest = encoding.partition(":")
     size = count_of(size or 0)
     if kind in _BYTES:
@@ -38,7 +39,8 @@ def _field(place: str, name: str, encoding: str, size: int | None) -> Field:
 
 
 def index_of(path: str, columns: tuple[str, ...] = ()) -> Index:
-    """The index at ``path``. Columns other than ``columns`` may have any encoding. Raises JobError, SpecError."""
+    """Read the MDS index at ``path``. Columns other than ``columns`` may have any encoding. Raises JobError,
+    SpecError."""
     place, told = read_index(path)
     try:
         shards = told["shards"]
@@ -67,7 +69,8 @@ _COLUMNS = ("column_names", "column_encodings", "column_sizes")
 
 
 def array_heads(field: Field, data: Any, at: Any, ndim: int) -> ArrayHeads:
-    """See `IndexedRecords`: type (if it is not the column's), dimensions and their width, dimensions."""
+    """Read the headers of the arrays at offsets ``at``, as `IndexedRecords` requests. A header holds the type (unless
+    the column has one), the number of dimensions and their width, and the dimensions."""
     n, before = len(at), np.zeros(len(at), np.int64)
     dtype = np.full(n, field.dtype, object)
     if not field.dtype:

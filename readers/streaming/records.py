@@ -29,48 +29,49 @@ Good = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One value of every record, and how it is read."""
+    """One field of the records of a data set, and how its values are stored."""
 
     name: str
     encoding: str
-    """The format's name of the encoding."""
+    """Name of the field's encoding in the index, such as ``jpeg``."""
     kind: str
-    """``bytes``, ``number`` or ``array``."""
+    """How values are returned: ``bytes``, ``number`` or ``array``."""
     dtype: str = "uint8"
-    """NumPy's name of the type of numbers and arrays; empty if each array says it."""
+    """NumPy dtype name of numbers and arrays; empty if each array stores its own."""
     size: int | None = None
-    """Bytes of a value, if they have no entry among the sizes."""
+    """Size in bytes of every value, if it is constant and records do not store it; None if each record stores the
+    value's size."""
     shape: tuple[int, ...] | None = None
-    """Shape of arrays that do not store it."""
+    """Shape of all arrays, if arrays do not store their own; None otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayHeads:
-    """Types, shapes and sizes of heads of some arrays; parallel arrays."""
+    """What the headers of N stored arrays say, as parallel arrays."""
 
     dtype: npt.NDArray[np.object_]
-    """NumPy's names of their types; empty for types that are unknown."""
+    """NumPy dtype name of each array; empty if the type is unknown."""
     shapes: I64
-    """[N, ndim]; -1 for an array of another number of dimensions."""
+    """Shape of each array, -1 for an array of another number of dimensions. Shape [N, ndim]."""
     sizes: I64
-    """Bytes before the elements."""
+    """Size in bytes of each header, after which the elements follow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """The index.json of one data set."""
+    """Content of the index.json of one data set."""
 
     path: str
     files: tuple[str, ...]
     """Paths of the shards."""
     samples: tuple[int, ...]
-    """Records of each shard."""
+    """Number of records of each shard."""
     fields: tuple[Field, ...]
 
 
 def read_index(path: str) -> tuple[str, Any]:
-    """Return the path of the index.json that ``path`` (a folder, or the file) means, and its content. Raises
-    JobError."""
+    """Find and parse an index.json. ``path`` is the file or its folder. Return the path of the file, and its content.
+    Raises JobError."""
     place = path if path.endswith(".json") else f"{path.rstrip('/')}/index.json"
     try:
         return place, json.loads(Path(local_copy(place)).read_bytes())
@@ -81,14 +82,15 @@ def read_index(path: str) -> tuple[str, Any]:
 
 
 def count_of(value: Any, most: int = MAX_RECORD) -> int:
-    """Return a count that an index holds. Raises ValueError if it is not a whole number from 0 to ``most``."""
+    """Check a count from an index and return it. Raises ValueError if it is not a whole number from 0 to ``most``."""
     if type(value) is not int or not 0 <= value <= most:
         raise ValueError(f"{value!r} is not a count")
     return value
 
 
 def shard_path(index: str, name: Any) -> str:
-    """Return the path of a shard. Raises JobError if its name leads out of the folder of the index."""
+    """Return the path of the shard ``name`` of the index file ``index``. Raises JobError if the name leads out of the
+    folder of the index."""
     parts = name.split("/") if isinstance(name, str) else [""]
     if "\0" in str(name) or any(part in ("", ".", "..") for part in parts):
         raise JobError(f"{index}: {name!r} is not the name of a file in its folder")
@@ -96,11 +98,12 @@ def shard_path(index: str, name: Any) -> str:
 
 
 class IndexedRecords:
-    """The records of all shards of some indexes, by number."""
+    """Open data set of the readers `Mds` and `LitData`: the records of all shards of some indexes, by number."""
 
     def __init__(self, indexes: Sequence[Index], columns: Sequence[str], key: str | None, heads: Any) -> None:
-        """``heads(field, data, at, ndim)`` gives the `ArrayHeads` of arrays at offsets ``at``; with ``ndim`` -1, the
-        first array decides. Raises SpecError for columns that are not there, JobError for damaged tables."""
+        """``heads(field, data, at, ndim)`` reads the headers (`ArrayHeads`) of the arrays at offsets ``at``; if
+        ``ndim`` is -1, the first array decides the number of dimensions. Raises SpecError for columns that do not
+        exist, JobError for damaged tables."""
         first = indexes[0]
         for other in indexes:
             if other.fields != first.fields:
@@ -126,7 +129,8 @@ class IndexedRecords:
         self._models = {k: self._model(k) for k in self._columns if self._fields[k].kind == "array"}
 
     def _table(self, i: int, n: int) -> I64:
-        """Offsets of the records of file ``i``, and the end of the last one, in the mapped bytes."""
+        """Read the table at the beginning of shard ``i``, which has ``n`` records. Return the offsets in the mapped
+        bytes of its records, and of the end of the last one."""
         assert self._mapped is not None
         path, at, size = self._mapped.paths[i], int(self._mapped.starts[i]), int(self._mapped.sizes[i])
         head = self._mapped.data[at : at + min(size, 8 + 4 * n)]
@@ -138,7 +142,7 @@ class IndexedRecords:
         return table + at
 
     def _model(self, k: int) -> tuple[str, int]:
-        """Type and number of dimensions of the arrays of field ``k``: those of the first record."""
+        """Return dtype and number of dimensions that all arrays of field ``k`` must have: those of the first record."""
         field = self._fields[k]
         if not len(self):
             return field.dtype or "uint8", 1
@@ -158,7 +162,7 @@ class IndexedRecords:
         return Origin(key.decode("utf-8", "backslashreplace"), self._mapped.paths[file], record, place)
 
     def keys(self, index: I64) -> list[bytes]:
-        """The keys of some records, as `origin` gives them, in UTF-8."""
+        """Keys of the records ``index``, as `origin` returns them, in UTF-8."""
         numbered = self._files.numbered(self._names, index)
         if self._key < 0 or self._mapped is None:
             return numbered
@@ -178,10 +182,11 @@ class IndexedRecords:
         return self._mapped.inventory(self._names, self._files.counts, f"column {self._key}" if self._key >= 0 else "")
 
     def close(self) -> None:
-        """The files stay mapped until the last batch that shows them is gone."""
+        """Do nothing: the files stay mapped until the last batch that is a view of them is gone."""
 
     def _places(self, index: I64) -> tuple[I64, I64, Good]:
-        """Offsets and sizes of all values of some records, [N, fields], and which records are sound."""
+        """Return offsets and sizes of all values of the records ``index``, [N, fields] each, and which of these records
+        are valid."""
         assert self._mapped is not None
         data, starts, ends = self._mapped.data, self._starts[index], self._ends[index]
         width = 4 * len(self._variable)

@@ -44,7 +44,7 @@ would gain nothing."""
 
 @dataclass(frozen=True, slots=True)
 class VideoSegment:
-    """A video file, or the segment of it that a list names."""
+    """A video file to read, or the segment of it that a line of the file list names."""
 
     path: str
     label: int
@@ -78,8 +78,8 @@ class SequenceCutting:
     uniform: bool
 
     def starts(self, first: int, end: int) -> list[int]:
-        """First frames of the sequences in frames [first, end). A sequence is complete if it ends, including one stride
-        after its last frame, by ``end``; one more follows if sequences are padded."""
+        """Numbers of the first frames of the sequences within frames [first, end). A sequence is complete if it ends,
+        including one stride after its last frame, by ``end``. If sequences are padded, one more follows."""
         if end <= first:
             return []
         if self.uniform:
@@ -90,7 +90,8 @@ class SequenceCutting:
 
 
 def boundary(times: npt.NDArray[np.float64], second: float, up: bool) -> int:
-    """Number of the frame at ``second``; if none begins just then, of the next frame (``up``) or the one before."""
+    """Number of the frame that begins at ``second``. If none begins just then: of the next frame if ``up``, else of the
+    frame before."""
     close = 1e-9 * max(1.0, abs(second))
     if up:
         return int(np.searchsorted(times, second - close, side="left"))
@@ -99,25 +100,25 @@ def boundary(times: npt.NDArray[np.float64], second: float, up: bool) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _StartedBatch:
-    """A batch whose packets are being read by threads for NVDEC. Created by `start_early`, completed by
-    `fetch_by_nvdec`."""
+    """A batch of sequences whose compressed packets threads are reading for NVDEC. Created by `start_early`, completed
+    by `fetch_by_nvdec`."""
 
     index: I64
-    """Numbers of the samples' sequences."""
+    """Number of each sample's sequence in the data set."""
     rows: I64
     numbers: list[list[int]]
     shapes: npt.NDArray[np.int32]
     which: dict[int, list[int]]
-    """Indices in the batch of each file's sequences."""
+    """For each file, by its number, the indices in the batch of its sequences."""
     parts: list[Future[nvdec.NvClip | SampleError]]
-    """Pending read of each file's packets."""
+    """For each file, the future of reading its packets."""
     nbytes: int
-    """Approximate bytes of the packets."""
+    """Approximate total of bytes of the packets."""
     shared: SharedGroups
 
 
 class _Videos:
-    """Sequences by number: their file, first frame, and end; the source of both video readers."""
+    """Open data set of both video readers: sequences by number, each with its file, first frame, and end."""
 
     groups: I64 | None = None
 
@@ -130,7 +131,8 @@ class _Videos:
         self._indexes: list[Index | None] = []
         self._known: list[Known | None] = []
         self._relays: dict[int, DecoderHandoff[Any]] = {}
-        """Decoders that one batch passes to the next, by the number of the next batch's first sequence."""
+        """Decoders that a batch passes on to the next batch, which continues in the same file. Keys are the next
+        batch's first sequence."""
         self._lock = threading.Lock()
         rows = []
         for number, part in enumerate(parts):
@@ -154,7 +156,7 @@ class _Videos:
                            "shorter sequence_length, or pad")  # fmt: skip
 
     def _bounds(self, part: VideoSegment, times: npt.NDArray[np.float64]) -> tuple[int, int]:
-        """First frame of ``part``, and the frame after its last."""
+        """Number of the first frame of ``part``, and of the frame after its last."""
         count = len(times)
         if part.start is None:
             return 0, count
@@ -172,7 +174,8 @@ class _Videos:
         return len(self._rows)
 
     def origin(self, index: int) -> Origin:
-        """Origin of a sequence. Its key is the file's; the first frame's number is appended."""
+        """Origin of a sequence, for reports. Its key is the key of its file, with the number of the first frame
+        appended."""
         file, start, _ = (int(v) for v in self._rows[index])
         whole = self._files.origin(file)
         return Origin(f"{whole.key}#{start:06d}", whole.source, start, named=whole.named)
@@ -188,7 +191,8 @@ class _Videos:
         return InventoryEntries(files.blob, {**files.state, "label": labels}, counts)
 
     def sequences(self) -> list[tuple[str, list[int], list[float], int]]:
-        """File, numbers and times in seconds of the frames, and label of each sequence that can be read."""
+        """For each sequence that can be read: its file, the numbers of its frames, their times in seconds, and its
+        label."""
         found = []
         for file, start, end in self._rows.tolist():
             if file not in self._problems:
@@ -204,7 +208,8 @@ class _Videos:
         self._files.close()
 
     def _shared_groups(self, index: I64, numbers: list[list[int]]) -> SharedGroups:
-        """Frame groups that a batch of sequences ``index`` shares with the batches before and after it.
+        """Return the groups of frames (to be decoded from one key frame on) that a batch shares with the batches before
+        and after it. ``index`` are the batch's sequences, ``numbers`` their frames.
 
         Called once per batch, in the order of the batches as far as possible: if the earlier batch calls later, both
         batches decode the shared frames.
@@ -235,7 +240,7 @@ class _Videos:
         return min(n for n in self._numbers(*self._rows[row].tolist()) if n != NO_FRAME)
 
     def _frames_needed_again(self, row: int, last: int) -> frozenset[int]:
-        """Numbers of the frames up to ``last`` that sequences from ``row`` on, of the same file, also contain."""
+        """Numbers of the frames up to ``last`` that are needed again, by sequences from ``row`` on of the same file."""
         file, found = int(self._rows[row, 0]), set[int]()
         while row < len(self._rows) and self._rows[row, 0] == file and self._first(row) <= last:
             found |= {n for n in self._numbers(*self._rows[row].tolist()) if NO_FRAME < n <= last}
@@ -345,7 +350,8 @@ class _Videos:
     def _read(
         self, file: int, some: Sequence[int], numbers: list[list[int]], shared: SharedGroups | None = None
     ) -> nvdec.NvClip | SampleError:
-        """Read the packets of sequences ``some``, which are of one file."""
+        """Read the packets for NVDEC of the batch's sequences ``some``, which are all from ``file``. Return an error
+        instead of raising it."""
         try:
             if file in self._problems:
                 raise self._problems[file]
@@ -362,7 +368,8 @@ class _Videos:
             return e.bare()
 
     def _requested(self, ctx: Context) -> tuple[I64, list[list[int]], npt.NDArray[np.int32]]:
-        """Rows of the sequences of ``ctx``, the numbers of their frames, and their shapes."""
+        """Return the rows (file, first frame, end) of the sequences of ``ctx``, the numbers of their frames, and their
+        shapes."""
         rows = self._rows[ctx.samples.index]
         numbers = [self._numbers(*row) for row in rows.tolist()]
         shapes = np.full((len(rows), 4), 3, np.int32)
@@ -375,7 +382,8 @@ class _Videos:
             ctx.reject(i, problem.code, f"{self._parts[int(rows[i, 0])].path}: {problem}")
 
     def _other_outputs(self, ctx: Context, rows: I64, numbers: list[list[int]]) -> list[Batch]:
-        """The outputs other than the frames."""
+        """Return the reader's outputs other than the frames: labels, frame numbers and times, as far as they are
+        requested."""
         results = []
         if self._reader.has_labels:
             labels = np.array([self._parts[f].label for f in rows[:, 0].tolist()], np.int32)
@@ -404,7 +412,8 @@ class _Videos:
 
     def _decode(self, file: int, which: list[int], numbers: list[list[int]], out: Batch,
                 problems: dict[int, SampleError], shared: SharedGroups | None = None) -> None:  # fmt: skip
-        """Decode the sequences ``which`` of one file, in one pass if they follow each other."""
+        """Decode the sequences ``which`` of the batch, which are all from ``file``, into ``out``; in one pass if they
+        follow each other."""
         if file in self._problems:
             problems.update(dict.fromkeys(which, self._problems[file]))
             return
@@ -424,7 +433,8 @@ class _Videos:
                 self._decode(file, [i], numbers, out, problems)
 
     def _show(self, file: int, places: dict[int, list[npt.NDArray[np.generic]]], shared: SharedGroups) -> None:
-        """Decode frames of a file into their ``places``. Raises SampleError."""
+        """Decode frames of a file. ``places`` lists, by number of the frame, the arrays that get it. Raises
+        SampleError."""
         index, before, after = self._indexes[file], shared.before, shared.after
         like = next((there[0] for there in places.values()), None)
         kept = (
@@ -509,7 +519,7 @@ class VideoReader(Reader, abstract=True):
 
     @property
     def in_order(self) -> bool:
-        """Whether sequences of a file come one after the other."""
+        """Whether the reader returns the sequences of a file one after the other, without shuffling."""
         return not self.random_shuffle and not self.shuffle_after_epoch and self.shuffle in (None, "none")
 
     @property
@@ -519,12 +529,12 @@ class VideoReader(Reader, abstract=True):
 
     @property
     def padding(self) -> PadMode:
-        """Frames that follow the end of a video."""
+        """Kind of frames that pad a sequence beyond the end of its video."""
         raise NotImplementedError
 
     @property
     def fill(self) -> tuple[int, ...]:
-        """Values of frames that do not exist."""
+        """Values of the channels in padding frames."""
         return (0,)
 
     @property
@@ -534,7 +544,7 @@ class VideoReader(Reader, abstract=True):
 
     @property
     def rounding(self) -> Rounding:
-        """Rounding of seconds to frames."""
+        """How times in seconds, in file_list, are rounded to frames."""
         raise NotImplementedError
 
     @property

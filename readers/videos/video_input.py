@@ -39,7 +39,8 @@ class FedVideo:
         self.sequences = -(-self._count // length)
 
     def frames(self, sequence: int) -> list[int]:
-        """Numbers of the frames of ``sequence``; NO_FRAME after the end, if sequences are padded."""
+        """Numbers of the video's frames in sequence number ``sequence``; NO_FRAME for frames after the end, if
+        sequences are padded."""
         first = sequence * self._length
         end = first + self._length
         if not self._pads:
