@@ -15,12 +15,12 @@ files that are not audio."""
 
 
 class Decoded:
-    """A decoded file in memory, with the methods of `libsndfile.AudioFile`."""
+    """A decoded file in memory, with the same methods as `libsndfile.AudioFile`."""
 
     narrow = False
 
     def __init__(self, values: npt.NDArray[Any], rate: int, kind: str) -> None:
-        """``values``: [frames, channels], float32, or int32 with the samples in the high bits."""
+        """Keep the decoded ``values`` [frames, channels]: float32, or int32 with the audio samples in the high bits."""
         self._values = values
         self.frames, self.channels = values.shape
         self.rate, self.format = rate, kind
@@ -85,7 +85,8 @@ def open_memory(data: npt.NDArray[np.uint8], max_samples: int) -> Decoded | None
 
 
 def _plain(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return values as float32, or as int32 with the samples in the high bits."""
+    """Return FFmpeg's ``values`` as float32 if they are floats, or as int32 with integer audio samples in the high
+    bits."""
     if values.dtype.kind == "f":
         return values.astype(np.float32)
     if values.dtype == np.uint8:

@@ -43,15 +43,18 @@ TYPES = (DALIDataType.FLOAT, DALIDataType.INT16, DALIDataType.INT32)
 
 @dataclass(slots=True)
 class Clips:
-    """Headers of N encoded files; files with errors are already rejected and have 0 frames."""
+    """Open audio files of a batch of N, with their headers. Files with errors are already rejected and have 0
+    frames."""
 
     rows: I64
-    """int64[N, FIELDS], the rows of `wav_cpu.walk`; KIND is OTHER for files that another decoder opened."""
+    """Header fields of each file, int64[N, FIELDS], in the columns of `wav_cpu.walk`. KIND is OTHER for files that
+    another decoder opened."""
     open_files: dict[int, Any]
     """Open files that are not plain WAV, by index in the batch: `flac.Flac`, `libsndfile.AudioFile` or
     `by_ffmpeg.Decoded`."""
     flac: I64 | None = None
-    """int64[N, ...], the rows of `flac_gpu.plain` for files that the GPU is to decode; None without a GPU."""
+    """For each file that the GPU is to decode as FLAC, its row from `flac_gpu.plain`, int64[N, ...]; None without a
+    GPU."""
 
     @property
     def frames(self) -> I64:
@@ -83,11 +86,11 @@ class Clips:
 
 @dataclass(frozen=True, slots=True)
 class ClipSegments:
-    """Time range to decode of each of N files, in seconds."""
+    """Time range of each of N files that is to be decoded, in seconds."""
 
     offset: npt.NDArray[np.float64]
     duration: npt.NDArray[np.float64]
-    """float64[N]; 0 or less: to the end of the file."""
+    """Length of the range in seconds, float64[N]; if 0 or less, the range extends to the end of the file."""
 
 
 def open_clips(
@@ -125,7 +128,8 @@ def open_clips(
 
 
 def _cut(ctx: Context, clips: Clips, ranges: ClipSegments) -> None:
-    """Keep a time range of each clip: skip offset x rate frames, keep duration x rate frames, both rounded down."""
+    """Restrict each clip to its time range: skip offset x rate frames, then keep duration x rate frames, both rounded
+    down."""
     first = (ranges.offset * clips.rates).astype(np.int64)
     wanted = np.where(ranges.duration > 0, (ranges.duration * clips.rates).astype(np.int64), np.iinfo(np.int64).max)
     for i in np.flatnonzero((first > clips.frames) & (clips.frames > 0)).tolist():
@@ -149,7 +153,8 @@ def _cut(ctx: Context, clips: Clips, ranges: ClipSegments) -> None:
 
 @dataclass(slots=True)
 class Opened:
-    """Host's share of decoding a batch, before the device starts; threads may still be decoding some files."""
+    """A batch whose decoding has started on the host, before the device starts; threads may still be decoding some of
+    its files."""
 
     slot: I32
     clips: Clips
@@ -159,25 +164,25 @@ class Opened:
     """Sampling rates of the output signals in Hz, [N]."""
     resamples: npt.NDArray[np.bool_]
     shapes: I32
-    """Shapes of the output signals."""
+    """Shapes of the output signals, int32[N, ndim]."""
     out: Batch | None
     """Output batch, in the cpu stage; None on a GPU."""
     rejects: list[Reject]
     indices: list[int] = field(default_factory=list)
-    """Indices of the files that are not plain WAV."""
+    """Indices in the batch of the files that are not plain WAV, in the order of ``problems``."""
     problems: Iterable[SampleError | None] = ()
-    """For each of these files, once it is decoded: its error, or None."""
+    """For each file in ``indices``, once it is decoded: its error, or None."""
     rows: I64 = field(default_factory=lambda: np.empty((0, 0), np.int64))
-    """For each file, where its decoded numbers are in `data`: rows in the form of `wav_cpu.walk`."""
+    """For each file, the position of its decoded samples in ``data``, in the columns of `wav_cpu.walk`."""
     data: Batch | None = None
 
     @property
     def nbytes(self) -> int:
-        """Bytes of host memory that this occupies."""
+        """Bytes of host memory that the decoded samples in ``data`` occupy."""
         return 0 if self.data is None else len(self.data.data)
 
     def fits(self, batch: Batch) -> bool:
-        """Whether this is the work for the samples of ``batch``."""
+        """Whether this work was started for the samples of ``batch``."""
         return np.array_equal(self.slot, batch.samples.slot)
 
 
@@ -298,7 +303,7 @@ class Audio(Operator, name="decoders.audio"):
         ranges: ClipSegments | None = None, flac_on_gpu: bool = False,
     ) -> Opened:  # fmt: skip
         """Read headers, and start decoding the files that are not plain WAV; ``run`` maps a function over these files.
-        In the cpu stage their numbers are written directly to the output if no further conversion is needed."""
+        In the cpu stage, decoded samples are written directly to the output if they need no further conversion."""
         clips = open_clips(ctx, encoded, self.max_samples, ranges, flac_on_gpu)
         own = clips.rates
         resamples = (target_rates > 0) & (target_rates != own) & (clips.frames > 0)
@@ -327,7 +332,8 @@ class Audio(Operator, name="decoders.audio"):
         return (frames[:, None] if self.downmix else np.stack([frames, channels], axis=1)).astype(np.int32)
 
     def _read(self, opened: Opened, run: Callable[..., Iterable[Any]]) -> None:
-        """Start to decode the files that are not plain WAV; record in ``opened`` where their numbers will be."""
+        """Start to decode the files that are not plain WAV; record in ``opened`` where their decoded samples will
+        be."""
         open_files, out, n = opened.clips.open_files, opened.out, len(opened.file_rates)
         opened.rows = np.zeros_like(opened.clips.rows)
         opened.indices = places = list(open_files)
@@ -369,7 +375,8 @@ class Audio(Operator, name="decoders.audio"):
         opened.problems = run(read, range(len(places)))
 
     def _finished(self, ctx: Context, encoded: Batch, opened: Opened) -> tuple[Batch, Batch]:
-        """Wait until all files are decoded, and return the signals and their rates in the memory of ``ctx``'s stage."""
+        """Wait until all files are decoded. Return the signals and their sampling rates, in host or device memory
+        depending on the stage of ``ctx``."""
         clips, after, found, on_cpu = opened.clips, opened.signal_rates, opened.rows, opened.out is not None
         for i, problem in zip(opened.indices, list(opened.problems), strict=True):
             if problem is not None:
@@ -405,7 +412,8 @@ class Audio(Operator, name="decoders.audio"):
         return out, Batch.from_dense(after.astype(np.float32), "", encoded.samples)
 
     def _convert(self, ctx: Context, source: Batch, found: I64, out: Batch) -> None:
-        """Convert the numbers of ``source`` to signals in ``out``."""
+        """Convert the decoded audio samples of ``source`` to signals in ``out``. ``found``: their positions and types,
+        in the columns of `wav_cpu.walk`."""
         most = int((found[:, _wav.FRAMES] * (found[:, _wav.KIND] != _wav.OTHER)).max(initial=0))
         if not most:
             return
@@ -425,5 +433,5 @@ class Audio(Operator, name="decoders.audio"):
 
 
 def _only(rows: I64, selected: npt.NDArray[np.bool_]) -> I64:
-    """Return ``rows`` with rows of 0 for files outside the mask ``selected``."""
+    """Return a copy of ``rows`` with zeros for the files outside the mask ``selected``."""
     return np.where(selected[:, None], rows, 0)

@@ -14,25 +14,26 @@ _ROW = 16  # floats per row, as `lanes_cpu.ROW`
 
 @dataclass(frozen=True, slots=True)
 class FftPlan:
-    """Plan of a transform by decimation in frequency: one pass per radix, in place; results stay in the order of the
-    last pass."""
+    """Plan of a fast Fourier transform by decimation in frequency: one pass per radix, in place. Results stay in the
+    order in which the last pass leaves them."""
 
     radices: npt.NDArray[np.int64]
     twiddles: npt.NDArray[np.float32]
-    """Twiddle factors as real and imaginary parts: radix - 1 numbers per butterfly of a block, pass after pass."""
+    """Twiddle factors as pairs of real and imaginary part, pass after pass; each butterfly of a block has radix - 1 of
+    them."""
     row_of_frequency: npt.NDArray[np.int64]
-    """[size] row of each frequency in the result."""
+    """For each frequency, the index of the row that contains it in the result, int64[size]."""
 
     @property
     def place_of_rows(self) -> npt.NDArray[np.int64]:
-        """`place` in units of floats of the CPU's rows."""
+        """For each frequency, the position of its row in the CPU's working memory, in floats."""
         return self.row_of_frequency * _ROW
 
 
 @lru_cache(64)
 def plan(size: int, max_radix: int = 5, eights: bool = False) -> FftPlan | None:
     """Return the plan of a transform of ``size``; None if size has a prime factor above ``max_radix``. ``eights``: use
-    passes of radix 8 first, if as many numbers fit into registers."""
+    as many passes of radix 8 as possible, for processors with enough registers for eight numbers."""
     radices: list[int] = []
     left = size
     for radix in (*[8] * eights, 4, 2, 3, 5, *range(7, max_radix + 1, 2)):

@@ -15,26 +15,27 @@ import numpy.typing as npt
 F32 = npt.NDArray[np.float32]
 
 BETA = 8.555504641634386
-"""Beta of the Kaiser window. With sixteen lobes, window and roll-off are those of resampy's kaiser_fast."""
+"""Parameter beta of the Kaiser window. With sixteen lobes, window and roll-off are those of resampy's kaiser_fast."""
 STEPS = 512
-"""Table entries per lobe; linear interpolation between them deviates from the curve by at most 5e-6."""
+"""Entries per lobe of the sinc in the kernel's table; linear interpolation between entries deviates from the curve by
+at most 5e-6."""
 _DALI_STEPS = 64
 MAX_PHASES = 1024
-"""Maximum number of phases for which taps are tabulated. Randomly drawn rates have thousands of phases: a table that is
-used once took 80 ms to compute."""
+"""Maximum number of phases (positions of an output between two inputs) for which filter weights are tabulated. Randomly
+drawn rates have thousands of phases: a table that is used once took 80 ms to compute."""
 _MAX = 1 << 18  # maximum numbers in a table of taps for every phase
 _MAX_TORCHAUDIO = 1 << 24
 TURNS = 64
-"""Cycles through all phases that a block of threads on a GPU computes (cuda/audio/resample.cu has the same
-constants)."""
+"""Number of cycles through all phases that a block of threads on a GPU computes (cuda/audio/resample.cu has the same
+constant)."""
 GROUP, WARPS = 8, 8
 """Phases per warp on the GPU, and maximum number of warps that share inputs."""
 _TORCHAUDIO_LOBES, _TORCHAUDIO_ROLLOFF = 6, 0.99
 
 
 def lobes_of(quality: float) -> int:
-    """Return the zero crossings on each side of the kernel, by DALI's formula: 3, 16 and 64 for quality 0, 50 and
-    100."""
+    """Return the number of lobes of the sinc on each side, for an argument ``quality``. DALI's formula: 3, 16 and 64
+    for quality 0, 50 and 100."""
     return math.floor(0.007 * quality * quality - 0.09 * quality + 3 + 0.5)
 
 
@@ -45,7 +46,7 @@ def rolloff_of(lobes: int) -> float:
 
 
 def _kernel(lobes: int, u: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Evaluate the kernel at ``u``, in samples of the lower rate; 0 from ``lobes`` on."""
+    """Evaluate the low-pass kernel at the distances ``u``, in samples of the lower rate; it is 0 from ``lobes`` on."""
     rolloff = rolloff_of(lobes)
     inside = np.maximum(0.0, 1 - (u / lobes) ** 2)
     values: npt.NDArray[np.float64] = rolloff * np.sinc(rolloff * u) * np.i0(BETA * np.sqrt(inside)) / np.i0(BETA)
@@ -54,15 +55,15 @@ def _kernel(lobes: int, u: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 @lru_cache(16)
 def table(lobes: int) -> F32:
-    """Return the kernel from 0 to ``lobes``, STEPS numbers per lobe, followed by zeros."""
+    """Return the low-pass kernel at distances from 0 to ``lobes``, STEPS numbers per lobe, followed by zeros."""
     u = np.arange(lobes * STEPS + 2) / STEPS
     return _kernel(lobes, u).astype(np.float32)
 
 
 @lru_cache(16)
 def pairs(lobes: int) -> npt.NDArray[np.uint64]:
-    """Return each entry of `table` together with its difference to the next one, packed into one number, so that both
-    take one look-up."""
+    """Return each entry of `table`, packed in one 64-bit number with its difference to the next entry, so that one
+    look-up reads both."""
     numbers = table(lobes)
     both = np.stack([numbers, np.append(numbers[1:], numbers[-1:]) - numbers], axis=1)
     return both.view(np.uint64).reshape(-1)
@@ -85,8 +86,8 @@ def dali_table(lobes: int) -> F32:
 
 @lru_cache(16)
 def dali_rows(lobes: int) -> F32:
-    """Return `dali_table` by phases: one row per fraction of a sample, with the entries for the taps of an output at
-    that fraction; and one more row for positions after the last."""
+    """Return the entries of `dali_table` in rows: one row per fraction of a sample, with the filter weights of an
+    output at that fraction, and one more row for positions after the last."""
     steps = _DALI_STEPS // 2
     places = 1 + np.arange(steps + 1)[:, None] + steps * np.arange(2 * lobes)
     rows: F32 = dali_table(lobes)[places].reshape(-1)
@@ -95,35 +96,35 @@ def dali_rows(lobes: int) -> F32:
 
 @lru_cache(1)
 def through_nodes() -> npt.NDArray[np.float64]:
-    """Return eight positions in [-1, 1] (Chebyshev nodes), and one row per power: the product of a row with the values
-    at the nodes is that power's coefficient of the interpolating polynomial. Between frames, the kernel equals such a
-    polynomial to 3e-6."""
+    """Return eight positions in [-1, 1] (Chebyshev nodes), followed by one row of eight numbers per power of the
+    interpolating polynomial. The product of a row and the kernel's values at the nodes is the coefficient of that
+    power. Between two frames, the kernel equals such a polynomial to 3e-6."""
     nodes = np.cos(np.pi * (np.arange(8) + 0.5) / 8)
     return np.concatenate([nodes[None], np.linalg.inv(np.vander(nodes, increasing=True))])
 
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """Resampling by the ratio ``up / down``: output k is the sum of ``taps[k % up]`` times the inputs from k // up *
-    down + ``first[k % up]`` on."""
+    """Filter weights for resampling by the ratio ``up / down``, in which outputs have ``up`` phases. Output k is the
+    sum of ``taps[k % up]`` times the inputs from k // up * down + ``first[k % up]`` on."""
 
     up: int
     down: int
     taps: F32
-    """float32[up, taps]: weights of each phase."""
+    """Filter weights of each phase, float32[up, taps]."""
     first: npt.NDArray[np.int64]
-    """int64[up]: index of each phase's first input."""
+    """Index of the first input of each phase, int64[up]."""
 
     @property
     def width(self) -> int:
-        """Taps per phase."""
+        """Number of filter weights per phase."""
         return int(self.taps.shape[1])
 
 
 @dataclass(frozen=True, slots=True)
 class Groups(Phases):
-    """Phases in groups of GROUP, for GPU threads that compute a whole group from the same inputs: ``taps`` [groups,
-    inputs, GROUP], counted from ``first`` [groups]."""
+    """Filter weights of phases in groups of GROUP, for GPU threads that compute a whole group from the same inputs.
+    ``taps`` is [groups, inputs, GROUP]; the inputs of a group are counted from ``first`` [groups]."""
 
 
 def _same_rate() -> Phases:
@@ -132,7 +133,8 @@ def _same_rate() -> Phases:
 
 @lru_cache(64)
 def phases(ratio: Fraction, lobes: int) -> Phases | None:
-    """Return dali-run's kernel at every phase, each normalised to the sum 1; None if there are too many phases."""
+    """Return the filter weights of dali-run's kernel for resampling by ``ratio``, with the sum 1 in each phase; None if
+    there are too many phases."""
     if ratio == 1:
         return _same_rate()
     up, down = ratio.numerator, ratio.denominator
@@ -149,8 +151,8 @@ def phases(ratio: Fraction, lobes: int) -> Phases | None:
 
 @lru_cache(64)
 def torchaudio_phases(ratio: Fraction) -> Phases | None:
-    """Return the default of torchaudio.functional.resample: a sinc of six lobes with a squared cosine window, cut off
-    at 0.99 of the lower Nyquist frequency."""
+    """Return the filter weights that torchaudio.functional.resample uses by default: a sinc of six lobes with a squared
+    cosine window, cut off at 0.99 of the lower Nyquist frequency. None if there are too many phases."""
     if ratio == 1:
         return _same_rate()
     up, down = ratio.numerator, ratio.denominator
@@ -166,8 +168,9 @@ def torchaudio_phases(ratio: Fraction) -> Phases | None:
 
 @lru_cache(64)
 def grouped(find: Callable[..., Phases | None], *of: Any) -> Groups | None:
-    """Return the phases ``find(*of)`` in groups, without taps that are 0. If there are few phases, they are repeated,
-    so that one cycle is work for a block of threads: as often as leaves the fewest groups empty."""
+    """Return the result of ``find(*of)`` with its phases in groups, and without weights that are 0. If there are few
+    phases, they are repeated, so that one cycle is enough work for a block of threads: as often as leaves the fewest
+    groups incomplete."""
     found = find(*of)
     if found is None:
         return None
@@ -189,7 +192,7 @@ def grouped(find: Callable[..., Phases | None], *of: Any) -> Groups | None:
 
 
 def trimmed(source: Phases) -> Phases:
-    """Return the phases without taps that are 0 at the ends of all phases."""
+    """Return the same filter without the weights at both ends that are 0 in all phases."""
     used: Any = np.flatnonzero(np.any(source.taps != 0, axis=0))
     lo, hi = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 1)
     return Phases(source.up, source.down, np.ascontiguousarray(source.taps[:, lo:hi]), source.first + lo)

@@ -26,8 +26,8 @@ def _tables() -> npt.NDArray[np.uint16]:
 
 
 def _room(size: int) -> npt.NDArray[np.uint8]:
-    """Return a buffer of this thread, which is reused for all files: new memory pages cost as much as a part of the
-    decoding."""
+    """Return a buffer for a file of ``size`` bytes. Each thread reuses one buffer for all files, because new memory
+    pages cost as much as a part of the decoding."""
     kept: npt.NDArray[np.uint8] | None = getattr(_own, "room", None)
     if size > _LARGE:
         return np.zeros(size, np.uint8)
@@ -37,7 +37,7 @@ def _room(size: int) -> npt.NDArray[np.uint8]:
 
 
 class Flac:
-    """An open FLAC file in memory, with the methods of `libsndfile.AudioFile`."""
+    """An open FLAC file in memory, with the same methods as `libsndfile.AudioFile`."""
 
     integers = True
     format = "FLAC"

@@ -21,24 +21,24 @@ _SOURCE = "audio/flac.cu"
 _THREADS = 32
 """Threads per block of the kernel `decode`. Few, so that the frames of a batch spread over the whole GPU."""
 _SEARCHED = 256 * 16
-"""Bytes of a file that one block of the kernel `find` searches."""
+"""Bytes of a file that one block of threads of the kernel `find` searches for frame headers."""
 _NOWHERE = np.iinfo(np.int32).max
 MEMORY = 8
-"""Bytes of device memory per sample besides the output."""
+"""Bytes of working memory on the device per audio sample, in addition to the output."""
 
 
 def plain(encoded: Batch, rows: I64) -> I64:
-    """Return rows [N, FIELDS] for the files that the GPU decodes, zeros for others; write frames, channels and rates of
-    the former to ``rows``, in the form of `wav_cpu.walk`."""
+    """Return rows [N, FIELDS] that describe the files that the GPU decodes; zeros for other files. For the former, also
+    write frames, channels and rates to ``rows``, in the columns of `wav_cpu.walk`."""
     files = np.empty((len(encoded), _plan.FIELDS), np.int64)
     _plan.plain(encoded.data, np.ascontiguousarray(encoded.offsets), encoded.sizes, rows, files)
     return files
 
 
 def decode(ctx: Context, encoded: Batch, files: I64) -> tuple[Batch, I64]:
-    """Decode the ``files`` that have rows, from ``encoded``, which is on the device. Return their numbers in the form
-    of plain WAV data, and their rows as from `wav_cpu.walk`. The engine retries files that the GPU does not support on
-    the CPU."""
+    """Decode the ``files`` whose rows are not zeros, from ``encoded``, which is on the device. Return their audio
+    samples in the form of plain WAV data, and rows as `wav_cpu.walk` fills them. The engine retries on the CPU the
+    files that the GPU does not support."""
     which = np.flatnonzero(files[:, _plan.TOTAL])
     taken = files[which]
     taken[:, _plan.BASE] = encoded.offsets[which]

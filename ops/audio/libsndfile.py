@@ -24,7 +24,7 @@ INTEGERS = frozenset((
     "PCM_S8", "PCM_16", "PCM_24", "PCM_32", "PCM_U8", "ULAW", "ALAW", "IMA_ADPCM", "MS_ADPCM", "GSM610", "G721_32",
     "ALAC_16", "ALAC_20", "ALAC_24", "ALAC_32",
 ))  # fmt: skip
-"""libsndfile's names of encodings whose numbers are integers; others are read as floats."""
+"""Encodings that store integers, by libsndfile's names; files of other encodings are read as floats."""
 NARROW = INTEGERS - {"PCM_24", "PCM_32", "ALAC_20", "ALAC_24", "ALAC_32"}
 """Integer encodings of at most 16 bits."""
 
@@ -40,7 +40,8 @@ def require() -> Any:
 
 @cache
 def _library() -> tuple[Any, Any, Any, Any]:
-    """Return cffi, libsndfile, the compiled callbacks, and the module soundfile."""
+    """Return the modules and objects with which libsndfile reads files in memory: cffi, the library, the compiled
+    callbacks, and the module soundfile."""
     soundfile = require()
     ffi, library = soundfile._ffi, soundfile._snd
     calls = ffi.new("SF_VIRTUAL_IO*")
@@ -69,7 +70,7 @@ class AudioFile:
     """libsndfile's name of the format: FLAC, OGG, MP3, ..."""
     _handle: Any
     _held: Any
-    """Objects to which libsndfile holds pointers, kept alive."""
+    """Objects to which libsndfile holds pointers, such as the file's bytes; this reference keeps them alive."""
 
     def cut(self, first: int, frames: int) -> None:
         """Keep only ``frames`` frames from frame ``first`` on. Raises SampleError."""
@@ -128,7 +129,8 @@ _BLOCK = 1 << 16
 
 
 def _counted(library: Any, ffi: Any, handle: Any, channels: int) -> int:
-    """Count the frames of a file that does not declare their number; stop once there are more than allowed."""
+    """Return the number of frames of a file that does not declare it, by decoding; stop once there are more than
+    allowed."""
     block, frames = np.empty(_BLOCK * channels, np.int16), 0
     while frames <= _MAX and (got := library.sf_readf_short(handle, ffi.cast("short*", block.ctypes.data), _BLOCK)) > 0:
         frames += got

@@ -86,7 +86,7 @@ def frequency_axis(layout: str, ndim: int) -> int:
 
 
 def rows_around(shapes: npt.NDArray[np.int32], axis: int) -> I64:
-    """Return the numbers of elements before, along and after an axis, int64[N, 3]."""
+    """Return the number of elements before, along and after the dimension ``axis`` of each sample, int64[N, 3]."""
     wide = shapes.astype(np.int64)
     return np.stack([wide[:, :axis].prod(axis=1), wide[:, axis], wide[:, axis + 1 :].prod(axis=1)], axis=1)
 
@@ -108,8 +108,9 @@ def tables_on(lane: Any, key: str, filters: I64, weights: F32) -> tuple[Any, Any
 def weigh(
     ctx: Context, data: Batch, axis: int, filters: I64, weights: F32, key: str, invalid: npt.NDArray[np.bool_]
 ) -> Batch:
-    """Sum runs along ``axis`` by ``filters`` and ``weights``, for samples that are not ``invalid``. ``key`` is the name
-    under which a lane caches the tables."""
+    """Return the weighted sums of runs of elements along ``axis``, as `bank` describes them in ``filters`` and
+    ``weights``. Samples that are ``invalid`` get empty outputs. ``key`` is the name under which a lane caches the
+    filters."""
     shapes = data.shapes.copy()
     shapes[:, axis] = len(filters)
     shapes[invalid] = 0
@@ -187,7 +188,7 @@ class MelFilterBank(Operator, name="mel_filter_bank"):
         return weigh(ctx, spectra, axis, filters, weights, key, spectra.sizes == 0)
 
     def tables(self, bins: int) -> tuple[str, I64, F32]:
-        """Return the `bank` for spectra of ``bins`` frequencies, preceded by a name for it."""
+        """Return a name for caching, and the `bank` (filters and weights) for spectra of ``bins`` frequencies."""
         filters, weights = bank(
             bins, self.sample_rate, self.nfilter, self.freq_low, self._highest, self.mel_formula, self.normalize,
             self.parity == "kaldi",
@@ -197,7 +198,8 @@ class MelFilterBank(Operator, name="mel_filter_bank"):
         return key, filters, weights
 
     def _of_several_sizes(self, ctx: Context, spectra: Batch, axis: int) -> Batch:
-        """Process spectra of transforms of different sizes; rare, so one sample at a time."""
+        """Compute the mel spectra of a batch whose spectra come from transforms of different sizes; rare, so one sample
+        at a time."""
         from ..batch import concat
 
         not_replayable(ctx.device)  # samples are joined by separate copies

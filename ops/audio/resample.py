@@ -68,7 +68,7 @@ def unusable(in_rate: F64, out_rate: F64) -> npt.NDArray[np.bool_]:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Sampling rates of N signals before and after; only their ratio matters."""
+    """Sampling rates of N signals before and after resampling; only their ratio matters."""
 
     before: F64
     after: F64
@@ -136,9 +136,9 @@ def _resample(
 def _phases(
     in_rate: F64, out_rate: F64, lobes: int, parity: Resampler, *, adjacent: bool
 ) -> tuple[npt.NDArray[np.bool_], list[filters.Phases], I64]:
-    """Return a mask of the samples that have taps for each phase, the phases of each distinct ratio, and for each of
-    these samples the index of its ratio. With ``adjacent``, taps of a group of phases are adjacent, as the GPU kernel
-    expects."""
+    """Return the filter weights of all samples that have a table of phases: a mask of these samples, the phases of each
+    distinct ratio of rates, and for each of these samples the index of its ratio. With ``adjacent``, weights of a group
+    of phases are adjacent, as the GPU kernel expects."""
     up, down = in_lowest_terms(in_rate, out_rate)
     most = filters.MAX_PHASES if parity == "dali-run" else 1 << 16
     which = (in_rate > 0) & (out_rate > 0) & (up <= most) & (down <= 1 << 16)
@@ -169,7 +169,8 @@ def in_lowest_terms(in_rate: F64, out_rate: F64) -> tuple[F64, F64]:
 
 
 def _odd(x: F64) -> tuple[I64, npt.NDArray[np.int32]]:
-    """Return odd numbers and exponents of two whose products are ``x``."""
+    """Divide numbers by powers of two until they are odd integers: return these, and the exponents of two, whose
+    products are ``x``."""
     part, exponent = np.frexp(x)
     whole = (part * 2.0**53).astype(np.int64)
     low = whole & -whole
@@ -177,7 +178,8 @@ def _odd(x: F64) -> tuple[I64, npt.NDArray[np.int32]]:
 
 
 def _only(rows: I64, selected: npt.NDArray[np.bool_]) -> I64:
-    """Return ``rows`` with 0 outputs for samples outside the mask ``selected``."""
+    """Return ``rows`` with OUTPUTS set to 0 for samples outside the mask ``selected``, so that nothing is computed for
+    them."""
     some = rows.copy()
     some[~selected, _cpu.OUTPUTS] = 0
     return some
@@ -186,7 +188,8 @@ def _only(rows: I64, selected: npt.NDArray[np.bool_]) -> I64:
 def _filled(
     rows: I64, selected: npt.NDArray[np.bool_], phase_sets: list[filters.Phases], kinds: I64
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return the taps and first inputs of all phases in use; write to ``rows`` where those of each sample are."""
+    """Return the filter weights and first inputs of all ``phase_sets``, each joined to one array. Write to ``rows``
+    where in these arrays the entries of each ``selected`` sample begin."""
     facts = np.zeros((len(phase_sets), 5), np.int64)  # in the order of the columns from UP on
     table = start = 0
     for i, p in enumerate(phase_sets):
@@ -304,7 +307,8 @@ class AudioResample(Operator, name="audio_resample"):
     gpu = cpu
 
     def _rates(self, ctx: Context, frames: I64) -> tuple[F64, F64, I64]:
-        """Return rates before and after, float64[N], and the lengths of the outputs."""
+        """Return the sampling rates before and after resampling, float64[N], and the lengths of the outputs, int64[N],
+        as the arguments define them."""
         if self.is_set("out_length"):
             lengths = ctx.arg("out_length", np.int64).copy()
             in_rate, out_rate = np.maximum(frames, 1).astype(np.float64), lengths.astype(np.float64)
@@ -326,8 +330,9 @@ class AudioResample(Operator, name="audio_resample"):
 
 
 def _conversion(before: np.dtype[Any], after: np.dtype[Any]) -> tuple[float, float, float]:
-    """Return factor and summand for inputs, and factor for outputs. As in DALI, the shift of unsigned integers is
-    applied before resampling: beyond the ends of a signal there are zeros on the output's scale."""
+    """Return factor and summand that are applied to inputs, and the factor for outputs, for a conversion between the
+    types ``before`` and ``after``. As in DALI, the shift of unsigned integers is applied before resampling: beyond the
+    ends of a signal there are zeros on the output's scale."""
     if before == after:
         return 1.0, 0.0, 1.0
     if (before.kind == "u") == (after.kind == "u"):
@@ -339,7 +344,7 @@ def _conversion(before: np.dtype[Any], after: np.dtype[Any]) -> tuple[float, flo
 
 
 def _full(dtype: np.dtype[Any]) -> float:
-    """Return the value that represents 1.0."""
+    """Return the value of type ``dtype`` that stands for an amplitude of 1.0."""
     return 1.0 if dtype.kind == "f" else float(np.iinfo(dtype).max)
 
 

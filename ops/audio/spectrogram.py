@@ -39,16 +39,16 @@ _CPP = {False: "false", True: "true"}
 
 @dataclass(frozen=True, slots=True)
 class Bands:
-    """Steps after the spectra that a GPU computes in the same kernel: weighted sums of runs of frequencies, converted
-    to decibels if ``factor`` is not 0."""
+    """Computations after the transform that a GPU does in the same kernel: weighted sums of runs of frequencies (such
+    as mel bands), converted to decibels if ``factor`` is not 0."""
 
     filters: Any
-    """Filters of `mel.bank`, int32 on the device; the weights are there too."""
+    """Filters of `mel.bank`, as int32 in device memory; ``weights``, float32, is in device memory too."""
     weights: Any
     count: int
     scale: float = 1.0
     factor: float = 0.0
-    """Factor of binary logarithms."""
+    """Factor by which binary logarithms are multiplied to get decibels; 0 if results are not converted."""
     least: float = 0.0
 
 
@@ -117,7 +117,7 @@ class Spectrogram(Operator, name="spectrogram"):
 
     @property
     def samples_before(self) -> int:
-        """Number of samples of the first window that lie before the signal."""
+        """Number of samples by which the first window begins before the signal."""
         if not self.center_windows:
             return 0
         if self.parity == "dali":
@@ -156,7 +156,8 @@ class Spectrogram(Operator, name="spectrogram"):
     gpu = cpu
 
     def computed(self, ctx: Context, audio: Batch, bands: Bands | None) -> Batch:
-        """Return the spectrograms, or on a GPU the results of ``bands``."""
+        """Return the spectrograms of the batch; on a GPU with ``bands``, the sums or decibels that it describes
+        instead."""
         audio = one_channel(ctx, audio)
         lengths = audio.sizes
         frames = self.frames(lengths)
@@ -192,7 +193,7 @@ class Spectrogram(Operator, name="spectrogram"):
         )  # fmt: skip
 
     def _by_numpy(self, audio: Batch, lengths: I64, frames: I64, scale: np.float32, out: Batch) -> None:
-        """Compute transforms whose size has large prime factors."""
+        """Compute the spectrograms with NumPy, for transforms whose size has large prime factors."""
         for i, count in enumerate(frames.tolist()):
             if not count:
                 continue
@@ -236,7 +237,8 @@ class Spectrogram(Operator, name="spectrogram"):
 
 
 def _gpu_tables(lane: Any, op: Spectrogram, fft_plan: FftPlan) -> tuple[Any, ...]:
-    """Return window, radices, roots of unity, twiddles and places in device memory, cached by the lane."""
+    """Return the constant tables of the kernel in device memory, cached by the lane: window, radices, roots of unity,
+    twiddle factors, and the place of each frequency."""
     key = f"spectrogram {op.size} {op.window.tobytes().hex() if op.window_fn else op.parity} {op.window_length}"
     if key not in lane.cache:
         radices = fft_plan.radices.astype(np.int32)

@@ -50,7 +50,9 @@ class ImageParts:
 def image_parts(ctx: Context, batch: Batch, names: Iterable[str], dtype: Any = np.float32) -> ImageParts:
     """Divide ``batch`` into parts, whole samples or frames, and return them with the values of the arguments ``names``.
 
-    A sample whose argument has another number of frames is rejected, and gets zeros.
+    DALI's rule for sequences decides: an argument whose layout begins with F has a value per frame (or one for all);
+    any other argument holds for the whole sample. A sample whose argument has another number of frames is rejected, and
+    gets zeros.
     """
     names = list(names)
     framed = [n for n in names if n in ctx.args and ctx.args[n].layout.startswith("F") and batch.layout.startswith("F")]

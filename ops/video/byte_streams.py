@@ -9,8 +9,8 @@ _UNIT = b"\0\0\0\1"
 
 
 def parameter_sets(codec: str, header: bytes) -> bytes | None:
-    """Return the parameter sets in MP4's configuration record ``header`` (ISO/IEC 14496-15) as a byte stream. None if
-    unit lengths are not four bytes wide, or if the record cannot be read."""
+    """Return the codec's parameter sets in MP4's configuration record ``header`` (ISO/IEC 14496-15), as a byte stream
+    with start codes. None if unit lengths are not four bytes wide, or if the record cannot be read."""
     sizes, found, at = header[4 if codec == "h264" else 21 : 22][:1], [], 0
 
     def take(count: int) -> None:
@@ -116,8 +116,8 @@ _SEQUENCE = 7
 
 
 def annexb(data: bytes, before: bytes) -> bytes:
-    """Return MP4 packet ``data``, in which a length of four bytes precedes each unit, as a byte stream, after the units
-    ``before``. Raises ValueError if the lengths do not add up to the packet's size."""
+    """Return the MP4 packet ``data`` as a byte stream (start codes instead of unit lengths), with the units ``before``,
+    such as parameter sets, in front. Raises ValueError if the lengths do not add up to the packet's size."""
     out, at = bytearray(data), 0
     while at < len(data):
         out[at : at + 4] = _UNIT

@@ -19,14 +19,15 @@ from .media import Clip, reason, require
 
 Container = Literal["mp4", "mkv", "webm", "mov"]
 _MUXERS = {"mkv": "matroska"}
-"""FFmpeg's names of containers, if they differ from the file extension."""
+"""For file extensions that differ from FFmpeg's name of the container: that name."""
 _MAX_SKEW = 1.0
-"""Maximum distance in seconds, within a file, between audio packets and the video packets of the same time."""
+"""Maximum distance in seconds by which, within a file, audio packets are stored before or after the video packets of
+the same time."""
 
 
 def cuts_of(clip: Clip, seconds: float) -> list[tuple[float, float]]:
-    """Return (start, end) in seconds of each clip; each is at least ``seconds`` long, except the last. Raises
-    SampleError.
+    """Return (start, end) in seconds of each clip into which the video is cut. Each is at least ``seconds`` long,
+    except the last. Raises SampleError.
 
     Clips begin only at key frames after which no earlier frame is stored: frames that are shown before a key frame and
     stored after it depend on the frames before it.

@@ -15,8 +15,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 
 class PausedDecoder(Protocol):
-    """A decoder that stopped in the middle of a group of pictures, with the frames that it output before they were
-    requested."""
+    """A video decoder that stopped in the middle of a group of pictures, with the frames that it output before they
+    were requested."""
 
     def close(self) -> None:
         """Close the decoder; called if no batch continues from it."""
@@ -50,7 +50,7 @@ class DecoderHandoff(Generic[T]):
 
     @property
     def is_over(self) -> bool:
-        """Whether the handoff is over: nothing will be passed on by it from now on."""
+        """Whether the handoff has ended: the decoder was taken, or none will be passed on."""
         return self._state is _State.GONE
 
     def claim(self) -> None:
@@ -60,7 +60,7 @@ class DecoderHandoff(Generic[T]):
                 self._state = _State.COMING
 
     def give(self, decoder: T) -> None:
-        """Pass on the decoder ``decoder``; it is closed if no batch will take it."""
+        """Pass ``decoder`` on to the later batch; it is closed if no batch will take it."""
         with self._lock:
             coming, then, self._then = self._state is _State.COMING, self._then, None
             if coming:
@@ -101,7 +101,8 @@ class DecoderHandoff(Generic[T]):
         work(left)
 
     def wait(self) -> T | None:
-        """Return the paused decoder, or None; `then` for a thread that waits."""
+        """Wait until the earlier batch has passed on its decoder, and return it; None if that batch has not started or
+        has failed. Like `then`, for threads that may block."""
         there, found = threading.Event(), list[T | None]()
 
         def take(left: T | None) -> None:
@@ -115,7 +116,8 @@ class DecoderHandoff(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class SharedGroups:
-    """Groups of pictures that a batch shares with the batches before and after it."""
+    """Groups of pictures that one batch shares with the batches before and after it, because a batch ends in the middle
+    of a group."""
 
     before: DecoderHandoff[Any] | None = None
     """Handoff from the batch before, if this batch's first frames lie in the middle of a group; else None."""
@@ -134,7 +136,7 @@ class SharedGroups:
             self.after.claim()
 
     def end(self) -> None:
-        """End both handoffs: the batch is complete, or will never be computed."""
+        """End the handoffs to both neighbouring batches, because this batch is complete, or will never be computed."""
         if self.after is not None:
             self.after.fail()
         if self.before is not None:

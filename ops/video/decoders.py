@@ -26,8 +26,8 @@ _RANGE = ("start_frame", "stride", "sequence_length", "end_frame")
 
 
 def padded(numbers: Sequence[int], count: int, mode: PadMode) -> list[int]:
-    """Return the frames ``numbers`` of a video of ``count`` frames, with those after its end replaced as ``mode`` says,
-    or dropped if it is "none"."""
+    """Return the frames ``numbers`` of a video of ``count`` frames. Numbers beyond its end are replaced by the rule
+    ``mode``, or left out if it is "none"."""
     period = {"reflect_1001": 2 * count, "symmetric": 2 * count, "reflect_101": 2 * count - 2, "reflect": 2 * count - 2}
     out = []
     for n in numbers:
@@ -50,7 +50,8 @@ def fill_of(values: Sequence[int]) -> npt.NDArray[np.uint8]:
 
 
 def decode_into(clip: Clip, numbers: Sequence[int], fill: npt.NDArray[np.uint8], out: npt.NDArray[np.uint8]) -> None:
-    """Decode frames ``numbers`` into ``out`` (F, height, width, 3), each frame once. Raises SampleError."""
+    """Decode the frames ``numbers`` of ``clip`` into ``out`` (F, height, width, 3); a number that occurs twice is
+    decoded once. `NO_FRAME` gives an image of ``fill``. Raises SampleError."""
     places: dict[int, list[int]] = {}
     for k, n in enumerate(numbers):
         places.setdefault(n, []).append(k)
@@ -61,8 +62,8 @@ def decode_into(clip: Clip, numbers: Sequence[int], fill: npt.NDArray[np.uint8],
 
 
 _cached_facts: dict[tuple[int, bytes, bytes], tuple[int, int, int]] = {}
-"""Cache for memory estimates: (frames, height, width) of files that were read, so that the launching thread does not
-open them."""
+"""Cache of (frames, height, width) by file, for memory estimates: files that were opened once are not opened again by
+the launching thread."""
 _MAX_CACHED_FACTS, _ENDS = 4096, 64
 
 
@@ -88,14 +89,15 @@ def _keep(encoded: npt.NDArray[np.uint8], frames: int, clip: Clip) -> tuple[int,
 
 @dataclass(frozen=True, slots=True)
 class _Ahead:
-    """Videos whose packets threads are reading for NVDEC; the operator's started work."""
+    """Videos of one batch whose packets threads are reading for NVDEC; the result of the operator's `start_early`."""
 
     slot: I32
-    """Slots of the samples in the batch."""
+    """Slots of the batch's samples (`Samples.slot`), to recognise the batch."""
     nbytes: int
     """Size of the encoded files in bytes."""
     parts: list[Future[tuple[nvdec.NvClip, list[int]] | SampleError]]
-    """Per sample: the clip, and the numbers of the frames that are needed; or the sample's error."""
+    """For each sample, a future of the clip with its packets and the numbers of the needed frames, or of the sample's
+    error."""
 
 
 class Video(Operator, name="decoders.video"):
@@ -230,8 +232,8 @@ class Video(Operator, name="decoders.video"):
         return out
 
     def _asked(self, ctx: Context) -> Callable[[int], tuple[dict[str, int], list[int] | None]]:
-        """Return a function from sample number to its arguments: the ones that define a range, and the list of
-        frames."""
+        """Return a function that takes a sample's index and returns its arguments: those that define a range of frames,
+        by name, and the list of frames, or None if that argument is not set."""
         numbers = {n: ctx.arg(n, np.int64) for n in _RANGE if self.is_set(n)}
         listed = ctx.arg("frames", np.int64) if self.is_set("frames") else None
         return lambda i: ({k: int(v[i]) for k, v in numbers.items()}, None if listed is None else listed[i].tolist())
@@ -263,7 +265,8 @@ class Video(Operator, name="decoders.video"):
         return out
 
     def _wanted(self, clip: Clip, arguments: dict[str, int], listed: list[int] | None) -> list[int]:
-        """Return the numbers of the frames of a sequence. Raises SampleError."""
+        """Return the numbers of the frames to decode, for the ``arguments`` that define a range, or for the frames
+        ``listed``. Raises SampleError."""
         count = len(clip)
         if listed is None:
             start, stride = arguments.get("start_frame", 0), arguments.get("stride", 1)

@@ -25,24 +25,25 @@ from .swscale import Converter
 
 Index = tuple[list[int], list[int]]
 Places = Callable[[int], Sequence[Any]]
-"""Callback that returns the destinations of frame ``number``: arrays (height, width, 3), or arrays in a device's
-memory."""
+"""Function from a frame's number to the arrays that it is written to: (height, width, 3) on the host, or arrays in
+device memory."""
 Colours = Literal["rgb24", "yuv444p"]
 
 NO_FRAME = -1
-"""Frame number that stands for an image of the fill value."""
+"""Frame number that stands for an image filled with the fill value, such as padding after the end of a video."""
 
 FAR = 24
-"""Maximum distance, in frames, that is decoded instead of skipped by a seek if a key frame lies in between."""
+"""Maximum distance, in frames, to a needed frame for which the decoder continues up to it instead of seeking to a key
+frame in between."""
 _HIDDEN = frozenset(("vp8",))
-"""FFmpeg's names of codecs with packets that show no frame, so that the number of packets is not the number of
+"""Codecs, by FFmpeg's names, with packets that show no frame: the number of packets then differs from the number of
 frames."""
 _UNDECODED = {"codec_whitelist": "none"}
 """Options for opening files, so that FFmpeg does not decode frames only to detect their format; for H.264 and VP9 this
 detection takes as long as decoding five frames."""
 _MOST_KINDS = 256
 _CONFIRM = 3
-"""Number of packets for which FFmpeg and the file's own tables must agree."""
+"""Number of packets that FFmpeg reads first, to confirm that the file's own tables can be trusted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Facts:
     space: int
     """Number of the colour matrix in ITU-T H.273."""
     span: int
-    """Range of values, by FFmpeg's number (2: full range)."""
+    """Range of the colour values, by FFmpeg's number (2: full range, black is 0)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,28 +65,28 @@ class Table:
     """Positions of a stream's packets in a file that stores them unchanged (MP4), in decoding order."""
 
     times: npt.NDArray[np.int64]
-    """Times at which the packets' frames are shown, in the stream's units."""
+    """Times at which the packets' frames are shown, in the stream's units of time."""
     starts: npt.NDArray[np.int64]
     sizes: npt.NDArray[np.int64]
     order: npt.NDArray[np.int64]
-    """For each frame, in the order of times: index of its packet."""
+    """Index of the packet of each frame; frames are in the order in which they are shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Facts about a file besides its index; with both, its packets can be read without opening the file with FFmpeg
-    again."""
+    """Facts about a file that, together with its frame index, let a thread read packets without opening the file with
+    FFmpeg again."""
 
     codec: str
     header: bytes
-    """The decoder's configuration record (FFmpeg's extradata)."""
+    """Configuration record of the decoder (FFmpeg's extradata), with the parameter sets of the codec."""
     facts: Facts
     table: Table | None
 
 
 _facts: dict[tuple[Any, ...], Facts] = {}
-"""Cache of frame formats, by everything that determines them: files of one encoder share an entry, so that only the
-first is decoded."""
+"""Cache of frame formats, by everything that determines a format (see `Clip._kind`). Files of one encoder share an
+entry, so that only the first is decoded."""
 
 
 def require() -> Any:
@@ -102,15 +103,16 @@ class Clip:
     time."""
 
     unprobed: ClassVar[frozenset[str]] = frozenset()
-    """Codecs for which no frame is decoded at opening if the format of the frames is in the cache."""
+    """Codecs for which the file is opened without decoding a frame, if the format of the frames is in the cache."""
 
     def __init__(
         self, source: str | npt.NDArray[np.uint8], index: Index | None = None, colours: Colours = "rgb24",
         threads: int = 1, facts: Facts | None = None,
     ) -> None:  # fmt: skip
-        """``source``: path, or the file's bytes. ``index``: index of the same file, if already known. ``colours``:
-        decode to RGB, or to the stream's own Y, Cb and Cr. ``threads``: decoding threads; use one if several files are
-        decoded concurrently. ``facts``: frame format; if passed, the file is not opened. Raises SampleError."""
+        """Open the file ``source``, a path or the file's bytes. ``index``: frame index of the same file, if already
+        known. ``colours``: decode to RGB, or to the stream's own Y, Cb and Cr. ``threads``: decoding threads; use one
+        if several files are decoded concurrently. ``facts``: frame format; if passed, the file is not opened. Raises
+        SampleError."""
         self.container: Any
         """The file, as av's container."""
         self.stream: Any
@@ -123,9 +125,9 @@ class Clip:
         if not isinstance(source, str) and not len(source):
             raise SampleError("truncated", "the file is empty")
         self._packets: list[Any] | None = None
-        """Packets that were read for the index, kept for `NvClip`; None if they are not kept."""
+        """Packets that were read to build the index, kept for `NvClip` to decode; None if they are not kept."""
         self.table: Table | None = None
-        """Table of packets, if the file has one; set when `index` is made."""
+        """Positions of the packets from the file's own tables, if it has them; set when `index` is computed."""
         if facts is None:
             self._open()
         else:
@@ -136,7 +138,7 @@ class Clip:
             raise SampleError("corrupt_data", "its video has no size")
         self._frames: Iterator[Any] | None = None
         self._at = -1
-        """Number of the last frame that the decoder returned."""
+        """Number of the last frame that the decoder returned; -1 before the first."""
 
     def _open(self) -> None:
         kind = None
@@ -158,7 +160,8 @@ class Clip:
             _facts[kind] = self.facts
 
     def _kind(self) -> tuple[Any, ...] | None:
-        """Return everything that determines the format of the frames, without decoding; None if it is not known."""
+        """Return what determines the format of the frames, such as codec, size and configuration record, to look it up
+        in the cache without decoding; None if it is unknown."""
         context = self.stream.codec_context
         header = bytes(context.extradata or b"")
         if self.codec == "vp9":  # the header of the first frame: profile, bits, colours, size
@@ -268,8 +271,8 @@ class Clip:
         return sorted(times), sorted(keys)
 
     def _tabled(self) -> Index | None:
-        """Return the index from the file's own tables, so that the file need not be read; FFmpeg's first packets must
-        confirm it. None if it cannot be used."""
+        """Return the index from the file's own tables, if FFmpeg's first packets agree with them, so that not all
+        packets must be read. None if the tables cannot be used."""
         if "mp4" not in self.container.format.name.split(",") or self.stream.codec_context.name in _HIDDEN:
             return None
         found = samples_of(self._source, int(self.stream.id))
@@ -352,7 +355,7 @@ class Clip:
         return None
 
     def _count(self, numbers: Sequence[int], destinations: Places) -> None:
-        """Do the work of `decode` by counting decoded frames, for files whose packets carry no times."""
+        """Decode like `decode`, by counting frames from the start, for files whose packets carry no times."""
         if self._frames is None or (len(numbers) and numbers[0] <= self._at):
             self._frames, self._at = self._decoded(None), -1
         for number in numbers:
@@ -380,7 +383,8 @@ class Clip:
             raise SampleError("corrupt_data", f"damaged: {reason(e)}") from None
 
     def _pictures(self) -> Iterator[Any]:
-        """Yield frames from the container's position on; each has a pts, and `_write` converts it to an image."""
+        """Yield decoded frames from the container's current position on. Each has a pts; `_write` converts frames to
+        images."""
         yield from self.container.decode(self.stream)
 
     def _sought(self, start: int) -> bool:
@@ -395,7 +399,7 @@ class Clip:
             raise SampleError("corrupt_data", f"frame {number} is damaged")
 
     def _write(self, frame: Any, destinations: Sequence[Any]) -> None:
-        """Write the image of ``frame`` to all its ``destinations``."""
+        """Convert ``frame`` to an image, and write it to all arrays in ``destinations``."""
         first = destinations[0]
         if self._colours == "rgb24" and frame.width == self.width and self._straight.convert(frame, first):
             destinations, picture = destinations[1:], first
@@ -405,7 +409,8 @@ class Clip:
             place[...] = picture
 
     def _picture(self, frame: Any) -> npt.NDArray[np.uint8]:
-        """Return RGB by the matrix and range that the stream declares (BT.601 if none), or the stream's Y, Cb, Cr."""
+        """Return ``frame`` as an image: RGB by the matrix and range that the stream declares (BT.601 if none), or the
+        stream's Y, Cb, Cr."""
         size = self.width, self.height
         if self._colours != "rgb24":
             planes: npt.NDArray[np.uint8] = frame.to_ndarray(format=self._colours, width=size[0], height=size[1])
@@ -435,7 +440,7 @@ def group_of(index: Index, number: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """An open clip that was decoded up to some frame, and those of its frames that the next batch also needs."""
+    """An open clip, decoded up to some frame, with those of its decoded frames that the next batch also needs."""
 
     clip: Clip
     frames: Mapping[int, npt.NDArray[Any]]
@@ -484,7 +489,7 @@ def _has_sequence(codec: str, header: bytes) -> bool:
 
 
 def reason(e: BaseException) -> str:
-    """Return the message of an FFmpeg error."""
+    """Return the message of an FFmpeg error as a reason for users."""
     return str(getattr(e, "strerror", None) or e or type(e).__name__)
 
 

@@ -18,12 +18,12 @@ import numpy.typing as npt
 
 I64 = npt.NDArray[np.int64]
 _MAX_MOOV = 64 << 20
-"""Maximum size in bytes of a `moov` box; a day of video needs less."""
+"""Maximum size in bytes of a `moov` box (the index of an MP4 file); a day of video needs less."""
 _MAX_BOXES = 4096
-"""Maximum number of boxes in one box, or in a file: an empty box has 8 bytes, and takes as long to read as a large
-one."""
+"""Maximum number of boxes in one box or file. Limits the time for corrupt files: an empty box has only 8 bytes, and
+takes as long to read as a large one."""
 _LATER = bytes((1, 0, 0, 0))
-"""First four bytes (version and flags) of tables with negative offsets."""
+"""Version and flags (the first four bytes) of tables with signed time offsets."""
 _UNUSUAL = frozenset((b"stps", b"sbgp", b"sgpd", b"stz2", b"saiz"))
 """Boxes from which FFmpeg takes more information than this module does; files that have one are left to FFmpeg."""
 
@@ -98,8 +98,8 @@ def _entries(data: bytes, width: int, kind: str = ">u4") -> I64:
 
 
 def samples_of(source: str | npt.NDArray[np.uint8], track: int) -> SampleTables | None:
-    """Return the sample tables of track number ``track`` of a file (path or bytes); None if its tables are of an
-    unusual kind, or do not fit the file."""
+    """Return the sample tables of track number ``track`` of a file (path or bytes). None if the tables are of an
+    unusual kind, or contradict the file."""
     try:
         with _opened(source) as (file, length):
             movie, media = _movie(file, length)
@@ -150,8 +150,8 @@ def _samples(movie: bytes, track: int) -> SampleTables:
 
 
 def _each(runs: I64, count: int) -> I64:
-    """Expand runs (count, value) to one value per sample. Raises ValueError if the counts do not add up to
-    ``count``."""
+    """Expand ``runs``, rows of (count, value), to one value per packet. Raises ValueError if the counts do not add up
+    to ``count``."""
     if (runs[:, 0] < 0).any() or int(runs[:, 0].sum()) != count:  # before memory is allocated for them
         raise ValueError("its tables do not fit each other")
     values: I64 = np.repeat(runs[:, 1], runs[:, 0])
@@ -159,13 +159,14 @@ def _each(runs: I64, count: int) -> I64:
 
 
 def _scale(header: bytes) -> int:
-    """Return the time units per second in the header of the movie, or of a track's media."""
+    """Return the number of time units per second, from the ``header`` of the movie or of a track's media."""
     at = 20 if header[0] == 1 else 12
     return int.from_bytes(header[at : at + 4], "big")
 
 
 def _uncut(edits: bytes, display_times: I64, movie: int, media: int) -> None:
-    """Check that the edit list shows all frames, from the first one on. Raises ValueError."""
+    """Check that a track's edit list (``edits``) shows all its frames, from the first one on. ``movie`` and ``media``
+    are time units per second. Raises ValueError."""
     wide = 8 if edits[0] == 1 else 4
     lasting = int.from_bytes(edits[8 : 8 + wide], "big")
     first = int.from_bytes(edits[8 + wide : 8 + 2 * wide], "big", signed=True)

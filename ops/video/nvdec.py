@@ -31,16 +31,16 @@ from .media import NO_FRAME, Clip, Decoded, Index, Known, number_of
 from .packets import CODECS, Packet, Reading, Run
 
 _WEIGHTS = {1: (0.2126, 0.0722), 4: (0.30, 0.11), 7: (0.212, 0.087), 9: (0.2627, 0.0593), 10: (0.2627, 0.0593)}
-"""Weights of red and blue in luma, by the number of the matrix in ITU-T H.273. All other matrices are treated as
+"""Weights of red and blue in luma for a colour matrix, by its number in ITU-T H.273. All other matrices are treated as
 BT.601, as FFmpeg's converter does."""
 _BT601 = (0.299, 0.114)
 _Matrix = tuple[float, float, float, float, float, float, bool]
 _FULL = 2
-"""FFmpeg's number of the range of values in which black is 0 (full range)."""
+"""FFmpeg's number for the full range of colour values, in which black is 0."""
 _BLOCK = 256
 _THREADS = 8
 _MAX_PASSED_FRAMES = 64
-"""Maximum number of frames that a batch keeps for the next one."""
+"""Maximum number of decoded frames that a batch keeps in GPU memory for the next batch."""
 
 
 class RefusedError(Exception):
@@ -59,8 +59,8 @@ def module() -> Any:
 
 @dataclass(slots=True)
 class _CachedDecoder:
-    """A cached decoder, the maximum height and width that it was created for, and height, width and header of its last
-    stream."""
+    """A cached NVDEC decoder, with the maximum height and width that it was created for, and height, width and header
+    of the stream that it decoded last."""
 
     decoder: Any
     max_size: tuple[int, int]
@@ -73,11 +73,11 @@ class Decoders:
 
     lane: Lane
     cached: dict[tuple[str, int], _CachedDecoder] = field(default_factory=dict)
-    """Decoders by codec and bits per colour sample."""
+    """Cached decoders, by codec and bits per colour sample."""
 
     def of(self, codec: str, bits: int, height: int, width: int, header: bytes) -> Any:
-        """Return a decoder without pending frames; an existing one is reconfigured for another size or ``header``.
-        Raises RefusedError."""
+        """Return a decoder without pending frames for a stream; a cached decoder is reconfigured for another size or
+        ``header``. Raises RefusedError."""
         found, stream = self.cached.get((codec, bits)), (height, width, header)
         try:
             if found is not None and height <= found.max_size[0] and width <= found.max_size[1]:
@@ -98,7 +98,7 @@ class Decoders:
         return decoder
 
     def drop(self, codec: str, bits: int) -> None:
-        """Drop a decoder that failed, or that has pending frames."""
+        """Remove a decoder from the cache because it failed or has pending frames."""
         self.cached.pop((codec, bits), None)
 
 
@@ -108,8 +108,9 @@ _lock = threading.Lock()
 
 @contextmanager
 def borrowed(index: int, *, on_host: bool = False) -> Iterator[Decoders]:
-    """Provide decoders on GPU ``index`` for the calling thread; with ``on_host``, only their CUDA stream, for frames
-    that the CPU decodes. There are as many as threads that ever decoded at the same time."""
+    """Context manager: provide decoders on GPU ``index`` for the calling thread; with ``on_host``, only their CUDA
+    stream, for frames that the CPU decodes. There are as many sets of decoders as threads that ever decoded at the same
+    time."""
     decoders = _borrow(index, on_host=on_host)
     try:
         with decoders.lane:
@@ -155,17 +156,19 @@ class _PausedDecoder:
     kind: tuple[str, int]
     """Codec and bits per colour sample."""
     frames: dict[int, Any] = field(default_factory=dict)
-    """Decoded frames by number: on the device, or on the host if ``clip`` is set."""
+    """Decoded frames by number, in GPU memory, or in host memory if ``clip`` is set."""
     decoders: Decoders | None = None
-    """Decoders, one of which is paused in the middle of a group of pictures; None if no decoder is passed on."""
+    """The set of decoders of which one is paused in the middle of a group of pictures; None if no decoder is passed
+    on."""
     packets: list[Packet] = field(default_factory=list)
-    """Packets that the paused decoder was not fed yet."""
+    """Packets after the ones that the paused decoder has received; the next batch feeds them to it."""
     clip: Clip | None = None
-    """The file as the CPU decodes it, for the reason ``why``; None if NVDEC decodes it."""
+    """The file as opened for the CPU's decoder, if the CPU decodes it (``why`` is the reason); None if NVDEC decodes
+    it."""
     why: str = ""
 
     def close(self) -> None:
-        """Free decoders and file; called if no batch continues from here."""
+        """Free the decoders and close the file; called if no later batch continues from here."""
         if self.decoders is not None:
             self.decoders.drop(*self.kind)
             _give_back(self.decoders)
@@ -174,15 +177,15 @@ class _PausedDecoder:
 
 
 class NvClip(Reading):
-    """A clip whose frames are surfaces of NVDEC: `read` packets first, then `show` frames. Reading needs no GPU,
-    showing needs no file."""
+    """A clip that NVDEC decodes: `read` its packets first, then `show` its frames. Reading needs no GPU, showing needs
+    no file."""
 
     def __init__(
         self, source: str | npt.NDArray[np.uint8], index: Index | None = None, known: Known | None = None
     ) -> None:
         super().__init__(source, index, known)
         self.repeated: dict[int, Any] = {}
-        """Frames, by number, that the next batch also needs."""
+        """Decoded frames, by number, that the next batch also needs."""
         self._unfinished, self._shares = 0, False
         self._leaves: tuple[DecoderHandoff[_PausedDecoder], _PausedDecoder] | None = None
         self._lock = threading.Lock()
@@ -197,7 +200,8 @@ class NvClip(Reading):
         return self
 
     def refused_by(self, index: int) -> str:
-        """Reason why GPU ``index`` cannot decode streams of this kind, if already known; else empty."""
+        """Return the reason why GPU ``index`` cannot decode streams of this kind; empty if it can, or if that is not
+        known yet."""
         return self.refused or _unsupported.get((index, self.name, self.bits), "")
 
     def show(
@@ -207,9 +211,9 @@ class NvClip(Reading):
         destinations: Mapping[int, Sequence[int]],
         paused: _PausedDecoder | None = None,
     ) -> _PausedDecoder | None:
-        """Write the frames of one run to their ``destinations`` (device addresses), on the stream of ``decoders``,
-        continuing from ``paused``, which the previous batch left. Return what this run leaves to the next batch. Raises
-        RefusedError."""
+        """Decode the packets of one ``run``, and write its frames to their ``destinations`` (device addresses), on the
+        stream of ``decoders``. Decoding continues from ``paused``, which the previous batch left, if it is given.
+        Return what this run leaves to the next batch. Raises RefusedError."""
         if known := self.refused_by(decoders.lane.index):
             raise RefusedError(known)
         if not run.wanted:
@@ -287,8 +291,8 @@ class NvClip(Reading):
         return _PausedDecoder(kind, kept) if passes and run.complete and len(kept) < _MAX_PASSED_FRAMES else None
 
     def leave(self, after: DecoderHandoff[_PausedDecoder] | None, leaves: _PausedDecoder | None) -> None:
-        """Record that one part is complete. The last part passes on what it ``leaves``, once all frames that the next
-        batch needs again are decoded."""
+        """Record that one part of the clip (the runs of one thread) is complete. ``leaves``, the state at the end of
+        the last part, is passed on to the next batch once all frames that this batch needs again are decoded."""
         with self._lock:
             self._unfinished -= 1
             if after is not None and leaves is not None:
@@ -300,7 +304,7 @@ class NvClip(Reading):
         after.give(leaves)
 
     def on_host(self) -> Clip:
-        """Return the same clip, to be decoded by the CPU."""
+        """Open the same clip again, to be decoded by the CPU."""
         return Decoded(self._source, self.index)
 
 
@@ -308,11 +312,11 @@ _SURFACE = np.dtype(
     [("planes", np.uint64, 2), ("out", np.uint64), ("pitch", np.int64), ("size", np.int32, 2), ("numbers", "f4", 7)],
     align=True,
 )  # fmt: skip
-"""Layout of `Surface` in video.cu."""
+"""Memory layout of the struct `Surface` in video.cu."""
 
 
 class _Converter:
-    """Converter of NVDEC surfaces of one size to RGB."""
+    """Converter of NVDEC's decoded surfaces of one size to RGB images."""
 
     def __init__(self, lane: Lane, height: int, width: int, bits: int, matrix: _Matrix) -> None:
         self._nbytes, self._height, self._width = (1 if bits == 8 else 2), height, width
@@ -327,8 +331,8 @@ class _Converter:
         self._launch = lane.work().steady(kernel, -(-height * width // _BLOCK), _BLOCK, self._values)
 
     def convert(self, surface: Any, destinations: Sequence[int]) -> None:
-        """Write RGB of ``surface`` to ``destinations`` (device addresses). Raises RefusedError if the surface has
-        another size than the file declares."""
+        """Convert ``surface`` to RGB and write it to all ``destinations`` (device addresses). Raises RefusedError if
+        the surface has another size than the file declares."""
         luma, chroma = surface.GetPtrToPlane(0), surface.GetPtrToPlane(1)
         pitch, rest = divmod(chroma - luma, self._height)
         if rest or pitch < self._width * self._nbytes:
@@ -341,17 +345,17 @@ class _Converter:
 
 
 _unsupported: dict[tuple[int, str, int], str] = {}
-"""Messages of GPUs that do not support a codec with some number of bits, by (GPU, codec, bits): finding out takes as
-long as creating a decoder."""
+"""Error message for each (GPU, codec, bits) that the GPU does not support. Cached, because finding out takes as long as
+creating a decoder."""
 
 
 def decode_all(
     index: int, jobs: Iterable[tuple[NvClip, Mapping[int, Sequence[int]]]], fill: npt.NDArray[np.uint8]
 ) -> Iterator[tuple[str | SampleError, float]]:
-    """Decode frames of clips whose packets were read, and write them to places (addresses on GPU ``index``) by frame
-    number. Each frame is decoded once; `NO_FRAME` is filled with ``fill``. CPU threads decode what NVDEC does not
-    support. Yield for each clip, in order, the reason why the CPU decoded it (empty if NVDEC did) or its error, and the
-    seconds that threads took."""
+    """Decode frames of clips whose packets were read. Each job has a clip and, by frame number, the addresses on GPU
+    ``index`` to which a frame is written. Each frame is decoded once; `NO_FRAME` is an image of ``fill``. CPU threads
+    decode what NVDEC does not support. Yield for each clip, in order, the reason why the CPU decoded it (empty if NVDEC
+    did) or its error, and the seconds that threads took."""
     begun: list[list[Future[_Pending]]] = []
     try:
         for clip, places in jobs:
@@ -369,7 +373,7 @@ def decode_all(
 
 _Outcome = tuple[str | SampleError, float]
 _Pending = Any
-"""An outcome, or the future of an outcome or of such a future."""
+"""Result of decoding one part of a clip: an `_Outcome`, a future of it, or a future of such a future."""
 
 
 def _outcome_of(outcome_of_part: Future[_Pending]) -> _Outcome:
@@ -383,8 +387,8 @@ def _outcome_of(outcome_of_part: Future[_Pending]) -> _Outcome:
 def _submit(
     index: int, clip: NvClip, runs: list[Run], destinations: Mapping[int, Sequence[int]], fill: npt.NDArray[np.uint8]
 ) -> Future[_Pending]:
-    """Decode one part in a thread, once the decoder that it continues from is available: threads do not wait for each
-    other. Return the future of its outcome."""
+    """Decode ``runs``, one part of the clip, in a thread, as soon as the decoder from which it continues is available;
+    no thread waits for it. Return the future of the outcome."""
     before = runs[0].shared.before
     if before is None:
         return threads().submit(_decode, index, clip, runs, destinations, fill, None)
@@ -407,7 +411,8 @@ def _decode(
     index: int, clip: NvClip, runs: list[Run], destinations: Mapping[int, Sequence[int]], fill: npt.NDArray[np.uint8],
     paused: _PausedDecoder | None,
 ) -> _Pending:  # fmt: skip
-    """Decode one part with NVDEC; if that fails, return the future of a CPU thread that decodes it, without waiting."""
+    """Decode ``runs``, one part of the clip, with NVDEC. If that fails, a CPU thread decodes it, and its future is
+    returned without waiting."""
     from ..codecs.threaded_decode import threads as cpu_threads
 
     began, shared, leaves = time.perf_counter(), runs[-1].shared, None
@@ -445,8 +450,8 @@ def _decode(
 def _decode_from(
     clip: NvClip, run: Run, decoders: Decoders, destinations: Mapping[int, Sequence[int]], paused: _PausedDecoder | None
 ) -> _PausedDecoder | None:
-    """Decode one run, continuing from ``paused``; without it, or if NVDEC cannot continue there, from the run's key
-    frame."""
+    """Decode one run of packets, continuing from ``paused``. If it is None, or NVDEC cannot continue there, decoding
+    begins at the run's key frame."""
     if not run.continued or paused is not None:
         try:
             return clip.show(run, decoders, destinations, paused)
@@ -491,7 +496,8 @@ def _by_cpu(
 
 
 def report(ctx: Context, why: str, seconds: float, count: int = 1) -> None:
-    """Report which decoder processed ``count`` samples, and, if it was the CPU, the reason ``why``."""
+    """Add ``count`` samples to the job's report, under the decoder that decoded them. ``why``: the reason why the CPU
+    did; empty if it was NVDEC."""
     ctx.decoded_by("CPU threads" if why else "NVDEC", count, seconds)
     if why and ctx.count is not None:
         ctx.count(f"not for NVDEC: {why}", count)
@@ -499,12 +505,13 @@ def report(ctx: Context, why: str, seconds: float, count: int = 1) -> None:
 
 @cache
 def threads() -> ThreadPoolExecutor:
-    """Return the threads that drive NVDEC; with more than `_THREADS`, they would wait for each other in the driver."""
+    """Return the pool of threads that drive NVDEC; with more than `_THREADS`, they would wait for each other in the
+    driver."""
     return ThreadPoolExecutor(_THREADS, "nvdec")
 
 
 def _send(lane: Lane, address: int, host: npt.NDArray[np.uint8]) -> None:
-    """Copy ``host`` to the device, on the lane's stream."""
+    """Copy ``host`` to the device address ``address``, on the lane's stream."""
     staged = lane.pinned(host.nbytes)
     staged[:] = host.reshape(-1)
     if host.nbytes:
@@ -512,15 +519,16 @@ def _send(lane: Lane, address: int, host: npt.NDArray[np.uint8]) -> None:
 
 
 def _reason(e: Exception) -> str:
-    """Return the line of the package's error message that names the problem, else the first line."""
+    """Return the line that names the problem in an error message of PyNvVideoCodec; its first line if none does."""
     lines = [line.strip() for line in str(e).splitlines() if line.strip()] or [type(e).__name__]
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("Error Type")), lines[0])
 
 
 def matrix_of(space: int, span: int, pixels: str) -> _Matrix:
-    """Return, for a matrix (number in ITU-T H.273) and a range (FFmpeg's number): luma factor, luma offset, Cr's factor
-    for red, Cb's and Cr's for green, Cb's for blue, and whether the range is full. They invert Y = R r + G g + B b, Cb
-    = (B - Y) / (2 - 2 b), Cr = (R - Y) / (2 - 2 r), for 8-bit values."""
+    """Return the constants that convert Y, Cb and Cr to RGB, for a matrix (``space``, its number in ITU-T H.273) and a
+    range (``span``, FFmpeg's number): luma factor, luma offset, Cr's factor for red, Cb's and Cr's for green, Cb's for
+    blue, and whether the range is full. They invert Y = R r + G g + B b, Cb = (B - Y) / (2 - 2 b), Cr = (R - Y) / (2 -
+    2 r), for 8-bit values."""
     r, b = _WEIGHTS.get(space, _BT601)
     g = 1 - r - b
     full = span == _FULL or pixels.startswith("yuvj")

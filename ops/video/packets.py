@@ -30,13 +30,13 @@ decoding."""
 _BITS = {"yuv420p": 8, "yuvj420p": 8, "yuv420p10le": 10, "yuv420p12le": 12}
 _READERS = 4
 _MIN_FRAMES = 96
-"""Minimum number of frames for one thread, if there are as many."""
+"""Minimum number of frames that a thread of its own decodes; shorter videos are decoded by one thread."""
 _EXTRA_FRAMES = 24
 """Frames whose packets are also read after the last frame of a batch, if the next batch continues there: NVDEC outputs
 a frame when it knows that no earlier one follows, and may hold back up to 16."""
 _MAX_GAPS = 4
-"""Maximum ratio of a file range to the packets in it for which the whole range is read at once: audio is stored between
-packets."""
+"""Maximum ratio of the size of a file range to the size of the video packets in it, for which the range is read at
+once; the rest are audio packets in between."""
 
 
 _loops: Any = Kernels(".packets_cpu", __package__)
@@ -44,12 +44,13 @@ _loops: Any = Kernels(".packets_cpu", __package__)
 
 @dataclass(slots=True)
 class Run:
-    """Consecutive packets from a key frame on, in NVDEC's form, and the frames that are needed from them."""
+    """Consecutive packets of a video from a key frame on, in the form that NVDEC reads, and the frames that are needed
+    from them."""
 
     wanted: list[int]
     """Numbers of the frames that are needed."""
     times: dict[int, int] = field(default_factory=dict)
-    """Numbers of the needed frames by their times."""
+    """Number of each needed frame, by the time at which it is shown."""
     data: npt.NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))
     packets: list[tuple[int, int, int]] = field(default_factory=list)
     """For each packet: offset in ``data``, size in bytes, time."""
@@ -61,18 +62,18 @@ class Run:
 
     @property
     def fed(self) -> list[Packet]:
-        """The packets with their addresses, as NVDEC is fed."""
+        """Packets with their addresses in memory, as NVDEC receives them."""
         base = int(self.data.ctypes.data)
         return [(base + at, size, pts, self.data) for at, size, pts in self.packets]
 
 
 Packet = tuple[int, int, int, npt.NDArray[np.uint8]]
-"""Address, size in bytes, time, and the array that contains the packet."""
+"""A packet as NVDEC receives it: address, size in bytes, time, and the array that contains the bytes."""
 
 
 @dataclass(slots=True)
 class Rest:
-    """An open file that was read up to some packet, for the next batch to read on."""
+    """An open file whose packets were read up to some position, so that the next batch can read on from there."""
 
     clip: Reading
     """Clip that has the file open."""
@@ -80,22 +81,22 @@ class Rest:
     key: int
     """Time of the key frame with which the packets begin."""
     last: int = -1
-    """Number of the last frame that was needed."""
+    """Number of the last frame that the batch needed."""
     seen: set[int] = field(default_factory=set)
-    """Times of later frames whose packets were already read."""
+    """Times of frames after ``last`` whose packets were already read."""
     at: int = -1
     """Index of the next packet in the file's table; -1 if no table is used."""
     complete: bool = False
 
 
 class Reading(Glance):
-    """A clip whose packets are read for NVDEC: `read` puts them into `parts`."""
+    """A clip whose packets are read for NVDEC: `read` stores them in `parts`."""
 
     def __init__(
         self, source: str | npt.NDArray[np.uint8], index: Index | None = None, known: Known | None = None
     ) -> None:
-        """``known``: facts of the same file; if they include a table, the file is not opened. Raises SampleError as
-        `Clip` does."""
+        """Open the file ``source``. ``known``: facts about the same file; if they include its table, the file is not
+        opened. Raises SampleError as `Clip` does."""
         known = None if known is None or known.table is None else known
         super().__init__(source, index, facts=None if known is None else known.facts)
         if index is None and not isinstance(source, str):
@@ -103,9 +104,9 @@ class Reading(Glance):
         self._header = self.header if known is None else known.header
         self.table = None if known is None else known.table
         self.parts: list[list[Run]] = []
-        """Runs of packets that were read; each part is the work of one thread."""
+        """Runs of packets that were read, grouped in parts; one thread decodes one part."""
         self.rest: Rest | None = None
-        """Where the next batch reads on; None if no batch does."""
+        """State of reading from which the next batch reads on; None if no batch does."""
         self.name = self.codec if known is None else known.codec
         self.bits = _BITS.get(self.facts.pixels, 0)
 
@@ -149,7 +150,8 @@ class Reading(Glance):
         return self
 
     def _rest_before(self, shared: SharedGroups) -> Rest | None:
-        """Return where the previous batch stopped reading, and take it over; None if it failed. Called once."""
+        """Return the state in which the previous batch stopped reading the file, and take ownership of it. None if
+        there is no previous batch, or it failed. Called once."""
         found = None if shared.before is None or shared.before.reading is None else shared.before.reading.result()
         if not isinstance(found, Reading):
             return None
@@ -157,9 +159,9 @@ class Reading(Glance):
         return rest
 
     def _cut(self, numbers: list[int]) -> list[list[list[int]]]:
-        """Divide ``numbers`` into parts for several threads, each beginning at a key frame, and parts into runs where a
-        key frame and many unneeded frames lie between two needed ones. Parts are not too short: each leaves an engine
-        idle at its end."""
+        """Divide the needed frames ``numbers`` into parts for several threads, each beginning at a key frame. Divide a
+        part into runs if a key frame and many unneeded frames lie between two needed ones. Parts are not too short,
+        because each leaves an NVDEC engine idle at its end."""
         times, keys = self.index
         parts: list[list[list[int]]] = [[numbers[:1]]]
         for last, number in pairwise(numbers):
@@ -172,7 +174,8 @@ class Reading(Glance):
         return parts
 
     def _run(self, numbers: list[int], shared: SharedGroups, state: Rest | None) -> Run:
-        """Read packets for ``numbers``, continuing from ``state`` or from a key frame."""
+        """Read the packets that the frames ``numbers`` need, continuing from ``state`` if it is given, else from a key
+        frame."""
         if not numbers:
             return Run([])
         times, keys = self.index
@@ -215,8 +218,8 @@ class Reading(Glance):
         return run
 
     def _by_table(self, run: Run, state: Rest | None, table: Table) -> bool:
-        """Do the work of `_run` from the file's table, without a call of FFmpeg per packet. Return False if the file
-        does not match the table."""
+        """Read packets like `_run`, at the positions in the file's own table, without a call of FFmpeg per packet.
+        Return False if the file does not match the table."""
         (times, keys), wanted = self.index, run.wanted
         key = keys[max(bisect.bisect_right(keys, times[wanted[0]]) - 1, 0)] if state is None else state.key
         first = int(table.order[bisect.bisect_left(times, key)]) if state is None else state.at
@@ -268,13 +271,14 @@ class Reading(Glance):
             return False
 
     def anew(self, run: Run) -> list[Run]:
-        """Return runs for the frames of ``run`` that begin at key frames, read from the file again. Raises
-        SampleError."""
+        """Read the packets of ``run`` again, for a decoder that cannot continue from the previous batch. Return runs
+        that begin at key frames. Raises SampleError."""
         with type(self)(self._source, self.index) as clip, reading:
             return [other for part in clip.read(run.wanted).parts for other in part]
 
     def _converter_of_packets(self) -> Callable[[Any, bool], bytes]:
-        """Return a function (packet, is first of its run) that converts a packet to the bytes that NVDEC reads."""
+        """Return a function that converts a packet to the bytes that NVDEC reads. Its arguments are the packet, and
+        whether it is the first of its run."""
         if self.name not in ("h264", "hevc") or self._header[:1] != b"\1":
             return lambda packet, _first: bytes(packet)
         sets = parameter_sets(self.name, self._header)

@@ -17,13 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 _FORMATS = frozenset(("yuv420p", "yuvj420p", "yuv422p"))
-"""Pixel formats that are converted here. libswscale converts others in several steps, and its older interface rounds
-those differently."""
+"""Pixel formats that this module converts. libswscale converts other formats in several steps, which its older
+interface rounds differently."""
 _BLOCK = 16
 """Pixels that the converter writes at once; if the width is not a multiple, it writes beyond the ends of rows."""
 _BILINEAR = 2
 _FULL = 2
-"""FFmpeg's number of the range of values in which black is 0 (full range)."""
+"""FFmpeg's number for the full range of colour values, in which black is 0."""
 _BT601 = 5
 _ONE = 1 << 16
 _Pointers, _Numbers = ctypes.c_void_p * 4, ctypes.c_int * 4
