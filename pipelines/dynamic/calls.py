@@ -33,17 +33,21 @@ from .devices import Device
 from .dtypes import type_id
 
 Constant = tuple[str, Any, Any]
-"""One argument: its name, the type of its value (for a list, the types of its elements), and the value, hashable."""
+"""A constant argument of a call: its name, the type of its value (for a list, the types of its elements), and the value
+in hashable form."""
 State = tuple[int, int, int, int]
-"""State of a random generator: key, low and high half of the counter, and word."""
+"""State of a random generator: key, low and high half of the counter, and index of the word within the block of the
+counter."""
 _MIN_SHARED_SECONDS = 0.002
-"""Smallest amount of work, in seconds, that is divided between threads; joining the outputs of less work costs more."""
+"""Estimated processor seconds of a call from which on it is divided between threads. For less work, joining the outputs
+would cost more than it saves."""
 _MAX_CACHED_PLANS = 4096
 _MAX_DECODE_ATTEMPTS = 4
 
 
 class CallPlan:
-    """One operator with its constant arguments on one stage. Created by `plan_for` and cached for the whole process."""
+    """One operator with its constant arguments, for one stage (cpu, mixed or gpu). Created by `plan_for` and cached for
+    the whole process."""
 
     __slots__ = ("accepted", "device_id", "kernel", "node", "op", "outputs", "pace", "random", "stage", "whole")
 
@@ -51,7 +55,7 @@ class CallPlan:
         self.op = op
         self.stage = stage
         self.device_id = device_id
-        """The GPU that the caller requested; None if it requested none."""
+        """Number of the GPU that the caller requested; None if it requested none."""
         self.kernel = op.kernel(stage)
         self.outputs = op.num_outputs
         self.random = op.random
@@ -61,7 +65,8 @@ class CallPlan:
         """Processor seconds per byte of input in the last call. 1.0 for decoders, which are always divided between
         threads."""
         self.accepted: dict[Any, tuple[Spec, ...]] = {}
-        """Specs of the outputs for each accepted kind of inputs: (dimensions, dtype, layout) per input."""
+        """Specs of the outputs, for each kind of inputs that the operator has accepted: (dimensions, dtype, layout) per
+        input."""
 
     def infer(self, kinds: tuple[Any, ...]) -> tuple[Spec, ...]:
         """Return the specs of the outputs for inputs of ``kinds``: (ndim, NumPy dtype or None, layout) each. Raises
@@ -86,9 +91,9 @@ def plan_for(
     cls: type[Operator], inputs: int, device: Device | None, on_device: bool, constants: tuple[Constant, ...],
     per_sample: tuple[str, ...],
 ) -> CallPlan:  # fmt: skip
-    """Return the plan of a call of ``cls`` with the arguments ``constants`` and, as batches, the arguments
-    ``per_sample``. ``on_device``: whether an input is on a GPU. ``device``: the requested device; None to run where the
-    inputs are.
+    """Return the plan for calling ``cls``. ``constants`` are its constant arguments, ``per_sample`` the names of
+    arguments that are batches. ``on_device``: whether an input is on a GPU. ``device``: the requested device; None to
+    run where the inputs are.
 
     Raises SpecError, which is also a TypeError or ValueError, if the call is invalid.
     """
@@ -132,8 +137,9 @@ def _made(
 
 
 def typed(known: Parameter, value: Any) -> Any:
-    """Return ``value``, or a DALIDataType for the name of a dynamic-mode type: ``u8`` is uint8, which NumPy would read
-    as eight bytes. Raises ValueError for unknown names."""
+    """Return the value of an argument. If the argument ``known`` is a type and ``value`` a name of the dynamic mode,
+    such as ``u8``, return the DALIDataType: NumPy would read ``u8`` as eight bytes. Raises ValueError for unknown
+    names."""
     is_name = isinstance(value, str) and strip_optional(known.type) is DALIDataType
     return type_id(value) if is_name else value
 
@@ -153,7 +159,8 @@ def _stage(op: Operator, device: str | None, on_device: bool) -> Stage:
 
 
 def kind_of(batch: Batch) -> tuple[int, Any, str]:
-    """Return dimensions, dtype and layout of an input, from which operators infer their outputs."""
+    """Return number of dimensions, dtype and layout of an input, from which operators infer the specs of their
+    outputs."""
     return batch.shapes.shape[1], batch.data.dtype, batch.layout
 
 
@@ -161,9 +168,9 @@ def run(
     plan: CallPlan, inputs: Sequence[Batch], args: Mapping[str, Batch], samples: Samples, state: State | None,
     context: EvalContext, location: str = "",
 ) -> tuple[Batch, ...]:  # fmt: skip
-    """Return the outputs of a call. ``state`` is the state of the random generator; ``location`` is the program's line,
-    if that is not the line being run now. Raises SpecError for inputs that the operator does not accept, SampleError
-    for a sample that cannot be processed."""
+    """Run a call and return its outputs. ``state`` is the state of the random generator; ``location`` is the program's
+    line, if that is not the line being run now. Raises SpecError for inputs that the operator does not accept,
+    SampleError for a sample that cannot be processed."""
     try:
         specs = plan.infer(tuple([(b.shapes.shape[1], b.data.dtype, b.layout) for b in inputs]))
         if len(samples.slot) == 0:
@@ -201,27 +208,27 @@ def _context(plan: CallPlan, args: Mapping[str, Batch], samples: Samples, state:
 
 
 def located(problem: SpecError, name: str, location: str = "") -> SpecError:
-    """Return the error of an invalid call, with the program's line in front: a TypeError if ``problem`` is one, else a
-    ValueError."""
+    """Return the error of an invalid call with the program's line in front of its message. It is a TypeError if
+    ``problem`` is one, else a ValueError."""
     kind = ArgumentValueError if type(problem) is SpecError else type(problem)
     return kind(f"{location or line()}: {name}: {problem}")
 
 
 def line() -> str:
-    """Return the program's line that led here, as ``file:line``."""
+    """Return the line of the program that made the current call, as ``file:line``."""
     return "{}:{}".format(*user_line())
 
 
 class LocatedError(SampleError):
-    """Error about a sample, whose message already begins with the program's line."""
+    """Error about a sample whose message already begins with the line of the program that made the call."""
 
 
 def _in_groups(
     plan: CallPlan, inputs: Sequence[Batch], args: Mapping[str, Batch], samples: Samples, state: State | None,
     context: EvalContext, location: str, problem: UnlikeSamplesError,
 ) -> tuple[Batch, ...]:  # fmt: skip
-    """Return the outputs of a call as `run` does, with one kernel call per group of samples that can be computed
-    together."""
+    """Run a call and return its outputs, like `run`, but with one kernel call per group of samples whose shapes can be
+    computed together."""
     known, group = np.unique(problem.shapes, axis=0, return_inverse=True)
     if len(known) < 2:
         raise LocatedError("bad_argument", f"{location}: {plan.op.name}: {problem}")
@@ -238,7 +245,8 @@ def _in_groups(
 
 
 def raise_reject(name: str, rejects: Sequence[Reject], samples: Samples, location: str = "") -> None:
-    """Raise SampleError for the first of ``rejects`` whose sample is not kept."""
+    """Raise SampleError for the first of ``rejects``, the samples that a kernel could not process. Rejects whose sample
+    is kept anyway are ignored."""
     for r in rejects:
         if not r.kept:
             source = samples.origin(int(np.flatnonzero(samples.slot == r.slot)[0])).source_info
@@ -260,8 +268,8 @@ def _shared(
     plan: CallPlan, inputs: Sequence[Batch], args: Mapping[str, Batch], samples: Samples, state: State | None,
     context: EvalContext, size: int, location: str,
 ) -> tuple[Batch, ...]:  # fmt: skip
-    """Return the outputs of a call as `run` does, with one part of the samples per thread: kernels treat every sample
-    as if it were alone."""
+    """Run a call and return its outputs, like `run`, but divide the samples between the threads of the context's pool.
+    This is valid because kernels treat every sample independently."""
     threads = min(context.num_threads, len(samples))
     ends = np.linspace(0, len(samples), threads + 1).astype(int).tolist()
 
@@ -289,8 +297,8 @@ def _launched(
     plan: CallPlan, inputs: Sequence[Batch], args: Mapping[str, Batch], samples: Samples, state: State | None,
     context: EvalContext, location: str, attempt: int = 0,
 ) -> tuple[Batch, ...]:  # fmt: skip
-    """Return the outputs of a call as `run` does, on the GPU of the inputs, and wait for them. Samples that fail a
-    kernel's check go to the next decoder."""
+    """Run a call on the GPU of its inputs, wait for the outputs and return them, like `run`. Samples that fail a
+    kernel's check are computed again by the next decoder that can."""
     lane = context.lane(_gpu_of(plan, inputs))
     ctx = _context(plan, args, samples, state, device=lane, attempt=attempt)
 
@@ -334,8 +342,8 @@ def _launched(
 
 
 def _gpu_of(plan: CallPlan, inputs: Sequence[Batch]) -> int | None:
-    """Return the GPU of the inputs, or else the requested one; None for the context's. Raises SpecError if they are on
-    different GPUs."""
+    """Return the number of the GPU of the inputs, or else of the requested one; None to use the context's GPU. Raises
+    SpecError if inputs are on different GPUs."""
     requested = [] if plan.device_id is None else [plan.device_id]
     numbers = list(dict.fromkeys([int(b.data.device.id) for b in inputs if not b.on_host] + requested))
     if len(numbers) > 1:
@@ -350,21 +358,22 @@ def _gpu_of(plan: CallPlan, inputs: Sequence[Batch]) -> int | None:
 
 
 class DeferredCall:
-    """A call that runs when its results are requested for the first time. Referenced by the values that it will
-    fill."""
+    """A call that runs when one of its results is requested for the first time. The result values refer to it until
+    then."""
 
     __slots__ = ("__weakref__", "_results", "_work", "device", "on_host", "size", "specs")
 
     def __init__(self, work: Callable[[], tuple[Batch, ...]], specs: tuple[Spec, ...], on_host: bool) -> None:
-        """``specs`` describe the outputs; empty if they are unknown before the call runs."""
+        """``specs`` describe the outputs; empty if they are unknown before the call runs. ``on_host``: whether the
+        results will be in host memory."""
         self._work: Callable[[], tuple[Batch, ...]] | None = work
         self._results: tuple[Batch, ...] | None = None
         self.specs = specs
         self.on_host = on_host
         self.size: int | None = None
-        """Number of samples of the results; None if unknown."""
+        """Number of samples in each result; None if it is unknown before the call runs."""
         self.device: Device | None = None
-        """Device of the results; None if unknown."""
+        """Device of the results; None if it is unknown before the call runs."""
 
     def results(self) -> tuple[Batch, ...]:
         """Return the outputs; the first request runs the call."""
@@ -376,7 +385,7 @@ class DeferredCall:
 
 
 def renumbered(batch: Batch) -> Batch:
-    """Return the batch with its samples numbered from 0, as in the outputs of every call."""
+    """Return the batch with its samples numbered from 0, as the outputs of every call are."""
     samples = batch.samples
     slots = np.arange(len(samples), dtype=np.int32)
     return batch.replace(samples=replace(samples, slot=slots))

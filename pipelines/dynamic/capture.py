@@ -51,16 +51,18 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _MAX_RECORDED_CALLS = 4096
-"""Recorded calls of one body, above which the recording starts over: its constants then differ in each iteration."""
+"""Number of recorded calls of one loop body above which the recording starts over: so many mean that constants differ
+between iterations."""
 _MAX_FED_BATCHES = 4
-"""Batches that are taken from a source ahead of the loop."""
+"""Largest number of batches that are taken from a source before the loop needs them."""
 _MAX_REBUILD_INTERVAL = 1024
-"""Largest number of iterations between two compilations of a loop body whose calls change."""
+"""Largest number of iterations between two compilations of a loop body whose calls keep changing."""
 
 
 def invariant(value: T) -> T:
     """Promise that ``value``, an array, Tensor or Batch, stays the same in every iteration of a captured loop, so that
-    calls that take it also run ahead. Numbers, texts and lists need no promise: their values are compared."""
+    calls with it as input also run before the iteration needs them. Numbers, texts and lists need no promise: their
+    values are compared."""
     if isinstance(value, Value):
         marked: Any = value_of(value.data, isinstance(value, Batch))
     elif isinstance(value, np.ndarray) or hasattr(value, "__dlpack__"):
@@ -73,38 +75,43 @@ def invariant(value: T) -> T:
 
 
 class Loop:
-    """The recording of one loop body, from its first iteration on, and the pipeline made of it. Owned by a reader or
-    source for one batch size; used by the program's thread."""
+    """The recording of one captured loop body, from its first iteration on, and the pipeline that runs its calls ahead.
+    Owned by a reader or source, one per batch size; used by the program's thread."""
 
     def __init__(self) -> None:
         self.call_numbers: dict[Any, int] = {}
         self.invariants: dict[int, Value] = {}
-        """Invariant values by their id. The references keep other values from getting the same id."""
+        """Values that the program marked with `invariant`, by their id. The references keep other values from getting
+        the same id."""
         self.body: dict[int, RecordedCall] = {}
-        """The calls that belong into the pipeline, by their number."""
+        """The recorded calls that the pipeline should run, by their number."""
         self.times_seen: dict[int, int] = {}
-        """For each number of a call outside ``body``: the iterations in which the program made it."""
+        """For each call outside ``body``, by its number: the number of iterations in which the program made it."""
         self.results_read: set[ResultKey] = set()
-        """Results that the pipeline has to return: the program has read them, or no call of the body takes them."""
+        """Keys of the results that the pipeline has to return: the program has read them, or no other call of the body
+        uses them."""
         self.devices: dict[ResultKey, Device] = {}
-        """Devices of results."""
+        """Device of each result, by its key."""
         self.first_draws: dict[int, tuple[int, int]] = {}
-        """For each generator, by its id: number of the first draw in a body, and the iteration of that body."""
+        """For each random generator, by its id: the number of the first draw in one iteration of the body, and that
+        iteration."""
         self.forecast = RngForecast()
         self.pipeline: CapturedPipeline | None = None
         self.start = 0
-        """Number of the first iteration; for a source, the number of batches that the loop has received."""
+        """Number of the first iteration of this loop. For a source: the number of batches that the loop has received
+        from it."""
         self.pending: deque[tuple[Data, ...]] = deque()
-        """For a source: batches that were taken from it and that the loop has not received."""
+        """For a source: batches that were taken from it ahead, and that the loop has not received yet."""
         self.passed_on = 0
-        """Number of ``pending`` batches that were passed to the pipeline."""
+        """Number of batches in ``pending`` that were already passed to the pipeline."""
         self.missed_result = False
-        """Whether the program has read a result that the pipeline did not return."""
+        """Whether the program has read a result that the pipeline did not return, so that the graph must be built
+        again."""
         self._count = self._not_before = self._graphs = 0
         self._said: set[str] = set()
 
     def forget(self) -> None:
-        """Stop the pipeline."""
+        """Stop the pipeline and drop it; the recording stays."""
         if self.pipeline is not None:
             self.pipeline.stop()
         self.pipeline, self.passed_on = None, 0
@@ -151,7 +158,7 @@ class Loop:
         self.forecast.note(places)
 
     def _begin(self, step: LoopIteration) -> None:
-        """Start the pipeline that runs ahead from the next iteration on."""
+        """Start the pipeline that runs the body's calls ahead, from the next iteration on."""
         self.forget()
         self._graphs += 1
         self._not_before = self._count + min(2**self._graphs, _MAX_REBUILD_INTERVAL)
@@ -167,7 +174,8 @@ class Loop:
                 self.say(call.where, call.name, self.pipeline.refused[call.number])
 
     def say(self, location: str, name: str, why: str) -> None:
-        """Warn the program, once per call, that its captured body makes a call in each iteration instead of ahead."""
+        """Warn the program that its captured loop runs the call ``name`` in each iteration instead of ahead, because of
+        ``why``. Each warning appears once."""
         self._say(
             f"{location} {name}", f"{location}: {name}: the call is made in each iteration, and not ahead of it: {why}"
         )
@@ -179,8 +187,8 @@ class Loop:
 
 
 class LoopIteration:
-    """One iteration of a captured loop: returns the pipeline's results for the body's calls, or runs the calls. Created
-    by `run`, used by the program's thread."""
+    """One iteration of a captured loop. For each call in the body, it returns the pipeline's results if there are any,
+    and otherwise runs the call. Created by `run`, used by the program's thread."""
 
     def __init__(
         self, loop: Loop, iteration: int, ready: IterationInputs | None, make: Callable[..., CapturedPipeline]
@@ -191,32 +199,33 @@ class LoopIteration:
         self.make_pipeline = make
         self.tape: list[RecordedCall] = []
         self.first: dict[int, int] = {}
-        """For each generator, by its id: number of its next draw before its first call in this iteration."""
+        """For each random generator, by its id: the number of its next draw when this iteration first used it."""
         self.unexpected = False
-        """Whether a generator had another state than expected."""
+        """Whether a random generator had another state than the pipeline predicted."""
         self._taken: set[ResultKey] = set()
         self._repeated: dict[Any, int] = {}
 
     # -- the program's values -----------------------------------------------------------------------------------------
 
     def note_read(self, place: ResultKey) -> None:
-        """Record that the program reads the result ``place``."""
+        """Record that the program reads the result with the key ``place``."""
         loop = self.loop
         loop.results_read.add(place)
         if self.ready is not None and place not in self.ready.values:
             loop.missed_result = True
 
     def roots(self, outputs: int, otherwise: Callable[[], tuple[Data, ...]]) -> list[Value]:
-        """Return the loop's own values. If the pipeline did not return one, ``otherwise`` computes it when it is
-        read."""
+        """Return the values that the loop yields in this iteration. If the pipeline did not return one of them,
+        ``otherwise`` computes it when it is read."""
         later = calls.DeferredCall(otherwise, (), True)
         return [self._value((ROOT, k), True, True, later, None) for k in range(outputs)]
 
     def _value(
         self, place: ResultKey, is_batch: bool, sure: bool, later: calls.DeferredCall, data: Data | None
     ) -> Value:
-        """Return a value of this iteration: ``data``, else the pipeline's result, else a deferred result of
-        ``later``."""
+        """Return the value with the key ``place`` in this iteration: ``data`` if given, else the pipeline's result,
+        else a value that the deferred call ``later`` will fill. ``sure``: whether the value is as the pipeline computed
+        it."""
         if data is None and self.ready is not None:
             data = self.ready.values.get(place)
         value: Value = made(_KINDS[is_batch], data, None if data is not None else (later, max(place[1], 0)))
@@ -232,7 +241,8 @@ class LoopIteration:
         self, plan: calls.CallPlan, values: list[Value], named: dict[str, Value], n: int | None,
         state: calls.State | None, rng: RNG | None,
     ) -> Any:  # fmt: skip
-        """Return the results of a call: the pipeline's if it made this call, else those of running it."""
+        """Return the results of a call in the loop's body: the pipeline's results if it has made this call, otherwise
+        the results of running it."""
         known_refs = self._refs([*values, *named.values()], plan.op.name)
         if known_refs is None:
             return dispatch(plan, values, named, n, state)
@@ -260,7 +270,8 @@ class LoopIteration:
         return results[0] if plan.outputs == 1 else tuple(results)
 
     def move(self, value: Value, device: Device) -> Value:
-        """Return ``value``, which belongs to this iteration, on ``device``."""
+        """Return ``value``, a value of this iteration, on ``device``: the pipeline's copy if there is one, otherwise a
+        new one."""
         known_refs = self._refs([value], "to_device")
         if known_refs is None or (not device.on_host and device.device_id != Device.default_device_id("gpu")):
             moved: Value = made(type(value), moved_to(value.data, device))
@@ -277,8 +288,8 @@ class LoopIteration:
         return moved
 
     def _refs(self, values: list[Value], name: str) -> tuple[bool, list[Any]] | None:
-        """Return whether all of ``values`` are as the pipeline computed them, and their keys; None if one is not a
-        value of this loop."""
+        """Return whether all of ``values`` are as the pipeline computed them, and the key of each; None if one of them
+        is not from this iteration and not `invariant`."""
         sure = True
         refs: list[Any] = []
         for v in values:
@@ -312,14 +323,15 @@ class LoopIteration:
                 self._taken.add(ref[0])
 
     def _learn(self, number: int, results: list[Value]) -> None:
-        """Attach this iteration's keys to the results of a call that ran as usual."""
+        """Attach keys to the results of a call that ran in this iteration instead of ahead, so that calls that use them
+        can be recorded."""
         for k, value in enumerate(results):
             if value._data is not None:
                 self.loop.devices[number, k] = value.device
             value.trace = self, (number, k), False
 
     def end(self) -> None:
-        """Finish the iteration, after its body has run."""
+        """Add this iteration's calls to the loop's recording, after the body has run."""
         outputs = {(c.number, k) for c in self.tape for k in range(1 if c.plan is None else c.plan.outputs)}
         self.loop.results_read |= outputs - self._taken
         self.loop.note(self)
@@ -330,11 +342,13 @@ def run(
     read_iteration: Callable[[int, IterationInputs | None], Callable[[], tuple[Data, ...]]], convert:
     Callable[[list[Value]], Any], before: Callable[[int], bool],
 ) -> Iterator[Any]:  # fmt: skip
-    """Yield the loop's values for ``count`` iterations (None: all), of which the first has number ``start``.
+    """Yield what the loop's body receives for ``count`` iterations (None: all), of which the first has number
+    ``start``.
 
     ``make`` creates the pipeline of a body from an iteration on. ``read_iteration`` returns a function that reads an
     iteration without the pipeline. ``convert`` converts the values to what the body receives. ``before`` is called
-    before each iteration, and returns whether there is one."""
+    before each iteration, and returns whether there is one.
+    """
     if loop.pipeline is not None and loop.pipeline.iteration != start:  # the program continued at another iteration
         loop.forget()
     at = start
@@ -364,7 +378,7 @@ def run(
 
 
 def epoch(reader: Reader, n: int, context: EvalContext) -> Iterator[Any]:
-    """Yield the batches of one epoch; `Reader.next_epoch` with ``capture``."""
+    """Yield the batches of one captured epoch: the implementation of `Reader.next_epoch` with ``capture``."""
     if reader.captured is None or reader.captured[0] != n:
         if reader.captured is not None:
             reader.captured[1].forget()
@@ -372,7 +386,7 @@ def epoch(reader: Reader, n: int, context: EvalContext) -> Iterator[Any]:
     loop: Loop = reader.captured[1]
     left = reader.begin_epoch()
     base = reader.position % n
-    """First position of the iterations' grid: iteration k begins at position ``base + k n`` of the endless sequence."""
+    """Position of a batch's begin in the endless sequence of samples: iteration k begins at position ``base + k n``."""
     if loop.start != base:
         loop.forget()
         loop.start = base
@@ -395,8 +409,8 @@ def epoch(reader: Reader, n: int, context: EvalContext) -> Iterator[Any]:
 
 
 def source_epoch(source: ExternalSource, batch_size: int, context: EvalContext) -> Iterator[Any]:
-    """Yield the batches of `ExternalSource.captured`. Batches taken from the source before the loop is left come first
-    in the next loop."""
+    """Yield the batches of `ExternalSource.captured`. If the program leaves the loop early, batches that were already
+    taken from the source come first in the next loop."""
     if source.captured_loop is None or source.captured_loop[0] != batch_size:
         if source.captured_loop is not None:
             source.captured_loop[1].forget()

@@ -32,17 +32,18 @@ from .rng import RNG, RNGState
 from .values import Value
 
 ResultKey = tuple[int, int]
-"""Key of a value in a body: number of the call that computes it (`ROOT` for the loop's own values), and index of the
-output."""
+"""Key of a value in a captured loop body: number of the call that computes it (`ROOT` for the values that the loop
+yields), and index of the output."""
 ROOT = -1
 QUEUE = 2
-"""Finished batches that the queue holds, as in pipelines."""
+"""Number of finished batches that the engine's queue holds, as in pipelines."""
 _READER = 1 << 62
-"""Seed of the reader's node; no call has this number."""
+"""Number used as the seed of the reader's node. It differs from the numbers of all calls, which serve as seeds of the
+other nodes."""
 
 
 class CapturedConstant(Operator, name="_captured.constant"):
-    """Operator without inputs that returns a value of the program, the same for every batch."""
+    """Operator without inputs whose output is a value of the program, the same for every batch."""
 
     inputs = (0, 0)
     shared = False
@@ -66,45 +67,45 @@ class CapturedConstant(Operator, name="_captured.constant"):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordedCall:
-    """One call of the body, as recorded in one iteration."""
+    """One call in the body of a captured loop, as recorded in one iteration."""
 
     number: int
-    """Number of the call; equal calls of different iterations have the same one."""
+    """Number of the call; equal calls in different iterations have the same number."""
     name: str
     where: str
-    """The program's line that made the call first."""
+    """Line of the program that made the call first, as ``file:line``."""
     plan: calls.CallPlan | None
-    """Plan of the operator; None if the call only copies a value to another device."""
+    """Operator and constant arguments of the call; None if the call only copies a value to another device."""
     to_gpu: bool
-    """Whether a copy goes to the GPU; of no meaning for other calls."""
+    """For a copy to another device: whether it goes to the GPU. Other calls ignore it."""
     inputs: tuple[Any, ...]
-    """For each input: (its key, whether it is a Batch), or an invariant value."""
+    """For each input: (key of the value, whether it is a Batch), or the value itself if it is `invariant`."""
     named: tuple[tuple[str, Any], ...]
     n: int | None
     rng: RNG | None
     at: int
-    """Draws of the generator ``rng`` between its first call of the body and this one."""
+    """Number of draws of the generator ``rng`` between the start of its first call in the body and this call."""
 
 
 class RngForecast:
-    """Prediction of the generators' states in later iterations. The program's thread writes it, the engine's threads
-    read it."""
+    """Prediction of the states that random generators will have in later iterations of a captured loop. The program's
+    thread writes it, the engine's threads read it."""
 
     def __init__(self) -> None:
         self._drawing: tuple[RecordedCall, ...] = ()
         self._known: dict[int, tuple[RNG, int, int, int]] = {}
 
     def expect(self, drawing: Sequence[RecordedCall]) -> None:
-        """Set the body's calls that draw random numbers."""
+        """Set the recorded calls whose draws are predicted."""
         self._drawing = tuple(drawing)
 
     def note(self, places: dict[int, tuple[RNG, int, int, int]]) -> None:
-        """Update the prediction after an iteration. For each generator, by its id: the generator, the iteration, the
-        number of the first draw of the next iteration, and draws per iteration."""
+        """Update the prediction after an iteration. ``places`` has for each generator, by its id: the generator, the
+        iteration, the number of the first draw of the next iteration, and the number of draws per iteration."""
         self._known = {**self._known, **places}
 
     def states(self, iteration: int) -> dict[int, calls.State]:
-        """Return the generator states of the random calls of ``iteration``, by call number."""
+        """Return the predicted generator state for each random call in ``iteration``, by call number."""
         known = self._known
         states: dict[int, calls.State] = {}
         for call in self._drawing:
@@ -116,43 +117,44 @@ class RngForecast:
 
 @dataclass(frozen=True, slots=True)
 class ReaderInputs:
-    """A reader as the source of the loop's own values."""
+    """Description of a reader from which the pipeline of a captured loop reads the values that the loop yields."""
 
     op: Any
     source: Any
     order: Any
     first: int
-    """Position of the first sample of iteration 0."""
+    """Position, in the endless sequence of samples, of the first sample of iteration 0."""
     on_gpu: bool
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramInputs:
-    """The program as the source of the loop's own values, which it passes batch by batch."""
+    """Marks that the program passes the values that a captured loop yields, batch by batch
+    (`CapturedPipeline.give`)."""
 
     outputs: int
 
 
 @dataclass(frozen=True, slots=True)
 class IterationInputs:
-    """Results of one iteration that the pipeline has computed before the loop's body runs."""
+    """Results that the pipeline has computed for one iteration, before the loop's body runs."""
 
     values: Mapping[ResultKey, Data]
     states: Mapping[int, calls.State]
-    """Generator states with which the random calls were made, by call number."""
+    """State of the random generator that each random call used, by call number."""
     made: Collection[int]
-    """Numbers of the calls that the pipeline made."""
+    """Numbers of the calls that the pipeline has made."""
     samples: Samples
 
 
 class BodyGraph:
-    """The graph of a body while calls are added to it. Used by `CapturedPipeline` only."""
+    """Graph of a captured loop body, while the recorded calls are added to it. Used by `CapturedPipeline` only."""
 
     def __init__(self, root: ReaderInputs | ProgramInputs, first: int) -> None:
         self.nodes: list[Node] = []
         self.edges: dict[ResultKey, Edge] = {}
         self.refused: dict[int, str] = {}
-        """Reasons for which calls are not in the graph, by call number: the loop makes these calls itself."""
+        """For calls that are not in the graph, by call number: the reason. The loop makes these calls itself."""
         self._specs: dict[Edge, Spec] = {}
         self._on_gpu: set[Edge] = set()
         self._first = first
@@ -182,11 +184,12 @@ class BodyGraph:
         return self._add(Copy(num_inputs=1), [edge], {}, "gpu" if to_gpu else "cpu")[0]
 
     def root_in(self, graph: Graph) -> int:
-        """Return the id of the root's node in ``graph``, which was compiled from this one; -1 if no node needs it."""
+        """Return the id of the node for the values that the loop yields, in ``graph``, which was compiled from this
+        graph; -1 if no node needs it."""
         return next((node.id for node in graph.nodes if node.op is self._root), -1)
 
     def add(self, call: RecordedCall) -> None:
-        """Add a call to the graph, or to ``refused`` if a pipeline cannot make it."""
+        """Add a recorded call to the graph, or to ``refused`` if a pipeline cannot make it."""
         try:
             input_edges = [self._edge(r) for r in call.inputs]
             named = {name: self._edge(r) for name, r in call.named}
@@ -218,25 +221,25 @@ class BodyGraph:
 
 
 class CapturedPipeline:
-    """The running pipeline of a captured loop. Created by `capture.Loop`, which stops it; used by the program's
-    thread."""
+    """The running pipeline that makes the calls of a captured loop ahead. Created by `capture.Loop`, which stops it;
+    used by the program's thread."""
 
     def __init__(
         self, root: ReaderInputs | ProgramInputs, body: Sequence[RecordedCall], wanted: Collection[ResultKey],
         forecast: RngForecast, n: int, start: int, num_threads: int, device_id: int | None,
     ) -> None:  # fmt: skip
-        """Compile the calls of ``body`` for batches of ``n``, and run them from iteration ``start`` on. ``wanted`` are
-        the keys of the results to return. Raises SpecError if the calls do not make a pipeline."""
+        """Compile the recorded calls ``body`` for batches of ``n`` samples, and run them from iteration ``start`` on.
+        ``wanted`` are the keys of the results to return. Raises SpecError if the calls cannot be compiled."""
         first = root.first if isinstance(root, ReaderInputs) else 0
         graph = BodyGraph(root, first)
         for call in body:
             graph.add(call)
         self.refused = graph.refused
         self.made = frozenset(number for number, _ in graph.edges)
-        """Numbers of the calls that the pipeline makes."""
+        """Numbers of the calls that this pipeline makes."""
         self._n, self._root = n, root
         self.iteration = start
-        """Number of the iteration that `take` returns next."""
+        """Number of the iteration whose results `take` returns next."""
         places = [p for p in wanted if p in graph.edges] or [(ROOT, 0)]
         self.gives = frozenset(places)
         self._forecast = forecast
@@ -261,7 +264,8 @@ class CapturedPipeline:
         self._engine.start()
 
     def give(self, iteration: int, outputs: tuple[Data, ...]) -> None:
-        """Pass the loop's own values of ``iteration`` to the pipeline. Called in order of the iterations."""
+        """Pass the values that the loop yields in ``iteration`` to the pipeline, for a loop over a source. Must be
+        called in the order of iterations."""
         start = iteration * self._n
         self._fed.put(start, outputs)
         self._requests.put(Request(start, len(outputs[0]), self._forecast.states(iteration)))
@@ -278,7 +282,8 @@ class CapturedPipeline:
         named: dict[int, Samples] = {}
 
         def placed(batch: Data) -> Data:
-            """Return the batch with its samples numbered from 0, also if it was launched together with others."""
+            """Return the batch with its samples numbered from 0, also if the engine computed it together with other
+            batches."""
             of = id(batch.samples)
             if of not in named:
                 slot = batch.samples.slot
@@ -295,23 +300,23 @@ class CapturedPipeline:
         self._engine.stop()
 
     def abandon(self, then: Callable[[], object]) -> None:
-        """Stop the engine without waiting, then call ``then()``; for destructors."""
+        """Tell the engine to stop, without waiting for it, and have it call ``then()`` afterwards. For destructors."""
         self._requests.put(None)
         self._engine.abandon(then)
 
 
 class _Feed:
-    """The engine's source of samples. It does not refer to the reader, because the engine stops when the reader is
-    deleted."""
+    """Object from which the engine gets the samples of each batch. It does not refer to the dynamic mode's reader,
+    because the engine stops when that is deleted."""
 
     def __init__(self, number: int, fed: FedBatches, root: ReaderInputs | ProgramInputs) -> None:
-        """``number`` is the id of the root's node in the graph."""
+        """``number`` is the id of the graph node for the values that the loop yields."""
         self.states: Mapping[int, Any] = {number: root.source if isinstance(root, ReaderInputs) else fed}
         self.kinds: Mapping[Edge, Spec] = {}  # empty: as in DALI, each batch has its own types
         self._number, self._root = number, root
 
     def samples(self, request: Request) -> tuple[Samples, Mapping[int, Samples]]:
-        """Return the samples of the batch that ``request`` asks for."""
+        """Return the samples of the batch for ``request``, and those of each reader's node by node id."""
         root = self._root
         if isinstance(root, ProgramInputs):
             return numbered(request), {}

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 from ...ops.errors import ArgumentNameError, ArgumentTypeError, ArgumentValueError
 
 _VERSION = 2
-"""Version of the JSON text, which is also DALI's."""
+"""Version of the JSON text, equal to that of DALI's format."""
 _OWN = "__op_"
-"""Prefix of generated names."""
+"""Prefix of names that `register` generates."""
 
 
 class StateEntry(NamedTuple):
-    """State of one registered object: the object's own state, or a text if it was loaded."""
+    """State of one registered object: as the object returned it, or as text if it was loaded."""
 
     state: Any
     type_name: str | None = None
@@ -34,10 +34,10 @@ class Checkpoint:
         self._ops: dict[str, Any] = {}
         self._states: dict[str, StateEntry] = {}
         self._dirty: set[str] = set()
-        """Names whose state was not passed to an object yet."""
+        """Names of states that have not been passed to their objects yet."""
         self._complete = self._loaded = False
         self._next_number: int | None = None
-        """Number of the next file; None before the first one."""
+        """Number of the next file to save; None before the first one."""
 
     def __len__(self) -> int:
         return len(self._ops)
@@ -68,9 +68,10 @@ class Checkpoint:
         """Register ``op``, a reader or generator, under ``name`` or a generated name, and return the name. If a state
         was loaded for that name, ``op`` gets it.
 
-        Raises TypeError for an object without a state, or of another type than the object that it replaces; ValueError
-        for an empty name and for one with the prefix of generated names; RuntimeError for a second name of one object,
-        and for a new name after `collect`; KeyError for a name without a state in a loaded checkpoint.
+        Raises TypeError for an object without a state, and for one whose type differs from that of the object
+        registered before under this name or of its loaded state; ValueError for an empty name and for one with the
+        prefix of generated names; RuntimeError for a second name of one object, and for a new name after `collect`;
+        KeyError for a name without a state in a loaded checkpoint.
         """
         if not (hasattr(op, "get_state") and hasattr(op, "set_state")):
             raise ArgumentTypeError(f"{op!r} has no state; register readers and RNGs")
@@ -104,15 +105,16 @@ class Checkpoint:
         self._dirty.discard(name)
 
     def collect(self) -> None:
-        """Get the states of all registered objects. Raises RuntimeError if there is a state of an object that is not
-        registered."""
+        """Get the states of all registered objects and store them here. Raises RuntimeError if there is a state of an
+        object that is not registered."""
         self._check_known()
         self._states = {n: StateEntry(op.get_state(), type(op).__qualname__) for n, op in self._ops.items()}
         self._dirty.clear()
         self._complete, self._loaded = True, False
 
     def restore(self) -> None:
-        """Pass all pending states to their objects. Raises RuntimeError if an object or a state is missing."""
+        """Pass all states that are not passed yet to their objects. Raises RuntimeError if an object or a state is
+        missing."""
         if not self._states:
             return
         self._check_known()
@@ -129,7 +131,7 @@ class Checkpoint:
                                f"{', '.join(sorted(unknown))}")  # fmt: skip
 
     def get_state(self, name: str) -> Any:
-        """Return the state under ``name``: a text if it was loaded, None before `collect`. Raises KeyError."""
+        """Return the state of the object ``name``: a text if it was loaded, None before `collect`. Raises KeyError."""
         if str(name) not in self._ops:
             raise KeyError(f"nothing is registered as {name!r}")
         return self._states.get(str(name), StateEntry(None)).state
@@ -153,7 +155,8 @@ class Checkpoint:
         return json.dumps({"version": _VERSION, "states": states})
 
     def deserialize(self, data: str) -> None:
-        """Replace the states by those of a text that `serialize` wrote. Raises ValueError for any other text."""
+        """Replace the states by those in ``data``, a text that `serialize` returned. Raises ValueError for any other
+        text."""
         try:
             content = json.loads(data)
             version = content["version"]
@@ -201,8 +204,8 @@ class Checkpoint:
 
 
 def _numbered(filename: str) -> dict[int, str]:
-    """Return the existing files that match a name with ``{seq}`` in it, by number. Raises ValueError for other
-    fields."""
+    """Return the existing files whose names match ``filename`` with a number in place of ``{seq}``, by that number.
+    Raises ValueError for fields other than ``{seq}``."""
     parts = [(text, field) for text, field, _, _ in string.Formatter().parse(filename)]
     if [field for _, field in parts if field is not None] != ["seq"]:
         raise ArgumentValueError(f"the name of a checkpoint has {{seq}} in it once, no other field, got {filename!r}")

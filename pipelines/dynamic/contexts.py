@@ -22,17 +22,18 @@ T = TypeVar("T")
 
 
 class EvalMode(enum.Enum):
-    """Time at which operators run. Members are context managers: ``with EvalMode.deferred:``."""
+    """Time at which calls of operators run. Each member is a context manager that sets the mode in its body: ``with
+    EvalMode.deferred:``."""
 
     deferred = 1
-    """When a result is read for the first time; results that are never read are not computed. Inputs are checked at the
-    call."""
+    """Operators run when a result is read for the first time; results that are never read are not computed. Inputs are
+    checked at the call."""
     eager = 2
-    """At the call. On a GPU the call does not wait for the result."""
+    """Operators run at the call. On a GPU the call does not wait for the result."""
     sync_cpu = 3
-    """At the call, like eager: on the CPU a call returns when its work is done."""
+    """Operators run at the call, as in eager mode. On the CPU a call returns when its work is done."""
     sync_full = 4
-    """At the call, which also waits for the GPU."""
+    """Operators run at the call, which also waits for the GPU."""
     default = 2  # noqa: PIE796 # another name of eager, as in DALI
 
     def __enter__(self) -> EvalMode:
@@ -60,8 +61,8 @@ _threads: int | None = None
 
 
 def get_num_threads() -> int:
-    """Return the default number of threads of a pool: the value of `set_num_threads`, else DALI_NUM_THREADS, else the
-    usable cores."""
+    """Return the number of threads of pools created without a number: the value of `set_num_threads`, else
+    DALI_NUM_THREADS, else the number of usable cores."""
     if _threads is not None:
         return _threads
     value = os.environ.get("DALI_NUM_THREADS", "")
@@ -86,7 +87,7 @@ class ThreadPool:
     at the first use."""
 
     def __init__(self, num_threads: int | None = None, *, device_id: int | None = -1) -> None:
-        """Create a pool; the default size is `get_num_threads`. Raises ValueError for a number below 1."""
+        """Create a pool; without a number it has `get_num_threads` threads. Raises ValueError for a number below 1."""
         count = get_num_threads() if num_threads is None else num_threads
         if count < 1:
             raise ArgumentValueError(f"the number of threads must be positive, got {count}")
@@ -96,7 +97,7 @@ class ThreadPool:
 
     @property
     def num_threads(self) -> int:
-        """Number of threads."""
+        """Number of threads in the pool."""
         return self._count
 
     @property
@@ -111,15 +112,16 @@ class ThreadPool:
         return self._pool.submit(work, *args)
 
     def map(self, work: Callable[[Any], T], items: Sequence[Any]) -> list[T]:
-        """Return ``work`` of each item; the calling thread processes the first one."""
+        """Return ``[work(item) for item in items]``, computed by the threads of the pool; the calling thread computes
+        the first one."""
         others = [self.submit(work, item) for item in items[1:]]
         first = work(items[0])
         return [first, *(f.result() for f in others)]
 
 
 def _close(lanes: dict[int, Lane]) -> None:
-    """Close streams and free memory that no context uses any more. Errors of a failed GPU are ignored here: its calls
-    report them."""
+    """Close the GPU lanes (CUDA streams and their memory) that no context uses any more. Errors of a failed GPU are
+    ignored here, because calls on that GPU report them."""
     for lane in lanes.values():
         with contextlib.suppress(Exception):
             lane.close()
@@ -138,7 +140,8 @@ class EvalContext:
         cuda_stream: Any = None,
         thread_pool: ThreadPool | None = None,
     ) -> None:
-        """Raises ValueError if both a pool and a number of threads are given."""
+        """All arguments are optional: missing resources are created when they are first needed. Raises ValueError if
+        both a pool and a number of threads are given."""
         if num_threads is not None and thread_pool is not None:
             raise ArgumentValueError("thread_pool and num_threads exclude each other")
         self._device = None if device_id is None else Device("gpu", device_id)
@@ -164,7 +167,7 @@ class EvalContext:
 
     @property
     def thread_pool(self) -> ThreadPool:
-        """The threads: the given pool, or a pool with the current default number of threads."""
+        """The pool of threads: the given pool, or a new one with `get_num_threads` threads."""
         if self._own is not None:
             return self._own
         if self._shared is None or self._shared.num_threads != get_num_threads():
@@ -173,24 +176,25 @@ class EvalContext:
 
     @property
     def num_threads(self) -> int:
-        """Number of threads."""
+        """Number of threads in the pool."""
         return self.thread_pool.num_threads
 
     @property
     def device_id(self) -> int | None:
-        """The GPU; None on a machine without one."""
+        """Number of the context's GPU; None on a machine without one."""
         if self._device is not None:
             return self._device.device_id
         return Device.default_device_id("gpu") if gpu_count() else None
 
     @property
     def cuda_stream(self) -> Stream | None:
-        """The stream of GPU operators that the program has set; None if the context uses its own, or without a GPU."""
+        """The CUDA stream that the program has set for GPU operators; None if the context creates its own, or without a
+        GPU."""
         return self._stream or get_current_stream()
 
     def lane(self, device_id: int | None = None) -> Lane:
-        """Return the lane of GPU ``device_id`` (None: the context's), opened at the first call. Raises DeviceError
-        without a GPU."""
+        """Return the lane (CUDA stream with its memory) of GPU ``device_id``, or of the context's GPU for None. The
+        first call opens it. Raises DeviceError without a GPU."""
         number = Device("gpu", self.device_id if device_id is None else device_id).device_id or 0
         if number not in self._lanes:
             self._lanes[number] = Lane(number)
@@ -198,13 +202,13 @@ class EvalContext:
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """The checkpoint with which readers and generators of this context can be registered."""
+        """The context's checkpoint, with which the program can register readers and random generators."""
         if self._checkpoint is None:
             self._checkpoint = Checkpoint()
         return self._checkpoint
 
     def wait_for(self, pending: Any) -> None:
-        """Remember a call that has not run yet, for `evaluate_all`."""
+        """Store a call that has not run yet, so that `evaluate_all` runs it."""
         self._pending.add(pending)
 
     def evaluate_all(self) -> None:
@@ -214,10 +218,10 @@ class EvalContext:
         self._pending.clear()
 
     def cached_results(self, invocation: Any) -> None:
-        """Return None: results are not cached. DALI's method."""
+        """Return None, because results are not cached. The method exists for compatibility with DALI."""
 
     def cache_results(self, invocation: Any, results: Any) -> None:
-        """Do nothing: results are not cached. DALI's method."""
+        """Do nothing, because results are not cached. The method exists for compatibility with DALI."""
 
     def __enter__(self) -> EvalContext:
         _local.contexts.append(self)

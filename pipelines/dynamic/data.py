@@ -26,13 +26,13 @@ AT_0 = np.zeros(1, np.int64)
 
 @lru_cache(64)
 def numbered(n: int) -> Samples:
-    """Return the Samples 0 to ``n - 1``, cached by ``n``."""
+    """Return Samples numbered 0 to ``n - 1``; the results are cached by ``n``."""
     return Samples.numbered(n)
 
 
 def array_of(data: Any) -> Any:
-    """Return ``data`` as an array on the host or a GPU. Numbers and lists get DALI's types: float32, and int32 or, if
-    that is too narrow, int64. Raises TypeError and ValueError."""
+    """Return ``data`` as an array on the host or a GPU. Numbers and lists get DALI's types: float32 for floats; for
+    integers int32, or int64 if that is too narrow. Raises TypeError and ValueError."""
     if isinstance(data, np.ndarray):
         return as_array(data)
     if isinstance(data, ScalarConstant):
@@ -49,7 +49,8 @@ def array_of(data: Any) -> Any:
 
 
 def _is_plain(data: Any) -> bool:
-    """Return whether ``data`` consists of Python's own numbers; the first one stands for all."""
+    """Return whether ``data`` consists of Python's own numbers, in lists of any depth. Only the first element is
+    checked."""
     while isinstance(data, (list, tuple)):
         if not data:
             return True
@@ -58,20 +59,21 @@ def _is_plain(data: Any) -> bool:
 
 
 def checked_layout(layout: str | None, ndim: int) -> str:
-    """Return the layout, or "" for None. Raises ValueError if it does not fit ``ndim`` dimensions."""
+    """Return ``layout``, or "" for None. Raises ValueError unless it has one letter for each of the ``ndim``
+    dimensions."""
     if layout and len(layout) != ndim:
         raise ArgumentValueError(f"the layout {layout!r} names {len(layout)} dimensions, the tensor has {ndim}")
     return layout or ""
 
 
 def cast(data: Data, dtype: DALIDataType) -> Data:
-    """Return the batch converted by the operator `cast`."""
+    """Return the batch with its elements converted to ``dtype``."""
     plan = calls.plan_for(Cast, 1, None, not data.on_host, (("dtype", DALIDataType, dtype),), ())
     return calls.run(plan, [data], {}, data.samples, None, EvalContext.current())[0]
 
 
 def moved_to(data: Data, place: Device) -> Data:
-    """Return a copy on the device ``place``, complete on return. Raises DeviceError."""
+    """Return a copy of the batch on the device ``place``; the copy is complete on return. Raises DeviceError."""
     data = _cut(data)
     if place.on_host:
         return data.replace(data=data.data.copy() if data.on_host else data.data.get())
@@ -83,14 +85,14 @@ def moved_to(data: Data, place: Device) -> Data:
 
 
 def copied(data: Data) -> Data:
-    """Return a copy on the device of the data, complete on return."""
+    """Return a copy of the batch on the same device; the copy is complete on return."""
     data = _cut(data)
     return data.replace(data=data.data.copy() if data.on_host else settled(data.data, copy=True))
 
 
 def _cut(data: Data) -> Data:
-    """Return the batch without the bytes before and after its samples, so that one sample of a large batch does not
-    copy all of it."""
+    """Return a view of the batch without the bytes before and after its samples, so that copying one sample of a large
+    batch does not copy all of it."""
     if len(data) == 0:
         return data
     low, high = int(data.offsets.min()), int((data.offsets + data.sizes).max())
@@ -98,13 +100,13 @@ def _cut(data: Data) -> Data:
 
 
 def device_of(value: Any) -> Device | None:
-    """Return the Device for a program's value: a name, a Device, or None."""
+    """Return a Device for a value from the user's program: a device's name, a Device, or None, which stays None."""
     result: Device | None = device(value)
     return result
 
 
 def sample_of(data: Data, i: int) -> Data:
-    """Return sample ``i`` as a batch of one, without a copy."""
+    """Return sample ``i`` of the batch as a batch of one sample, without a copy."""
     s = data.samples
     at = slice(i, i + 1)
     own = Samples(ONE.slot, s.position[at], s.epoch[at], s.index[at], s.origins)
@@ -112,7 +114,7 @@ def sample_of(data: Data, i: int) -> Data:
 
 
 def repeated(data: Data, n: int) -> Data:
-    """Return a batch with one sample ``n`` times, without a copy."""
+    """Return a batch of ``n`` samples that all are the only sample of ``data``, without a copy."""
     s = data.samples
     zeros = np.zeros(n, np.int64)
     own = numbered(n)
@@ -122,7 +124,7 @@ def repeated(data: Data, n: int) -> Data:
 
 
 def shares_memory(a: Any, b: Any) -> bool:
-    """Return whether two arrays of one device overlap."""
+    """Return whether two arrays on the same device overlap in memory."""
     if isinstance(a, np.ndarray):
         return np.may_share_memory(a, b)
     begin = int(b.data.ptr)
@@ -130,8 +132,8 @@ def shares_memory(a: Any, b: Any) -> bool:
 
 
 def to_torch(array: Any, copy: bool) -> Any:
-    """Return an array as PyTorch's tensor, without a copy if the array is writable. Raises ImportError without
-    PyTorch."""
+    """Return an array as a PyTorch tensor. Without ``copy`` they share memory if the array is writable. Raises
+    ImportError without PyTorch."""
     try:
         from ..python.torch_views import from_array
     except ImportError:
@@ -141,7 +143,7 @@ def to_torch(array: Any, copy: bool) -> Any:
 
 
 def finished(data: Data, dtype: Any, device: Any) -> Data:
-    """Return the data converted to ``dtype`` and moved to ``device``; None keeps either as it is."""
+    """Return the batch converted to ``dtype`` and moved to ``device``; None leaves the type or the device unchanged."""
     if dtype is not None:
         requested = type_id(dtype)
         if from_numpy(data.dtype) != requested:

@@ -62,15 +62,16 @@ class Device:
 
     @staticmethod
     def default_device_id(device_type: str) -> int | None:
-        """Return the number for a device that was given without one: the GPU of the innermost ``with``, or 0; None for
-        the CPU."""
+        """Return the GPU number for a device that was named without one: the GPU of the innermost ``with``, or 0; None
+        for the CPU."""
         if device_type == "cpu":
             return None
         return next((d.device_id for d in reversed(_local.devices) if d.device_id is not None), 0)
 
     @staticmethod
     def type_from_dlpack(dev_type: Any) -> str:
-        """Return ``cpu`` or ``gpu`` for DLPack's number of a device type. Raises ValueError for other types."""
+        """Return ``cpu`` or ``gpu`` for DLPack's number of a device type (1 is the CPU). Raises ValueError for other
+        types."""
         kinds = {1: "cpu", 3: "cpu", 2: "gpu", 13: "gpu"}  # host, page-locked host; CUDA, CUDA managed
         if int(dev_type) not in kinds:
             raise ArgumentValueError(f"DLPack's device type {dev_type} is neither the host nor a CUDA device")
@@ -78,8 +79,8 @@ class Device:
 
     @staticmethod
     def from_dlpack(dlpack_device: Any) -> Device:
-        """Return the device of an object with ``__dlpack_device__``, or of a pair (device type, number) that it
-        returned."""
+        """Return the Device for ``dlpack_device``: an object with ``__dlpack_device__``, or the pair (device type,
+        number) that this method returns."""
         own = getattr(dlpack_device, "__dlpack_device__", None)
         kind, number = dlpack_device if own is None else own()
         name = Device.type_from_dlpack(kind)
@@ -116,7 +117,7 @@ Device.CPU = Device("cpu")
 
 
 def device(obj: Any, id: int | None = None) -> Any:
-    """Return ``obj`` as a Device: a Device, a name or a torch.device; None stays None. Raises TypeError and
+    """Return ``obj``, which is a Device, a name or a torch.device, as a Device; None stays None. Raises TypeError and
     ValueError."""
     if obj is None:
         return None
@@ -135,8 +136,8 @@ _NEW = object()
 
 
 class Stream:
-    """A CUDA stream: a new one, or a stream of another library (an object with ``__cuda_stream__``, PyTorch's, CuPy's,
-    an address)."""
+    """A CUDA stream: a new one, or a wrapper of a stream from another library (an object with ``__cuda_stream__``,
+    PyTorch's, CuPy's, an address)."""
 
     create_new = _NEW
 
@@ -160,7 +161,7 @@ class Stream:
 
     @property
     def handle(self) -> int:
-        """Address of the stream; 0 is the default stream."""
+        """Address of the CUDA stream; 0 is the default stream."""
         return self._handle
 
     def synchronize(self) -> None:
@@ -197,30 +198,33 @@ def _address(stream: Any) -> int:
 
 
 def stream(*, stream: Any = _NEW, device_id: int | None = None) -> Stream | None:
-    """Return a new stream, or ``stream`` wrapped; None stays None. Raises DeviceError without a GPU."""
+    """Return a new CUDA stream, or ``stream`` wrapped in a Stream; None stays None. Raises DeviceError without a
+    GPU."""
     if stream is None or isinstance(stream, Stream):
         return stream
     return Stream(stream=stream, device_id=device_id)
 
 
 def get_default_stream(device_id: int | None = None) -> Stream | None:
-    """Return the stream of all threads that have not set their own; None if none was set."""
+    """Return the CUDA stream that `set_default_stream` set for a GPU, for all threads that have not set their own; None
+    if none was set."""
     return _default_streams.get(0 if device_id is None else device_id)
 
 
 def set_default_stream(cuda_stream: Any, /, device_id: int | None = None) -> None:
-    """Make all threads without a stream of their own use ``cuda_stream``; None removes it."""
+    """Make all threads that have not set a CUDA stream of their own use ``cuda_stream``; None removes the setting."""
     _set(_default_streams, cuda_stream, device_id)
 
 
 def get_current_stream() -> Stream | None:
-    """Return the stream of this thread's default context; None if the context creates its own."""
+    """Return the CUDA stream that this thread's contexts use on the current GPU; None if each context creates its
+    own."""
     number = Device.default_device_id("gpu") or 0
     return _local.streams.get(number) or _default_streams.get(number)
 
 
 def set_current_stream(cuda_stream: Any, /) -> None:
-    """Make this thread's contexts use ``cuda_stream``; None removes it."""
+    """Make this thread's contexts use ``cuda_stream`` on the current GPU; None removes the setting."""
     _set(_local.streams, cuda_stream, Device.default_device_id("gpu"))
 
 

@@ -16,7 +16,7 @@ class DType:
     """An element type. Calling it with data creates a tensor of that type: ``float32([1, 2])``."""
 
     class Kind(enum.Enum):
-        """Families of types."""
+        """Families of element types."""
 
         signed = 1
         unsigned = 2
@@ -25,8 +25,8 @@ class DType:
         enum = 5
 
     make: ClassVar[Callable[[Any, DType, Any, str | None], Any]]
-    """Function of (data, type, device, layout) that returns a tensor, or a batch if the data is a Batch. Set by
-    `values`."""
+    """Function of (data, type, device, layout) that creates a tensor, or a batch if the data is a Batch. Set by the
+    module `values`."""
 
     def __init__(
         self,
@@ -45,14 +45,14 @@ class DType:
         self.significand_bits = significand_bits
         self.bytes = (bits + 7) // 8 if bytes is None else bytes
         self.type_id = type_id
-        """The type's number in pipelines and operators; None for types that no operator accepts."""
+        """The type's DALIDataType, which pipelines and operators use; None for types that no operator accepts."""
         self.name = name or f"{'iuf?'[kind.value - 1] if kind.value < 4 else kind.name}{bits if kind.value < 4 else ''}"
         if docs:
             self.__doc__ = docs
 
     @staticmethod
     def from_type_id(type_id: DALIDataType) -> DType:
-        """Return the type that pipelines call ``type_id``. Raises ValueError if there is none."""
+        """Return the type whose DALIDataType is ``type_id``. Raises ValueError if there is none."""
         try:
             return _BY_ID[DALIDataType(type_id)]
         except (KeyError, ValueError):
@@ -136,8 +136,8 @@ def dtype(value: Any) -> DType:
 
 
 def type_id(value: Any) -> DALIDataType:
-    """Return the type under which operators know ``value``. Raises TypeError and ValueError; also for bfloat16, which
-    they do not."""
+    """Return the DALIDataType for ``value``, which is any description of a type. Raises TypeError and ValueError; also
+    for bfloat16, which operators do not support."""
     result = dtype(value).type_id
     if result is None:
         raise ArgumentValueError(f"no operator accepts tensors of {value}")
@@ -145,5 +145,5 @@ def type_id(value: Any) -> DALIDataType:
 
 
 def of_numpy(value: np.dtype[Any]) -> DType:
-    """Return the type of an array with this dtype."""
+    """Return the DType for the NumPy dtype of an array."""
     return _BY_NUMPY[value]

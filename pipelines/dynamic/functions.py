@@ -17,13 +17,14 @@ from .readers import reader_class
 from .values import invoke
 
 _INTERNAL = ("constant", "expr", "keep_if", "shapes", "tensor_subscript")
-"""Operators that tensors apply themselves (for arrays, arithmetic, shapes and indices), and one for whole data sets."""
+"""Operators without a public function: tensors call most of them themselves (for arrays, arithmetic, shapes and
+indices); ``keep_if`` is for whole data sets."""
 _FORMER = ("experimental.decoders.", "experimental.peek_image_shape", "experimental.readers.")
-"""Former names, by prefix, that DALI's dynamic mode also has."""
+"""Prefixes of former operator names that DALI's dynamic mode also accepts."""
 
 
 def names() -> dict[str, str]:
-    """Return all names of functions and reader classes, each with the name of its operator."""
+    """Return the names of all functions and reader classes of the dynamic mode, each with the name of its operator."""
     load_operators()
     known: dict[str, str] = {}
     excluded = wrapped()
@@ -40,7 +41,7 @@ def names() -> dict[str, str]:
 
 
 def is_reader(cls: type[Operator]) -> bool:
-    """Return whether ``cls`` becomes a class with `next_epoch` instead of a function."""
+    """Return whether operator ``cls`` becomes a reader class with `next_epoch` instead of a function."""
     return issubclass(cls, Reader)
 
 
@@ -52,7 +53,7 @@ def member(name: str) -> Any:
 
 
 def function(name: str, cls: type[Operator]) -> Callable[..., Any]:
-    """Return the function of operator ``cls``."""
+    """Return the function ``name`` of the dynamic mode that calls operator ``cls``."""
     draws = cls.random
 
     def call(*inputs: Any, batch_size: int | None = None, device: Any = None, rng: Any = None, **arguments: Any) -> Any:
@@ -71,14 +72,14 @@ _KIND = inspect.Parameter
 
 
 def positional(cls: type[Operator]) -> list[inspect.Parameter]:
-    """Return the parameters for the inputs of ``cls``."""
+    """Return the signature's parameters for the inputs of operator ``cls``."""
     low, high = cls.inputs
     inputs = [_KIND("input" if low == 1 else f"input{k}", _KIND.POSITIONAL_ONLY) for k in range(low)]
     return [*inputs, _KIND("inputs", _KIND.VAR_POSITIONAL)] if high > low else inputs
 
 
 def keywords(cls: type[Operator]) -> list[inspect.Parameter]:
-    """Return the parameters for the arguments of ``cls``."""
+    """Return the signature's parameters for the arguments of operator ``cls``."""
     return [
         _KIND(p.name, _KIND.KEYWORD_ONLY, default=_KIND.empty if p.required else p.default)
         for p in parameters(cls).values()
@@ -86,12 +87,13 @@ def keywords(cls: type[Operator]) -> list[inspect.Parameter]:
 
 
 def extra(draws: bool) -> list[inspect.Parameter]:
-    """Return the parameters that every function has; ``draws`` adds the random generator."""
+    """Return the signature's parameters that every function has, such as ``batch_size``; ``draws`` adds the random
+    generator."""
     return [_KIND(n, _KIND.KEYWORD_ONLY, default=None) for n in ("batch_size", "device", *["rng"] * draws)]
 
 
 def describe(cls: type[Operator]) -> str:
-    """Return the docstring of the function of ``cls``."""
+    """Return the docstring for the dynamic mode's function of operator ``cls``."""
     lines = [inspect.cleandoc(cls.__doc__ or cls.name), "", f"Runs on: {', '.join(cls.stages)}.", "", "Args:"]
     for p in parameters(cls).values():
         if not p.arg.deprecated:
@@ -107,7 +109,7 @@ def describe(cls: type[Operator]) -> str:
 
 class Namespace(ModuleType):
     """A namespace of the dynamic mode, for example ``decoders``. A member that is not in ``own`` is looked up in the
-    registry."""
+    registry of operators."""
 
     def __init__(self, module: str, prefix: str, own: Mapping[str, Any] | None = None) -> None:
         super().__init__(module, "Generated from the registry of operators.")
@@ -140,5 +142,5 @@ def look_up(module: str, prefix: str, name: str) -> Any:
 
 
 def members(prefix: str) -> list[str]:
-    """Return the names in a namespace."""
+    """Return the names of the functions and classes in the namespace ``prefix``."""
     return sorted({n[len(prefix) :].split(".")[0] for n in names() if n.startswith(prefix)})

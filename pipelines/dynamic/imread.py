@@ -13,9 +13,9 @@ from .values import Value, as_batch, as_tensor, invoke
 
 
 def imread(filepaths: Any, /, *, device: Any = "cpu", **arguments: Any) -> Any:
-    """Read and decode image files: one path gives a Tensor, a list of paths a Batch. Paths may also be Tensors and
-    Batches of their bytes. ``arguments`` are the arguments of `decoders.image`. Raises TypeError for a value that is
-    not a path, SampleError for files that cannot be read or decoded."""
+    """Read and decode image files: one path gives a Tensor, a list of paths a Batch. A path may also be a Tensor of its
+    bytes, and a list of paths a Batch of such. ``arguments`` are the arguments of `decoders.image`. Raises TypeError
+    for a value that is not a path, SampleError for files that cannot be read or decoded."""
     encoded = invoke(find_operator("io.file.read"), (_paths(filepaths),), {})
     return invoke(find_operator("decoders.image"), (encoded,), arguments, device=device)
 

@@ -24,12 +24,12 @@ from .dtypes import DType, type_id
 from .values import Value, value_of
 
 _SAMPLES_PER_READ = 16
-"""Samples that are read at once if the loop takes single samples."""
+"""Number of samples that are read at once if the loop takes single samples instead of batches."""
 
 
 class ReaderState:
-    """Position of a reader: the next sample of its endless sequence, the epoch, and the samples left of an epoch that
-    has begun. ``str`` of it can be stored and passed to `Reader.set_state`."""
+    """Position of a reader in its data: the number of the next sample, the epoch, and the number of samples left in an
+    epoch that has begun. ``str`` of it can be stored and passed to `Reader.set_state`."""
 
     __slots__ = ("epoch", "left", "position")
 
@@ -38,7 +38,7 @@ class ReaderState:
 
     @staticmethod
     def parse(text: str) -> ReaderState:
-        """Return the state that was written as ``text``. Raises ValueError."""
+        """Return the state whose ``str`` is ``text``. Raises ValueError."""
         try:
             fields = json.loads(text)
             return ReaderState(*(int(fields[k]) for k in ("position", "epoch", "left")))
@@ -112,9 +112,9 @@ class Reader:
         self._resumed = False
         self._way: str | None = None
         self._where = ""
-        """The program's line that requested data last."""
+        """Line of the program that last requested data, for error messages."""
         self.captured: Any = None
-        """Batch size and `capture.Loop` of captured epochs; None until the first one."""
+        """Pair of batch size and `capture.Loop` for captured epochs; None until the first one."""
 
     # -- the data set -------------------------------------------------------------------------------------------------
 
@@ -132,12 +132,14 @@ class Reader:
             self._order = self._op.order_of(self._source, self._seed & 0xFFFFFFFF, batch_size)
 
     def chosen(self, start: int, n: int) -> Samples:
-        """Return the samples [start, start + n) of the endless sequence. Only for the program's thread."""
+        """Return the samples [start, start + n) of the reader's endless sequence, without reading their data. Only for
+        the program's thread."""
         samples: Samples = self._order.samples(start, n, self._source)
         return samples
 
     def read(self, samples: Samples) -> tuple[Data, ...]:
-        """Return the data of ``samples``. For any thread. Raises SampleError for a sample that cannot be read."""
+        """Read the data of ``samples`` and return it, one batch per output. Any thread may call it. Raises SampleError
+        for a sample that cannot be read."""
         ctx = Context(self._op, "cpu", samples, rng="dali", source=self._source)
         outputs = outputs_of(self._op.kernel("cpu")(ctx))
         if ctx.rejects:
@@ -147,22 +149,24 @@ class Reader:
         return tuple(value_of(data, True).to_device(self._device).data for data in outputs)
 
     def given(self, outputs: tuple[Data, ...], batched: bool) -> Any:
-        """Return the value that the loop receives: a tuple, or a mapping if the outputs have names."""
+        """Return the outputs of a read as the program's loop receives them: a tuple, or a mapping if the outputs have
+        names. ``batched``: as Batches instead of Tensors."""
         return self.named([value_of(data, batched) for data in outputs])
 
     def named(self, values: Sequence[Value]) -> Any:
-        """Return the loop's value, as `given` does, for outputs that are already Tensors or Batches."""
+        """Return outputs that are already Tensors or Batches as the program's loop receives them: a tuple, or a mapping
+        by name."""
         names = self._op.output_names
         return tuple(values) if names is None else dict(zip(names, values, strict=True))
 
     @property
     def outputs(self) -> int:
-        """Number of values that the loop receives per iteration."""
+        """Number of values that the program's loop receives per iteration."""
         return self._op.num_outputs
 
     def records(self, first: int) -> ReaderInputs:
-        """Return a description of the data from position ``first`` on, from which a pipeline reads independently of
-        this reader."""
+        """Return a description of the data from position ``first`` on. A captured loop's pipeline reads from it,
+        independently of this reader."""
         order = replace(self._order, _passes={}, _states=[], _permuted=None, _list=None, _job=None)
         device = self._device
         return ReaderInputs(self._op, self._source, order, first, device is not None and not device.on_host)
@@ -218,8 +222,8 @@ class Reader:
         return self._samples(context) if n is None else self.batches(n, context)
 
     def begin_epoch(self) -> int:
-        """Begin an epoch and return its number of samples; for an epoch that a restored state has begun, the samples
-        left."""
+        """Begin an epoch and return its number of samples. If a restored state is inside an epoch, continue that epoch
+        and return the number of samples left in it."""
         if not self._resumed:
             self._left = self._order.shard_size(self._epoch)
             self._epoch += 1
@@ -227,17 +231,17 @@ class Reader:
         return self._left
 
     def took(self, n: int) -> None:
-        """Advance by ``n`` samples, which the loop has received."""
+        """Advance the reader's position by ``n`` samples, which the program's loop has received."""
         self._position += n
         self._left = max(0, self._left - n)
 
     @property
     def position(self) -> int:
-        """Position of the next sample in the endless sequence."""
+        """Number of the next sample in the reader's endless sequence."""
         return self._position
 
     def batches(self, n: int, context: EvalContext) -> Iterator[Any]:
-        """Yield the batches of one epoch; the next one is read ahead."""
+        """Yield the batches of one epoch; while the loop works on one, the next one is read."""
         left = self.begin_epoch()
         ahead = context.thread_pool.submit(self.read, self.chosen(self._position, n)) if left > 0 else None
         while ahead is not None:

@@ -23,19 +23,20 @@ _FORMAT = re.compile(r"Philox_([0-9A-F]{16})_([0-9A-F]{16}):([0-9A-F]{16})_([0-3
 
 
 class RNGState:
-    """State of a generator: its key, and the number of the next draw. ``str`` of it is DALI's text, which can be stored
-    and passed to `RNG`."""
+    """State of a random generator: its key, and the number of the next draw. ``str`` of it is in DALI's format, and can
+    be stored and passed to `RNG`."""
 
     __slots__ = ("at", "key")
 
     def __init__(self, key: int, at: int) -> None:
         self.key = key
         self.at = at
-        """Number of the next draw, below 2^130: four times the counter plus the word of it."""
+        """Number of the next draw, below 2^130: four times the generator's 128-bit counter, plus the index of the word
+        in the four that the counter yields."""
 
     @staticmethod
     def parse(text: str) -> RNGState:
-        """Return the state that was written as ``text``. Raises ValueError."""
+        """Return the state whose ``str`` is ``text``. Raises ValueError."""
         match = _FORMAT.fullmatch(text)
         if match is None:
             raise ArgumentValueError(
@@ -83,7 +84,7 @@ class RNG:
 
     @property
     def seed(self) -> int:
-        """The seed, which can only be set: that restarts the generator."""
+        """The seed. It can only be set, which restarts the generator; reading it raises an error."""
         raise AttributeError("the seed of a generator can be set, but not read; read its state instead")
 
     @seed.setter
@@ -92,7 +93,7 @@ class RNG:
 
     @property
     def state(self) -> RNGState:
-        """The current state."""
+        """The generator's current state."""
         return RNGState(self._key, self._at)
 
     @state.setter
@@ -105,7 +106,7 @@ class RNG:
         return self._at
 
     def get_state(self, cuda_stream: Any = None) -> RNGState:
-        """Return `state`; readers have the same method."""
+        """Return the generator's state, like `state`. The method exists because readers have it too."""
         return self.state
 
     def set_state(self, value: RNGState | str) -> None:
@@ -134,8 +135,8 @@ class RNG:
         _kernels.words_from(self._key, counter >> 64, counter & _64, self._at & 3, self._words)
 
     def seven(self) -> tuple[int, int, int, int]:
-        """Draw seven numbers and return the state of one operator call's streams: key, low and high half of the
-        counter, word."""
+        """Draw seven numbers, and make them the state of the random numbers of one operator call: key, low and high
+        half of the counter, word."""
         self._draw()
         self.advance(7)
         a, b, c, d, e, f, g = self._words.tolist()
@@ -154,10 +155,10 @@ _local = _Local()
 
 
 def get_default_rng() -> RNG:
-    """Return this thread's generator, from which calls without ``rng=`` draw."""
+    """Return this thread's default generator, from which calls without ``rng=`` draw."""
     return _local.rng
 
 
 def set_seed(seed: int) -> None:
-    """Restart this thread's generator from ``seed``."""
+    """Restart this thread's default generator from ``seed``."""
     _local.rng.seed = seed

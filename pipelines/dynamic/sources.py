@@ -14,8 +14,8 @@ from .values import Batch, as_batch, as_tensor
 
 
 class ExternalSource:
-    """Data of a callable without parameters, or of an iterable: each call returns the next element. For one thread at a
-    time."""
+    """Reader of data from the program, a callable without parameters or an iterable: each call returns the next
+    element. For one thread at a time."""
 
     def __init__(
         self,
@@ -46,16 +46,16 @@ class ExternalSource:
         self._source: Any = source
         self._iterator: Iterator[Any] | None = None
         self.outputs = num_outputs
-        """Number of values in an element."""
+        """Number of values (outputs) in each element."""
         self._device = device_of(device)
         self._layouts = _each(layout, num_outputs, "layout")
         self._dtypes = _each(dtype, num_outputs, "dtype")
         self.captured_loop: Any = None
-        """Batch size and `capture.Loop` of captured loops; None until the first one."""
+        """Pair of batch size and `capture.Loop` for captured loops; None until the first one."""
 
     def __call__(self, *, batch_size: int | None = None) -> Any:
-        """Return the next element: a Batch if the source returns one or if ``batch_size`` is given, which repeats one
-        sample; otherwise a Tensor. With several outputs, a tuple of them.
+        """Return the next element: a Batch if the source returns one or if ``batch_size`` is given, which repeats a
+        single sample that often; otherwise a Tensor. With several outputs, a tuple of them.
 
         Raises StopIteration at the end, ValueError if the number of outputs or samples differs from the declared one.
         """
@@ -108,7 +108,7 @@ class ExternalSource:
 
 
 def _parameters(source: Any) -> bool:
-    """Return whether ``source`` requires arguments."""
+    """Return whether the callable ``source`` requires arguments."""
     try:
         parameters = inspect.signature(source).parameters.values()
     except (TypeError, ValueError):

@@ -31,13 +31,14 @@ _Floats = float | Sequence[float] | npt.NDArray[Any]
 '''
 _HIDDEN = {"bool": "_bool", "RNG": "_RNG", "RNGState": "_RNGState", "get_default_rng": "_get_default_rng",
            "set_seed": "_set_seed"}  # fmt: skip
-"""Names under which members are imported first: ``bool`` is a type of tensors, and the others belong to ``random``."""
+"""For names that the stub must not define as they are: the name under which they are imported. ``bool`` is a type of
+tensors here, and the others are members of ``random``."""
 _RANDOM = ("RNG = _RNG", "RNGState = _RNGState", "get_default_rng = staticmethod(_get_default_rng)",
            "set_seed = staticmethod(_set_seed)")  # fmt: skip
 
 
 def stub() -> str:
-    """Return the text of dali_run/dynamic/__init__.pyi."""
+    """Return the text of the stub file dali_run/dynamic/__init__.pyi."""
     lines = tree({name: find(operator) for name, operator in names().items()}, _member, {"random": _RANDOM})
     imported = list(_imports())
     inner = [line for line in imported if line.startswith("from . ")]
@@ -47,7 +48,7 @@ def stub() -> str:
 
 
 def _imports() -> Iterator[str]:
-    """Yield the imports of dali_run/dynamic/__init__.py, one name each, sorted, without the names that are not
+    """Yield the import lines of dali_run/dynamic/__init__.py, one name per line, sorted, without names that are not
     public."""
     spec = importlib.util.find_spec(f"{__name__.partition('.')[0]}.dynamic")
     assert spec is not None

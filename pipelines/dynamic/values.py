@@ -46,26 +46,28 @@ from .rng import RNG, get_default_rng
 
 
 class Value(Arithmetic[Any]):
-    """Base class of tensors and batches: the engine's data, which may not be computed yet, and arithmetic."""
+    """Base class of tensors and batches: wraps a batch of the engine, which may not be computed yet, and adds
+    arithmetic."""
 
     __slots__ = ("__weakref__", "_data", "_later", "invariant", "trace")
 
     _data: Data | None
     _later: tuple[calls.DeferredCall, int] | None
     trace: Any
-    """For a value of a captured loop: its `capture.LoopIteration`, its key, whether it is the pipeline's; else None."""
+    """For a value of a captured loop: its `capture.LoopIteration`, its key, and whether the value is as the pipeline
+    computed it. None for other values."""
     invariant: bool
     """Whether the program promised that the value stays the same in every iteration of a captured loop."""
 
     @property
     def data(self) -> Data:
-        """The engine's batch, for the program; computed now if it was deferred."""
+        """The engine's batch in this value, as read by the program; computed now if it was deferred."""
         if self.trace is not None:
             self.trace[0].note_read(self.trace[1])
         return self.computed_data()
 
     def computed_data(self) -> Data:
-        """Return the engine's batch, for calls that take the value; computed now if it was deferred."""
+        """Return the engine's batch in this value, as read by other calls; computed now if it was deferred."""
         if self._data is None:
             assert self._later is not None
             later, k = self._later
@@ -75,7 +77,7 @@ class Value(Arithmetic[Any]):
 
     @property
     def device(self) -> Device:
-        """The device of the data, also if it is not computed yet."""
+        """The device of the data, which is known even if the data is not computed yet."""
         if self._data is None and self._later is not None:
             if self._later[0].on_host:
                 return Device.CPU
@@ -91,7 +93,7 @@ class Value(Arithmetic[Any]):
 
     @property
     def ndim(self) -> int:
-        """Number of dimensions of a sample."""
+        """Number of dimensions of each sample."""
         return int(self.data.shapes.shape[1])
 
     @property
@@ -105,7 +107,7 @@ class Value(Arithmetic[Any]):
         return self
 
     def to_device(self, device: Any, force_copy: bool = False) -> Any:
-        """Return the value on ``device``: itself if it is there, unless ``force_copy``. Raises DeviceError."""
+        """Return the value on ``device``: itself if it is already there, unless ``force_copy``. Raises DeviceError."""
         target, current = device_of(device), self.device
         if target is None or (target == current and not force_copy):
             return self
@@ -120,7 +122,7 @@ class Value(Arithmetic[Any]):
         return batch_html(self.cpu().data, type(self).__name__)
 
     def cpu(self) -> Any:
-        """Return the value on the host; itself if it is there."""
+        """Return the value in host memory; itself if it is already there."""
         return self.to_device(Device.CPU)
 
     def gpu(self, index: int | None = None) -> Any:
@@ -138,7 +140,7 @@ class Value(Arithmetic[Any]):
 
 
 class Tensor(Value, ReadableArray):
-    """One sample. NumPy, CuPy, PyTorch and other libraries that support DLPack read it without a copy."""
+    """The array of one sample. NumPy, CuPy, PyTorch and other libraries that support DLPack read it without a copy."""
 
     __slots__ = ()
 
@@ -181,7 +183,7 @@ class Tensor(Value, ReadableArray):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all elements."""
+        """Bytes of all elements together."""
         return self.size * self.itemsize
 
     @property
@@ -203,14 +205,15 @@ class Tensor(Value, ReadableArray):
         return subscript(self, index)
 
     __iter__ = None
-    """None, because iteration would never end: [] does not raise IndexError before a deferred value is computed."""
+    """None, because iteration over a tensor would not end: before a deferred value is computed, an index out of range
+    does not raise IndexError."""
 
     def __repr__(self) -> str:
         return _described("Tensor", self, np.array2string(np.asarray(self), **_SHORT), f"shape={self.shape}")
 
 
 class Batch(Value):
-    """Samples with the same type and number of dimensions, and any shapes."""
+    """List of samples with the same type and number of dimensions; their shapes may differ."""
 
     __slots__ = ()
 
@@ -230,7 +233,7 @@ class Batch(Value):
 
     @property
     def batch_size(self) -> int:
-        """Number of samples."""
+        """Number of samples in the batch."""
         if self._data is None and self._later is not None and self._later[0].size is not None:
             return self._later[0].size
         return len(self.computed_data().offsets)
@@ -247,11 +250,13 @@ class Batch(Value):
 
     @property
     def slice(self) -> Cutter:
-        """Indexing ``slice[...]`` cuts each sample; the indices may be batches with one entry per sample."""
+        """Object that cuts every sample when it is indexed: ``batch.slice[...]``. The indices may be batches with one
+        entry per sample."""
         return Cutter(self)
 
     def select(self, sample_range: Any) -> Any:
-        """Return one sample, a Tensor, for an integer; the samples of a slice or list, a Batch. Raises IndexError."""
+        """Return samples of the batch: a Tensor if ``sample_range`` is an integer, a Batch if it is a slice or list.
+        Raises IndexError."""
         if isinstance(sample_range, (int, np.integer)):
             return self.tensors[int(sample_range)]
         n = self.batch_size
@@ -295,7 +300,7 @@ class Batch(Value):
 
 
 class Samplewise(Sequence[Tensor]):
-    """Sequence of a batch's samples, as `Tensor`s that share its memory."""
+    """Sequence of the samples of a batch, as `Tensor`s that share its memory. Created by `Batch.tensors`."""
 
     def __init__(self, batch: Batch, indices: range) -> None:
         self._batch = batch
@@ -316,7 +321,7 @@ class Samplewise(Sequence[Tensor]):
 
 
 class Cutter:
-    """Result of `Batch.slice`: indexing it cuts each sample."""
+    """Object that `Batch.slice` returns: indexing it cuts each sample of the batch."""
 
     def __init__(self, batch: Batch) -> None:
         self._batch = batch
@@ -344,7 +349,8 @@ def _described(kind: str, value: Value, text: str, *rest: str) -> str:
 
 
 def made(kind: Any, data: Data | None, later: tuple[calls.DeferredCall, int] | None = None) -> Any:
-    """Return a Tensor or Batch (``kind``) of ``data``, or of output ``later[1]`` of a deferred call."""
+    """Create a Tensor or Batch (the class ``kind``) that holds ``data``. If that is None, the deferred call
+    ``later[0]`` will provide it as output ``later[1]``."""
     value = kind.__new__(kind)
     value._data = data
     value._later = later
@@ -354,7 +360,7 @@ def made(kind: Any, data: Data | None, later: tuple[calls.DeferredCall, int] | N
 
 
 def value_of(data: Data, batched: bool) -> Any:
-    """Return the engine's batch as a Batch, or its only sample as a Tensor."""
+    """Return the engine's batch ``data`` as a Batch, or its only sample as a Tensor if not ``batched``."""
     return made(Batch if batched else Tensor, data)
 
 
@@ -382,7 +388,8 @@ def _tensor(data: Any, dtype: Any, device: Any, layout: str | None, pad: bool, c
 
 
 def batch(tensors: Any, dtype: Any = None, device: Any = None, layout: str | None = None) -> Batch:
-    """Return a batch with its own data, see `Batch`. Raises TypeError and ValueError."""
+    """Return a batch with its own copy of the data, from the same arguments as `Batch`. Raises TypeError and
+    ValueError."""
     return Batch(tensors, dtype, device, layout, copy=True)
 
 
@@ -444,7 +451,7 @@ def _batch_data(tensors: Any, dtype: Any, layout: str | None, copy: bool) -> Dat
 
 
 def _joined(samples: list[Any], dtype: Any, layout: str | None) -> Data:
-    """Return a batch of a list of samples, all converted to the type of the first one."""
+    """Return one batch of a list of samples, which are all converted to the type of the first one."""
     if not samples:
         if dtype is None:
             raise ArgumentValueError("an empty batch needs a dtype")
@@ -492,7 +499,7 @@ _PLAIN = frozenset({int, float, bool, str, DALIDataType, DALIImageType, DALIInte
 class _Loops(threading.local):
     def __init__(self) -> None:
         self.steps: list[Any] = []
-        """Iterations of captured loops that this thread runs, innermost last."""
+        """The running iterations (`capture.LoopIteration`) of this thread's captured loops, innermost last."""
 
 
 loops = _Loops()
@@ -502,8 +509,8 @@ def invoke(
     cls: type[Operator], inputs: Sequence[Any], arguments: Any, batch_size: int | None = None, device: Any = None,
     rng: RNG | None = None,
 ) -> Any:  # fmt: skip
-    """Return the results of operator ``cls``: a Tensor or Batch, or a tuple of them. They are batches if an input or
-    argument is a Batch, or if ``batch_size`` is given; single tensors then apply to all samples.
+    """Call operator ``cls`` and return its results: a Tensor or Batch, or a tuple of them. They are batches if an input
+    or argument is a Batch, or if ``batch_size`` is given; single tensors then apply to all samples.
 
     Raises SpecError (also a TypeError or ValueError) for an invalid call, SampleError for data that cannot be
     processed; both name the program's line.
@@ -581,7 +588,7 @@ def dispatch(
     n: int | None,
     state: calls.State | None,
 ) -> Any:
-    """Run a call whose plan exists, now or deferred, depending on the current `EvalMode`."""
+    """Run a call whose `CallPlan` exists. It runs now or when a result is read, depending on the current `EvalMode`."""
     now = EvalMode.current()
     if now is EvalMode.deferred:
         return _deferred(plan, values, named, n, state)
@@ -596,7 +603,7 @@ def compute(
     plan: calls.CallPlan, values: Sequence[Value], named: dict[str, Value] | None, n: int | None,
     state: calls.State | None, context: EvalContext, location: str = "",
 ) -> tuple[Data, ...]:  # fmt: skip
-    """Run a call now and return its results as the engine's batches."""
+    """Run a call now, and return its results as batches of the engine."""
     if n is None:
         batches = [v.computed_data() for v in values]
     else:
@@ -641,8 +648,9 @@ def _kind(value: Value) -> tuple[Any, Any, str]:
 
 
 def _size(cls: type[Operator], n: int | None, value: Batch, requested: int | None) -> int:
-    """Return the batch size of a call after batch ``value``. ``requested`` is the call's ``batch_size``, which applies
-    to tensors. Raises ValueError if sizes differ."""
+    """Return the batch size of a call, given ``n``, the size so far (None if unknown), and its next argument, the batch
+    ``value``. ``requested`` is the call's ``batch_size``, which applies to tensors. Raises ValueError if sizes
+    differ."""
     size = value.batch_size
     if n is not None and n != size and n != requested:
         raise ArgumentValueError(
@@ -669,7 +677,8 @@ def _input(cls: type[Operator], value: Any) -> Value:
 
 
 def _constant(cls: type[Operator], name: str, value: Any) -> tuple[Any, Any]:
-    """Return type and value of a constant argument, hashable if possible: lists and arrays as tuples."""
+    """Return type and value of the constant argument ``name``. The value is hashable if possible: lists and arrays
+    become tuples."""
     if isinstance(value, DType):
         return DALIDataType, type_id(value)
     if isinstance(value, ScalarConstant):
@@ -694,8 +703,9 @@ def _types(value: Any) -> Any:
 
 
 def calculate(template: str, *operands: Any) -> Any:
-    """Return an elementwise expression: ``template`` with a ``{}`` per operand. Numbers have DALI's types, int32 and
-    float32, or their NumPy type. Raises SpecError if types or shapes do not fit together."""
+    """Return the result of an elementwise expression: ``template`` has one ``{}`` per operand. Python numbers get
+    DALI's types, int32 and float32; NumPy numbers keep their type. Raises SpecError if types or shapes do not fit
+    together."""
     inputs: list[Any] = []
     names: list[str] = []
     for operand in operands:
@@ -713,9 +723,9 @@ def calculate(template: str, *operands: Any) -> Any:
 
 
 def subscript(value: Value, index: Any) -> Any:
-    """Return ``value[index]`` of each sample. Indices are integers, slices with steps, one ``...``, ``newaxis`` and
-    None; the numbers may be Tensors and, for batches, Batches. Raises TypeError for other indices, SampleError for
-    indices out of range."""
+    """Return ``value`` indexed with ``index`` in each sample. Indices are integers, slices with steps, one ``...``,
+    ``newaxis`` and None; the numbers may be Tensors and, for batches, Batches. Raises TypeError for other indices,
+    SampleError for indices out of range."""
     items = indexing.items_of(index)
     at = [k for k, item in enumerate(items) if indexing.is_ellipsis(item)]
     if len(at) > 1:
