@@ -28,25 +28,25 @@ class OperatorReport:
     """The work of one operator in a run."""
 
     name: str
-    """Name of the operator in the graph: ``Reader``, ``resize``."""
+    """Name of the operator in the graph, such as ``Reader`` or ``resize``."""
     op: str
-    """The operator: ``readers.file``, ``resize``."""
+    """Registered name of the operator, such as ``readers.file`` or ``resize``."""
     runs_on: str
-    """``cpu``, ``mixed`` or ``gpu``."""
+    """Where the operator ran: ``cpu``, ``mixed`` or ``gpu``."""
     samples: int
-    """Samples that it worked on in this run."""
+    """Number of samples that the operator processed in this run."""
     cpu_seconds: float
-    """Seconds of CPU threads, summed over threads."""
+    """Seconds of CPU time in the operator, summed over threads."""
     gpu_seconds: float
-    """Seconds by the GPU's own clock; 0 if the operator ran on the CPU."""
+    """Seconds of GPU time in the operator, by the GPU's own clock; 0 if the operator ran on the CPU."""
     samples_per_second: float | None
-    """Samples per second of busy time; None if that was too short to measure."""
+    """Samples per second of the operator's busy time; None if that was too short to measure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How a job ended, and what it cost. ``data`` is the whole report.json; the other fields are its most used values.
-    Returned by `run_job`."""
+    """How a job ended, and how much time and data it took. ``data`` is the whole report.json; the other fields are its
+    most used values. Returned by `run_job`."""
 
     name: str
     """The job's name."""
@@ -57,15 +57,16 @@ class Report:
     exit_code: int
     """The exit status of ``dali-run run``: 0, or 3 if samples were rejected within the limit."""
     ran: bool
-    """False if the output was already complete; counts and times are then those of the run that finished it."""
+    """Whether this call did any work. If the output was already complete, it is False, and counts and times are those
+    of the run that finished the output."""
     read: int
-    """Samples read in this run."""
+    """Number of samples that were read in this run."""
     written: int
-    """Samples written in this run."""
+    """Number of samples that were written in this run."""
     rejected: int
-    """Samples rejected in this run; ``rejects.jsonl`` in the output lists them with the reasons."""
+    """Number of samples that were rejected in this run; ``rejects.jsonl`` in the output lists them with the reasons."""
     left_out: int
-    """Samples that the spec left out on purpose in this run (`keep_if`); ``left_out.jsonl`` lists them."""
+    """Number of samples that the spec left out on purpose in this run (`keep_if`); ``left_out.jsonl`` lists them."""
     seconds: float
     """Wall time of this run, without start-up."""
     samples_per_second: float | None
@@ -75,7 +76,7 @@ class Report:
     advice: str
     """One sentence: what would make it faster."""
     operators: tuple[OperatorReport, ...]
-    """The operators that ran, in the order of the graph; operators that were fused are one."""
+    """The operators that ran, in the order of the graph. Operators that were fused are listed as one."""
     data: Mapping[str, Any] = field(repr=False)
     """The whole report, as in report.json."""
 
@@ -85,10 +86,10 @@ class Report:
         return self.exit_code == 0
 
     def manifest(self) -> dict[str, Any]:
-        """Return manifest.json of the finished output: shards with names, samples, bytes and checksums.
+        """Return manifest.json of the finished output: its shards with names, samples, bytes and checksums.
 
-        Raises JobError if there is none: for a part of a job (``num_shards``) whose other parts are not done.
-        """
+        Raises JobError if there is none yet, as for one part of a job (``num_shards``) while other parts are not
+        done."""
         with state_of(self.path) as root:
             try:
                 found: dict[str, Any] = sidecar.read_json(root / "manifest.json")
@@ -147,12 +148,10 @@ def run_job(
     effect. ``on`` distributes the job to processes (``processes:4``) or a Ray cluster (``ray``), with at most
     ``workers`` workers of ``cores`` cores each.
 
-    After a failure, the same call continues the job: an orchestrator's retry needs nothing else. If the output is
-    already complete, nothing is done and ``ran`` is False.
-
-    Raises SpecError (everything that is wrong with the spec), DeviceError (a GPU that the spec requires is missing),
-    JobError (the job failed: the reason, and what to do), KeyboardInterrupt (interrupted; finished shards are kept).
-    """
+    After a failure, the same call continues the job: an orchestrator only has to call it again. If the output is
+    already complete, nothing is done and ``ran`` is False. Raises SpecError (everything that is wrong with the spec),
+    DeviceError (a GPU that the spec requires is missing), JobError (the job failed: the reason, and what to do),
+    KeyboardInterrupt (interrupted; finished shards are kept)."""
     changes = FromProgram("run_job", _with_plain_paths(overrides or {}), _with_plain_paths(variables), _ARGUMENTS)
     part = (shard_id, num_shards) if num_shards != 1 or shard_id else None
     if part is not None and on is not None:

@@ -13,47 +13,47 @@ from typing import Any
 from .job_output import parts_for
 
 START_SECONDS = 5.0
-"""Seconds until workers work: processes start, import modules, open their data sets. Listing files takes additional
-time."""
+"""Seconds until the workers of a job begin to process samples: processes start, import modules, open their data sets.
+Listing files takes additional time."""
 PART_SECONDS = 0.1
-"""Seconds that a part costs in addition to its samples: threads, a lock, a journal, files that are made durable."""
+"""Seconds that each job part (a range of shards) costs in addition to its samples: for threads, a lock, a journal, and
+files that are made durable."""
 JOIN_SECONDS = 200e-6
-"""Seconds that a shard costs when the parts are joined into one output."""
+"""Seconds that each shard costs when the parts of a job are joined into one output."""
 MANIFEST_BYTES = 744
-"""Bytes in the manifest of a shard with one file and an index; the journal has 590 more."""
+"""Bytes of the manifest for each shard that has one file and an index; the journal has 590 more."""
 INDEX_BYTES = 20
-"""Bytes of one record in a machine's memory: its offset, size and kind; a shuffled order needs 8 more."""
+"""Bytes of memory that each record takes in a machine's index: offset, size and kind; a shuffled order needs 8 more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The expected time and needs of a job with this number of workers. Created by `forecast`."""
+    """Expected time and needs of a job that is run by this number of workers. Created by `forecast`."""
 
     workers: int
     parts: int
     seconds: float
     efficiency: float
-    """Rate of the job divided by the rate of as many workers that lose no time at all."""
+    """Rate of the job divided by the rate of an ideal job: the same number of workers, none of which loses any time."""
     read_per_second: float | None
-    """Bytes per second that all workers together read; None if that was not measured."""
+    """Bytes that all workers together read per second; None if that was not measured."""
     written_per_second: float
     index_bytes: float
-    """Bytes of the index of records, in the memory of each machine."""
+    """Bytes of memory on each machine for the index of all records."""
     manifest_bytes: float
     idle_workers: int
-    """Number of workers without a part, because there are too few shards."""
+    """Number of workers that get no part of the job, because there are too few shards."""
 
 
 def forecast(
     samples: int, rate: float, shard: int, workers: int, device: str, *, shuffled: bool = False,
     written_bytes: float = 0.0, read_bytes: float | None = None, listing: float = 0.0,
 ) -> Forecast:  # fmt: skip
-    """Predict a job of ``samples`` samples in shards of ``shard``, by ``workers`` that each process ``rate`` samples
-    per second.
+    """Predict the time of a job of ``samples`` samples in shards of ``shard`` samples, with ``workers`` workers that
+    each process ``rate`` samples per second.
 
-    ``written_bytes`` and ``read_bytes`` are per sample; ``listing`` are the seconds in which a machine opens the data
-    sets.
-    """
+    ``written_bytes`` and ``read_bytes`` are per sample. ``listing``: seconds that a machine takes to open the data
+    sets."""
     parts = parts_for(samples, shard, workers, device)
     busy = min(workers, parts)
     shards = -(-samples // shard)
@@ -70,9 +70,9 @@ def forecast(
 
 
 def on_machines(measured: Mapping[str, Any], nodes: int, gpus: int, device: str) -> dict[str, Any] | None:
-    """Predict the time of a job that `job.forecast` has measured on ``nodes`` machines, with one worker for each of
-    ``gpus`` GPUs or, if that is 0, one on all cores, each as fast as this machine was. Return None if the number of
-    samples is not known."""
+    """Predict the time of a job on ``nodes`` machines from what `job.forecast` has ``measured`` on this one. There is
+    one worker per GPU if ``gpus`` is not 0, otherwise one per machine on all cores; each is as fast as this machine
+    was. Return None if the number of samples is not known."""
     samples = measured["samples"]
     if not samples or not measured["samples_per_second"]:
         return None

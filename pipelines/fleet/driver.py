@@ -23,25 +23,25 @@ from .reports import WorkerReport
 from .watch import ProgressLog, WorkerProgress
 
 _TRIES = 3
-"""Number of times that a part may fail before it is given up."""
+"""Number of times that one job part (a range of shards) may fail before the job gives up on it."""
 _BUSY_WAIT = 2.0
-"""Seconds after which a part that another process holds is tried again."""
+"""Seconds to wait before a job part is tried again if another process holds its lock."""
 _MAX_BUSY_SECONDS = 20 * 60.0
-"""Maximum seconds to wait for a part that another process writes: in an object store, the lock of a dead machine is
+"""Maximum seconds to wait for a job part that another process writes. In an object store, the lock of a dead machine is
 stale after 15 minutes."""
 _MIN_PARTS_AHEAD = 4
-"""A worker gets a second part in advance if that part is at most this fraction (1/4) of the remaining work per
-worker."""
+"""Limit on giving a worker a second job part in advance: the part may be at most 1/4 (one divided by this number) of
+the remaining work per worker."""
 _CHECK = 10.0
-"""Seconds between two checks of the output's lock."""
+"""Seconds between two checks whether this job still holds the output's lock."""
 _SHOW = 0.1
-"""Seconds between two reports of progress."""
+"""Seconds between two calls of the callback that reports progress."""
 _POLL = 0.5
-"""Seconds to wait for messages of workers."""
+"""Maximum seconds for which the driver waits for messages of workers at a time."""
 
 
 class _TooManyRejectsError(JobError):
-    """All workers together have rejected more samples than allowed: ``counted``."""
+    """All workers together have rejected more samples than allowed; the number is ``counted``."""
 
     def __init__(self, counted: int) -> None:
         super().__init__(f"{counted} rejects are too many")
@@ -49,73 +49,74 @@ class _TooManyRejectsError(JobError):
 
 
 class Worker(Protocol):
-    """A worker, as the driver sees it. Created by a `WorkerGroup`."""
+    """A worker process, as the driver sees it. Created by a `WorkerGroup`."""
 
     @property
     def name(self) -> str: ...
     @property
     def node(self) -> str:
-        """Name of the worker's machine."""
+        """Name of the machine on which the worker runs."""
 
 
 W = TypeVar("W", bound=Worker)
 
 
 class WorkerGroup(Protocol[W]):
-    """A source of workers: processes of this machine (`Processes`), or actors of a cluster (`Actors`). Used by the
-    driver's thread."""
+    """Starts workers and exchanges messages with them: processes of this machine (`Processes`), or actors of a cluster
+    (`Actors`). Used by the driver's thread."""
 
     def room(self) -> int:
-        """Return the number of workers that run or could be started; 0 if none will come any more."""
+        """Return the number of workers that run or could be started now or later; 0 if no worker will come any more."""
 
     def fill(self, count: int) -> None:
-        """Start workers until ``count`` run, as far as there is room."""
+        """Start workers until ``count`` run, as far as machines have room."""
 
     def poll(self, seconds: float) -> Sequence[tuple[W, Message]]:
-        """Wait up to ``seconds`` and return the messages of workers."""
+        """Wait up to ``seconds`` for messages of workers, and return them, each with its worker."""
 
     def give(self, worker: W, order: Message) -> None:
-        """Send an order to a worker."""
+        """Send a message with an order, such as to run a job part, to a worker."""
 
     def stop(self) -> None:
-        """Tell all workers to publish their complete shards and to end."""
+        """Tell all workers to publish their complete shards and then to end."""
 
 
 class WorkerState:
-    """The driver's state of one worker. Created by `Driver` with the worker's first message."""
+    """What the driver knows about one worker. Created by `Driver` with the worker's first message."""
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self.report = WorkerReport(worker.name, worker.node)
         self.ready = False
         self.ends = False
-        """Whether the worker has failed and gets no more parts: its process ends, and a fresh one may succeed."""
+        """Whether the worker has failed and gets no more job parts. Its process ends, and a fresh one may succeed."""
         self.process: Mapping[str, Any] = {}
         self.parts: deque[Part] = deque()
-        """The parts of the worker: the one that it runs, and the next."""
+        """The job parts that the worker has: the one that it runs, and perhaps the next one."""
         self.left = self.rejected = 0
-        """Samples of the running part that are left, and that were rejected, by the worker's last message."""
+        """Numbers of samples of the running job part, by the worker's last message: not yet read, and rejected."""
         self.done = self.refused = self.finished = 0
-        """Samples read and rejected in the parts that the worker finished, and the number of these parts."""
+        """Totals of the job parts that the worker has finished: samples read, samples rejected, and number of parts."""
         self.idle_since = 0.0
-        """Time since which the worker has no part (seconds of time.monotonic)."""
+        """Time at which the worker ran out of job parts (seconds of time.monotonic)."""
 
 
 class Driver:
-    """One run of a job with a group of workers. Created by `fleet.run`; used by one thread."""
+    """Distributes the parts of one job to a group of workers, until all are finished. Created by `fleet.run`; used by
+    one thread."""
 
     def __init__(
         self, whole: JobOutput, group: WorkerGroup[Any], reject_limit: RejectLimit, device: str,
         progress: Callable[[Progress], None], note: Callable[[str], None], facts: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
-        """``facts``: name and output of the job, for those who watch it."""
+        """``facts``: name and output of the job, for the status that `dali-run run --watch` shows."""
         self.whole = whole
         self.group = group
         self.parts: list[Part] = []
         self._left = 0
-        """Number of samples to process in this run."""
+        """Number of samples that this run still had to process when it began."""
         self.read = 0
-        """Number of samples in the parts that were finished in this run."""
+        """Number of samples in the job parts that were finished in this run."""
         self._reject_limit = reject_limit
         self._device = device
         self._progress = progress
@@ -124,44 +125,47 @@ class Driver:
         self._reports: list[WorkerReport] = []
         self._todo: deque[Part] = deque()
         self._postponed: list[tuple[float, Part]] = []
-        """Parts that another process holds, each with the time at which it is tried again."""
+        """Job parts that another process holds, each with the time at which it is tried again."""
         self._busy_since: dict[int, float] = {}
         self._idle: dict[WorkerState, None] = {}
-        """Workers without a part (an ordered set)."""
+        """Workers that have no job part; a dict serves as an ordered set."""
         self._nearly_done: dict[WorkerState, None] = {}
-        """Workers that are nearly done with their only part and could begin another (an ordered set)."""
+        """Workers that have almost finished their only job part and could begin another; a dict serves as an ordered
+        set."""
         self._with_one: dict[WorkerState, None] = {}
-        """Workers that run their only part (an ordered set)."""
+        """Workers that run their only job part; a dict serves as an ordered set."""
         self._dead: list[Mapping[str, Any]] = []
         self._who: Mapping[str, Any] | None = None
         self._span = range(0)
         self._failures = self._max_workers = 0
         self._failure = ""
-        """Message of the last failure, of a worker or of its process."""
+        """Message of the last failure that a worker reported, or of the last process that ended."""
         self._no_device = 0
-        """Number of workers that found no working GPU."""
+        """Number of workers that found no working GPU on their machine."""
         self._reject_counter: RejectCounter | None = None
         self._before = (0, 0, 0)
         self.totals = [0, 0, 0]
-        """Samples written, rejected and left out by all parts, earlier runs included."""
+        """Numbers of samples written, rejected and left out by all job parts, including earlier runs."""
         self._rejecting = False
         self._shown = 0.0
         self.watch = ProgressLog()
         self._facts = facts or {}
         self._ended_workers: dict[tuple[str, str], list[int]] = {}
-        """Samples, rejects and parts of workers that have ended, by name and machine."""
+        """For workers that have ended, by name and machine: numbers of samples read, samples rejected, and job
+        parts."""
         self.began = time.perf_counter()
 
     # -- results ------------------------------------------------------------------------------------------------------
 
     @property
     def workers(self) -> list[WorkerReport]:
-        """The reports of all workers of this run."""
+        """The reports of all workers that took part in this run."""
         return self._reports
 
     @property
     def counts(self) -> dict[str, int]:
-        """Numbers of samples of this run."""
+        """Numbers of samples in this run: ``read``, ``written``, ``rejected`` and, if the spec leaves samples out,
+        ``left_out``."""
         names = ("written", "rejected", "left_out")
         changes = {k: now - was for k, now, was in zip(names, self.totals, self._before, strict=True)}
         if not self.whole.config.leaves_out:
@@ -171,8 +175,8 @@ class Driver:
     # -- the loop -----------------------------------------------------------------------------------------------------
 
     def run(self) -> tuple[int, str]:
-        """Run until all parts are finished, and return (0, ""), or the exit code and the reason why it ended earlier.
-        Raises errors that prevent the job from being opened."""
+        """Run the job until all parts are finished. Return (0, ""), or the exit code and the reason if it ended
+        earlier. Raises errors that prevent the job from being opened."""
         try:
             checked = time.monotonic()
             while self._who is None or self._unfinished():
@@ -215,7 +219,8 @@ class Driver:
         return bool(self._todo or self._postponed or any(h.parts for h in self._states.values()))
 
     def _useful_workers(self) -> int:
-        """Return the number of workers for which there can be work."""
+        """Return the number of workers for which there can be work: those that run, and one more for each job part that
+        waits for a worker."""
         return len(self._todo) + len(self._postponed) + len(self._states)
 
     def _no_worker_message(self) -> str:
@@ -223,7 +228,8 @@ class Driver:
         return f"no worker is left.{why} Run the same command again: it continues after the last finished shards"
 
     def _too_many_rejects(self, counted: int) -> str:
-        """Return the message for too many rejects, as one process writes it: with their codes, and the first one."""
+        """Return the message that too many samples were rejected, as a job in one process writes it: with their codes,
+        and the first one."""
         assert self._reject_counter is not None
         rows, begun = self.whole.publish_rejects(), self.whole.earlier_parts()
         self._reject_counter.seen = sum(c.stop - c.header["range"][0] for c in begun[1].values()) if begun else 0
@@ -236,7 +242,8 @@ class Driver:
         raise AssertionError("too many rejects were counted")
 
     def _shut_down(self) -> None:
-        """Let workers publish their complete shards; the next run continues their parts."""
+        """Let the workers publish their complete shards and end; the next run of the job continues the unfinished
+        parts."""
         self.group.stop()
         deadline = time.monotonic() + PATIENCE
         while any(h.parts for h in self._states.values()) and time.monotonic() < deadline:
@@ -278,7 +285,8 @@ class Driver:
             self._gone(state, message["gone"])
 
     def _welcome(self, state: WorkerState, message: Message) -> None:
-        """Handle that a worker has opened the job. Raises JobError if it sees other data than the workers before it."""
+        """Handle the message that a worker has opened the job. Raises JobError if the worker sees other data than
+        earlier workers."""
         state.process = message["process"]
         state.report.node = state.worker.node
         span = range(*message["opened"])
@@ -340,7 +348,8 @@ class Driver:
             raise _TooManyRejectsError(self.totals[1] + running)
 
     def _problem(self, state: WorkerState, message: Message) -> None:
-        """Handle that a worker cannot open the job or a part. Raises SpecError for a spec that no worker could open."""
+        """Handle the message that a worker cannot open the job or a job part. Raises SpecError if the spec is wrong, so
+        that no worker could open it."""
         text = f"{state.worker.name} on {state.worker.node}: {message['problem']}"
         if "part" in message:
             part = state.parts.popleft()
@@ -369,14 +378,15 @@ class Driver:
             self._todo.append(part)
 
     def _check_failures(self, why: str) -> None:
-        """Raise JobError if parts fail one after the other, so that the workers are not the cause. A machine that is
-        lost with all of its workers does not count as that."""
+        """Raise JobError if one job part fails after the other, so that the workers are not the cause. A machine that
+        is lost with all of its workers does not count as such failures."""
         max_failures = min(_TRIES, self.group.room()) - 1 if self._who is None else max(_TRIES, 2 * self._max_workers)
         if self._failures > max_failures:
             raise JobError(why)
 
     def _busy(self, state: WorkerState, message: Message) -> None:
-        """Handle that another process holds the part: a lost worker whose machine is gone, or another job."""
+        """Handle the message that another process holds the lock of a job part. It may be a lost worker whose machine
+        is gone, or another job."""
         part = state.parts.popleft()
         self._free(state)
         owner = message["owner"]
@@ -388,8 +398,8 @@ class Driver:
         self._postponed.append((time.monotonic() + _BUSY_WAIT, part))
 
     def _gone(self, state: WorkerState, why: str) -> None:
-        """Handle that a worker has ended: its parts are assigned again, from their journals on. The failure that it
-        reported before remains the reason."""
+        """Handle that a worker has ended: give its job parts to other workers, which continue from the parts' journals.
+        If the worker reported a failure before, that remains the reason."""
         del self._states[id(state.worker)]
         if state.finished:
             totals = self._ended_workers.setdefault((state.worker.name, state.worker.node), [0, 0, 0])
@@ -424,7 +434,7 @@ class Driver:
     # -- giving -------------------------------------------------------------------------------------------------------
 
     def _free(self, state: WorkerState) -> None:
-        """Record that a worker can take another part, unless it ends."""
+        """Record that a worker can take another job part, unless the worker is about to end."""
         self._nearly_done.pop(state, None)
         if state.ends:
             self._with_one.pop(state, None)
@@ -481,7 +491,8 @@ class Driver:
         self._progress(Progress(read, self._left, rejected, self.began, self._status))
 
     def _worker_progress(self) -> list[WorkerProgress]:
-        """Return the progress of every worker that took part, adding up those of the same name and machine."""
+        """Return the progress of every worker that took part in this run. Workers of the same name and machine are
+        added up."""
         ended_totals = dict(self._ended_workers)
         progress = []
         for state in self._states.values():
@@ -498,7 +509,7 @@ class Driver:
         return [*progress, *ended]
 
     def _status(self) -> dict[str, Any]:
-        """Return the state of the job as `dali-run run --watch` shows it."""
+        """Return the current state of the job, as `dali-run run --watch` shows it."""
         done = sum(p.done for p in self.parts)
         facts = {"name": "", "output": "", **self._facts, "device": self._device, "part": None, "state": "running"}
         return {**facts, "total": self._left, "parts": [done, len(self.parts)], **self.watch.now()}

@@ -32,15 +32,15 @@ from .worker import Opened, WorkerLoop, problem
 
 
 def has_remote_inputs(readers: Sequence[Node]) -> bool:
-    """Return whether a data set is behind a URL. Its connections, and the threads that serve them, do not survive a
-    fork, so every worker opens it for itself."""
+    """Return whether any of ``readers`` reads from a URL. Connections, and the threads that serve them, do not survive
+    a fork, so every worker must then open the data sets itself."""
     values = [getattr(node.op, name) for node in readers for name in parameters(type(node.op))]
     return any(is_url(v) for value in values for v in (value if isinstance(value, (tuple, list)) else (value,)))
 
 
 def cuda_is_initialised(descriptors: Path = Path("/proc/self/fd")) -> bool:
-    """Return whether CUDA was initialised in this process, whose forks then cannot use CUDA: the process holds the
-    driver's devices open. False if the system does not tell."""
+    """Return whether CUDA was initialised in this process: it then holds the driver's devices open, and its forks
+    cannot use CUDA. Return False if the system does not list open files."""
     for name in os.listdir(descriptors) if descriptors.is_dir() else ():
         with contextlib.suppress(OSError):
             if os.readlink(descriptors / name).startswith(("/dev/nvidia", "/dev/dxg")):
@@ -49,7 +49,7 @@ def cuda_is_initialised(descriptors: Path = Path("/proc/self/fd")) -> bool:
 
 
 def _become_fresh_worker(fd: int, resources: WorkerResources, job: JobMessage) -> NoReturn:
-    """Replace this fork by a fresh program that runs the worker; it opens the data sets itself."""
+    """Replace this forked process by a fresh program that runs the worker and opens the data sets itself."""
     assert resources.visible is not None
     file = os.memfd_create("resources", 0)
     os.write(file, json.dumps({"resources": resources.to_dict(), "job": job.to_dict()}).encode())
@@ -60,14 +60,14 @@ def _become_fresh_worker(fd: int, resources: WorkerResources, job: JobMessage) -
 
 
 class ForkServer:
-    """The fork server of one driver; it ends when the driver does. It runs as the main program of its process."""
+    """The main loop of the process that forks workers for one driver. It ends when the driver does."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._messages = MessageSocket(sock)
 
     def run(self) -> None:
-        """Open the job of the first message, then fork on demand."""
+        """Open the job of the first message, then fork a worker whenever the driver requests one."""
         messages = self._messages.ready()
         if not messages:
             return
@@ -105,8 +105,8 @@ class ForkServer:
                     return
 
     def _fork(self, job: JobMessage, opened: Opened | None, own_fds: tuple[int, int]) -> bool:
-        """Receive the resources of a worker and its end of a socket, and fork the worker. Return False if the driver
-        has ended."""
+        """Receive the resources of one worker and the worker's end of a socket, and fork the worker. Return False if
+        the driver has ended."""
         try:
             text, fds, _, _ = socket.recv_fds(self._sock, 1 << 16, 1)
         except OSError:
@@ -139,7 +139,7 @@ class ForkServer:
             os._exit(code)
 
     def _report_exits(self) -> None:
-        """Report the exit status of workers that have ended."""
+        """Report to the driver the exit status of each worker that has ended."""
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 self._messages.send({"exited": ended[0], "status": os.waitstatus_to_exitcode(ended[1])})

@@ -19,14 +19,14 @@ class JobMessage:
     path: str
     """Path of the spec on the driver's machine."""
     text: str
-    """Content of the spec file, its bytes decoded as Latin-1 (it may be a serialized pipeline): the file need not exist
-    on other machines."""
+    """Content of the spec file, its bytes decoded as Latin-1 (it may be a serialized pipeline). The file itself need
+    not exist on other machines."""
     overrides: Mapping[str, Any]
     device: str
-    """Device: ``cpu``, ``gpu`` (the only one that a worker sees) or ``null``."""
+    """Device on which the worker computes: ``cpu``, ``gpu`` (the only GPU that the worker sees) or ``null``."""
     limit: int | None
     folder: str
-    """Folder of the driver, from which relative paths start."""
+    """Working directory of the driver, from which relative paths start."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as data for JSON."""
@@ -34,8 +34,8 @@ class JobMessage:
 
     @contextlib.contextmanager
     def file(self) -> Iterator[Path]:
-        """Context manager: the spec as a file. It is the original one if that has the same content, so that files named
-        relative to it are found; otherwise a temporary one."""
+        """Context manager: the path of a spec file with the content `text`. It is the original file if that has the
+        same content, so that files named relative to it are found; otherwise a temporary one."""
         original = Path(self.path)
         text = self.text.encode("latin-1")
         with contextlib.suppress(OSError):
@@ -48,28 +48,29 @@ class JobMessage:
             yield copy
 
     def enter_folder(self) -> None:
-        """Change to the driver's working directory, if this machine has such a folder, so that relative paths mean the
-        same."""
+        """Change to the driver's working directory, so that relative paths mean the same. Do nothing if this machine
+        has no such folder."""
         with contextlib.suppress(OSError):
             os.chdir(self.folder)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerResources:
-    """The resources of one worker: its share of a machine. Created by `machine.share_cpu` and `share_gpus`."""
+    """The resources of one worker: its share of a machine's cores, memory and GPUs. Created by `machine.share_cpu` and
+    `share_gpus`."""
 
     name: str
-    """Name of the worker for users: ``GPU 0``, ``process 3``."""
+    """Name of the worker for users, such as ``GPU 0`` or ``process 3``."""
     threads: int
     """Number of threads that the worker uses if the spec does not set it."""
     share: float
-    """Share of the host's memory budget."""
+    """Fraction of the machine's memory budget that the worker gets, 0 to 1."""
     cpus: tuple[int, ...] = ()
-    """Cores to which the worker's threads are bound; empty if they are not bound."""
+    """Numbers of the CPU cores to which the worker's threads are bound; empty if they are not bound."""
     visible: str | None = None
-    """CUDA_VISIBLE_DEVICES of the worker; None to leave it unchanged."""
+    """Value of CUDA_VISIBLE_DEVICES for the worker; None to leave the variable unchanged."""
     gpu_share: float = 1.0
-    """Share of the GPU's memory budget; below 1 if several workers share the GPU."""
+    """Fraction of the GPU's memory budget that the worker gets; below 1 if several workers share the GPU."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as data for JSON."""

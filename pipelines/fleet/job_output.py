@@ -23,30 +23,32 @@ from ...writers.shards.rejects import RejectRow
 from ...writers.shards.resume import refuse_foreign, release_locks, remove_all
 
 _PER_WORKER = {"gpu": 4, "cpu": 16, "null": 16}
-"""Number of parts per worker, so that all workers end at about the same time. A part costs one or two tenths of a
-second, in which a GPU computes several shards, so there should not be many more; the last parts are smaller instead."""
+"""Number of job parts per worker, by device: several, so that all workers end at about the same time. A part costs one
+or two tenths of a second, in which a GPU computes several shards, so there should not be many more; the last parts are
+smaller instead."""
 _TAPER = {"gpu": 3.0, "cpu": 1.5, "null": 1.5}
-"""Power of the remaining work by which parts become smaller. Simulated with 0.2 s per part and 128 shards, two workers
-that take 0.05 s per shard work 79 % of the time with 4 parts each and a power of 3, and 50 % with 16 and 1.5; two that
-take 5 s per shard work 99 % of the time with both."""
+"""Exponent, by device, that decides how fast job parts become smaller as less work remains.
+
+Simulated with 0.2 s per part and 128 shards: two workers that take 0.05 s per shard work 79 % of the time with 4 parts
+each and a power of 3, and 50 % with 16 and 1.5; two that take 5 s per shard work 99 % of the time with both."""
 _LONGEST = {"gpu": 20_000_000, "cpu": 500_000, "null": 500_000}
-"""Maximum number of samples of a part: one to five minutes at the rate of a good worker, so that workers that come
-later find work."""
+"""Maximum number of samples of a job part, by device: one to five minutes at the rate of a good worker, so that workers
+that come later find work."""
 _MAX_PARTS = 99_999
-"""Maximum number of parts: file names have five digits for it."""
+"""Maximum number of parts of a job: file names have five digits for the number."""
 
 
 @dataclass(slots=True)
 class Part:
-    """The state of one part of a job: a range of its shards that one worker processes. Created by `JobOutput`, changed
-    by `Driver`."""
+    """What the driver knows about one part of a job, which is a range of shards that one worker processes. Created by
+    `JobOutput`, changed by `Driver`."""
 
     number: int
     start: int
     stop: int
-    """The position after the part's last sample."""
+    """The position after the last sample of the part."""
     remaining: int
-    """Number of positions that are not in a published shard yet."""
+    """Number of the part's positions whose samples are not in a published shard yet."""
     written: int = 0
     rejected: int = 0
     left_out: int = 0
@@ -54,7 +56,7 @@ class Part:
     tries: int = 0
     """Number of times that a worker failed at the part."""
     problem: str = ""
-    """Message of the last failure."""
+    """Message of the last failure at the part; empty if there was none."""
 
 
 def parts_for(samples: int, unit: int, workers: int, device: str) -> int:
@@ -64,16 +66,16 @@ def parts_for(samples: int, unit: int, workers: int, device: str) -> int:
 
 
 def tapered(units: int, n: int, device: str) -> list[int]:
-    """Return the n + 1 borders of ``n`` parts of ``units`` shards: the first parts are half as large again as the mean
-    (three times on GPUs), the last ones are small, so that workers end together. No part is empty if there is a shard
-    for each."""
+    """Return n + 1 borders that cut ``units`` shards into ``n`` job parts, the last ones small, so that workers end
+    together. The first parts are half as large again as the mean (three times on GPUs). No part is empty if there is a
+    shard for each."""
     power = _TAPER[device]
     return [max(0, min(units - (n - i), units - int(units * (1 - i / n) ** power))) for i in range(n + 1)]
 
 
 class JobOutput:
-    """The output folder of a job, locked while the context manager is entered. Raises JobError if another job holds the
-    lock. Created by `fleet.run`; used by the driver's thread."""
+    """The output folder of a job with several workers. A context manager that holds the output's lock while entered,
+    and raises JobError if another job holds it. Created by `fleet.run`; used by the driver's thread."""
 
     def __init__(self, config: WriteConfig, *, fresh: bool) -> None:
         self.config = config
@@ -106,7 +108,7 @@ class JobOutput:
         release_locks(self.files, self._lock)
 
     def check(self) -> None:
-        """Raise JobError if another job took over the output. This also keeps the lock of an output in an object store
+        """Raise JobError if another job has taken over the output's lock. In an object store, this also keeps the lock
         alive."""
         with job_errors():
             if self.files.mirror is not None:
@@ -116,14 +118,14 @@ class JobOutput:
 
     @property
     def was_joined(self) -> bool:
-        """Whether the parts were joined into one output already, and the process was killed before the last of them was
-        removed."""
+        """Whether the job parts were already joined into one output by a process that was killed before it had removed
+        the last of them."""
         contents = read_journal(self.files.journal)
         return contents is not None and contents.done
 
     def earlier_parts(self) -> tuple[int, dict[int, JournalContents]] | None:
-        """Return the number of parts and the journals by part, from earlier runs; None if no part was begun. Raises
-        JobError."""
+        """Return what earlier runs left: the number of job parts, and the journal of each part that was begun. Return
+        None if no part was begun. Raises JobError."""
         files_of_parts = part_files_of(self.config.path)
         if not files_of_parts:
             return None
@@ -134,7 +136,8 @@ class JobOutput:
         return counts.pop(), {i: contents for i, contents in journals.items() if contents is not None}
 
     def parts(self, span: range, who: Mapping[str, Any], workers: int, device: str) -> list[Part]:
-        """Return all parts, with the progress of earlier runs. Raises JobError if those were of another job."""
+        """Return all parts of the job, with the progress that earlier runs made. Raises JobError if parts of another
+        job are there."""
         earlier_parts = self.earlier_parts()
         unit = (self.config.samples_of_shard(len(span), None) or 1) if not self.config.by_content else 1
         n = parts_for(len(span), unit, workers, device)
@@ -168,7 +171,8 @@ class JobOutput:
             )
 
     def break_lock(self, part: tuple[int, int], dead: Mapping[str, Any]) -> None:
-        """Release the lock of a part that ``dead`` held: a worker that is known to be gone, with its machine."""
+        """Release the lock of a job part that the worker ``dead`` held, which is known to be gone together with its
+        machine."""
         files = OutputFiles(self.config.path, part)
         if self.files.mirror is not None:
             self.files.mirror.break_lock(files.lock.name, dict(dead))
@@ -176,8 +180,8 @@ class JobOutput:
             break_lock(files.lock, dict(dead))
 
     def publish_rejects(self) -> list[RejectRow]:
-        """Write the rejects of all parts so far into one reject log, as a single process does, and return them. Nothing
-        is written if no part was begun, or if writing fails."""
+        """Write the rejects of all job parts so far into one reject log, as a job in one process does, and return them.
+        Nothing is written if no part was begun, or if writing fails."""
         rows: list[RejectRow] = []
         with contextlib.suppress(OSError, JobError, ValueError):
             if self.files.mirror is not None:
@@ -190,7 +194,7 @@ class JobOutput:
         return rows
 
     def join(self, report: Mapping[str, Any]) -> None:
-        """Join all parts into one output. Raises JobError."""
+        """Join the finished parts of the job into one output. Raises JobError."""
         with job_errors():
             if self.files.mirror is not None:
                 self.files.mirror.fetch()

@@ -42,8 +42,9 @@ def share_gpus(indices: Sequence[int], n: int | None = None) -> list[WorkerResou
 
 
 def cores_of(near: Sequence[frozenset[int]], usable: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return the cores of each worker, given those near its GPU: workers whose GPUs are near the same cores share these
-    equally. No worker is bound if all GPUs are near the same cores (one NUMA node), or if that is not known."""
+    """Return the cores to which each worker is bound. ``near`` are the cores near each worker's GPU; workers whose GPUs
+    are near the same cores share these equally. No worker is bound if all GPUs are near the same cores (one NUMA node),
+    or if that is not known."""
     usable_near = [tuple(c for c in usable if c in cores) for cores in near]
     if len(set(near)) < 2 or not all(usable_near):
         return [()] * len(near)
@@ -58,8 +59,9 @@ def cores_of(near: Sequence[frozenset[int]], usable: Sequence[int]) -> list[tupl
 
 
 def visible(gpu: int) -> str:
-    """Return CUDA_VISIBLE_DEVICES for a process that is to see only GPU ``gpu`` of those that this process sees: a
-    number, or the name (GPU-..., MIG-...) that this process's variable has for it."""
+    """Return the value of CUDA_VISIBLE_DEVICES for a process that is to see only GPU ``gpu``, counted among those that
+    this process sees. It is a number, or the name (GPU-..., MIG-...) that this process's own variable has for the
+    GPU."""
     names = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
     return names[gpu] if gpu < len(names) and names[gpu] else str(gpu)
 
@@ -75,7 +77,8 @@ def pci_address(gpu: int) -> str:
 
 
 def cpus_near(address: str, devices: Path = _DEVICES) -> frozenset[int]:
-    """Return the cores that are near a PCI device; empty if the system does not tell."""
+    """Return the numbers of the CPU cores that are near the PCI device at ``address``; empty if the system does not
+    tell."""
     try:
         return frozenset(cpu_list((devices / address / "local_cpulist").read_text())) if address else frozenset()
     except (OSError, ValueError):

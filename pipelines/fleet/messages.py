@@ -15,13 +15,13 @@ from typing import Any
 
 Message = dict[str, Any]
 PATIENCE = 60.0
-"""Seconds that workers may take, after they were told to stop, to publish their complete shards."""
+"""Maximum seconds for workers to publish their complete shards after they were told to stop."""
 _BLOCK = 1 << 16
 
 
 class MessageSocket:
-    """One end of a socket that carries messages. Any thread may send; one thread receives. Whoever creates it closes
-    it."""
+    """One end of a socket between a driver, a fork server or a worker, which carries JSON messages. Any thread may
+    send; one thread receives. Whoever creates it closes it."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -29,7 +29,7 @@ class MessageSocket:
         self._sending = threading.Lock()
 
     def send(self, message: Mapping[str, Any]) -> bool:
-        """Send a message; return False if the other side has ended."""
+        """Send a message; return False if the process on the other side has ended."""
         text = json.dumps(message, default=str).encode() + b"\n"
         with self._sending, contextlib.suppress(OSError):
             self.sock.sendall(text)
@@ -37,12 +37,13 @@ class MessageSocket:
         return False
 
     def receive(self) -> Iterator[Message]:
-        """Yield messages as they arrive, until the other side ends."""
+        """Yield messages as they arrive, until the process on the other side ends."""
         while (messages := self.ready()) is not None:
             yield from messages
 
     def ready(self) -> list[Message] | None:
-        """Wait for the next bytes and return the messages that are then complete; None if the other side has ended."""
+        """Wait for the next bytes, and return the messages that are then complete. Return None if the process on the
+        other side has ended."""
         try:
             block = self.sock.recv(_BLOCK)
         except OSError:

@@ -22,17 +22,18 @@ from .job_message import JobMessage, WorkerResources
 from .messages import Message
 
 _CORES = 16
-"""Number of cores of a worker without a GPU, if the user does not set it: as many as one process uses well, or all of
-the smallest node."""
+"""Number of cores of a Ray worker without a GPU if the user does not set it: as many as one process uses well, or all
+cores of the smallest node."""
 _NODES_SECONDS = 5.0
-"""Seconds between two queries of the cluster's nodes, which come and go."""
+"""Seconds between two queries for the nodes of the Ray cluster, which come and go."""
 _TURN = 1.0
-"""Minimum seconds for which an actor waits for messages per call."""
+"""Minimum seconds for which one call of `Carrier.turn` waits for messages of its worker."""
 _GONE = 30.0
-"""Seconds without a living node after which a cluster that the job itself started counts as lost."""
+"""Seconds without any living node after which a Ray cluster that the job itself started counts as lost."""
 _AGAIN = "Run the same command again: it continues after the last finished shards"
 _REMIND = 300.0
-"""Seconds between notes that the job waits for a node of an existing cluster, which may grow."""
+"""Seconds between two notes to the user that the job still waits for a node of an existing Ray cluster, which may
+grow."""
 
 
 class Carrier:
@@ -55,7 +56,7 @@ class Carrier:
         self._node_id = ray.get_runtime_context().get_node_id()
 
     def turn(self, seconds: float) -> list[Message]:
-        """Return the worker's messages: at once if there are any, otherwise after at most ``seconds``."""
+        """Return the messages of the worker: at once if there are any, otherwise after at most ``seconds``."""
         if self._worker is None:
             try:
                 self._group.fill(1)
@@ -67,31 +68,31 @@ class Carrier:
         return [{**message, "node_id": self._node_id} if "opened" in message else message for message in messages]
 
     def give(self, order: Message) -> None:
-        """Pass an order on to the worker, while `turn` waits."""
+        """Pass an order on to the worker. It may be called while `turn` waits."""
         if self._worker is not None:
             self._group.give(self._worker, order)
 
 
 @dataclass(eq=False)
 class Actor:
-    """A worker on the cluster, as the driver sees it. Created by `Actors`."""
+    """A worker on the Ray cluster, as the driver sees it. Created by `Actors`."""
 
     name: str
     handle: Any
     node: str = "a node"
     turn: Any = None
-    """Reference to the running call of `Carrier.turn`, which waits for messages."""
+    """Ray's reference to the running call of `Carrier.turn`, which waits for messages of the worker."""
 
 
 class Actors:
-    """The workers of one job on a cluster, a `WorkerGroup`. Created by `fleet.run`; a context manager that ends all
-    workers and the connection. Used by one thread."""
+    """The workers of one job on a Ray cluster; a `WorkerGroup`. A context manager that ends all workers and the
+    connection. Created by `fleet.run`; used by one thread."""
 
     def __init__(
         self, job: JobMessage, address: str, workers: int | None, cores: int | None, note: Callable[[str], None]
     ) -> None:
-        """``address``: ``ray`` (the cluster to which this process belongs, or a new one of this machine only) or a
-        URL."""
+        """``address``: ``ray`` for the cluster to which this process belongs, or else a new one of this machine only;
+        or the URL of a cluster."""
         try:
             import ray
         except ImportError:
@@ -108,7 +109,7 @@ class Actors:
         self._room = 0
         self._stopping = False
         self._own_cluster = False
-        """Whether the cluster is this machine only, started for this job: no other node will come."""
+        """Whether the Ray cluster was started for this job on this machine only, so that no other node will come."""
         self._empty_since: float | None = None
         self._reminded = 0.0
 
@@ -155,7 +156,7 @@ class Actors:
     # -- the cluster --------------------------------------------------------------------------------------------------
 
     def _nodes(self) -> list[dict[str, Any]]:
-        """Return the living nodes. Raises JobError if the cluster does not answer."""
+        """Return the living nodes of the Ray cluster. Raises JobError if it does not answer."""
         try:
             return [n for n in self._ray.nodes() if n["Alive"]]
         except Exception as e:  # Ray raises many kinds of errors when its head node is lost
@@ -174,7 +175,7 @@ class Actors:
         return max(1, min([_CORES, *(int(n["Resources"]["CPU"]) for n in nodes if n["Resources"].get("CPU", 0) >= 1)]))
 
     def _count_room(self) -> None:
-        """Count the workers for which the present nodes have room."""
+        """Count for how many workers the present nodes of the Ray cluster have room."""
         if time.monotonic() - self._counted_at < _NODES_SECONDS:
             return
         self._counted_at = time.monotonic()
@@ -189,7 +190,7 @@ class Actors:
             self._wait_for_a_node()
 
     def _wait_for_a_node(self) -> None:
-        """Report from time to time that no node has room for a worker. Raises JobError if none will come."""
+        """Tell the user from time to time that no node has room for a worker. Raises JobError if no node will come."""
         now = time.monotonic()
         if self._empty_since is None:
             self._empty_since, self._reminded = now, now - _REMIND
@@ -204,13 +205,13 @@ class Actors:
                        "job, which continues later)")  # fmt: skip
 
     def room(self) -> int:
-        """Return the number of workers that run or could be started. If the user set their number, they may come later:
-        autoscalers see that."""
+        """Return the number of workers that run or could be started. If the user set a number, it is that one: nodes
+        may come later, because autoscalers see the requests."""
         self._count_room()
         return self._max_workers if self._max_workers is not None else max(self._room, 1)
 
     def fill(self, count: int) -> None:
-        """Request actors until there are ``count``; Ray places them when there is room."""
+        """Request actors from Ray until there are ``count``; Ray starts them when a node has room."""
         while len(self._actors) < count and not self._stopping:
             handle = self._make.remote(self._job.to_dict(), self._cores, self._gpu)
             actor = Actor(f"worker {self._number}", handle)
@@ -219,15 +220,15 @@ class Actors:
             actor.turn = handle.turn.remote(self._seconds())
 
     def _seconds(self) -> float:
-        """Return the seconds for which an actor waits for messages: longer if there are thousands of actors, so that
-        the driver keeps up."""
+        """Return the seconds for which each actor waits for messages. They are longer if there are thousands of actors,
+        so that the driver keeps up."""
         return max(_TURN, len(self._actors) / 500)
 
     # -- for the driver -----------------------------------------------------------------------------------------------
 
     def poll(self, seconds: float) -> Sequence[tuple[Actor, Message]]:
-        """Wait up to ``seconds`` and return the messages of workers; ``{"gone": why}`` is the last message of a
-        worker."""
+        """Wait up to ``seconds`` for messages of workers, and return them, each with its worker. ``{"gone": why}`` is
+        the last message of a worker."""
         turns = {a.turn: a for a in self._actors}
         if not turns:
             time.sleep(seconds)
@@ -253,11 +254,11 @@ class Actors:
         return received
 
     def give(self, worker: Actor, order: Message) -> None:
-        """Send an order to a worker."""
+        """Send a message with an order, such as to run a job part, to a worker."""
         worker.handle.give.remote(order)
 
     def stop(self) -> None:
-        """Tell all workers to publish their complete shards and to end."""
+        """Tell all workers to publish their complete shards and then to end."""
         self._stopping = True
         for actor in self._actors:
             actor.handle.give.remote({"stop": True})

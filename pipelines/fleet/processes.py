@@ -23,8 +23,8 @@ from .job_message import JobMessage, WorkerResources
 from .messages import PATIENCE, Message, MessageSocket
 
 _STARTS = 2
-"""Number of times that a worker is started with the same resources: one that died is restarted once, then the others do
-its work."""
+"""Number of times that a worker is started with the same resources. If it dies it is restarted once; if that one dies,
+the other workers do its work."""
 
 
 @dataclass(eq=False)
@@ -38,7 +38,7 @@ class Process:
 
     @property
     def name(self) -> str:
-        """Name of the worker for users."""
+        """Name of the worker for users, such as ``GPU 0``."""
         return self.resources.name
 
 
@@ -49,12 +49,12 @@ def raise_problem(message: Message) -> None:
 
 
 class _ForkServerGoneError(JobError):
-    """The fork server has ended."""
+    """The fork server, the process that forks workers, has ended."""
 
 
 class Processes:
-    """The workers of one job on this machine, a `WorkerGroup`. Created by `fleet.run` and by Ray actors; a context
-    manager that ends all workers. Used by one thread."""
+    """The workers of one job on this machine; a `WorkerGroup`. A context manager that ends all workers. Created by
+    `fleet.run` and by Ray actors; used by one thread."""
 
     def __init__(self, job: JobMessage, resources: Sequence[WorkerResources]) -> None:
         self._job = job
@@ -74,8 +74,8 @@ class Processes:
         return self
 
     def _start_fork_server(self) -> None:
-        """Start the fork server, which opens the job and forks workers. It may be lost once, for example to an
-        out-of-memory killer: then another takes its place, and the workers that it has forked continue."""
+        """Start the fork server, a process that opens the job and forks workers. It may be lost once, for example to
+        the out-of-memory killer: another takes its place, and the workers that were already forked continue."""
         self._fork_servers += 1
         self._opened = False
         parent_end, child_end = socket.socketpair()
@@ -115,11 +115,11 @@ class Processes:
 
     @property
     def workers(self) -> list[Process]:
-        """The workers that run."""
+        """The workers that are running."""
         return list(self._workers.values())
 
     def fill(self, count: int) -> None:
-        """Start workers until ``count`` run, if there is room. Raises errors that prevent the job from being
+        """Start workers until ``count`` run, as far as there is room. Raises errors that prevent the job from being
         opened."""
         for resources in self._starts:
             if len(self._workers) >= count:
@@ -131,8 +131,8 @@ class Processes:
         return resources not in self._workers and self._starts[resources] < _STARTS
 
     def poll(self, seconds: float) -> list[tuple[Process, Message]]:
-        """Wait up to ``seconds`` and return the messages of workers; ``{"gone": why}`` is the last message of a
-        worker."""
+        """Wait up to ``seconds`` for messages of workers, and return them, each with its worker. ``{"gone": why}`` is
+        the last message of a worker."""
         if not self._workers:
             time.sleep(seconds)
             return []
@@ -147,18 +147,19 @@ class Processes:
         return received
 
     def give(self, worker: Process, order: Message) -> None:
-        """Send an order to a worker. If the worker has ended, `poll` will report that."""
+        """Send a message with an order to a worker. If the worker has ended, nothing is sent, and `poll` will report
+        that it is gone."""
         worker.messages.send(order)
 
     def stop(self) -> None:
-        """Tell all workers to publish their complete shards and to end."""
+        """Tell all workers to publish their complete shards and then to end."""
         for worker in self._workers.values():
             worker.messages.send({"stop": True})
 
     # -- starting and ending ------------------------------------------------------------------------------------------
 
     def _start(self, resources: WorkerResources) -> None:
-        """Start a worker, with a new fork server if the first one has ended."""
+        """Start a worker with these resources. If the fork server has ended, start a new one first."""
         try:
             self._fork(resources)
         except _ForkServerGoneError:
@@ -193,7 +194,7 @@ class Processes:
         self._selector.register(worker.messages, selectors.EVENT_READ, worker)
 
     def _expect(self, key: str) -> Message:
-        """Return the fork server's next message that has the key ``key``."""
+        """Return the next message of the fork server that has the key ``key``."""
         for message in self._messages.receive():
             if "problem" in message:
                 raise_problem(message)
@@ -206,7 +207,7 @@ class Processes:
         )
 
     def _remove(self, worker: Process) -> str:
-        """Remove a worker whose socket has ended, and return the reason in words."""
+        """Remove a worker whose socket was closed, and return the reason why it ended, as a text."""
         self._selector.unregister(worker.messages)
         worker.messages.close()
         del self._workers[worker.resources]
@@ -229,7 +230,7 @@ class Processes:
         return self._exits.pop(pid, None)
 
     def last_words(self) -> str:
-        """Return the last lines that workers printed, for error messages."""
+        """Return the last lines that the workers printed, for error messages."""
         size = self._log.seek(0, 2)
         self._log.seek(max(0, size - 2000))
         lines = [x for x in self._log.read().decode(errors="replace").splitlines() if x.strip()]

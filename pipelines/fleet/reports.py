@@ -23,16 +23,16 @@ _COUNTS = ("rejected", "left_out", "decoders", "fallbacks", "uploads")
 
 @dataclass
 class WorkerReport:
-    """The work of one worker in this run. Created by `Driver`."""
+    """What one worker did in this run. Created by `Driver`."""
 
     name: str
     node: str
     reports: list[Mapping[str, Any]] = field(default_factory=list)
-    """The reports of the worker's parts."""
+    """The reports of the job parts that the worker has finished."""
     since: float = 0.0
-    """Time of the worker's first message, on the driver's clock."""
+    """Time of the worker's first message, on the driver's clock, in seconds."""
     idle: float = 0.0
-    """Seconds for which the worker had no part."""
+    """Seconds for which the worker had no job part."""
     ended: str = ""
     """Why the worker ended; empty if it still runs."""
 
@@ -40,8 +40,8 @@ class WorkerReport:
 def merged(
     name: str, workers: Sequence[WorkerReport], seconds: float, counts: Mapping[str, int], command: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the report of a job that took ``seconds``; ``counts`` are the samples read, written and rejected in this
-    run."""
+    """Return the report of a whole job that took ``seconds``, merged from its workers' reports. ``counts``: samples
+    read, written and rejected in this run."""
     reports = [r for w in workers for r in w.reports]
     first = reports[0] if reports else {}
     busy = sum(float(r["seconds"]) for r in reports)
@@ -78,7 +78,8 @@ def merged(
 
 
 def _mixtures(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Samples of each data set of the mixtures that readers read, in all parts."""
+    """Return, for each reader of a mixture, how many samples come from each of its data sets, added over all job
+    parts."""
     total: dict[str, Counter[str]] = {}
     for report in reports:
         for reader, counts in report.get("mixtures", {}).items():
@@ -87,8 +88,8 @@ def _mixtures(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _kernels(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Combine the facts about CUDA kernels of all workers' processes; waiting times of several workers at the same time
-    count once."""
+    """Combine the facts about CUDA kernels (compiled images, seconds of waiting for NVRTC) from all workers' processes.
+    If several workers waited at the same time, that time counts once."""
     waited: dict[str, float] = {}
     for name, seconds in (pair for one in tables for pair in one["nvrtc"].items()):
         waited[name] = max(seconds, waited.get(name, 0.0))
@@ -96,7 +97,7 @@ def _kernels(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _by(reports: Iterable[Mapping[str, Any]], table: str, key: str) -> list[list[Mapping[str, Any]]]:
-    """Group the rows of a table in all reports by ``key``."""
+    """Group the rows of ``table`` in all reports by their value of ``key``."""
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for report in reports:
         for row in report.get(table, []):
@@ -139,7 +140,7 @@ def _times(tables: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, dic
 
 
 def _peaks(tables: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the maximum of each value over the workers; waiting times are summed."""
+    """Return the maximum of each value over the workers; only the times for which they waited are added up."""
     peaks: dict[str, float] = {}
     for table in tables:
         for key, value in table.items():
@@ -148,14 +149,15 @@ def _peaks(tables: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _loads(reports: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the loads, as shares of the working time, averaged over all parts by their duration."""
+    """Return the loads (shares of the working time for which each resource was busy), averaged over all job parts by
+    their duration."""
     seconds = sum(float(r["seconds"]) for r in reports) or 1.0
     names = {n: None for r in reports for n in r.get("loads", {})}
     return {n: round(sum(r["loads"].get(n, 0) * r["seconds"] for r in reports) / seconds, 4) for n in names}
 
 
 def _bottleneck(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the bottleneck of the parts that together took the most time."""
+    """Return the bottleneck that limited the job parts for the longest time in total."""
     weights: Counter[str] = Counter()
     for r in reports:
         weights[r["bottleneck"]["what"]] += r["seconds"]
@@ -187,7 +189,8 @@ def _worker(w: WorkerReport) -> dict[str, Any]:
 def _shares(
     rows: Sequence[Mapping[str, Any]], reports: Sequence[Mapping[str, Any]], seconds: float
 ) -> dict[str, float]:
-    """Return the shares of a worker's ``seconds`` in which one of its stages was busy, waited and was blocked."""
+    """Return the shares of a worker's ``seconds`` for which one of its stages was busy, waited for input, and was
+    blocked by a full queue."""
     row = _summed(rows)
     if row["kind"] == "chunk":  # the work is in the worker threads, not in the stage's own thread
         operators = [o for r in reports for o in r["operators"] if o["name"] in row["operators"]]

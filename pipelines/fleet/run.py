@@ -63,12 +63,10 @@ def run(
     """Run the job of a spec, or continue it, with workers ``on`` this machine (``processes:4``) or a Ray cluster
     (``ray``, ``ray://host:10001``).
 
-    Without ``on``, a job on several GPUs has a process for each; all other jobs are run by `run_job`, which alone keeps
-    samples for ``look``. ``workers``: the maximum number of workers, with ``cores`` each, on a cluster. ``made_of``,
-    ``amend`` and the exceptions are those of `run_job`.
-
-    The output equals that of a single process, to the byte, if its shards are cut by samples.
-    """
+    Without ``on``, a job on several GPUs has a process for each; all other jobs are run by `run_job` in this process,
+    because only `run_job` keeps samples for ``look``. ``workers``: the maximum number of workers, with ``cores`` each,
+    on a cluster. ``made_of``, ``amend`` and the exceptions are those of `run_job`. The output equals that of a single
+    process, to the byte, if its shards are cut by samples."""
     if on is not None:
         check(on, append, trace)
     local = on is None or _PROCESSES.fullmatch(on) is not None
@@ -135,14 +133,15 @@ def run(
 
 
 def _why_one_process(prepared: Prepared, append: bool, trace: object) -> str:
-    """Return why one process must run a job on several GPUs; empty if each GPU can have a process."""
+    """Return the reason why a job on several GPUs must be run by one process; empty if each GPU can have a process."""
     if append:
         return "inputs are added"
     return "the run is traced" if trace is not None else check_divisible(prepared) or ""
 
 
 def check(on: str, append: bool, trace: object) -> None:
-    """Raise SpecError if the place ``on`` does not exist, or cannot run what is requested."""
+    """Raise SpecError if ``on`` is not a known place to run workers, or if workers there cannot do what is
+    requested."""
     if not (_PROCESSES.fullmatch(on) or _RAY.fullmatch(on)):
         raise SpecError(f"--on must be processes:N, ray or ray://host:port, got {on!r}")
     for is_set, option in ((append, "--append"), (trace is not None, "--trace")):
@@ -179,14 +178,15 @@ def _drive(
 
 
 def _in_one_piece(config: WriteConfig) -> bool:
-    """Return whether the output is that of one process, finished or not, or of parts that were joined."""
+    """Return whether the output, finished or not, is in the form that one process writes, or in parts that were already
+    joined into that form."""
     with state_of(config.where) as root:
         outputs = output_files_of(root)
         return bool(outputs) and outputs[0].part is None and not part_files_of(root)
 
 
 def _finish_join(output: JobOutput) -> JobResult:
-    """Finish joining parts into one output, which was interrupted."""
+    """Complete joining the job parts into one output, which an earlier run had begun."""
     root, config = output.config.path, output.config
     report = sidecar.read_json(output.files.report, sidecar.REPORT)
     output.join(report)

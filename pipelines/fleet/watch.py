@@ -12,18 +12,18 @@ from dataclasses import dataclass
 from typing import Any
 
 MAX_ROWS = 240
-"""Maximum number of rows that are kept for a report; above it every second one is removed, and rows are added half as
-often."""
+"""Maximum number of rows of the progress curve in a report. Above it, every second one is removed, and rows are added
+half as often."""
 _FIRST_INTERVAL = 0.1
-"""Seconds between rows of a report at the start of a job."""
+"""Seconds between two rows of the progress curve at the start of a job."""
 _RECENT_INTERVAL = 0.5
-"""Seconds between the rows from which current rates are computed."""
+"""Seconds between two of the measurements from which current rates are computed."""
 _WINDOW = 5.0
 """Seconds over which current rates are averaged."""
 _SECONDS_PER_WORKER = 0.001
-"""Seconds between two records of the workers, per worker."""
+"""Seconds between two records of every worker's progress, for each worker: with 1,000 workers, one per second."""
 MAX_LINES = 64
-"""Maximum number of workers that have curves of their own in the report; of more workers, only machines have curves."""
+"""Maximum number of workers for which a report has one curve each; of more workers, only machines have curves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +33,12 @@ class WorkerProgress:
     name: str
     node: str
     samples: int
-    """Samples that the worker has read in this run."""
+    """Number of samples that the worker has read in this run."""
     rejected: int
     part: int | None
-    """Number of the part that the worker runs; None if it has none."""
+    """Number of the job part that the worker runs; None if it has none."""
     parts: int
-    """Number of parts that the worker has finished."""
+    """Number of job parts that the worker has finished."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class _Row:
     read: int
     rejected: int
     workers: Mapping[str, int]
-    """Samples that each worker has read, by its label."""
+    """Number of samples that each worker has read so far, by the worker's label."""
     nodes: Mapping[str, int]
 
 
@@ -62,8 +62,8 @@ class ProgressLog:
         self._workers: Sequence[WorkerProgress] = ()
 
     def due(self, at: float, workers: int) -> bool:
-        """Return whether it is time to `record` the progress of this number of workers: that takes a share of the
-        driver's time that does not grow with them."""
+        """Return whether it is time to `record` the progress of ``workers`` workers. The more there are, the rarer it
+        is, so that recording takes the same share of the driver's time."""
         if not self._rows:
             return True
         elapsed = at - self._last.at
@@ -72,8 +72,8 @@ class ProgressLog:
         )
 
     def record(self, at: float, read: int, rejected: int, workers_now: Sequence[WorkerProgress]) -> None:
-        """Record the progress at time ``at`` (seconds): samples read and rejected by all workers, and each worker that
-        took part so far."""
+        """Record the progress at time ``at`` (seconds): the numbers of samples read and rejected by all workers, and
+        the progress of each worker that has taken part so far."""
         workers: dict[str, int] = {}
         nodes: dict[str, int] = {}
         for s in workers_now:
@@ -91,8 +91,8 @@ class ProgressLog:
         self._last = row
 
     def over_time(self) -> dict[str, Any]:
-        """Return the rows as columns for a report. Counts add up from the start; a worker that came later has 0
-        before."""
+        """Return the recorded rows as columns for a report. Counts add up from the start; a worker that came later has
+        0 before."""
         if not self._rows:
             return {}
         rows = self._rows if self._rows[-1] is self._last else [*self._rows, self._last]
@@ -109,7 +109,7 @@ class ProgressLog:
         }
 
     def now(self) -> dict[str, Any]:
-        """Return the current state of the job; rates are averaged over the last seconds."""
+        """Return the current state of the job; rates are averages over the last `_WINDOW` seconds."""
         if not self._recent:
             return {}
         last = self._last

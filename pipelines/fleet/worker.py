@@ -32,35 +32,35 @@ from .job_message import JobMessage, WorkerResources
 from .messages import MessageSocket
 
 Opened = tuple[Sources, Mapping[str, Any]]
-"""The open data sets, and the identity of the job."""
+"""The open data sets of a job, and its identity (see `job.run.identity`)."""
 _NOT_SENT = ("over_time", "command")
-"""Keys of a report that are not sent to the driver."""
+"""Keys of a job part's report that the worker does not send to the driver."""
 NEARLY_DONE_BATCHES = 10
-"""Number of unwritten batches at which about all batches of a part have been read: as many are in flight on a GPU, and
-in the queues around it."""
+"""Number of batches that are still unwritten when about all batches of a job part have been read: this many are in
+flight on a GPU, and in the queues around it. The next part may then begin."""
 NEARLY_DONE_SECONDS = 0.4
-"""Seconds before its end, at the rate so far, at which a part counts as nearly done in any case: opening the next
-part's output and reading its first batches takes some tenths of a second."""
+"""Remaining seconds, at the rate so far, at which a job part counts as nearly done in any case. To open the next part's
+output and to read its first batches takes some tenths of a second."""
 _HANG_CHECK_SECONDS = 0.5
-"""Seconds between two checks for a GPU that hangs, by a thread that waits for another one."""
+"""Seconds between two checks whether a GPU hangs, by a thread that waits for another one."""
 SECONDS_BETWEEN_MESSAGES = 0.5
 """Seconds between two progress messages of a worker."""
 
 
 def problem(error: BaseException) -> dict[str, Any]:
-    """Return the message for an error that ends a worker."""
+    """Return the message to the driver for an error that ends a worker."""
     kind = "spec" if isinstance(error, SpecError) else "device" if isinstance(error, DeviceError) else "job"
     text = str(error) if isinstance(error, DaliRunError) else f"{type(error).__name__}: {error}"
     return {"problem": text, "kind": kind}
 
 
 def fitted(prepared: Prepared, resources: WorkerResources) -> Prepared:
-    """Return the job with the threads and the memory of a worker's ``resources``."""
+    """Return the job with the number of threads and the memory budget that a worker's ``resources`` allow."""
     return replace(prepared, built=replace(prepared.built, spec=fitted_spec(prepared.spec, resources)))
 
 
 def fitted_spec(spec: Spec, resources: WorkerResources) -> Spec:
-    """Return a spec with the threads and the memory of a worker's ``resources``."""
+    """Return a spec with the number of threads and the memory budget that a worker's ``resources`` allow."""
     settings, memory = spec.pipeline, spec.pipeline.memory
     own = _share(memory.host, HOST_SHARE, resources.share)
     gpu = memory.gpu if resources.gpu_share == 1 else _share(memory.gpu, GPU_SHARE, resources.gpu_share)
@@ -74,7 +74,7 @@ def _share(limit: Limit, default: float, share: float) -> Limit:
 
 
 def bind_to(resources: WorkerResources) -> None:
-    """Bind this process to its cores and its GPU. Called before the first thread starts, and before CUDA is
+    """Bind this process to its cores and its GPU. Must be called before the first thread starts, and before CUDA is
     initialised."""
     if resources.visible is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = resources.visible
@@ -84,18 +84,18 @@ def bind_to(resources: WorkerResources) -> None:
 
 
 class _RunningPart:
-    """A part that the worker runs, or has run. Created by `WorkerLoop`."""
+    """A job part that the worker runs or has run, in a thread of its own. Created by `WorkerLoop`."""
 
     def __init__(self, before: _RunningPart | None, nearly_done_samples: int) -> None:
-        """``before``: the part before it, which reports its end first. ``nearly_done_samples``: the number of remaining
-        samples at which the part is nearly done."""
+        """``before``: the previous job part, which must report its end first. ``nearly_done_samples``: the number of
+        remaining samples at which this part counts as nearly done."""
         self.before = before
         self.nearly_done_samples = nearly_done_samples
         self.nearly = threading.Event()
         self.thread: threading.Thread | None = None
 
     def join(self) -> None:
-        """Wait until the part has ended and this was reported; stop waiting if a GPU hangs."""
+        """Wait until the job part has ended and its end was reported. Stop waiting if a GPU hangs."""
         while self.thread is not None and self.thread.is_alive() and not any_hung():
             self.thread.join(_HANG_CHECK_SECONDS)
 
@@ -112,8 +112,8 @@ class WorkerLoop:
         self._command: Mapping[str, Any] = {}
 
     def run(self, job: JobMessage, opened: Opened | None) -> None:
-        """Run parts until there is no more work, on data sets that are open already, if ``opened`` is given. Errors are
-        reported, not raised."""
+        """Run job parts until there is no more work. If ``opened`` is given, its data sets are used; otherwise they are
+        opened. Errors are reported to the driver, not raised."""
         signal.signal(signal.SIGTERM, lambda *_: self._end())
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver handles Ctrl-C
         try:
@@ -148,9 +148,9 @@ class WorkerLoop:
         self._orders.put(None)
 
     def _serve(self, job: OpenJob) -> None:
-        """Run the parts one after the other, each in a thread. On a GPU, the next part begins a few batches before the
-        end of the last one: otherwise the GPU would wait until the last shards are written and the first batches of the
-        next part are read."""
+        """Run the job parts that the driver assigns, one after the other, each in a thread. On a GPU, the next part
+        begins a few batches before the end of the current one. Otherwise the GPU would wait until the last shards are
+        written and the first batches of the next part are read."""
         last: _RunningPart | None = None
         while not self._stop.is_set() and (order := self._orders.get()) is not None:
             part = order["part"][0], order["part"][1]
@@ -169,8 +169,8 @@ class WorkerLoop:
             last = last.before
 
     def _part(self, job: OpenJob, part: tuple[int, int], span: range, running: _RunningPart) -> None:
-        """Run a part, and report its end after that of the part before it. If the worker cannot continue, no further
-        part is begun."""
+        """Run one job part, and report its end to the driver after that of the previous part. If the worker cannot
+        continue, it begins no further part."""
         report_message: dict[str, Any] | None = None
         can_continue = False
         try:
