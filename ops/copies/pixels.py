@@ -20,10 +20,12 @@ _THREADS = 256
 _SPREAD = 4
 """Words per thread of the kernel `spread` (cuda/pixels.cu)."""
 _PICTURES = 65535
-"""Maximum number of images per launch: the limit of a CUDA grid's second dimension."""
+"""Maximum number of images per launch: the limit of a CUDA grid's second dimension. Larger batches need several
+launches."""
 _NO_FACTORS = np.zeros((1, 1, 3), np.float32)
 Copied = tuple[tuple[I64, I64, I64, I64], I64, I64, I64, npt.NDArray[np.float32] | None, npt.NDArray[Any]]
-"""The arguments ``dims``, ``base``, ``out_base``, ``out_stride``, ``factors`` and ``fill`` of `launch`."""
+"""Parameters of one copy: the arguments ``dims``, ``base``, ``out_base``, ``out_stride``, ``factors`` and ``fill`` of
+`launch`."""
 _TYPES = {np.dtype(np.uint8): "unsigned char", np.dtype(np.float16): "half", np.dtype(np.float32): "float"}
 
 
@@ -94,8 +96,8 @@ def launch(
 
 
 def _channels(shape: I64, stride: I64) -> tuple[int, int]:
-    """Return the index of the dimension that may be the channels (the last one, or the one before rows), and its
-    length, judged by the first sample that has elements."""
+    """Return the index and the length of the dimension that may be the channels (the last one, or the one before rows),
+    judged by the first sample that has elements."""
     ndim = int(shape.shape[1])
     for i in np.flatnonzero(shape.all(axis=1))[:1].tolist():
         if shape[i, -1] in (3, 4) and abs(stride[i, -2]) in (1, 3):

@@ -18,43 +18,48 @@ from ..gpu.launch_recording import FIXED, changing
 
 _THREADS = 256
 _LONG_LINE, _PIECE = 16384, 2048
-"""Bytes: lines longer than `_LONG_LINE` are written in pieces of `_PIECE`, so that concurrent writes are adjacent."""
+"""Length in bytes above which a line is written in pieces, and length of a piece. Concurrent writes are then adjacent
+in memory."""
 _MIN_LINE = 16
-"""Minimum bytes of a line for which this kernel is faster."""
+"""Minimum length of a line in bytes for which this kernel is faster than the general one of `strided`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """A plan in the form that the kernel takes."""
+    """A copy plan (`strided.CopyPlan`) as lines of bytes, in the form that the kernel takes."""
 
     dims: I64
-    """Loops [N, D, 5] as in `strided.Loops`; along the last one, elements are adjacent."""
+    """Nested loops of the copy, [N, D, 5], with the columns of `strided.Loops`; along the last loop, elements are
+    adjacent."""
     base: I64
     out_base: I64
     fills: npt.NDArray[np.uint8]
-    """Bytes outside of the source, repeated, [1 or N, 1 or K, bytes]; see `pattern`."""
+    """Fill values for places outside of the source, as bytes that are repeated, [1 or N, 1 or K, bytes]; see
+    `pattern`."""
     period: int
     channel: int
-    """Index of the dimension of length K; -1 if there is a single fill value."""
+    """Index of the loop of length K along which fill values differ; -1 if there is a single fill value."""
     max_lines: int
-    """Maximum lines per sample."""
+    """Maximum number of lines per sample."""
     max_elements: int
-    """Maximum elements per line."""
+    """Maximum number of elements per line."""
 
 
 def supports(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
-    """Whether the kernel supports these types: equal types, or bytes that become floats."""
+    """Whether the kernel supports a copy between these element types: equal types, or bytes that become floats."""
     return source == target or (source == np.uint8 and target == np.float32)
 
 
 def fits(max_elements: int, itemsize: int) -> bool:
-    """Whether this kernel is faster for lines of up to ``max_elements`` elements."""
+    """Whether this kernel is faster than the general one, for lines of up to ``max_elements`` elements of ``itemsize``
+    bytes."""
     return max_elements * itemsize >= _MIN_LINE
 
 
 def pattern(fill: npt.NDArray[Any], along: bool) -> tuple[npt.NDArray[np.uint8], int]:
-    """Return ``fill`` [R, K] as bytes [R, 1 or K, width], and the number of bytes after which they repeat: that of K
-    values if lines run ``along`` the channels, else that of one value."""
+    """Return the fill values ``fill`` [R, K] as bytes [R, 1 or K, width], repeated to the width that a thread reads,
+    and the number of bytes after which they repeat: the size of K values if lines run ``along`` the channels, else of
+    one value."""
     if len(fill) == 1:
         return _constant(fill.tobytes(), fill.dtype, along)
     return _pattern(fill, along)
@@ -77,7 +82,7 @@ def launch(
     ctx: Context, source: Any, target: Any, lines: Lines, recompute: Callable[[Context], Lines | None] | None
 ) -> None:
     """Launch the copy of ``source`` to ``target``, flat arrays on the device whose types `supports` accepts.
-    ``recompute`` returns the lines for a later call with other arguments, or None if these are of another kind."""
+    ``recompute`` returns the lines for a later call with other arguments, or None if that copy needs another kernel."""
     n, ndim = lines.dims.shape[:2]
     size = int(target.dtype.itemsize)
     kernel = "rows" if source.dtype == target.dtype else "rows_of_floats"

@@ -28,7 +28,7 @@ F64 = npt.NDArray[np.float64]
 
 
 class Border(IntEnum):
-    """Kind of values outside the source. Numbers are those of the kernels."""
+    """Rule for values outside the source. Numbers are those of the kernels."""
 
     FILL = 0
     EDGE = 1
@@ -39,20 +39,21 @@ class Border(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """Affine conversion ``(value - mean) * mul + add`` for each index of the plan's channel dimension, in float32."""
+    """Affine conversion of values, ``(value - mean) * mul + add`` in float32, with factors for each index of a plan's
+    channel dimension."""
 
     factors: F32
-    """Mean, mul and add, float32[N or 1, K, 3]."""
+    """Mean, mul and add of each of K channels, float32[N or 1, K, 3]."""
 
     @staticmethod
     def of(mean: F32, mul: F32, add: F32) -> Affine:
-        """Return the conversion with these factors, [N or 1, K or 1] each."""
+        """Return the conversion with the factors ``mean``, ``mul`` and ``add``, [N or 1, K or 1] each."""
         shape = np.broadcast_shapes(mean.shape, mul.shape, add.shape)
         return Affine(np.stack([np.broadcast_to(a, shape) for a in (mean, mul, add)], axis=2))
 
     @property
     def width(self) -> int:
-        """Number of channels K."""
+        """Number K of channels for which there are factors."""
         return int(self.factors.shape[1])
 
 
@@ -69,24 +70,25 @@ class CopyPlan:
     shape: I64
     """Shapes of the output, int64[N, D]."""
     base: I64
-    """Element of the data at index 0 of all dimensions, int64[N]."""
+    """For each sample, the index in the batch's data of the source element whose indices are all 0, int64[N]."""
     stride: I64
-    """Distance of source indices in elements, int64[N, D]; negative if mirrored, 0 if repeated."""
+    """Distance in elements between neighbours along each dimension of the source, int64[N, D]; negative if mirrored, 0
+    if repeated."""
     anchor: I64
-    """Source index of the first output element, int64[N, D]."""
+    """Source index of the first output element along each dimension, int64[N, D]."""
     extent: I64
-    """Number of source indices, int64[N, D]."""
+    """Number of source indices along each dimension, int64[N, D]."""
     layout: str
     dtype: np.dtype[Any]
     """Data type of the output."""
     border: Border = Border.FILL
     fill: F64 | None = None
-    """Values outside of the source, float64[N or 1, K or 1], in the output's type; zeros by default."""
+    """Values for places outside of the source, float64[N or 1, K or 1], in the output's type; zeros if None."""
     channel: int = -1
     """Dimension of length K along which ``fill`` and ``affine`` vary; -1 if they are constant."""
     affine: Affine | None = None
     turned: bool = False
-    """Whether samples may be mirrored, in which case the mirrored ones may differ from batch to batch."""
+    """Whether samples may be mirrored; which ones are may then differ from batch to batch."""
 
     def __len__(self) -> int:
         return len(self.base)
@@ -111,7 +113,7 @@ def row_major(shape: I64) -> I64:
 
 
 def whole(batch: Batch) -> CopyPlan:
-    """Return a plan that copies every sample of ``batch`` unchanged."""
+    """Return a plan that copies every sample of ``batch`` completely and unchanged."""
     shape, stride, anchor = (np.empty(batch.shapes.shape, np.int64) for _ in range(3))
     _kernels.whole(batch.shapes, shape, stride, anchor)
     return CopyPlan(shape, batch.offsets, stride, anchor, shape, batch.layout, batch.dtype)
@@ -152,8 +154,8 @@ def filled(shape: I64, dtype: Any, layout: str, fill: npt.ArrayLike = 0.0, chann
 
 
 def pad(plan: CopyPlan, border: Border, fill: npt.ArrayLike = 0.0, channel: int = -1) -> CopyPlan:
-    """Return ``plan`` with values outside of the source: ``fill`` is one value, K values along ``channel``, or [N, K or
-    1] values."""
+    """Return ``plan`` with values for places outside of the source, chosen by ``border``. ``fill`` is one value, K
+    values along ``channel``, or [N, K or 1] values."""
     values = np.asarray(fill, np.float64)
     values = values.reshape(1, -1) if values.ndim < 2 else values
     return replace(plan, border=border, fill=values, channel=channel if values.shape[1] > 1 else plan.channel)
@@ -164,13 +166,14 @@ def pad(plan: CopyPlan, border: Border, fill: npt.ArrayLike = 0.0, channel: int 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Part of a batch to which a plan writes: the starts of samples, and the strides of the plan's dimensions."""
+    """Destination of a plan within the data of a batch, for outputs that fill only a part of its samples."""
 
     batch: Batch
     base: I64
-    """First element of each sample in the batch's data, [N]."""
+    """Index in the batch's data of the first element that is written, for each sample, [N]."""
     stride: I64
-    """Strides of the plan's dimensions in elements, [N, D]."""
+    """Distance in elements between neighbours along each dimension of the plan, in the batch that is written, [N,
+    D]."""
 
 
 def run(ctx: Context, plan: CopyPlan, batch: Batch, recompute: Callable[[Context], CopyPlan] | None = None) -> Batch:
@@ -221,7 +224,8 @@ def affordable(ctx: Context, shape: I64) -> I64:
 
 
 def _fitting(plan: CopyPlan) -> I64:
-    """Return the shape of ``plan``, with zeros for samples of more channels than there are values."""
+    """Return the shape of ``plan``, with zeros for samples that have more channels than ``fill`` or ``affine`` has
+    values."""
     c = plan.channel
     if c < 0:
         return plan.shape
@@ -235,11 +239,13 @@ def _fitting(plan: CopyPlan) -> I64:
 
 
 Replan = Callable[[Context], "tuple[CopyPlan, Target] | None"]
-"""Function that returns plan and target for a later call with other arguments; None if the launches differ."""
+"""Function that returns plan and target for a later call with other arguments; None if it needs other kernel
+launches."""
 
 
 def run_into(ctx: Context, plan: CopyPlan, batch: Batch, target: Target, recompute: Replan | None = None) -> None:
-    """Write the result of ``plan`` on the data of ``batch`` to a part of a batch of the plan's dtype."""
+    """Write the result of ``plan``, applied to the data of ``batch``, to the part ``target`` of a batch whose dtype is
+    the plan's."""
     shape = _fitting(plan)  # values that do not exist must not be read, not even for a rejected sample
     if shape is not plan.shape:
         plan = replace(plan, shape=shape)
@@ -253,21 +259,21 @@ def run_into(ctx: Context, plan: CopyPlan, batch: Batch, target: Target, recompu
 
 @dataclass(frozen=True, slots=True)
 class Loops:
-    """A plan in the form that the kernels take: dimensions are joined if all samples are contiguous along them in
-    source and output."""
+    """A copy plan as nested loops, in the form that the kernels take. Dimensions are joined to one loop if all samples
+    are contiguous along them in source and output."""
 
     dims: I64
-    """Columns SHAPE, STRIDE, ANCHOR, EXTENT, OUT_STRIDE of each dimension, [N, D, 5]."""
+    """Columns SHAPE, STRIDE, ANCHOR, EXTENT and OUT_STRIDE of each loop, [N, D, 5]."""
     channel: int
-    """Dimension along which fill and affine vary, or -1."""
+    """Index of the loop along which fill and affine vary; -1 if they are constant."""
 
 
 SHAPE, STRIDE, ANCHOR, EXTENT, OUT_STRIDE = range(5)
 
 
 def loops(plan: CopyPlan, target: Target, keep_channel: bool = True) -> Loops:
-    """Return the loops that copy ``plan`` to ``target``; with ``keep_channel``, the channel dimension is not joined
-    with others."""
+    """Return the nested loops that copy ``plan`` to ``target``; with ``keep_channel``, the channel dimension has a loop
+    of its own."""
     n, ndim = plan.shape.shape
     table = np.empty(n * (ndim + 1) * 5, np.int64)
     count, channel = _kernels.loops(*_arrays(plan, target, keep_channel), table)
@@ -281,7 +287,8 @@ def _arrays(plan: CopyPlan, target: Target, keep_channel: bool = True) -> tuple[
 
 
 def _lines(plan: CopyPlan, source: np.dtype[Any], target: Target) -> rows.Lines | None:
-    """Return ``plan`` as lines of bytes for `rows`; None if it is of another kind."""
+    """Return ``plan`` as lines of bytes for the kernel of `rows`; None if that kernel does not support the plan or is
+    slower."""
     if plan.affine is not None or not rows.supports(source, plan.dtype):
         return None
     if plan.ndim and not plan.extent.any():  # for `filled`: a source in which the first dimension is empty
@@ -315,8 +322,8 @@ def _fill(plan: CopyPlan) -> npt.NDArray[Any]:
 
 @lru_cache(256)
 def _one_fill(values: bytes, dtype: Any) -> npt.NDArray[Any]:
-    """Return `_fill` for equal values in all samples, float64, cached because most calls use the same. Do not modify
-    it."""
+    """Return the result of `_fill`, float64, for fill ``values`` that are equal in all samples. Cached, because most
+    calls use the same values. Do not modify it."""
     return np.ascontiguousarray(saturate(np.frombuffer(values).reshape(1, -1), dtype))
 
 
@@ -350,8 +357,8 @@ def _copied(planned: tuple[CopyPlan, Target] | None) -> pixels.Copied | None:
 
 
 def _widened(plan: CopyPlan, target: Target) -> bool:
-    """Whether adjacent values become adjacent float32 values: in `strided`, threads then write adjacent values, in
-    `pixels` each thread writes eight pixels."""
+    """Return whether adjacent source values become adjacent float32 values. The kernel of `strided`, whose threads
+    write adjacent values, is then better than that of `pixels`, in which each thread writes eight pixels."""
     if plan.dtype != np.float32 or plan.affine is not None or plan.turned:
         return False
     return bool((plan.stride[:, -1] == 1).all() and (target.stride[:, -1] == 1).all())
@@ -415,7 +422,8 @@ def _run_gpu(ctx: Context, plan: CopyPlan, batch: Batch, target: Target, recompu
 
 
 def _extent(loop: Loops) -> tuple[int, bool]:
-    """Return the maximum elements per sample, and whether samples are written without gaps."""
+    """Return the maximum number of elements per sample that ``loop`` writes, and whether samples are written without
+    gaps."""
     shape = loop.dims[:, :, SHAPE]
     return int(shape.prod(axis=1).max()), bool((loop.dims[:, :, OUT_STRIDE] == row_major(shape)).all())
 
@@ -427,4 +435,4 @@ CUDA_TYPES = {
     np.dtype(np.int32): "int", np.dtype(np.int64): "long long", np.dtype(np.float16): "half",
     np.dtype(np.float32): "float", np.dtype(np.float64): "double", np.dtype(np.bool_): "boolean",
 }  # fmt: skip
-"""Names of element types in ``cuda/convert.cuh``."""
+"""Names of the element types in ``cuda/convert.cuh``, by NumPy dtype."""

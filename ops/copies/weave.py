@@ -14,11 +14,12 @@ from ..context import Context
 
 _THREADS = 256
 _MAX_RUN = 32
-"""Maximum bytes that are adjacent in an input; longer runs are copied as lines (`rows`)."""
+"""Maximum bytes that are adjacent in an input; longer runs are copied as lines, by the kernel of `rows`."""
 _MAX_INPUTS = 4
-"""Maximum number of inputs."""
+"""Maximum number of inputs that this kernel joins."""
 _TYPES = {1: ("unsigned char", 1), 2: ("unsigned short", 1), 4: ("unsigned int", 1), 8: ("unsigned int", 2)}
-"""By element size: the C++ type in which elements are moved, and the number of such words per element."""
+"""For an element size in bytes, the C++ type in which elements are moved, and the number of words of this type per
+element."""
 
 
 def launch(ctx: Context, inputs: Sequence[Batch], axis: int, out: Batch) -> bool:

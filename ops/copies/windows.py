@@ -18,7 +18,7 @@ _plans: Any = Kernels(".windows_cpu", __package__)
 OutOfBounds = Literal[
     "error", "pad", "constant", "edge", "clamp", "reflect", "reflect_1001", "reflect_101", "wrap", "trim_to_shape"
 ]
-"""DALI's policies for windows that extend beyond their input."""
+"""DALI's policies for windows that extend beyond their input, such as ``pad``."""
 
 _BORDERS = {
     "edge": Border.EDGE, "clamp": Border.EDGE, "reflect": Border.REFLECT_1001, "reflect_1001": Border.REFLECT_1001,
@@ -29,7 +29,7 @@ IMAGE_LAYOUTS: tuple[str, ...] = ("HWC", "CHW", "DHWC", "CDHW", "FHWC", "FCHW", 
 
 
 def border(policy: OutOfBounds) -> Border:
-    """Return the border mode of a plan for ``policy``."""
+    """Return the `Border` rule with which a copy plan follows ``policy``."""
     return _BORDERS.get(policy, Border.FILL)
 
 
@@ -96,7 +96,8 @@ def refused(array: I64, mask: npt.NDArray[Any]) -> I64:
 
 
 def fill_along(ctx: Context, values: tuple[float, ...], batch: Batch, channel: int) -> tuple[tuple[float, ...], int]:
-    """Return ``values`` and the dimension along which they vary. Reject samples with another number of channels."""
+    """Return the fill ``values`` and the dimension along which they vary: ``channel``, or -1 for a single value.
+    Samples with another number of channels than values are rejected."""
     if len(values) <= 1:
         return values or (0.0,), -1
     for i in np.flatnonzero(batch.shapes[:, channel] != len(values)).tolist():

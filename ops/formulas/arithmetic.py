@@ -27,8 +27,9 @@ I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
 
 _BLOCK = 1 << 16
-"""Bytes computed at a time on the CPU: several temporaries of this size fit into the cache. Larger ones would also be
-allocated from and returned to the system one by one; clearing their pages took longer than the arithmetic."""
+"""Bytes of each array that are computed at a time on the CPU: several temporaries of this size fit into the cache.
+Larger ones would also be allocated from and returned to the system one by one; clearing their pages took longer than
+the arithmetic."""
 _loops: Any = Kernels(".expression_cpu", __package__)
 _functions: Any = Kernels(".functions_cpu", __package__)
 
@@ -142,8 +143,8 @@ def _broadcast_specs(specs: Sequence[Spec]) -> tuple[int | None, ...] | None:
 
 
 def _layout(inputs: Sequence[tuple[str, int | None]]) -> str:
-    """Return the layout of the result: the longest one, whose last letters the other layouts must be. Raises
-    SpecError."""
+    """Return the layout of an expression's result, given layout and number of dimensions of each input: the longest
+    layout, whose last letters the other layouts must be. Raises SpecError."""
     layouts = [layout for layout, _ in inputs if layout]
     if not layouts:
         return ""
@@ -156,7 +157,8 @@ def _layout(inputs: Sequence[tuple[str, int | None]]) -> str:
 
 
 class _Aligned:
-    """Inputs extended to one number of dimensions, and how the shape of each relates to that of the result."""
+    """Shapes of an expression's inputs, extended to one number of dimensions, and how each relates to the shape of the
+    result."""
 
     def __init__(self, shapes: list[I32], out: I32, layout: str) -> None:
         self.shapes = shapes
@@ -169,7 +171,8 @@ class _Aligned:
 
 
 def _aligned(ctx: Context, batches: Sequence[Batch]) -> _Aligned:
-    """Broadcast the shapes of all samples at once. Samples that do not broadcast are rejected, and count as empty."""
+    """Return the broadcast shapes of all inputs. Samples whose shapes cannot be broadcast are rejected, and count as
+    empty."""
     first = batches[0]
     if all(b.shapes is first.shapes or np.array_equal(b.shapes, first.shapes) for b in batches[1:]):
         return _Aligned([b.shapes for b in batches], first.shapes, _layout([(b.layout, b.ndim) for b in batches]))
@@ -193,7 +196,8 @@ def _aligned(ctx: Context, batches: Sequence[Batch]) -> _Aligned:
 
 
 def _compiled(program: Program, batches: Sequence[Batch], aligned: _Aligned, out: Batch) -> bool:
-    """Compute ``out`` with the compiled loop. Return False if it does not support these inputs."""
+    """Compute ``out`` with the compiled interpreter of `expression_cpu`. Return False, with nothing computed, if it
+    does not support these inputs."""
     n, inputs = len(out), len(batches)
     if not out.data.size:
         return True
@@ -223,13 +227,14 @@ def _compiled(program: Program, batches: Sequence[Batch], aligned: _Aligned, out
 
 
 _LARGE = 1 << 12
-"""Minimum elements of samples that are computed by separate calls."""
+"""Minimum elements per sample, on average, for which each sample is computed by a call of its own."""
 _ELEMENTS = 1 << 16
-"""Elements of dense arrays that are computed at a time."""
+"""Maximum number of elements that are computed in one call if samples are combined to dense arrays."""
 
 
 def _block_of(tree: Typed) -> int:
-    """Return the number of elements that are computed at a time."""
+    """Return the number of elements that are computed at a time, so that arrays of the widest type in ``tree`` have
+    `_BLOCK` bytes."""
 
     def widest(t: Typed) -> int:
         converted = 1 if t.fn in _COMPARED and t.at.kind != "f" else t.at.itemsize
@@ -239,8 +244,8 @@ def _block_of(tree: Typed) -> int:
 
 
 def _flat(tree: Typed, names: Sequence[str], batches: Sequence[Batch], aligned: _Aligned, out: Batch) -> None:
-    """Compute all samples as one row of elements, in blocks. Inputs with one value per sample are repeated if samples
-    are small; if samples are large, blocks do not cross samples."""
+    """Compute the expression on all samples as one row of elements, in blocks. Inputs with one value per sample are
+    repeated if samples are small; if samples are large, blocks do not cross samples."""
     block = _block_of(tree)
     if len(out.data) <= block and all(aligned.full):
         count = len(out.data)
@@ -274,8 +279,8 @@ def _elements(b: Batch, count: int) -> Array:
 
 
 def _broadcast(tree: Typed, names: Sequence[str], batches: Sequence[Batch], aligned: _Aligned, out: Batch) -> None:
-    """Compute runs of samples with equal shapes as dense arrays. If inputs broadcast only along the last dimensions,
-    samples are rows of elements, for which these inputs are repeated."""
+    """Compute the expression with broadcasting: consecutive samples with equal shapes are one dense array. If inputs
+    broadcast only along the first dimensions and samples are large, `_repeated` computes them."""
     if out.data.size >= len(out) * _LARGE and all(_is_period(s, aligned.out) for s in aligned.shapes):
         _repeated(tree, names, batches, aligned, out)
         return
@@ -288,13 +293,14 @@ def _broadcast(tree: Typed, names: Sequence[str], batches: Sequence[Batch], alig
 
 
 def _is_period(shapes: I32, out: I32) -> bool:
-    """Whether `_is_tail` holds, and inputs that are not of shape ``out`` have few elements."""
+    """Whether `_is_tail` holds, and an input that is broadcast has few elements, so that repeating it is cheap."""
     few = int(shapes.prod(axis=1).max(initial=0)) <= _BLOCK >> 6
     return _is_tail(shapes, out) and (few or bool((shapes == out).all()))
 
 
 def _is_tail(shapes: I32, out: I32) -> bool:
-    """Whether ``shapes`` equal ``out``, or are its last few dimensions preceded by ones."""
+    """Whether an input's ``shapes`` equal those of the result, ``out``, or only their last dimensions, with ones
+    before."""
     return any(
         (shapes[:, :first] == 1).all() and (shapes[:, first:] == out[:, first:]).all()
         for first in range(shapes.shape[1] + 1)
@@ -302,7 +308,7 @@ def _is_tail(shapes: I32, out: I32) -> bool:
 
 
 def _repeated(tree: Typed, names: Sequence[str], batches: Sequence[Batch], aligned: _Aligned, out: Batch) -> None:
-    """Compute each sample in blocks of elements, for which small inputs are repeated."""
+    """Compute each sample as a row of elements, in blocks; small inputs are repeated to fill a block."""
     most = _block_of(tree)
     sizes, periods = out.sizes, [s.prod(axis=1, dtype=np.int64) for s in aligned.shapes]
     for i in range(len(out)):
@@ -343,14 +349,15 @@ def _write(tree: Typed, inputs: dict[str, Array], to: Array) -> None:
 
 
 def _holds(dtype: np.dtype[Any], value: Array) -> bool:
-    """Whether an integer type can represent this integer."""
+    """Whether the integer type ``dtype`` can represent ``value``."""
     low, high = _limits(dtype)
     return value.dtype.kind in "iu" and low <= int(value) <= high
 
 
 @lru_cache(64)
 def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:
-    """Return the smallest and largest number of an integer type; for other types, limits that contain nothing."""
+    """Return the smallest and the largest number of an integer type; for other types, a range that contains no
+    number."""
     if dtype.kind not in "iu":
         return 1, 0
     limits = np.iinfo(dtype)
@@ -385,11 +392,12 @@ def evaluate(tree: Typed, inputs: dict[str, Array], into: Array | None = None) -
 _VECTORS = {
     n: n for n in ("log2", "log10", "cbrt", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh")
 } | {"pow": "power", "fpow": "power", "atan2": "atan2"}
-"""Functions that `functions_cpu` has for float32, with their names there."""
+"""NumPy functions that `functions_cpu` computes with vector instructions for float32, with their names there."""
 
 
 def _in_vectors(fn: str, args: list[Array], into: Array | None) -> Array:
-    """Compute a function of float32, and write it to ``into`` if it is not None."""
+    """Compute the float32 function ``fn`` with vector instructions. Write the result to ``into`` if it is not None, and
+    return it."""
     name, shape = _VECTORS[fn], np.broadcast_shapes(*(a.shape for a in args))
     alike = (a if a.shape == shape else np.broadcast_to(a, shape) for a in args)
     values = [np.ascontiguousarray(a).reshape(-1) for a in alike]

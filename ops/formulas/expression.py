@@ -39,7 +39,7 @@ class Const:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A function call; operators are also functions (``+`` is ``add``)."""
+    """A function call in an expression; operators are also calls (``+`` calls ``add``)."""
 
     fn: str
     args: tuple[Tree, ...]
@@ -75,7 +75,8 @@ FUNCTIONS: dict[str, int] = {
     **dict.fromkeys(REAL, 1), **dict.fromkeys(CASTS, 1), "abs": 1, "atan2": 2, "pow": 2, "fpow": 2, "min": 2,
     "max": 2, "clamp": 3,
 }  # fmt: skip
-"""Functions of an expression with their numbers of arguments: those of nvidia.dali.math, and conversions."""
+"""Names of the functions that an expression may call, with their numbers of arguments: those of nvidia.dali.math, and
+conversions."""
 
 _COMPARISONS = {"eq", "ne", "lt", "le", "gt", "ge"}
 
@@ -138,7 +139,7 @@ _REFUSED: dict[type[ast.expr], str] = {
 
 
 def _element(node: ast.Subscript) -> Name:
-    """The name of one element, written in one way."""
+    """Return the input element ``node``, such as ``shape[1]``, with its indices written in a uniform way."""
     indices = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
     try:
         numbers = [ast.literal_eval(i) for i in indices]
@@ -151,13 +152,13 @@ def _element(node: ast.Subscript) -> Name:
 
 
 def element(name: str) -> tuple[str, tuple[int, ...]]:
-    """The batch and the indices of an input that `parse` gave: ``shape[1]`` is ``shape`` and (1,)."""
+    """Return the batch and the indices of an input that `parse` returned: for ``shape[1]``, ``shape`` and (1,)."""
     base, bracket, rest = name.partition("[")
     return base, tuple(int(n) for n in rest[:-1].split(",")) if bracket else ()
 
 
 def renamed(text: str, new: Mapping[str, str]) -> str:
-    """The expression ``text`` with other names for its inputs, elements of inputs included."""
+    """Return the expression ``text`` with its inputs, and elements of inputs, renamed by ``new``."""
 
     class Rename(ast.NodeTransformer):
         def visit_Name(self, node: ast.Name) -> ast.expr:
@@ -232,8 +233,8 @@ class Typed:
     dtype: Dtype
     """Data type of the result."""
     at: Dtype
-    """Data type to which the arguments are first converted. For comparisons of integers, the arguments are instead
-    compared exactly, without conversion."""
+    """Data type to which the arguments are converted before the function is applied. Comparisons of integers are an
+    exception: the arguments are compared exactly, without conversion."""
     args: tuple[Typed, ...] = ()
     value: Any = None
     """Value of a constant, or name of an input."""
@@ -265,7 +266,8 @@ def _typed_constant(value: bool | int | float) -> Typed:
 
 
 def check_constants(tree: Tree) -> None:
-    """Check that all constants have a type, which does not depend on the inputs. Raises SpecError."""
+    """Check that every constant in ``tree`` has a supported type; types of constants do not depend on the inputs.
+    Raises SpecError."""
     if isinstance(tree, Const):
         _typed_constant(tree.value)
     elif isinstance(tree, Call) and not (tree.fn in CASTS and isinstance(tree.args[0], Const)):

@@ -19,7 +19,7 @@ from .sampling import FILTERS, Kind, PixelSources, sampled
 
 
 class Displacement(Operator, abstract=True):
-    """Base class of water and sphere."""
+    """Base class of the operators water and sphere, which move pixels by a formula."""
 
     replayable = True
     layouts = ("HWC", "FHWC", "CHW", "FCHW")
@@ -43,7 +43,7 @@ class Displacement(Operator, abstract=True):
         return Spec(data.shape, data.dtype, layout)
 
     def sources(self, n: int) -> PixelSources:
-        """Return the sources of the pixels of ``n`` samples."""
+        """Return where the pixels of the outputs of ``n`` samples are taken from, as `PixelSources`."""
         raise NotImplementedError
 
     def cpu(self, ctx: Context, images: Batch) -> Batch:

@@ -22,7 +22,8 @@ _kernels: Any = Kernels(".matrices_cpu", __package__)
 
 
 class Combination(Operator, abstract=True):
-    """Base class of transforms.*: the order in which maps are applied, and their form, d rows of d + 1 numbers."""
+    """Base class of the operators transforms.*, which compute affine maps. It defines the form of a map (d rows of d +
+    1 numbers), and the order in which maps are applied."""
 
     bound = "exact: computed on the host"
 
@@ -54,7 +55,7 @@ class Combination(Operator, abstract=True):
 
     @staticmethod
     def taken(batch: Batch) -> F64:
-        """Return the matrices [N, d, d + 1] of an input."""
+        """Return the matrices of an input, as float64 [N, d, d + 1]."""
         shapes = batch.shapes
         if batch.ndim == 2 and batch.is_uniform and shapes[0, 1] == shapes[0, 0] + 1:
             known: F64 = batch.dense().astype(np.float64)
@@ -67,7 +68,8 @@ class Combination(Operator, abstract=True):
         return dense
 
     def combined(self, ctx: Context, maps: list[F64]) -> Batch:
-        """Return the map that applies ``maps`` in order, or in reverse order."""
+        """Return the product of ``maps``: the map that applies them in order, or in reverse order if an argument
+        demands it."""
         if len(maps) == 1:
             return self._made(ctx, maps[0])
         total, *rest = map(np.ascontiguousarray, maps[::-1] if self.reverse_order else maps)
@@ -90,7 +92,7 @@ class Combination(Operator, abstract=True):
 
 
 def affine(linear: F64, shift: F64) -> F64:
-    """Join [N, d, d] (or one matrix for all) and [N, d] to [N, d, d + 1]."""
+    """Join linear parts [N, d, d] (or one for all samples) and shifts [N, d] to affine maps [N, d, d + 1]."""
     n, d = shift.shape
     found = np.empty((n, d, d + 1))
     found[:, :, :d] = linear
@@ -112,19 +114,21 @@ class Combine(Combination, name="transforms.combine"):
 
 
 class Making(Combination, abstract=True):
-    """Base class: an affine map made from the arguments, applied after the input's map, if there is one."""
+    """Base class of operators that make an affine map from their arguments; it is applied after the map in the input,
+    if there is one."""
 
     inputs = (0, 1)
 
     @by_frame(always=True)
     def cpu(self, ctx: Context, *inputs: Batch) -> Batch:
-        """Return the matrices of the batch."""
+        """Return the matrices of the batch, combined with the maps in the input, if there is one."""
         before = [self.taken(b) for b in inputs]
         own = self.matrices(ctx, before[0].shape[1] if before else None)
         return self.combined(ctx, [*before, own])
 
     def matrices(self, ctx: Context, ndim: int | None) -> F64:
-        """Return matrices [N, d, d + 1]; ``ndim``: d of the input."""
+        """Return the maps that the arguments define, [N, d, d + 1]. ``ndim``: the number of dimensions d of the input's
+        maps; None without an input."""
         raise NotImplementedError
 
     def length(self, *names: str) -> int | None:
@@ -133,7 +137,8 @@ class Making(Combination, abstract=True):
         return len(found[0]) if found else None
 
     def around(self, ctx: Context, linear: F64) -> F64:
-        """Return the map ``linear`` [N, d, d] around the argument center, or around the origin."""
+        """Return the linear maps ``linear`` [N, d, d] as affine maps that keep the point in the argument center, or the
+        origin, in place."""
         if not self.is_set("center"):
             return affine(linear, np.zeros(linear.shape[:2]))
         center = numbers(ctx, "center", linear.shape[1])
@@ -141,7 +146,8 @@ class Making(Combination, abstract=True):
 
 
 def numbers(ctx: Context, name: str, count: int | None = None, repeated: bool = False) -> F64:
-    """Return argument ``name`` [N, count]; with ``repeated``, one number may stand for all. Raises SpecError."""
+    """Return the values of argument ``name`` as [N, count]; with ``repeated``, one number may stand for all. Raises
+    SpecError."""
     values: F64 = ctx.arg(name).astype(np.float64)
     if count is not None and values.shape[1] != count:
         if not (repeated and values.shape[1] == 1):

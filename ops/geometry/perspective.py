@@ -111,7 +111,7 @@ class WarpPerspective(Operator, name="experimental.warp_perspective"):
 
     @by_frame()
     def cpu(self, ctx: Context, images: Batch, *inputs: Batch) -> Batch:
-        """Return the images of the batch, sampled along their maps."""
+        """Return the images of the batch, sampled at the positions that their perspective maps give."""
         images = images.replace(layout=known_layout(images, self.layouts))
         if inputs:
             not_replayable(ctx.device)
@@ -142,7 +142,7 @@ class WarpPerspective(Operator, name="experimental.warp_perspective"):
     gpu = cpu
 
     def _preset(self, ctx: Context, images: Batch, matrices: F64) -> Batch:
-        """Apply the other library's function, whose coordinates refer to pixel corners."""
+        """Return the images as the library in ``parity`` warps them; its coordinates refer to pixel corners."""
         if self.pixel_origin == "center":
             matrices = np.linalg.inv(_HALF) @ matrices @ _HALF
         wrong = ~np.isfinite(matrices).all(axis=(1, 2)) | (matrices[:, 2, 2] == 0)
@@ -175,8 +175,8 @@ class WarpPerspective(Operator, name="experimental.warp_perspective"):
         return np.where(wrong[:, None], 0, np.maximum(round_half_away(size), 1))
 
     def _fill(self, ctx: Context, images: Batch) -> tuple[F64, npt.NDArray[np.bool_]]:
-        """Return the values outside of the images, [1, K or 1], and a mask of the samples that have another number of
-        channels."""
+        """Return the fill values for pixels outside of the images, [1, K or 1], and a mask of the samples whose number
+        of channels is not K."""
         values = np.array([self.fill_value or (0.0,)])
         at = images.layout.find("C")
         channels = images.shapes[:, at] if at >= 0 else np.ones(len(images), np.int32)

@@ -51,7 +51,7 @@ class CoordFlip(Operator, name="coord_flip"):
         return points
 
     def _names(self, width: int | None) -> str:
-        """Return the letters of the coordinates, in order."""
+        """Return the letters of the coordinates, in order, such as ``xyz``, for points of ``width`` coordinates."""
         if width is None:
             return self.layout
         names = self.layout or "xyz"[:width]
@@ -87,7 +87,8 @@ class CoordFlip(Operator, name="coord_flip"):
         return out
 
     def _map(self, ctx: Context, names: str) -> tuple[F32, F32]:
-        """Return factors and summands of each coordinate: [N, K] each."""
+        """Return the factor and the summand for each of the K coordinates in ``names``, [N, K] each, so that factor x +
+        summand is the mirrored coordinate."""
         made = np.empty((2, len(ctx.samples), len(names)), np.float32)
         for k, a in enumerate(names):
             flip, center = ctx.rows(f"flip_{a}", np.int32) != 0, ctx.rows(f"center_{a}")
@@ -147,7 +148,7 @@ class CoordTransform(Operator, name="coord_transform"):
 
     @by_frame()
     def cpu(self, ctx: Context, points: Batch) -> Batch:
-        """Return the points of the batch, transformed."""
+        """Return the points of the batch, multiplied by M and shifted by T."""
         width = int(points.shapes[0, -1])
         if (points.shapes[:, -1] != width).any():  # also for samples without points, whose outputs also have a width
             raise UnlikeSamplesError(points.shapes[:, -1:])
@@ -187,7 +188,7 @@ class CoordTransform(Operator, name="coord_transform"):
     gpu = cpu
 
     def _map(self, ctx: Context, width: int) -> tuple[F32, F32]:
-        """Return M and T for every sample, [N, m, n] and [N, m]."""
+        """Return the matrix M and the vector T for every sample, [N, m, n] and [N, m]."""
         n = len(ctx.samples)
         name = "MT" if self.is_set("MT") else "M"
         matrix = np.eye(width, dtype=np.float32)[None]

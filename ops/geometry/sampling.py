@@ -29,24 +29,27 @@ _THREADS, _PIXELS = 256, 4  # threads per block, and pixels per thread (cuda/sam
 
 
 class Kind(IntEnum):
-    """Kind of coordinate map. Values are those of the kernels."""
+    """Kind of map from output pixels to positions in the input. Values are those of the kernels."""
 
     PERSPECTIVE = 0
-    """Perspective map. `PixelSources.params`: nine numbers of a matrix, row by row, for (x, y, 1) of the output."""
+    """Perspective map. `PixelSources.params` are the nine numbers of a matrix, row by row, for (x, y, 1) of the
+    output."""
     AFFINE = 1
-    """Affine map. Parameters as for PERSPECTIVE; the last three are 0, 0, 1."""
+    """Affine map. `PixelSources.params` are as for PERSPECTIVE; the last three are 0, 0, 1."""
     WATER = 2
-    """Waves. Parameters: amplitudes, frequencies and phases, each of x and of y; in float32."""
+    """Waves, as in the operator water. `PixelSources.params` are amplitudes, frequencies and phases, each of x and of
+    y; in float32."""
     SPHERE = 3
     MAPS = 4
-    """Explicit maps: coordinates per output pixel; the first parameter is subtracted from them."""
+    """Explicit maps: the position in the input of each output pixel is stored (``map_x``, ``map_y``). The first of
+    `PixelSources.params` is subtracted from it."""
 
 
 class Filter(IntEnum):
-    """Filter that computes a pixel from its neighbours. Values are those of the kernels."""
+    """Filter that computes an output pixel from pixels of the input. Values are those of the kernels."""
 
     NEAREST = 0
-    """Nearest pixel; ties are rounded up."""
+    """The input pixel nearest to the position; ties are rounded up."""
     NEAREST_EVEN = 1
     LINEAR = 2
     CUBIC = 3
@@ -60,34 +63,35 @@ FILTERS = {
 
 @dataclass(frozen=True, slots=True)
 class PixelSources:
-    """Sources of the pixels of N samples."""
+    """Positions in the input of all output pixels of N samples, as parameters of a formula or as explicit maps."""
 
     kind: Kind
     params: F64
-    """Parameters of the map, [N, 9]; unused ones are 0."""
+    """Parameters of each sample's map, [N, 9], by its `Kind`; unused ones are 0."""
     map_x: npt.NDArray[np.float32] | DeviceArray | None = None
     map_y: npt.NDArray[np.float32] | DeviceArray | None = None
-    """Explicit maps of all samples, in the memory where the kernel runs; None for other kinds."""
+    """The y coordinates of all samples if the kind is MAPS, in the memory where the kernel runs; else None."""
     map_base: I64 | None = None
-    """[N, 2]: index in the maps where those of each sample begin, for x and for y."""
+    """Where in ``map_x`` and ``map_y`` the coordinates of each sample begin, [N, 2]."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Layout of a sample in memory: PLANES images of ROWS x COLUMNS pixels of CHANNELS elements, one after the
-    other."""
+    """Memory layout of a sample as PLANES images of ROWS x COLUMNS pixels with CHANNELS elements each, one image after
+    the other."""
 
     first: int
-    """Index of the dimension of rows."""
+    """Index of the dimension of rows (H) in the layout."""
     channels_last: bool
 
     @staticmethod
     def of(layout: str) -> Grid:
-        """Return the grid of a layout that contains HW, with or without C after it."""
+        """Return the grid of samples with ``layout``, which contains HW, with or without C after it."""
         return Grid(layout.index("H"), layout.endswith("C"))
 
     def geometry(self, shapes: I64, sizes: I64) -> I64:
-        """Return the geometry [N, 6] for the kernels; ``sizes`` [N, 2]: height and width of the outputs."""
+        """Return planes, rows, columns, channels and the output's height and width of each sample, [N, 6], as the
+        kernels take them. ``sizes`` [N, 2] are height and width of the outputs."""
         planes = shapes[:, : self.first].prod(axis=1)
         channels = shapes[:, -1] if self.channels_last else np.ones_like(planes)
         return np.column_stack([planes, shapes[:, self.first : self.first + 2], channels, sizes])
@@ -97,9 +101,9 @@ def sampled(
     ctx: Context, images: Batch, sizes: I64, sources: PixelSources, filter_: Filter, border: Border, fill: F64,
     skip: npt.NDArray[np.bool_] | None = None, copied: npt.NDArray[np.bool_] | None = None,
 ) -> Batch:  # fmt: skip
-    """Sample ``images``, of a layout with HW, at ``sources``; ``sizes`` [N, 2] of the outputs, ``fill`` [N or 1, K or
-    1] outside of the image. Samples in ``skip`` [N], and samples without pixels, yield empty outputs; samples in
-    ``copied`` [N] are copied unchanged."""
+    """Return outputs of ``sizes`` [N, 2] (height, width), whose pixels are taken from ``images``, of a layout with HW,
+    at ``sources``. Outside of the image, pixels are ``fill`` [N or 1, K or 1]. Samples in ``skip`` [N], and samples
+    without pixels, yield empty outputs; samples in ``copied`` [N] are copied unchanged."""
     grid = Grid.of(images.layout)
     shape = images.shapes.astype(np.int64)
     shape[:, grid.first : grid.first + 2] = sizes
@@ -172,7 +176,7 @@ _FARTHEST = 400_000  # farthest pixel that cuda/sampling_pixels.cu can address
 
 
 def takes_pixels(images: Batch, dtype: np.dtype[Any], geometry: I64, filter_: Filter) -> bool:
-    """Whether `pixels_on_gpu` supports ``images``: three bytes per pixel in inputs and results."""
+    """Whether `pixels_on_gpu` supports ``images``: its inputs and outputs must have three bytes per pixel."""
     return images.dtype == np.uint8 and dtype == np.uint8 and filter_ is not Filter.CUBIC and _within(geometry)
 
 
@@ -185,8 +189,8 @@ def pixels_on_gpu(
     ctx: Context, images: Batch, geometry: I64, kind: Kind, base: Any, sizes: Any, params: Any, filter_: Filter,
     border: Border, fill_shape: tuple[int, ...], fills: Any, out: Batch, to: Any,
 ) -> None:  # fmt: skip
-    """Sample ``images`` into ``out``; ``base``, ``sizes`` (the ``geometry``), ``params``, ``fills`` and ``to`` are
-    arrays on the device."""
+    """Launch the kernel for three-byte pixels, which samples ``images`` into ``out``. ``base``, ``sizes`` (the geometry
+    of `Grid.geometry`), ``params``, ``fills`` and ``to`` are arrays on the device."""
     *_, tiles = _plans.extent(geometry, _TALL, _TILE, _BEFORE)
     ctx.device.launch(
         "sampling_pixels.cu", f"sample_pixels<{int(kind)}, {int(filter_)}>",

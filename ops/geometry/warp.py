@@ -36,7 +36,7 @@ _THREADS, _PIXELS = 256, 4  # threads per block, and pixels of an image per thre
 
 
 class Warping(Operator, abstract=True):
-    """Base class of rotate and warp_affine."""
+    """Base class of the operators rotate and warp_affine."""
 
     replayable = True
     layouts = ("HWC", "FHWC", "DHWC")
@@ -61,8 +61,8 @@ class Warping(Operator, abstract=True):
         return self.stages if self.parity == "dali" else ("cpu",)
 
     def preset(self, ctx: Context, images: Batch, name: str, before: F64, after: F64) -> Batch:
-        """Apply the other library's function ``name``; its parameters are ``before``, the fill values, and
-        ``after``."""
+        """Return the images as function ``name`` of the library in ``parity`` transforms them. Its parameters are
+        ``before``, the fill values, and ``after``."""
         n = len(images)
         how = np.full((n, 1), presets.FILTERS[self.interp_type], np.float64)
         fill = np.full((n, 1 + presets.FILLS), float(saturate(np.array([self.fill_value or 0.0]), np.uint8)[0]))
@@ -205,8 +205,8 @@ class Warping(Operator, abstract=True):
 
 
 def _placed(ctx: Context, images: Batch, sizes: I64, matrices: F64) -> tuple[I64, I64, F64]:
-    """Return the shapes of outputs of ``sizes``, their geometry for kernels, and the maps for kernels: maps that are
-    not finite are replaced by zeros, and their samples are rejected."""
+    """Return what the kernels need for outputs of ``sizes``: the outputs' shapes, their geometry (`Grid.geometry`), and
+    the maps. Samples whose map is not finite are rejected, and their map is replaced by zeros."""
     if spatial_axes(images.layout) == 2:
         shape, geometry = np.empty(images.shapes.shape, np.int64), np.empty((len(images), 6), np.int64)
         maps = np.array(matrices, np.float64, order="C")
@@ -229,7 +229,7 @@ def _placed(ctx: Context, images: Batch, sizes: I64, matrices: F64) -> tuple[I64
 
 
 def _refuse(ctx: Context, matrices: F64) -> npt.NDArray[np.bool_]:
-    """Return a mask of the matrices that are not finite; their samples are rejected."""
+    """Reject the samples whose matrix is not finite, and return a mask of them."""
     wrong: npt.NDArray[np.bool_] = np.any(~np.isfinite(matrices), axis=(1, 2))
     for i in np.flatnonzero(wrong).tolist():
         ctx.reject(i, "bad_argument", "the transform is not finite, or cannot be inverted")
@@ -243,7 +243,8 @@ def _fill(value: float, dtype: np.dtype[Any]) -> np.float32:
 
 
 def _of_centres(recompute: Recompute) -> Recompute:
-    """Return ``recompute`` with its matrices converted by `of_centres`; it returns None if a matrix is not finite."""
+    """Return a function like ``recompute`` whose matrices are converted by `of_centres`. It returns None if a matrix is
+    not finite."""
 
     def other(ctx: Context) -> tuple[F64] | None:
         found = recompute(ctx)
@@ -256,7 +257,7 @@ def _of_centres(recompute: Recompute) -> Recompute:
 
 
 def _finite(recompute: Recompute) -> Recompute:
-    """Return ``recompute`` with a check: it returns None if a matrix is not finite."""
+    """Return a function like ``recompute`` that returns None if a matrix is not finite."""
 
     def other(ctx: Context) -> tuple[F64] | None:
         found = recompute(ctx)
@@ -273,7 +274,7 @@ def of_centres(matrices: F64) -> F64:
 
 
 def spatial_axes(layout: str) -> int:
-    """Return 2 for images and sequences of images, 3 for volumes."""
+    """Return the number of spatial axes: 2 for images and sequences of images, 3 for volumes."""
     return 3 if "D" in layout else 2
 
 
@@ -309,7 +310,7 @@ class Rotate(Warping, name="rotate"):
 
     @by_frame()
     def cpu(self, ctx: Context, images: Batch) -> Batch:
-        """Return the images of the batch, rotated."""
+        """Return the images of the batch, rotated by the argument angle."""
         images = images.replace(layout=known_layout(images, self.layouts))
         if self.parity != "dali":
             angle = ctx.arg("angle", np.float64)
@@ -326,7 +327,7 @@ class Rotate(Warping, name="rotate"):
     gpu = cpu
 
     def _maps(self, ctx: Context, images: Batch) -> tuple[I64, F64]:
-        """Return the sizes of the outputs, and the maps of their pixels."""
+        """Return the sizes of the outputs (height, width), and the maps from their pixels to the images, [N, 2, 3]."""
         # As in DALI, radians are float32: at 45 degrees |sin| > |cos|.
         radians = (ctx.arg("angle") * np.float32(np.pi / 180)).astype(np.float64)
         cos, sin = np.cos(radians), np.sin(radians)
@@ -427,7 +428,7 @@ class WarpAffine(Warping, name="warp_affine"):
 
     @by_frame()
     def cpu(self, ctx: Context, images: Batch, *inputs: Batch) -> Batch:
-        """Return the images of the batch, sampled along their maps."""
+        """Return the images of the batch, sampled at the positions that their affine maps give."""
         images = images.replace(layout=known_layout(images, self.layouts))
         if inputs:
             not_replayable(ctx.device)
@@ -450,11 +451,12 @@ class WarpAffine(Warping, name="warp_affine"):
     gpu = cpu
 
     def _given(self, ctx: Context, images: Batch) -> F64:
-        """Return `_matrices` of the argument."""
+        """Return the maps from outputs to inputs (see `_matrices`) that the argument matrix defines."""
         return self._matrices(ctx.arg("matrix", np.float32 if self.parity == "dali" else np.float64), images)
 
     def _matrices(self, values: npt.NDArray[Any], images: Batch) -> F64:
-        """Return maps from outputs to inputs, [N, 2, 3], or [N, 3, 4] for volumes."""
+        """Return maps from outputs to inputs, [N, 2, 3], or [N, 3, 4] for volumes, given the ``values`` of the argument
+        or input."""
         values = values.reshape(len(images), -1)
         axes = spatial_axes(images.layout)
         self._check_matrix(values.shape[1], axes)
@@ -463,7 +465,7 @@ class WarpAffine(Warping, name="warp_affine"):
 
 
 def inverted(matrices: F64) -> F64:
-    """Return the inverse maps of [N, d, d + 1]; NaN for singular ones."""
+    """Return the inverses of affine maps [N, d, d + 1]; NaN for singular ones."""
     linear, shift = matrices[:, :, :-1], matrices[:, :, -1:]
     possible = np.isfinite(matrices).all(axis=(1, 2)) & (np.linalg.det(np.nan_to_num(linear)) != 0)
     back = np.linalg.inv(np.where(possible[:, None, None], linear, np.eye(linear.shape[1])))

@@ -23,21 +23,21 @@ F64 = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """Groups of elements that share a mean: elements of one sample, or of the batch, that agree in the dimensions that
-    are kept."""
+    """Groups of elements that share a mean and a deviation: the elements of one sample, or of the batch, with equal
+    indices in the dimensions that are kept."""
 
     rows: I64
-    """Dimensions of each sample, [N, D, 5]: first those that are kept, then the reduced ones (`strided.Loops`);
-    OUT_STRIDE counts the sample's statistics, and is 0 along reduced dimensions."""
+    """Lengths and strides of each sample's dimensions, [N, D, 5], in the columns of `strided.Loops`: first the kept
+    dimensions, then the reduced ones. OUT_STRIDE counts statistics, and is 0 along reduced dimensions."""
     num_kept: int
-    """Number of dimensions of ``rows`` that are kept."""
+    """Number of kept dimensions at the start of ``rows``."""
     stats: I64
-    """Number of statistics of each sample, [N]."""
+    """Number of groups, and so of means, of each sample, [N]."""
     start: I64
-    """Start of each sample's statistics in the flat array of all, [N]; equal for all samples if the batch shares
-    them."""
+    """Index of each sample's first statistic in the flat array of all statistics, [N]; equal for all samples if the
+    batch shares them."""
     count: F64
-    """Number of elements per statistic, [N]."""
+    """Number of elements that each sample contributes to a statistic, [N]."""
     shared: bool
 
     @property
@@ -78,7 +78,8 @@ class Normalize(Operator, name="normalize"):
 
     @property
     def per_batch(self) -> bool:  # type: ignore[override]
-        """Whether statistics are computed over the whole batch."""
+        """Whether statistics are computed over the whole batch (argument ``batch``), so that the kernel must see all of
+        it."""
         return self.batch
 
     def check(self) -> None:
@@ -98,7 +99,7 @@ class Normalize(Operator, name="normalize"):
         return Spec(data.shape, self.dtype, data.layout)
 
     def _axes(self, layout: str, ndim: int, tensors: dict[str, Batch]) -> list[int]:
-        """Return the reduced dimensions, in order."""
+        """Return the indices of the reduced dimensions, in ascending order."""
         if self.axis_names is not None:
             missing = [a for a in self.axis_names if a not in layout]
             if missing:
@@ -129,8 +130,8 @@ class Normalize(Operator, name="normalize"):
     gpu = cpu
 
     def _comparable(self, ctx: Context, data: Batch, reduced: list[int]) -> Batch:
-        """Return ``data`` without samples that share statistics with the batch but have other lengths in the dimensions
-        that are kept."""
+        """Return ``data`` without the samples that share statistics with the batch but have other lengths in the kept
+        dimensions; these samples are rejected."""
         if not self.batch or len(data) == 0:
             return data
         kept = np.delete(data.shapes, reduced, axis=1)
@@ -158,7 +159,7 @@ class Normalize(Operator, name="normalize"):
         return _Groups(dims, width, stats, np.cumsum(stats) - stats, count, False)
 
     def _factor(self, variance: F64) -> F64:
-        """Return scale / sqrt(variance + epsilon)."""
+        """Return the factors of the normalisation, scale / sqrt(variance + epsilon)."""
         with np.errstate(divide="ignore"):
             factor: F64 = self.scale / np.sqrt(variance + self.epsilon)
         return factor
@@ -166,7 +167,8 @@ class Normalize(Operator, name="normalize"):
     def _given(
         self, ctx: Context, name: str, data: Batch, groups: _Groups, tensors: dict[str, Batch], reduced: list[int]
     ) -> F64 | None:
-        """Return argument ``name`` for every statistic, or None if it must be computed."""
+        """Return the values of argument ``name`` (mean or stddev), one per statistic; None if it is not set, so that it
+        must be computed."""
         if name in tensors:
             return self._from_tensors(ctx, name, tensors[name], data, groups, reduced)
         if name in ctx.args:

@@ -22,23 +22,24 @@ from ..types import DALIDataType, from_numpy, to_numpy
 _loops: Any = Kernels(".reductions_cpu", __package__)
 
 SUM, SQUARES, DEVIATIONS, MIN, MAX = range(5)
-"""Quantity that is computed from the elements of a result; as in reductions_cpu.py and cuda/reductions.cu."""
+"""Quantities that a reduction computes from the elements of a group; numbers as in reductions_cpu.py and
+cuda/reductions.cu."""
 
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Groups of elements that are combined to one result: elements of a sample that agree in the dimensions that are
-    kept."""
+    """Groups of elements that are combined to one result each: the elements of a sample with equal indices in the
+    dimensions that are kept."""
 
     rows: I64
-    """Dimensions of each sample, [N, D, 5]: first those that are kept, then the reduced ones (`strided.Loops`);
-    OUT_STRIDE counts the sample's results, and is 0 along reduced dimensions."""
+    """Lengths and strides of each sample's dimensions, [N, D, 5], in the columns of `strided.Loops`: first the kept
+    dimensions, then the reduced ones. OUT_STRIDE counts results, and is 0 along reduced dimensions."""
     num_kept: int
-    """Number of dimensions of ``rows`` that are kept."""
+    """Number of kept dimensions at the start of ``rows``."""
     results: I64
-    """Number of results of each sample, [N]."""
+    """Number of results, and so of groups, of each sample, [N]."""
     count: I64
-    """Number of elements per result, [N]."""
+    """Number of elements in each group of a sample, [N]."""
 
 
 def groups(data: Batch, reduced: list[int]) -> Groups:
@@ -88,7 +89,7 @@ class Reduction(Operator, abstract=True):
         return Spec(tuple(None if d < 0 else d for d in shape[0].tolist()), dtype, layout)
 
     def _axes(self, layout: str, ndim: int) -> list[int]:
-        """Return the reduced dimensions, in order."""
+        """Return the indices of the reduced dimensions, in ascending order."""
         if self.axis_names is not None:
             missing = [a for a in self.axis_names if a not in layout]
             if missing:
@@ -97,7 +98,8 @@ class Reduction(Operator, abstract=True):
         return list(range(ndim)) if self.axes is None else sorted(set(resolve_axes(self.axes, ndim)))
 
     def _shape(self, shape: npt.NDArray[Any], layout: str, reduced: list[int]) -> tuple[npt.NDArray[Any], str]:
-        """Return shapes and layout of the results."""
+        """Return the shapes and the layout of the results, for samples of ``shape`` reduced along the dimensions
+        ``reduced``."""
         if self.keep_dims:
             shape = shape.copy()
             shape[:, reduced] = 1
@@ -135,10 +137,11 @@ class Reduction(Operator, abstract=True):
                        f"{data.shapes[i].tolist()} reduced along axes {reduced}")  # fmt: skip
 
     ending: ClassVar[tuple[bool, bool]] = (False, False)
-    """Whether results are divided by the number of elements, and whether their square root is taken."""
+    """How sums become results: whether they are divided by the number of elements, and whether their square root is
+    then taken."""
 
     def _divisor(self, grouped: Groups) -> npt.NDArray[np.float64]:
-        """Return the divisors of the sums, [N]; 0 if the result is 0."""
+        """Return the number by which the sums of each sample are divided, [N]; 0 if the result is 0."""
         if not self.ending[0]:
             return np.ones(len(grouped.count))
         return np.maximum(grouped.count - getattr(self, "ddof", 0), 0).astype(np.float64)
@@ -202,16 +205,17 @@ class Reduction(Operator, abstract=True):
 
 
 _MULTIPLIED, _DIVIDED = 1, 2
-"""Ways in which a sum becomes a mean, as in cuda/reductions.cu."""
+"""Ways in which the kernel turns a sum into a mean, as in cuda/reductions.cu: multiply by the reciprocal, or divide."""
 _ALONE = 4
-"""Results per thread if a thread computes each of its results alone, as in cuda/reductions.cu."""
+"""Number of results per thread, if each thread computes its results without other threads; as in cuda/reductions.cu."""
 _SHAPE, _STRIDE, _RESULT = 0, 1, 4
-"""Columns of `Groups.rows`."""
+"""Columns of `Groups.rows` that are read here."""
 
 
 def _regular(grouped: Groups) -> str:
-    """Return "few" if results are computed from a few adjacent elements each, adjacent in the order of the results;
-    "layers" if results are adjacent, and the elements of each have a constant distance; otherwise an empty string."""
+    """Return the memory pattern of the groups, for kernels that need a regular one. "few": each group is a few adjacent
+    elements, and groups are adjacent too. "layers": results are adjacent, and the elements of a group have a constant
+    distance. Otherwise an empty string."""
     rows = grouped.rows
     if grouped.num_kept != 1 or rows.shape[1] != 2 or (rows[:, 0, _RESULT] != 1).any():
         return ""
@@ -222,7 +226,8 @@ def _regular(grouped: Groups) -> str:
 
 
 def _center(mean: Batch, grouped: Groups) -> npt.NDArray[np.float64]:
-    """Return the mean of every result, one after the other."""
+    """Return the mean for each result, float64, all samples one after the other; ``mean`` has one number per sample or
+    one per result."""
     sizes, start = mean.sizes, grouped.results.cumsum() - grouped.results
     out = np.zeros(int(grouped.results.sum()))
     fits = (sizes == grouped.results) | (sizes == 1)
@@ -233,14 +238,15 @@ def _center(mean: Batch, grouped: Groups) -> npt.NDArray[np.float64]:
 
 
 def group_of(count: float) -> tuple[int, int]:
-    """Return the number of threads that compute a result of ``count`` elements together, and the threads per block."""
+    """Return the number of GPU threads that compute one result of ``count`` elements together, and the threads per
+    block."""
     if count >= 8192:
         return 1024, 1024
     return (32 if count >= 64 else 1), 256
 
 
 _OWN = tuple(np.dtype(t) for t in (np.uint8, np.float32, np.int64, np.uint64, np.float64))
-"""Types for which the CPU loop is compiled."""
+"""Element types for which the CPU loop is compiled; other types are converted."""
 
 
 def _accumulator(kind: int, dtype: np.dtype[Any]) -> Any:
