@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _MAX_RECORDED_CALLS = 4096
-"""Number of recorded calls of one loop body above which the recording starts over: so many mean that constants differ
-between iterations."""
+"""Largest number of recorded calls of one loop body. If there are more, constants differ between iterations, and the
+recording starts over."""
 _MAX_FED_BATCHES = 4
 """Largest number of batches that are taken from a source before the loop needs them."""
 _MAX_REBUILD_INTERVAL = 1024

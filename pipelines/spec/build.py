@@ -38,7 +38,7 @@ from .text import Value
 
 ENCODERS = {"jpeg": "encoders.image", "png": "encoders.image", "webp": "encoders.image", "avif": "encoders.image",
             "flac": "encoders.audio", "wav": "encoders.audio"}  # fmt: skip
-"""Operators that encode fields, by the field's encoding."""
+"""Name of the operator that encodes a field, by the field's encoding in ``write:``."""
 _REF = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 
 
@@ -48,10 +48,11 @@ class BuiltSpec:
 
     spec: Spec
     graph: Graph
-    """The graph. Its outputs are the fields to write (with their encoders), or the spec's outputs without `write:`."""
+    """The graph that was built. Its outputs are the fields to write, with their encoders, or the spec's ``outputs``
+    without `write:`."""
     writer: Writer | None = None
     fields: Mapping[str, FieldConfig] | None = None
-    """Storage of each output of the graph; None without `write:`."""
+    """For each output of the graph, how the writer stores it; None without `write:`."""
     notes: tuple[Problem, ...] = ()
     """Remarks for the user that are not mistakes: arguments that are deprecated or have no effect."""
 
@@ -71,7 +72,7 @@ def load_spec(path: str | os.PathLike[str], overrides: Mapping[str, Any] | None 
 
 
 def build(spec: Spec, problems: Problems | None = None) -> BuiltSpec:
-    """Build the graph of ``spec``. ``problems`` are mistakes found earlier. Raises SpecErrors."""
+    """Build the graph of ``spec``. ``problems`` holds the mistakes that parsing the spec found. Raises SpecErrors."""
     problems = Problems() if problems is None else problems
     not_run: list[NotRunError] = []
     plugins_ran = _load_plugins(spec, problems, not_run)
@@ -86,8 +87,9 @@ def build(spec: Spec, problems: Problems | None = None) -> BuiltSpec:
 
 
 def _load_plugins(spec: Spec, problems: Problems, not_run: list[NotRunError]) -> bool:
-    """Run the plugins, unless the spec already has mistakes. Return False if operators may be missing for that reason,
-    or because running code was not allowed (``not_run``)."""
+    """Run the spec's plugins (Python files that define operators), unless the spec already has mistakes. Return whether
+    all operators are known: False if plugins were not run because of mistakes, failed, or were not allowed to run
+    (added to ``not_run``)."""
     if spec.plugins and problems:
         return False
     for plugin in spec.plugins:
@@ -101,7 +103,7 @@ def _load_plugins(spec: Spec, problems: Problems, not_run: list[NotRunError]) ->
 
 
 def _check_stages(spec: Spec, graph: Graph, problems: Problems) -> None:
-    """Report operators that have no kernel on the stage that the spec requests. A spec for any device must work on a
+    """Report operators that have no kernel for the device that the spec requests. A spec for any device must work on a
     GPU."""
     target = Target("cpu") if spec.pipeline.device == "cpu" else Target("null")
     for node, text in impossible(prune(graph), target):
@@ -109,8 +111,8 @@ def _check_stages(spec: Spec, graph: Graph, problems: Problems) -> None:
 
 
 def _find(name: str) -> tuple[type[Operator] | None, str]:
-    """Return the operator ``name``, or the reason for which there is none. Specs cannot use the engine's own operators
-    (``_...``)."""
+    """Return the class of the operator ``name`` and an empty text, or None and the reason for which there is no such
+    operator. Specs cannot use the engine's own operators (``_...``)."""
     if name.startswith("_"):
         return None, f"there is no operator {name!r}"
     try:
@@ -123,7 +125,7 @@ def _find(name: str) -> tuple[type[Operator] | None, str]:
 
 
 def _takes(cls: type[Operator], argument: str, value: Any) -> bool:
-    """Return whether ``value`` is valid for the argument."""
+    """Return whether ``value`` is valid for ``argument`` of operator ``cls``."""
     try:
         check_argument(cls, argument, value)
     except SpecError:
@@ -133,14 +135,15 @@ def _takes(cls: type[Operator], argument: str, value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Partial:
-    """A name that only one branch of a conditional defines."""
+    """Marks a batch name that only one branch of a conditional defines."""
 
     branch: str
     label: str
 
 
 Known = Edge | _Partial | None
-"""The batch of a name; None for an output of a step with a mistake."""
+"""The meaning of a batch name: an edge of the graph, or a name from one branch only. None for an output of a step with
+a mistake."""
 
 
 class _Build:
@@ -148,16 +151,16 @@ class _Build:
         self.spec = spec
         self.problems = problems
         self.all_known = all_known
-        """Whether all operators are registered, so that an unknown name is a mistake."""
+        """Whether all operators are registered, so that an unknown operator name is a mistake."""
         self.graph = GraphBuilder(defaults=parity_defaults(spec.pipeline.parity))
         self.inferred = 0
-        """Number of the graph's first nodes whose output specs are inferred."""
+        """Number of nodes, from the graph's first one on, whose output specs are inferred."""
         self.names: dict[str, Known] = {}
         self.notes = Problems()
         self.missing: set[str] = set()
-        """Names that were used without being defined; each is reported once."""
+        """Batch names that were used without being defined; each is reported only once."""
         self.unknown: list[str] = []
-        """Unknown operators that a plugin that did not run may define."""
+        """Names of unknown operators, which a plugin that was not run may define."""
 
     def run(self) -> BuiltSpec:
         self.steps(self.spec.graph)
@@ -180,7 +183,7 @@ class _Build:
         return BuiltSpec(self.spec, graph, writer, configs, tuple(self.notes))
 
     def look_up(self, ref: Ref, label: str) -> Edge | None:
-        """Return the batch that ``ref`` names; None if there is none, which is reported once per name."""
+        """Return the edge of the batch that ``ref`` names; None if there is none. A missing name is reported once."""
         if ref.name in self.missing and ref.name not in self.names:
             return None
         if not self.spec.graph:
@@ -217,17 +220,18 @@ class _Build:
                         self.names[ref.name] = edges[i] if i < len(edges) else None
 
     def latest(self) -> list[str]:
-        """Return the names of the outputs of the last step, ignoring steps that only draw random numbers."""
+        """Return the names of the outputs of the last step, for hints. Steps that only draw random numbers are
+        ignored."""
         named_edges = [(edge, name) for name, edge in self.names.items() if isinstance(edge, Edge)]
         last = max((edge.node for edge, _ in named_edges if not self.draws(edge.node)), default=-1)
         return [name for edge, name in sorted(named_edges) if edge.node == last]
 
     def draws(self, node: int) -> bool:
-        """Return whether the node draws random numbers."""
+        """Return whether the node with the id ``node`` draws random numbers."""
         return self.graph.nodes[node].op.name.startswith("random.")
 
     def step(self, step: Step) -> tuple[Edge, ...]:
-        """Add one step to the graph. Return its outputs, or nothing if it has a mistake."""
+        """Add one step of the spec to the graph. Return the edges of its outputs; none if the step has a mistake."""
         cls = self.operator(step)
         inputs = [self.look_up(ref, step.label) for ref in step.inputs]
         if step.op in EXPRESSIONS:
@@ -263,8 +267,8 @@ class _Build:
         return edges if self.infer(step.mark, step.label) else ()
 
     def infer(self, mark: Mark, label: str) -> bool:
-        """Infer the output specs of the nodes added since the last call; report inputs that an operator does not
-        accept."""
+        """Infer the output specs of the nodes that were added since the last call. Report inputs that an operator does
+        not accept, and return whether there were none."""
         fine = True
         nodes = self.graph.nodes
         for node in nodes[self.inferred :]:
@@ -305,8 +309,8 @@ class _Build:
     def arguments(
         self, cls: type[Operator] | None, values: Mapping[str, Value], marks: Mapping[str, Mark], label: str, mark: Mark
     ) -> tuple[dict[str, Any], bool]:
-        """Return the arguments for the graph, and whether all are valid. For an unknown operator, only `$names` are
-        checked."""
+        """Return a step's arguments as the graph needs them, and whether all are valid. For an unknown operator
+        (``cls`` None), only `$names` are checked."""
         args: dict[str, Any] = {}
         fine = True
         for key, value in values.items():
@@ -341,7 +345,8 @@ class _Build:
             self.notes.add(mark, f"{label}: argument {key!r} has no effect: {arg.ignored}")
 
     def argument(self, value: Value, label: str) -> Any:
-        """Return a constant, or the Edge of a `$name`; None if a mistake was reported."""
+        """Return the value of an argument: a constant, or the edge of the batch for a `$name`; None if a mistake was
+        reported."""
         if not value.sound:
             return None
         data = value.data
@@ -394,7 +399,7 @@ class _Build:
         return self.add(step, find_operator(step.op), list(inputs.values()), args)
 
     def expression_inputs(self, text: str, mark: Mark, label: str) -> dict[str, Edge] | None:
-        """Return the batches that an expression names; None if it has a mistake."""
+        """Return the edges of the batches that the expression ``text`` names, by name; None if it has a mistake."""
         try:
             names = expression.names(expression.parse(text))
         except SpecError as e:
@@ -411,7 +416,8 @@ class _Build:
         return known if len(known) == len(names) else None
 
     def element(self, name: str, edge: Edge, mark: Mark, label: str) -> Edge | None:
-        """The batch of an input of an expression: ``edge``, or the element of it that ``name`` has an index of."""
+        """Return the edge of the batch for ``name`` in an expression: ``edge``, or its indexed element if ``name`` has
+        an index, such as ``shape[0]``."""
         indices = expression.element(name)[1]
         if not indices:
             return edge
@@ -459,7 +465,7 @@ class _Build:
         then: Mapping[str, Known],
         otherwise: Mapping[str, Known],
     ) -> Known:
-        """Return what ``name`` stands for after the conditional."""
+        """Return the meaning of the batch name ``name`` after a conditional, from its meanings in the two branches."""
         if name not in then or name not in otherwise:
             return _Partial("then" if name in then else "else", step.label)
         a, b = then[name], otherwise[name]
@@ -510,7 +516,7 @@ class _Build:
             return None
 
     def fields(self, outputs: Mapping[str, Edge | None]) -> tuple[dict[str, Edge | None], dict[str, FieldConfig]]:
-        """Return the edges to write, with encoders added, and the storage of each field."""
+        """Return the edges of the fields to write, with encoders added, and how the writer stores each field."""
         write = self.spec.write
         assert write is not None
         fields = write.fields
@@ -539,8 +545,9 @@ class _Build:
         return edges, {field.name: field.config for field in fields}
 
     def comes_from_reader(self, edge: Edge) -> bool:
-        """Return whether samples of ``edge`` may be unchanged bytes of files: from a reader, directly or through
-        `split_samples` or conditionals, or from a plugin, whose output the writer checks."""
+        """Return whether samples of ``edge`` may be files with unchanged bytes. They may if ``edge`` comes from a
+        reader, directly or through `split_samples` or conditionals, or from a plugin, whose output the writer
+        checks."""
         node = self.graph.nodes[edge.node]
         if isinstance(node.op, SplitSamples):
             return edge.output < len(node.inputs) and self.comes_from_reader(node.inputs[edge.output])
@@ -551,7 +558,7 @@ class _Build:
         return isinstance(node.op, Reader) or node.op.makes_files or handed_on
 
     def encoder(self, field: WriteField, edge: Edge | None, label: str) -> Edge | None:
-        """Add and return the node that encodes a field."""
+        """Add a node that encodes ``field``, and return the edge of its output."""
         cls = find_operator(ENCODERS[field.config.encode])
         args, fine = self.arguments(cls, field.encoder_args, field.arg_marks, label, field.mark)
         if edge is None or not fine:

@@ -21,8 +21,8 @@ from .to_yaml import to_yaml
 
 
 def read_dali_file(path: str | os.PathLike[str], problems: Problems) -> Value | None:
-    """Return the document of the spec for the file at ``path``; None if it has problems, which are added to
-    ``problems``."""
+    """Read the serialized pipeline of DALI at ``path``, and return it as the document of a spec. None if there are
+    problems, which are added to ``problems``."""
     name = os.fspath(path)
     try:
         return parse_yaml(spec_text(read_bytes(path)), name, problems)
@@ -32,7 +32,8 @@ def read_dali_file(path: str | os.PathLike[str], problems: Problems) -> Value | 
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
-    """Return the contents of a file, at most one byte more than allowed. Raises SpecError if it cannot be read."""
+    """Return the contents of a file. If it is longer than the largest accepted size, only one byte more than that is
+    read. Raises SpecError if it cannot be read."""
     try:
         with open(path, "rb") as file:
             return file.read(LARGEST + 1)
@@ -52,7 +53,7 @@ def spec_text(data: bytes) -> str:
 
 
 def _sources_first(graph: Graph, seed: int | None) -> Graph:
-    """If there are conditionals, move operators without inputs before all others: DALI stores them in the branch in
+    """If the graph has conditionals, move operators without inputs before all others: DALI stores them in the branch in
     which they were called, although they run for the whole batch. Seeds are assigned in DALI's order first."""
     if not any(isinstance(n.op, Split) for n in graph.nodes):
         return graph
@@ -63,7 +64,8 @@ def _sources_first(graph: Graph, seed: int | None) -> Graph:
 
 
 def graph_of(data: bytes) -> tuple[GraphBuilder, dict[str, Edge], dict[str, Any]]:
-    """Return the graph of a serialized pipeline in a builder, its outputs by number, and the arguments of its Pipeline.
+    """Convert a serialized pipeline of DALI to a graph in a builder, its outputs by number, and the arguments of its
+    Pipeline.
 
     Raises SpecError.
     """
@@ -79,7 +81,7 @@ def graph_of(data: bytes) -> tuple[GraphBuilder, dict[str, Edge], dict[str, Any]
 
 
 def _section(saved: SavedPipeline) -> dict[str, Any]:
-    """Return the ``pipeline:`` section."""
+    """Return the settings of DALI's pipeline as the ``pipeline:`` section of a spec."""
     section: dict[str, Any] = {}
     if saved.batch_size > 0:
         section["batch_size"] = saved.batch_size

@@ -11,12 +11,12 @@ from ...ops.formulas import expression
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A step whose inputs are the names in an expression."""
+    """Kind of step whose inputs are not listed, but follow from the names in an expression, such as ``images * 2``."""
 
     key: str
-    """Key of the expression in the step."""
+    """Key of the expression in the step, for example ``if`` in ``{op: keep_if, if: width >= 256}``."""
     argument: str
-    """Argument of the operator."""
+    """Name of the operator's argument that gets the expression."""
     example: str
 
 
@@ -24,11 +24,12 @@ EXPRESSIONS = {
     "expr": Expression("expr", "expr", "images * 2 + 1"),
     "keep_if": Expression("if", "condition", "width >= 256"),
 }
-"""Steps whose inputs are the names in an expression, by the operator."""
+"""Steps that take their inputs from an expression, by the name of their operator."""
 
 
 def without_indices(text: str, names: tuple[str, ...]) -> dict[str, Any]:
-    """The arguments of `expr` for an expression: elements of batches are inputs with plain names."""
+    """Return the arguments of the operator `expr` for an expression. Indexed names such as ``shape[0]`` are replaced by
+    plain names, because the indexed elements become inputs."""
     new: dict[str, str] = {}
     for name in names:
         plain = re.sub(r"\W+", "_", name).strip("_") if "[" in name else name

@@ -52,8 +52,8 @@ _DEFS: dict[str, Schema] = {
 
 
 def spec_schema(installed: bool = True) -> Schema:
-    """Return the schema of a whole spec with every registered operator and writer. ``installed``: also load the plugins
-    of installed packages."""
+    """Return the JSON Schema of a whole spec with every registered operator and writer. ``installed``: also load the
+    plugins of installed packages."""
     load_operators()
     if installed:
         load_installed_plugins()
@@ -80,7 +80,8 @@ def spec_schema(installed: bool = True) -> Schema:
 
 
 def schema_text(schema: Schema) -> str:
-    """Return ``schema`` as JSON with one line per definition, so that schema files can be compared line by line."""
+    """Return ``schema`` as JSON text with one line per definition, so that schema files can be compared line by
+    line."""
     head = {**schema, "$defs": {}}
     lines = [f"{json.dumps(name)}: {_line(value)}" for name, value in schema["$defs"].items()]
     return _line(head).replace('"$defs":{}', '"$defs":{\n' + ",\n".join(lines) + "\n}") + "\n"
@@ -91,7 +92,8 @@ def _line(value: Any) -> str:
 
 
 def _choice(key: str, options: Mapping[str, tuple[list[str], str]], defs: Mapping[str, Schema]) -> Schema:
-    """Return the schema of an object whose ``key`` selects the definition of its other keys.
+    """Return the JSON Schema of an object in which the value of ``key``, such as an operator's name, selects the
+    definition of the other keys.
 
     It is also written for the YAML language server: names are constants with their own descriptions, so that hovering
     over one shows its text instead of a list of all; and conditions are false for a missing key, so that an empty step
@@ -288,7 +290,8 @@ def _or_variable(schema: Schema) -> Schema:
 
 
 def _type(tp: Any, low: float | None, high: float | None) -> Schema:
-    """Return the schema of the values that `ops.base.coerce` accepts for an argument of type ``tp``."""
+    """Return the JSON Schema of the values that `ops.base.coerce` accepts for an argument of type ``tp`` between
+    ``low`` and ``high``."""
     origin = get_origin(tp)
     if origin is Literal:
         return {"enum": list(get_args(tp))}

@@ -40,7 +40,7 @@ _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """The name of a batch at the place of its definition or use."""
+    """A batch name in a spec, with the position at which it is defined or used."""
 
     name: str
     mark: Mark
@@ -48,10 +48,10 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of the graph: an operator with its inputs, arguments and outputs."""
+    """One step in a spec's graph: an operator with its inputs, arguments and outputs."""
 
     label: str
-    """The step's position for messages: ``step 3 (resize)``."""
+    """Position of the step in words, for messages: ``step 3 (resize)``."""
     mark: Mark
     op: str
     op_mark: Mark
@@ -59,22 +59,23 @@ class Step:
     outputs: tuple[Ref, ...]
     args: Mapping[str, Value]
     arg_marks: Mapping[str, Mark]
-    """Positions of the arguments' names."""
+    """Positions of the arguments' names in the text of the spec."""
     name: str | None = None
     device: DeviceRequest = "auto"
     seed: int | None = None
     broken: bool = False
-    """Whether the step has mistakes: its outputs are then unknown, and it is checked, but not built."""
+    """Whether the step has mistakes. Its arguments are still checked, but it is not built, and its outputs are
+    unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A conditional: ``if:`` with the steps of both branches."""
+    """A conditional in a spec's graph: ``if:`` with the steps of both branches."""
 
     label: str
     mark: Mark
     predicate: Ref
-    """The condition: ``$name`` or an expression."""
+    """The condition to evaluate: a batch (``$name``) or an expression."""
     then: tuple[Step | Condition, ...]
     otherwise: tuple[Step | Condition, ...]
     broken: bool = False
@@ -82,35 +83,35 @@ class Condition:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(RunSettings):
-    """The ``pipeline:`` section."""
+    """Values of the ``pipeline:`` section of a spec."""
 
     batch_size: int = 64
     num_threads: int | Literal["auto"] = "auto"
     device: str = "auto"
-    """``auto``, ``cpu``, ``gpu``, ``gpu:1``, ``gpu:0,2``, ``gpu:all``, or ``null``: compiled as for a GPU, but run
-    without one."""
+    """``auto``, ``cpu``, ``gpu``, ``gpu:1``, ``gpu:0,2``, ``gpu:all``, or ``null``, which compiles for a GPU without
+    having one."""
     seed: int = 0
     prefetch_cpu: int = 2
     prefetch_gpu: int = 2
     prefetch_asked: bool = False
-    """Whether the spec sets ``prefetch_cpu``. If so, it is binding; otherwise a job may read further ahead."""
+    """Whether the spec sets the queue depth ``prefetch_cpu``. If not, a job may read further ahead than the default."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteField:
-    """One field of the records to write."""
+    """One field of the records that a spec writes."""
 
     name: str
     mark: Mark
     config: FieldConfig = field(default_factory=FieldConfig)
     encoder_args: Mapping[str, Value] = field(default_factory=dict)
-    """Additional arguments of the encoder."""
+    """Arguments of the encoder, apart from the encoding itself."""
     arg_marks: Mapping[str, Mark] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """The ``write:`` section."""
+    """Values of the ``write:`` section of a spec."""
 
     mark: Mark
     writer: str
@@ -121,16 +122,16 @@ class Write:
     shard_full: bool = False
     sha256: bool = False
     fields: tuple[WriteField, ...] | None = None
-    """The fields; None to write every output."""
+    """The fields to write; None to write every output of the graph."""
     options: Mapping[str, Value] = field(default_factory=dict)
-    """Options of the writer."""
+    """Options of the writer, such as the compression."""
     option_marks: Mapping[str, Mark] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class OnError:
-    """The ``on_error:`` section. Rejects are limited by a count or by a fraction of the samples; None for both means no
-    limit."""
+    """Values of the ``on_error:`` section of a spec. Rejected samples are limited by a count or by a fraction of the
+    samples; without either there is no limit."""
 
     policy: Policy = "skip"
     max_errors: int | None = None
@@ -139,14 +140,14 @@ class OnError:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A whole spec."""
+    """A whole spec after parsing, before its graph is built."""
 
     file: str
     name: str
     vars: Mapping[str, Any]
-    """Variables with their values after overrides."""
+    """Variables of the spec with their values after overrides."""
     plugins: tuple[Ref, ...]
-    """Plugins: Python files, as paths that can be opened."""
+    """Python files to run before the graph is built, because they define operators; as paths that can be opened."""
     pipeline: Settings
     graph: tuple[Step | Condition, ...]
     outputs: tuple[tuple[str, Ref], ...]
@@ -156,13 +157,13 @@ class Spec:
 
     @property
     def depends_on_batches(self) -> bool:
-        """Whether a sample's result depends on the other samples of its batch."""
+        """Whether the result for a sample depends on the other samples of its batch."""
         return self.pipeline.rng == "dali" or self.on_error.policy == "replace"
 
 
 def parse_spec(path: str | os.PathLike[str], overrides: Mapping[str, Any], problems: Problems) -> Spec | None:
-    """Return the spec in the file at ``path``. Mistakes are added to ``problems``; None if nothing of the spec can be
-    used.
+    """Return the spec in the file at ``path``. Mistakes are added to ``problems``; the result is None if nothing of the
+    spec can be used.
 
     ``overrides`` are variables or dotted paths (``pipeline.batch_size``) with new values; a text means what it would
     mean without quotes in YAML.
@@ -181,7 +182,7 @@ def parse_spec(path: str | os.PathLike[str], overrides: Mapping[str, Any], probl
 
 
 def spec_of(root: Value, overrides: Mapping[str, Any], problems: Problems) -> Spec | None:
-    """Return the spec of a document that is read already; see `parse_spec`."""
+    """Return the spec for ``root``, a document that was already read from its file; see `parse_spec`."""
     if not isinstance(root.data, dict):
         problems.add(root.mark, f"is not a spec: a spec is a mapping that starts with `version: 1`, got {root.kind}")
         return None
@@ -216,8 +217,8 @@ def spec_of(root: Value, overrides: Mapping[str, Any], problems: Problems) -> Sp
 
 
 def _zero_characters(value: Value, problems: Problems) -> bool:
-    """Report every text in ``value`` that contains a zero character, and return whether there is one. Operating systems
-    reject them in file names, and no other text in a spec needs them."""
+    """Report every text in ``value`` that contains a character with code 0, and return whether there is one. Operating
+    systems reject them in file names, and no other text in a spec needs them."""
     if isinstance(value.data, str):
         if "\0" in value.data:
             problems.add(
@@ -258,8 +259,8 @@ def _default_name(file: str) -> str:
 
 
 class _Section:
-    """A mapping while it is read: each key is taken once, and `finish` reports the remaining ones. Wrong values are
-    reported and read as the default."""
+    """A mapping of the spec while it is parsed. Each known key is taken once, and `finish` then reports the remaining
+    ones. Wrong values are reported, and the default is used instead."""
 
     def __init__(self, value: Value, title: str, problems: Problems) -> None:
         self.value = value
@@ -272,7 +273,8 @@ class _Section:
         self.problems.add(mark, f"{self.title}: {text}" if self.title else text)
 
     def take(self, key: str) -> Value | None:
-        """Return the value of ``key``; None if it is missing or its mistake is already reported."""
+        """Remove and return the value of ``key``; None if the key is missing, or if a problem of its value is already
+        reported."""
         self.known.append(key)
         value = self.entries.pop(key, None)
         return None if value is None or value.broken else value
@@ -281,7 +283,7 @@ class _Section:
         return isinstance(self.value.data, dict) and key in self.value.data
 
     def need(self, key: str, description: str) -> Value | None:
-        """Return the value of ``key`` as `take` does; report it if it is missing."""
+        """Remove and return the value of ``key``, like `take`; report a problem if the key is missing."""
         if not self.has(key):
             self.say(self.value.mark, f"needs {description}")
         return self.take(key)
@@ -306,7 +308,7 @@ class _Section:
         return default
 
     def number(self, p: Parameter) -> Any:
-        """Return the value of a setting that is a number, or its default."""
+        """Return the value of the setting ``p``, which is a number, or its default."""
         value = self.take(p.name)
         if value is None:
             return p.default
@@ -345,7 +347,7 @@ class _Section:
         return default
 
     def size(self, key: str) -> int | None:
-        """Return a number of bytes: an integer, or text with a unit."""
+        """Return the value of ``key`` as a number of bytes. In the spec it is an integer, or a text with a unit."""
         value = self.take(key)
         if value is None:
             return None
@@ -357,7 +359,8 @@ class _Section:
         return None
 
     def finish(self, kind: str | None = None) -> None:
-        """Report keys that were not taken; ``kind`` is the section's name in the table of slips."""
+        """Report the keys that were not taken as unknown. ``kind`` is the section's name in `slips`, by default its
+        title."""
         assert isinstance(self.value.data, dict) or not self.entries
         kind = self.title if kind is None else kind
         for key in self.entries:
@@ -367,7 +370,7 @@ class _Section:
 
 
 def within(p: Parameter) -> str:
-    """Return the bounds of a number in words."""
+    """Return the bounds of the number ``p`` in words, such as `` from 1 to 8``."""
     low, high = p.arg.ge, p.arg.le
     if low is not None and high is not None:
         return f" from {low:g} to {high:g}"
@@ -437,7 +440,7 @@ def _memory(section: _Section | None) -> Memory:
 
 
 def _prefetch(section: _Section) -> tuple[int | None, int]:
-    """Return the queue depths before a device (None if the spec sets none) and after it."""
+    """Return two queue depths: of batches before a device (None if the spec does not set it), and after it."""
     depths = _entry(section, "prefetch_queue_depth")
     if not isinstance(depths, dict):
         depth = section.integer("prefetch_queue_depth", 2, 1, 1024)
@@ -452,7 +455,7 @@ def _prefetch(section: _Section) -> tuple[int | None, int]:
 
 
 def _entry(section: _Section, key: str) -> Any:
-    """Return the entry of the section under ``key``; None if there is none."""
+    """Return the value under ``key`` without taking it; None if there is none."""
     entries = section.value.data
     value = entries.get(key) if isinstance(entries, dict) else None
     return None if value is None else value.data
@@ -580,7 +583,7 @@ def _step(value: Value, label: str, problems: Problems) -> Step | Condition | No
 
 
 def _names(section: _Section, key: str) -> tuple[Ref, ...]:
-    """Return the batches that ``in`` or ``out`` name: one name or a list."""
+    """Return the batch names under ``key``, which is ``in`` or ``out``: one name or a list."""
     value = section.take(key)
     if value is None:
         return ()

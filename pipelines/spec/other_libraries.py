@@ -15,13 +15,13 @@ LIBRARIES = {
     "albumentations": ("albumentations", "a", "alb"),
     "imgaug": ("imgaug.augmenters", "imgaug", "iaa"),
 }
-"""Prefixes of the libraries' names, as imports spell them."""
+"""For each library, the prefixes that its transforms have in programs, such as ``A.`` for albumentations."""
 
 
 @cache
 def table() -> dict[str, dict[str, Any]]:
-    """Return, for every transform as ``library.Name``: ``steps`` (lines of a spec's graph, on ``images``, ``masks``,
-    ``boxes`` and ``labels``) and, if needed, a ``note``."""
+    """Return the table of other libraries' transforms, by ``library.Name``. An entry has ``steps`` (lines for a spec's
+    graph with the batches ``images``, ``masks``, ``boxes`` and ``labels``) and, if needed, a ``note``."""
     entries: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("like.json").read_text(encoding="utf-8"))
     return entries
 
@@ -32,7 +32,7 @@ def bare(name: str) -> str:
 
 
 def split(name: str) -> tuple[str | None, str]:
-    """Return the library with which ``name`` begins (or None), and the remaining name."""
+    """Split ``name`` into the library whose prefix it has (None without one) and the remaining name."""
     low = name.lower()
     starts = [(prefix, library) for library, prefixes in LIBRARIES.items() for prefix in prefixes]
     for prefix, library in sorted(starts, key=lambda s: -len(s[0])):
@@ -42,8 +42,8 @@ def split(name: str) -> tuple[str | None, str]:
 
 
 def matches(name: str) -> Iterator[str]:
-    """Yield the transforms of `table` that ``name`` can stand for: of its library, or of all libraries if it names
-    none."""
+    """Yield the names of the transforms in `table` that ``name`` can stand for: in the library that it names, or in all
+    libraries if it names none."""
     library, transform_name = split(name)
     for known in table():
         known_library, _, transform = known.partition(".")
@@ -52,8 +52,9 @@ def matches(name: str) -> Iterator[str]:
 
 
 def with_values(name: str, steps: Sequence[str], arguments: Mapping[str, Any]) -> list[str]:
-    """Return the ``steps`` for the transform ``name`` of `table` with the user's arguments, converted to dali-run's
-    conventions: one number for torchvision's Resize is the shorter side, means and deviations refer to 0 to 1."""
+    """Return the ``steps`` for the transform ``name`` of `table` with the user's ``arguments`` inserted, converted to
+    dali-run's conventions. For example, one number for torchvision's Resize is the shorter side, and means and
+    deviations refer to values from 0 to 1."""
     texts = list(steps)
     for key, value in arguments.items():
         for pattern, text in _written(name, key, value):
@@ -64,7 +65,8 @@ def with_values(name: str, steps: Sequence[str], arguments: Mapping[str, Any]) -
 
 
 def _written(name: str, key: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Yield (pattern in the steps, text that replaces it)."""
+    """Yield the replacements that insert one argument into the steps of `table`: (pattern in a step, text that replaces
+    it)."""
     pair = isinstance(value, (list, tuple)) and len(value) == 2 and all(map(_is_number, value))
     number = value[0] if isinstance(value, (list, tuple)) and len(value) == 1 else value
     if key == "size" and name == "torchvision.Resize":

@@ -20,19 +20,20 @@ from .variables import FromProgram, mark_of
 
 _PATH = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)")
 _DEFAULTS = {"batch_size": 64, "on_error": "skip"}
-"""Arguments of a pipeline function that sets none of its own: the defaults of specs."""
+"""Defaults for arguments that a pipeline function does not set itself, equal to those of specs."""
 
 
 def is_python(path: str | os.PathLike[str]) -> bool:
-    """Return whether ``path`` names a function in a Python file."""
+    """Return whether ``path`` names a function in a Python file, as ``file.py:name``."""
     return _PATH.fullmatch(os.fspath(path)) is not None
 
 
 def read_python(
     path: str | os.PathLike[str], overrides: Mapping[str, Any], problems: Problems
 ) -> tuple[Value | None, Mapping[str, Any]]:
-    """Return the document of the pipeline that ``path`` defines, and the remaining overrides: an override with the name
-    of a parameter of the function is passed to it. Exceptions of the user's module become problems."""
+    """Run the pipeline function that ``path`` names. Return its graph as the document of a spec, and the overrides that
+    are left: those with the name of a parameter were passed to the function. Exceptions of the user's module become
+    problems."""
     name = os.fspath(path)
     mark = Mark(name, 1, 1)
     try:
@@ -46,7 +47,8 @@ def read_python(
 
 
 def marked(file: str | os.PathLike[str]) -> str:
-    """Return the only pipeline function of ``file`` with @autoserialize, as ``file:name``. Raises SpecError."""
+    """Return the pipeline function with @autoserialize in ``file`` as ``file:name``. Raises SpecError unless there is
+    exactly one."""
     names = [n for n, v in vars(_module(Path(file))).items() if getattr(v, "_is_autoserialize", False)]
     if len(names) != 1:
         raise SpecError(f"{os.fspath(file)} has {len(names)} pipeline functions with @autoserialize; mark exactly "

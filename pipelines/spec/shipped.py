@@ -13,12 +13,12 @@ FOLDER = Path(__file__).parents[2] / "configs"
 
 
 def shipped() -> dict[str, Path]:
-    """Return the paths of the specs by name, sorted."""
+    """Return the paths of the specs that are part of dali-run, by name, sorted."""
     return {path.stem: path for path in sorted(FOLDER.glob("*.yaml"))}
 
 
 def shipped_spec(name: str) -> Path:
-    """Return the path of the shipped spec ``name``. Raises SpecError with the nearest names."""
+    """Return the path of ``name``, a spec that is part of dali-run. Raises SpecError with the nearest names."""
     known = shipped()
     if name not in known:
         raise SpecError(f"dali-run has no spec named {name!r}{nearest(name, known)}; "
@@ -27,16 +27,16 @@ def shipped_spec(name: str) -> Path:
 
 
 def known_spec(path: str | os.PathLike[str]) -> Path:
-    """Return ``path``, or the shipped spec that it names if there is no such file: ``quickstart``, or
-    ``configs/quickstart.yaml`` as in the documentation."""
+    """Return ``path``. If there is no such file, but it names a spec that is part of dali-run (``quickstart``, or
+    ``configs/quickstart.yaml`` as in the documentation), return the path of that spec."""
     file = Path(path)
     named = re.fullmatch(r"(?:configs/)?(\w+)(?:\.yaml)?", os.fsdecode(path))
     return file if named is None or file.exists() else shipped().get(named[1], file)
 
 
 def text_of(path: Path) -> str:
-    """Return the text of a spec as a template, without the line for editors that names the schema next to it: it will
-    be copied elsewhere."""
+    """Return the text of a spec for use as a template. The comment for editors that points to the schema is removed,
+    because the text will be copied to a place without that file."""
     return re.sub(r"^# yaml-language-server:[^\n]*\n", "", path.read_text(encoding="utf-8"))
 
 

@@ -18,14 +18,15 @@ from .other_libraries import LIBRARIES, bare, matches, split, table, with_values
 # -- text that is no YAML ---------------------------------------------------------------------------------------------
 
 _BARE = re.compile(r"[\s:,\[](\$\{[^{}]*\})")
-"""A variable without quotes: between braces, YAML reads its opening brace as a nested mapping."""
+"""Pattern of a variable ``${...}`` without quotes. Inside braces, YAML reads its opening brace as a nested mapping."""
 _SECTION = re.compile(r"(\s+)(version|name|vars|plugins|pipeline|graph|outputs|write|on_error)\s*:(\s|$)")
 _INDENT = ("did not find expected key", "did not find expected '-' indicator", "mapping values are not allowed")
 _IN_BRACES = ("did not find expected ',' or '}'", "did not find expected ',' or ']'")
 
 
 def syntax(e: yaml.YAMLError, name: str, text: str) -> tuple[Mark, str]:
-    """Return where ``text``, from the file ``name``, is not valid YAML, and a message with what to write instead."""
+    """Return the position at which ``text``, from the file ``name``, is not valid YAML, and a message with the correct
+    form."""
     at = getattr(e, "problem_mark", None) or getattr(e, "context_mark", None)
     if at is None:
         return Mark(name, 1, 1), f"is not valid YAML: {e}"
@@ -113,8 +114,8 @@ _KEYS: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 def key(section: str, word: str, missing: bool = True) -> str:
-    """Return a hint for the unknown key ``word`` of ``section`` ("" for the top level, ``step``), unless the intended
-    key is already present (not ``missing``)."""
+    """Return a hint for the unknown key ``word`` of ``section`` ("" for the top level, ``step``). If the key that was
+    meant is already present (not ``missing``), no other spelling is suggested."""
     low = word.lower().replace("-", "_")
     for meant, names in _KEYS.get(section, {}).items():
         if missing and (low in names or low == meant):
@@ -126,7 +127,8 @@ def key(section: str, word: str, missing: bool = True) -> str:
 
 
 def colon(word: str) -> str:
-    """Return a hint for a key that contains the colon or = that should end it."""
+    """Return a hint for the key ``word`` that contains a colon or = and a value, as in ``op:resize``; empty if it does
+    not."""
     if glued := re.match(r"([A-Za-z_]+)\s*([:=])\s*(.*)", word, re.DOTALL):
         name, sign, remainder = glued.groups()
         return f"; write {name}: {remainder}" + (
@@ -136,13 +138,13 @@ def colon(word: str) -> str:
 
 
 def not_a_list(key: str) -> str:
-    """Return a hint for a graph that is a mapping: ``key`` is the key that should hold a list."""
+    """Return a hint for a graph that is a mapping instead of a list; ``key`` is the key that holds it."""
     return f"; begin each step of `{key}:` with a dash: - {{op: ..., in: ..., out: ...}}"
 
 
 def not_a_step(step: Any, keys: Collection[str]) -> str:
-    """Return a hint for a step without ``op:``: a bare name, a mapping whose only key is the operator's name, or a
-    colon without a space after it, which YAML reads as part of the key."""
+    """Return a hint for a step without the key ``op``. It may be a bare name, a mapping whose only key is the
+    operator's name, or have a colon without a space after it, which YAML reads as part of the key."""
     if glued := next((key for key in keys if key.startswith("op:")), ""):
         return colon(glued)
     name = step if isinstance(step, str) else next(iter(keys)) if len(keys) == 1 else ""
@@ -168,8 +170,8 @@ _VALUES = {
 
 
 def value(wrong: Any, of: str = "", takes: Callable[[Any], bool] = lambda _: True) -> str:
-    """Return a hint for the wrong value ``wrong`` of the setting ``of``. ``takes`` returns whether another value would
-    be valid."""
+    """Return a hint for ``wrong``, an invalid value of the setting ``of``. ``takes`` returns whether the setting
+    accepts a value."""
     if not isinstance(wrong, str):
         return ""
     low = wrong.strip().lower()
@@ -187,7 +189,8 @@ def value(wrong: Any, of: str = "", takes: Callable[[Any], bool] = lambda _: Tru
 
 
 def dollar(text: str, variables: Iterable[str] = ()) -> str:
-    """Return a hint for ``text`` that starts with $ and names no batch."""
+    """Return a hint for ``text`` that starts with $, but does not name a batch; ``variables`` are the spec's
+    variables."""
     name = re.match(r"\$([A-Za-z_]\w*)", text)
     if name and name[1] in variables:
         return f'; a variable is written "${{{name[1]}}}"'
@@ -209,8 +212,9 @@ _CALLED = {
 
 
 def operator(word: str, arguments: Mapping[str, Any] | None = None) -> str:
-    """Return a hint for an unknown operator: the steps for another library's transform, with the values of its
-    ``arguments`` if they are constants; or the same name without its prefix in Python."""
+    """Return a hint for the unknown operator ``word``. For a transform of another library, it is the equivalent steps,
+    with the values of ``arguments`` if they are constants. For a name from a Python program, it is the name without its
+    prefix, such as ``fn.``."""
     registered = operators()
     for prefix in _PYTHON:
         if word.startswith(prefix) and (rest := word.removeprefix(prefix)) in registered:

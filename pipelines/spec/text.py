@@ -31,25 +31,27 @@ Data = None | bool | int | float | str | tuple["Value", ...] | dict[str, "Value"
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A scalar, a list (tuple of values) or a mapping (dict of values), with its position."""
+    """A value from a YAML text with its position: a scalar, a list (as tuple of values) or a mapping (as dict of
+    values)."""
 
     data: Data
     mark: Mark
     key_marks: Mapping[str, Mark] = field(default_factory=dict)
-    """Positions of a mapping's keys."""
+    """Positions of the keys, if the value is a mapping."""
     depth: int = 1
-    """Nesting depth of lists and mappings, including this value."""
+    """Nesting depth: 1 for a scalar, else 1 more than the deepest value inside."""
     broken: bool = False
-    """Whether a problem was reported for this value; parts that depend on it are then not reported again."""
+    """Whether a problem was reported for this value. Parts of the spec that depend on it are then not reported
+    again."""
 
     @property
     def sound(self) -> bool:
-        """Whether neither this value nor any value in it is broken."""
+        """Whether no problem was reported for this value and the values inside it."""
         inner = self.data.values() if isinstance(self.data, dict) else self.data if isinstance(self.data, tuple) else ()
         return not self.broken and all(v.sound for v in inner)
 
     def to_python(self) -> Any:
-        """Return the value without marks: lists and dicts of Python scalars."""
+        """Return the value without positions, as lists and dicts of Python scalars."""
         if isinstance(self.data, tuple):
             return [v.to_python() for v in self.data]
         if isinstance(self.data, dict):
@@ -58,7 +60,7 @@ class Value:
 
     @property
     def kind(self) -> str:
-        """Description of the value's kind for messages."""
+        """Description of the value for messages, such as ``a list``."""
         if self.data is None:
             return "nothing"
         if isinstance(self.data, dict):
@@ -69,12 +71,12 @@ class Value:
 
 
 def depth_of(inner: Iterable[Value]) -> int:
-    """Return the depth of a list or mapping that contains ``inner``."""
+    """Return the nesting depth of a list or mapping that contains the values ``inner``."""
     return 1 + max((v.depth for v in inner), default=0)
 
 
 def from_python(data: Any, mark: Mark) -> Value:
-    """Convert Python data to a Value at the position ``mark``."""
+    """Convert Python data to a Value, in which everything has the position ``mark``."""
     if isinstance(data, Mapping):
         return Value({str(k): from_python(v, mark) for k, v in data.items()}, mark, {str(k): mark for k in data})
     if isinstance(data, (list, tuple)):
@@ -88,7 +90,7 @@ def from_python(data: Any, mark: Mark) -> Value:
 
 
 def read(path: str | os.PathLike[str], problems: Problems) -> Value | None:
-    """Return the document in the file ``path``; None if it cannot be read, with the reason in ``problems``."""
+    """Parse the file ``path`` and return its document; None if it cannot be read, with the reason in ``problems``."""
     name = os.fsencode(path).decode("utf-8", "replace")
     try:
         content = _content(Path(path))
@@ -111,8 +113,8 @@ def _content(path: Path) -> bytes:
 
 
 def parse(content: bytes | str, name: str, problems: Problems, *, json: bool = False) -> Value | None:
-    """Return the document in ``content``; ``name`` is the file's name in marks. ``json`` reads numbers by JSON's
-    rules."""
+    """Parse ``content`` and return its document; None if it cannot be read, with the reason in ``problems``. ``name``
+    is the file's name in positions. ``json`` reads numbers by JSON's rules."""
     text = _decode(content, name, problems)
     if text is None:
         return None
@@ -140,7 +142,7 @@ _OTHERS = (
     (0, b"\x1f\x8b", "a gzip'ed file"),
     (0, b"PK\x03\x04", "a zip archive"),
 )
-"""Kinds of files that users pass as a spec by mistake: position and bytes of the signature, and name."""
+"""Kinds of files that users pass as a spec by mistake: offset of the signature, its bytes, and the kind's name."""
 
 
 def _other_kind(content: bytes) -> str:
@@ -204,7 +206,8 @@ def _mark_at(text: str, position: int, name: str) -> Mark:
 
 
 class _TextError(Exception):
-    """The rest of the text cannot be read."""
+    """Internal error with a problem and its position, after which the rest of the text cannot be read. `parse` catches
+    and reports it."""
 
     def __init__(self, mark: Mark, text: str) -> None:
         super().__init__(text)
@@ -360,8 +363,8 @@ _NOT_FINITE = {".nan", ".inf", "+.inf", "-.inf", "nan", "infinity", "-infinity"}
 
 
 def resolve(text: str, mark: Mark, problems: Problems, *, json: bool = False) -> Data:
-    """Return the value of the unquoted ``text``. Text that YAML readers interpret differently is a problem, reported
-    with a remedy."""
+    """Return the value of the unquoted scalar ``text`` at ``mark``. Text that YAML readers interpret differently is
+    reported as a problem, with a remedy."""
     lower = text.lower()
     if text in ("", "~", "null", "Null", "NULL"):
         return None
@@ -385,7 +388,8 @@ def resolve(text: str, mark: Mark, problems: Problems, *, json: bool = False) ->
 
 
 def _surprise(text: str, lower: str) -> str:
-    """Return the reason for which ``text`` must be written differently; empty if all readers take it as text."""
+    """Return the reason for which the unquoted ``text`` must be written differently; empty if all YAML readers read it
+    as text."""
     quoted = f'quote it ("{text[:40]}") if text is meant'
     if lower in _SWITCHES:
         return (
@@ -409,7 +413,7 @@ def _surprise(text: str, lower: str) -> str:
 
 
 def both_float(text: str) -> str:
-    """Return the number ``text`` in the notation of both versions of YAML: 1e3 as 1.0e+3."""
+    """Return ``text``, a number, in a notation that YAML 1.1 and 1.2 both read as a float: 1e3 as 1.0e+3."""
     mantissa, exponent = re.split("[eE]", text[:40], maxsplit=1)
     mantissa = mantissa if "." in mantissa else mantissa + ".0"
     return f"{mantissa}e{exponent if exponent[:1] in '+-' else '+' + exponent}"
@@ -419,5 +423,5 @@ _FIELD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]{0,199}")
 
 
 def is_field_name(name: str) -> bool:
-    """Return whether ``name`` may name an output, which becomes a feature, a file name extension or a column."""
+    """Return whether ``name`` may name an output. The name becomes a feature, a file name extension or a column."""
     return bool(_FIELD_NAME.fullmatch(name)) and not any(p in ("", ".", "..") for p in name.split("/"))

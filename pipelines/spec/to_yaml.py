@@ -55,7 +55,8 @@ def to_yaml(graph: Graph, *, name: str = "", sections: Mapping[str, Any] | None 
 
 
 def _block(steps: Sequence[Step], depth: int) -> list[str]:
-    """Return the lines of steps; only conditionals take more than one line."""
+    """Return the lines of YAML for ``steps``, indented by ``depth`` levels. Only conditionals take more than one
+    line."""
     indent = "  " * depth
     lines = []
     for step in steps:
@@ -74,12 +75,12 @@ class _Dump:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.names: dict[Edge, str] = {}
-        """Name of every edge that is not an output of a Split."""
+        """Name in the spec of every edge that is not an output of a Split, the node at the start of a conditional."""
         self.taken: set[str] = set()
         self.node_names: set[str] = set()
-        """Names that the builder would give to the nodes so far."""
+        """Names that the builder of a spec would give to the nodes so far."""
         self.copies: dict[tuple[int, bool], list[Step]] = {}
-        """Copies at the end of a branch, by (id of the conditional's Merge, branch)."""
+        """`copy` steps to add at the end of a branch, by (id of the conditional's Merge node, branch)."""
         self.readers = self._readers()
         for output, edge in graph.outputs.items():
             self._call(self._base(edge), output)
@@ -90,7 +91,8 @@ class _Dump:
     # -- edges and their names ------------------------------------------------------------------------------------
 
     def _base(self, edge: Edge) -> Edge:
-        """Return the edge from which ``edge`` was split."""
+        """Return the edge that enters the outermost conditional that ``edge`` was split in; ``edge`` itself outside of
+        conditionals."""
         while isinstance(self.graph.node(edge).op, Split):
             edge = self.graph.node(edge).inputs[0]
         return edge
@@ -106,7 +108,7 @@ class _Dump:
         return readers
 
     def name(self, edge: Edge) -> str:
-        """Return the name of a batch in the spec."""
+        """Return the name of the batch ``edge`` in the spec."""
         edge = self._base(edge)
         if edge not in self.names:
             node = self.graph.node(edge)
@@ -129,7 +131,8 @@ class _Dump:
         return name
 
     def _name_merge(self, merge: Node) -> None:
-        """Give both ends of a conditional the name of its result, or record the copies that do so."""
+        """Give the results of both branches of a conditional the name of its merged result. If one of them cannot have
+        this name, record a `copy` step for it."""
         result = Edge(merge.id)
         ends = [(branch, end, self._base(end)) for branch, end in zip((True, False), merge.inputs, strict=True)]
         passed = [base for _, end, base in ends if base != end]
@@ -152,7 +155,8 @@ class _Dump:
                 self.copies.setdefault((merge.id, branch), []).append(step)
 
     def _may_rebind(self, outer: Edge, inner: Edge, merge: Node) -> bool:
-        """Return whether ``inner`` may take the name of ``outer``: nothing reads ``outer`` afterwards."""
+        """Return whether ``inner``, a batch of a branch, may have the same name as ``outer``, a batch from before the
+        conditional: whether nothing reads ``outer`` afterwards."""
         later = [n for n in self.readers.get(outer, []) if n > inner.node and n != merge.id]
         return (
             outer.node < inner.node and not later and outer not in [self._base(e) for e in self.graph.outputs.values()]
@@ -161,7 +165,8 @@ class _Dump:
     # -- steps ----------------------------------------------------------------------------------------------------
 
     def block(self, nodes: Sequence[Node], scope: Scope) -> list[Step]:
-        """Return the steps of ``nodes``, which belong to ``scope`` or to a scope inside it."""
+        """Return the steps of the spec for ``nodes``, which belong to ``scope`` (the branches of conditionals around
+        them) or to a scope inside it."""
         steps: list[Step] = []
         pending = [n for n in nodes if not isinstance(n.op, Split)]
         at = 0
@@ -197,13 +202,13 @@ class _Dump:
         return node.scope == scope and not isinstance(node.op, Merge)
 
     def _merged_later(self, nodes: Sequence[Node], scope: Scope, predicate: Edge | None) -> bool:
-        """Return whether this conditional is merged before the next one begins."""
+        """Return whether the current conditional is merged before the next one begins."""
         after = next((n for n in nodes if not self._is_plain(n, scope)), None)
         return after is not None and after.scope == scope and self._predicate(after, scope) == predicate
 
     def _predicate(self, node: Node, scope: Scope) -> Edge | None:
-        """Return the condition of the conditional inside ``scope`` to which ``node`` belongs; None if it belongs to
-        none."""
+        """Return the condition of the conditional directly inside ``scope`` to which ``node`` belongs; None if it
+        belongs to none."""
         if len(node.scope) > len(scope):
             return node.scope[len(scope)][0]
         if isinstance(node.op, Merge):
@@ -246,7 +251,7 @@ class _Dump:
         return step
 
     def _builder_name(self, node: Node) -> str:
-        """Return the name that the builder generates for this node."""
+        """Return the name that the builder of a spec would generate for this node."""
         name, n = node.op.name, 1
         while name in self.node_names:
             n += 1
@@ -255,7 +260,7 @@ class _Dump:
         return name
 
     def _argument(self, node: Node, p: Parameter) -> tuple[Any] | None:
-        """Return the value of an argument, in a tuple; None if it is the default."""
+        """Return the value of argument ``p`` in a tuple of one element; None if it is the default."""
         if p.name in node.args:
             return (_Reference(self.name(node.args[p.name])),)
         value = getattr(node.op, p.name)
@@ -267,7 +272,7 @@ class _Dump:
             raise SpecError(f"{node.where}: argument {p.name!r} cannot be written as YAML: {e}") from None
 
     def _expression(self, node: Node) -> str:
-        """Return the expression with the names of its inputs in the spec."""
+        """Return the node's expression, in which its inputs have their names in the spec."""
         text = str(getattr(node.op, EXPRESSIONS[node.op.name].argument))
         input_names = getattr(node.op, "names", ()) or tuple("abcdefghijklmnopqrstuvwxyz")
         names = {n: self.name(e) for n, e in zip(input_names, node.inputs, strict=False)}
@@ -279,7 +284,7 @@ class _Dump:
 
 
 class _Reference(str):
-    """The name of a batch as the value of an argument."""
+    """The name of a batch as the value of an argument, which is written with a ``$``."""
 
     __slots__ = ()
 
@@ -289,7 +294,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Return ``value`` as a value that YAML can represent. Raises TypeError with the reason if there is none."""
+    """Convert ``value`` to a value that YAML can represent. Raises TypeError with the reason if that is impossible."""
     if isinstance(value, enum.Enum):
         return value.name
     if isinstance(value, np.generic):
@@ -325,7 +330,7 @@ def flow(value: Any) -> str:
 
 
 def _text(text: str) -> str:
-    """Return a text, quoted if a YAML reader might interpret it differently."""
+    """Return ``text`` for YAML, in quotes if a YAML reader might interpret it differently."""
     problems = Problems()
     if _PLAIN.fullmatch(text) and isinstance(resolve(text, _NOWHERE, problems), str) and not problems:
         return text

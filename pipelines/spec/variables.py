@@ -20,7 +20,8 @@ _REFERENCE = re.compile(r"\$(\$\{)|\$\{([^{}]*)\}")
 
 
 def substitute(root: Value, problems: Problems) -> Value:
-    """Return the document with every ``${...}`` replaced. ``$${`` stands for the characters ``${``.
+    """Return the document ``root`` with every variable reference ``${...}`` replaced by its value. ``$${`` stands for
+    the characters ``${``.
 
     A value that consists of one reference gets the variable's type; in longer text, the variable's text is inserted.
     """
@@ -48,11 +49,11 @@ class _Variables:
         self.done: dict[str, Value] = {}
         self.open: list[str] = []
         self.sizes: dict[int, int] = {}
-        """Number of values in each list or mapping, by its id."""
+        """Number of values in each list or mapping, nested ones included, by its id."""
         self.expanded = 0
 
     def all(self) -> Value:
-        """Return ``vars`` itself with its references resolved."""
+        """Return the ``vars:`` section itself, with the references in it resolved."""
         return replace(self.given, data={name: self.value(name) for name in self.raw})
 
     def value(self, name: str) -> Value:
@@ -109,8 +110,8 @@ class _Variables:
         return replace(value, data=result)
 
     def fits(self, value: Value, mark: Mark) -> bool:
-        """Return whether the variable's value may be inserted here: lists of lists of variables must not grow without
-        limit."""
+        """Return whether ``value``, the value of a variable, may be inserted. It may not if the document would get too
+        large or too deep, as with lists of lists of variables."""
         self.expanded += self.size(value)
         if self.expanded <= MOST_VALUES and value.depth <= MOST_DEPTH:
             return True
@@ -118,7 +119,7 @@ class _Variables:
         return False
 
     def size(self, value: Value) -> int:
-        """Return the number of values in ``value``; each object is counted only once, which is cheap."""
+        """Return the number of values in ``value``, nested ones included. The count of each object is cached."""
         if not isinstance(value.data, (dict, tuple)):
             return 1
         inner = value.data.values() if isinstance(value.data, dict) else value.data
@@ -128,7 +129,7 @@ class _Variables:
         return self.sizes[key]
 
     def text(self, name: str, mark: Mark) -> str | None:
-        """Return a variable as text, for insertion into longer text."""
+        """Return the value of variable ``name`` as text, for insertion into longer text; None if it has no text."""
         variable = self.lookup(name, mark)
         if variable is None or variable.broken:
             return None
@@ -166,7 +167,7 @@ class _Variables:
 
 class FromProgram(dict[str, Any]):
     """Overrides that a program passed to ``function``, so that problems are reported in Python's terms. ``keywords``
-    were separate keyword arguments, in addition to the function's own ones (``known``)."""
+    are overrides that were separate keyword arguments; ``known`` are the function's own arguments."""
 
     def __init__(
         self, function: str, overrides: Mapping[str, Any], keywords: Mapping[str, Any] | None = None,
@@ -185,7 +186,7 @@ class FromProgram(dict[str, Any]):
 
 
 def mark_of(overrides: Mapping[str, Any], key: str) -> Mark:
-    """Return the position of an override, as the user wrote it."""
+    """Return the position of an override for messages: the option or argument as the user wrote it."""
     if not isinstance(overrides, FromProgram):
         return Mark(f"--set {key}", 1, 1)
     written = f"{key}=..." if key in overrides.keywords else f"overrides={{{key!r}: ...}}"
@@ -195,8 +196,8 @@ def mark_of(overrides: Mapping[str, Any], key: str) -> Mark:
 def override(
     root: Value, overrides: Mapping[str, Any], sections: Mapping[str, Sequence[str]], problems: Problems
 ) -> Value:
-    """Return the document with ``overrides`` applied: names of variables, dotted paths, or ``graph.STEP.ARGUMENT`` with
-    the step's name or operator."""
+    """Return the document ``root`` with ``overrides`` applied. Their keys are names of variables, dotted paths, or
+    ``graph.STEP.ARGUMENT``, where STEP is the step's name or operator."""
     for key, user_value in overrides.items():
         mark = mark_of(overrides, key)
         value = (
@@ -223,7 +224,8 @@ def override(
 
 
 def setting(text: str, name: str) -> Any:
-    """Return the value of ``text``, given for ``name`` on the command line. Raises SpecErrors if it is invalid."""
+    """Return the value of ``text``, which the user passed as ``name`` on the command line. Raises SpecErrors if it is
+    invalid."""
     problems = Problems()
     value = _from_command_line(text, Mark(name, 1, 1), problems)
     problems.raise_any()
@@ -247,12 +249,12 @@ def _variables(root: Value) -> list[str]:
 
 
 _Path = list[str | int]
-"""Keys and list indices that lead from the document to a value."""
+"""Keys and list indices that lead from the document to a value inside it."""
 
 
 def _in_step(root: Value, key: str, mark: Mark, problems: Problems) -> _Path | None:
-    """Return the path that ``graph.STEP.ARGUMENT`` denotes; None for a key of another form, or if not exactly one step
-    matches."""
+    """Return the path of the argument that ``graph.STEP.ARGUMENT`` denotes; None if ``key`` has another form, or if not
+    exactly one step matches."""
     assert isinstance(root.data, dict)
     section, _, rest = key.partition(".")
     step, _, argument = rest.rpartition(".")
@@ -274,7 +276,7 @@ def _in_step(root: Value, key: str, mark: Mark, problems: Problems) -> _Path | N
 
 
 def _steps(value: Value, path: _Path) -> Iterator[tuple[_Path, str, str]]:
-    """Yield all steps of a graph, also in branches: their path, name ("" without one) and operator."""
+    """Yield all steps of a graph, also those in branches: path, name ("" if it has none) and operator of each."""
     for i, step in enumerate(value.data if isinstance(value.data, tuple) else ()):
         if not isinstance(step.data, dict):
             continue
@@ -287,7 +289,7 @@ def _steps(value: Value, path: _Path) -> Iterator[tuple[_Path, str, str]]:
 
 
 def _path(root: Value, key: str, sections: Mapping[str, Sequence[str]]) -> _Path | None:
-    """Return the path that ``key`` denotes; None if there is none."""
+    """Return the path of the value that the override ``key`` denotes; None if there is none."""
     assert isinstance(root.data, dict)
     if key in _variables(root):
         return ["vars", key]

@@ -13,7 +13,7 @@ from ....readers.records.message import message_fields
 from . import wire
 
 LARGEST = 16 << 20
-"""Largest accepted file, in bytes."""
+"""Largest accepted size of a serialized pipeline, in bytes."""
 _MOST_OPERATORS = 10_000
 _DEEPEST = 4
 """Largest nesting depth of arguments; features of readers.tfrecord have three levels."""
@@ -21,12 +21,12 @@ _DEEPEST = 4
 
 @dataclass(frozen=True, slots=True)
 class TensorName:
-    """An input or output of an operator, or an output of the pipeline."""
+    """Name of a tensor: an input or output of an operator, or an output of the pipeline."""
 
     name: str
     device: str
     argument: str = ""
-    """Name of the argument whose value the tensor is; empty for a regular input."""
+    """Name of the operator's argument that gets its value from the tensor; empty for a regular input."""
     dtype: int = -1
     ndim: int = -1
     layout: str | None = None
@@ -34,10 +34,10 @@ class TensorName:
 
 @dataclass(slots=True)
 class SavedOperator:
-    """One operator as stored in the file."""
+    """One operator as stored in DALI's serialized pipeline."""
 
     schema: str = ""
-    """DALI's name of the operator: ``decoders__Image``."""
+    """DALI's name for the type of the operator, such as ``decoders__Image``."""
     name: str = ""
     inputs: list[TensorName] = field(default_factory=list)
     outputs: list[TensorName] = field(default_factory=list)
@@ -45,7 +45,7 @@ class SavedOperator:
 
     @property
     def shown(self) -> str:
-        """Name of the operator for messages."""
+        """The operator's name as shown in messages."""
         return f"{self.schema} ({self.name})" if self.name else self.schema
 
 
@@ -64,7 +64,7 @@ class SavedPipeline:
 
 
 def parse(data: bytes) -> SavedPipeline:
-    """Parse ``data`` into a pipeline. Raises SpecError with the reason if it is not one."""
+    """Parse ``data``, the bytes of DALI's serialized pipeline. Raises SpecError with the reason if it is not one."""
     if len(data) > LARGEST:
         raise SpecError(f"the file has more than {LARGEST:,} bytes, the limit for serialized pipelines")
     try:
@@ -117,7 +117,7 @@ def _operator(data: bytes) -> SavedOperator:
 
 
 def _tensor(data: bytes, output: bool = False) -> TensorName:
-    """Parse a tensor. ``output``: it is an output of the pipeline, whose field 4 is a layout."""
+    """Parse the name of a tensor. ``output``: whether it is an output of the pipeline, in which field 4 is a layout."""
     fields: dict[int, wire.Field] = dict(message_fields(data))
     if not {1, 2} <= fields.keys():
         raise ValueError("an input or output has no name, or no device")
@@ -136,7 +136,8 @@ def _tensor(data: bytes, output: bool = False) -> TensorName:
 
 
 def _argument(data: bytes, depth: int) -> tuple[str, Any]:
-    """Return name and value of an argument: a number, a text, a list of these, or a dict of arguments."""
+    """Parse an argument of an operator, and return its name and value: a number, a text, a list of these, or a dict of
+    arguments. ``depth`` is the nesting depth."""
     if depth > _DEEPEST:
         raise ValueError("arguments are nested too deeply")
     name, vector = "", False

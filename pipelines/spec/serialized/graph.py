@@ -22,20 +22,23 @@ from ...plugins import find_operator, load_operators
 from .definition import SavedOperator, SavedPipeline, TensorName
 
 _SILENT = frozenset({"device", "preserve", "preserve_name", "bytes_per_sample_hint", "seed", "name"})
-"""Arguments that do not belong to the operators themselves; arguments that begin with an underscore do not either."""
+"""Stored arguments that are DALI's own and not parameters of the operators. Arguments that begin with an underscore are
+not either."""
 _SYMBOLS = {
     "add": "{} + {}", "sub": "{} - {}", "mul": "{} * {}", "fdiv": "{} / {}", "div": "{} // {}", "mod": "{} % {}",
     "eq": "{} == {}", "neq": "{} != {}", "lt": "{} < {}", "leq": "{} <= {}", "gt": "{} > {}", "geq": "{} >= {}",
     "bitand": "{} & {}", "bitor": "{} | {}", "bitxor": "{} ^ {}", "lshift": "{} << {}", "rshift": "{} >> {}",
     "minus": "-{}", "plus": "+{}", "bitnot": "~{}",
 }  # fmt: skip
-"""DALI's names for the arithmetic operators that are symbols here; all others are functions with the same name."""
+"""Arithmetic operators that DALI stores by name, with the symbols that expressions use here. All other names in
+expressions are functions with the same name here."""
 _CALL = re.compile(r"([a-z][a-z0-9_]*)\(([^()]*)\)")
 _OPERAND = re.compile(r"&(\d{1,6})|\$(\d{1,6}):([a-z0-9]+)")
 _FEATURE_TYPES = {0: "int64", 1: "string", 2: "float"}
 _REFUSED = re.compile(r"(?i).*python_?function.*|numba_?func.*|.*python_?function_?impl")
 Path = tuple[tuple[Edge, bool], ...]
-"""Branches of DALI's splits in which a tensor was computed: (condition, branch), outermost first."""
+"""Nested branches of conditionals in which a tensor is computed, outermost first: (condition, whether it is the branch
+for true)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,7 @@ class _Tensor:
 
 @cache
 def _names_of_schemas() -> dict[str, str]:
-    """Return every name of an operator in DALI's files, with the operator's name here."""
+    """Return the name of the operator here for every name that DALI's files use for an operator."""
     load_operators()
     registered = operators()
     known = callable_names(registered, (alias for op in registered.values() for alias in op.aliases))
@@ -58,8 +61,8 @@ def _names_of_schemas() -> dict[str, str]:
 
 
 def convert(saved: SavedPipeline) -> tuple[GraphBuilder, dict[str, Edge]]:
-    """Convert the pipeline to a graph in a builder, and its outputs by number. Raises SpecError, which names the
-    operator that cannot be converted."""
+    """Convert the pipeline to a graph in a builder, and its outputs by number. Raises SpecError that names the operator
+    that cannot be converted."""
     conversion = _Conversion(on_gpu=_uses_gpu(saved))
     for op in saved.operators:
         try:
@@ -80,7 +83,7 @@ class _Conversion:
     def __init__(self, on_gpu: bool) -> None:
         self.builder = GraphBuilder()
         self._on_gpu = on_gpu
-        """Whether some tensor is on a GPU, so that each operator gets an explicit device."""
+        """Whether the pipeline has tensors on a GPU, so that each operator gets an explicit device."""
         self._tensors: dict[str, _Tensor] = {}
         self._conditions: dict[tuple[Edge, Path], Edge] = {}
         self._copies: dict[tuple[Edge, str, Path], _Tensor] = {}
@@ -88,7 +91,8 @@ class _Conversion:
     # -- tensors ------------------------------------------------------------------------------------------------
 
     def read(self, name: TensorName) -> _Tensor:
-        """Return the tensor ``name`` on its device, copied there if needed. Raises SpecError."""
+        """Return the tensor ``name`` on the device that its use requires; a copy is added if it is on another one.
+        Raises SpecError."""
         tensor = self._tensors.get(name.name)
         if tensor is None:
             raise SpecError(f"the file uses {name.name!r} before it is defined")
@@ -122,7 +126,8 @@ class _Conversion:
 
     @staticmethod
     def _path(tensors: Sequence[_Tensor]) -> Path:
-        """Return the branch in which an operator with these inputs runs: the innermost branch of its inputs."""
+        """Return the branches of conditionals in which an operator with these inputs runs: the innermost ones of any
+        input."""
         deepest = max((t.path for t in tensors), key=len, default=())
         if any(deepest[: len(t.path)] != t.path for t in tensors):
             raise SpecError("its inputs are from different branches of conditionals")
@@ -131,7 +136,7 @@ class _Conversion:
     # -- operators ----------------------------------------------------------------------------------------------
 
     def add(self, op: SavedOperator) -> None:
-        """Convert one operator of the file. Raises SpecError."""
+        """Add one operator of the file to the graph. Raises SpecError."""
         if _REFUSED.fullmatch(op.schema):
             raise SpecError("calls a Python function, which serialized pipelines do not contain; remove it from the "
                             "pipeline, or write the pipeline in Python")  # fmt: skip
@@ -164,7 +169,8 @@ class _Conversion:
         self, op: SavedOperator, name: str, inputs: Sequence[_Tensor], constants: Mapping[str, Any],
         named: Mapping[str, _Tensor],
     ) -> tuple[Edge, ...]:  # fmt: skip
-        """Add the operator ``name``, and register its outputs."""
+        """Add a node for the stored operator ``op``, which is called ``name`` here, and register its outputs as
+        tensors."""
         cls = find_operator(name)
         known = parameters(cls)
         values = {k: _fitting(v, known[k].is_vector) if k in known else v for k, v in constants.items()}
@@ -279,7 +285,7 @@ class _Conversion:
         self._call(op, "tensor_subscript", inputs, constants, vectors)
 
     def _stacked(self, values: Sequence[Any], path: Path) -> Edge:
-        """Combine numbers, and tensors with one number per sample, into one vector per sample."""
+        """Combine numbers, and tensors with one number per sample, into a batch with one vector per sample."""
         with self._inside(path):
             rows = []
             for v in values:
@@ -309,8 +315,8 @@ def _list(value: Any) -> list[Any]:
 
 
 def _fitting(value: Any, vector: bool) -> Any:
-    """Return the only element of a list, unless the argument needs a list: DALI writes ``[8.0]`` for a single
-    number."""
+    """Return an argument's value as the operator here expects it. DALI also stores a single number as a list,
+    ``[8.0]``: its only element is returned, unless the argument needs a list (``vector``)."""
     return value[0] if isinstance(value, list) and len(value) == 1 and not vector else value
 
 
@@ -321,7 +327,7 @@ def _letter(k: int) -> str:
 
 
 def _constant(index: int, kind: str, integers: Sequence[Any], reals: Sequence[Any]) -> str:
-    """Return ``$0:int32`` as a constant of an expression."""
+    """Return constant number ``index`` of DALI's expression, stored as ``$0:int32``, as text for an expression here."""
     values = reals if kind.startswith("float") else integers
     if index >= len(values):
         raise SpecError(f"the expression uses constant {index}, of {len(values)}")
@@ -335,7 +341,8 @@ def _constant(index: int, kind: str, integers: Sequence[Any], reals: Sequence[An
 
 
 def _expression(text: str, operand: Callable[[re.Match[str]], str]) -> str:
-    """Convert ``add(&0 $0:int32)`` to an expression of dali-run; calls may be nested."""
+    """Convert DALI's arithmetic, such as ``add(&0 $0:int32)``, to an expression of dali-run; calls may be nested.
+    ``operand`` returns the text for an operand."""
     if len(text) > 10_000:
         raise SpecError("an expression is longer than 10,000 characters")
     subexpressions: list[str] = []
@@ -363,7 +370,8 @@ def _expression(text: str, operand: Callable[[re.Match[str]], str]) -> str:
 
 
 def _with_promises(constants: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of external_source with the type by name, and without an empty layout."""
+    """Return the stored arguments of external_source as it expects them here: with the name of the type, and without an
+    empty layout."""
     arguments = {k: v for k, v in constants.items() if not (k == "layout" and v == "")}
     if "dtype" in arguments:
         arguments["dtype"] = parse_dtype(arguments["dtype"]).name
@@ -371,7 +379,8 @@ def _with_promises(constants: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_features(constants: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of readers.tfrecord with features by name, as the reader here declares them."""
+    """Return the stored arguments of readers.tfrecord with one mapping of features by name, as the reader expects them
+    here."""
     remaining = {k: v for k, v in constants.items() if k not in ("features", "feature_names")}
     names, features = (_list(constants.get(k, [])) for k in ("feature_names", "features"))
     if len(names) != len(features):

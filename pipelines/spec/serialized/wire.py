@@ -10,11 +10,12 @@ import struct
 from ....readers.records.varint import varint
 
 Field = int | bytes
-"""A field: a varint as its unsigned number; any other kind as bytes (fixed-size numbers as 4 or 8 bytes)."""
+"""Value of a protobuf field: a varint as its unsigned number, any other kind as bytes (fixed-size numbers as 4 or 8
+bytes)."""
 
 
 def integers(field: Field) -> list[int]:
-    """Decode an int64 field, or a packed list of them."""
+    """Decode a protobuf field of type int64, or a packed list of them."""
     if isinstance(field, int):
         return [_signed(field)]
     values, position = [], 0
@@ -25,7 +26,8 @@ def integers(field: Field) -> list[int]:
 
 
 def floats(field: Field) -> list[float]:
-    """Decode a float field, or a packed list of them, as the shortest decimal numbers for these floats."""
+    """Decode a protobuf field of type float, or a packed list of them, as the shortest decimal numbers for these
+    floats."""
     if isinstance(field, int) or len(field) % 4:
         raise ValueError("a number is not a float32")
     return [shortest(v) for (v,) in struct.iter_unpack("<f", field)]
@@ -43,7 +45,7 @@ def shortest(value: float) -> float:
 
 
 def text(field: Field) -> str:
-    """Decode a string field."""
+    """Decode a protobuf field of type string."""
     if isinstance(field, int):
         raise ValueError("found a number instead of a text")
     try:
@@ -53,7 +55,7 @@ def text(field: Field) -> str:
 
 
 def message(field: Field) -> bytes:
-    """Return the bytes of a nested message."""
+    """Return the bytes of a nested protobuf message."""
     if isinstance(field, int):
         raise ValueError("found a number instead of a message")
     return field
