@@ -23,20 +23,21 @@ VALUE_SPECS: dict[str, Spec] = {
     "int": Spec((1,), DALIDataType.INT64),
     "float": Spec((1,), DALIDataType.FLOAT),
 }
-"""Shape and type of the output, by type of value."""
+"""Shape and type of the output, by the kind of value that is read, such as ``float``."""
 
 _kernels: Any = Kernels(".json_cpu", __package__)
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d{1,9})\]|\['([^']*)'\]")
 _MAX_NUMBER = 40
 """Maximum number of bytes of a text that is parsed as a number."""
 _MAX_TEXT = 2**31 - 1
-"""Bytes of a text: sizes in a batch have 32 bits."""
+"""Maximum bytes of a text, because sizes in a batch have 32 bits."""
 _ABSENT = 4  # json_cpu.ABSENT
 
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """Steps of one or several paths in JSON texts, as arrays for compiled code (`json_cpu`)."""
+    """Steps of one or several paths in JSON texts, such as ``$.a[0]``, as arrays for the compiled loops of
+    `json_cpu`."""
 
     names: U8
     cuts: I64
@@ -59,7 +60,8 @@ class Path:
 
 
 def _steps(text: str) -> list[tuple[bytes, int]]:
-    """Return name and index (-1 for a name) of each step: ``$.a[0]['b c']``, or without ``$``: ``a[0]['b c']``."""
+    """Return the steps of the path ``text`` as (name, index); index is -1 for a name. Examples of paths: ``$.a[0]['b
+    c']``, or without ``$``: ``a[0]['b c']``."""
     steps, at = [], 0
     rest = text.removeprefix("$") if text.startswith("$") else text if text.startswith("[") else f".{text}"
     while at < len(rest):
@@ -107,7 +109,7 @@ def read_values(ctx: Context, data: U8, values: I64, kind: str, what: str, sampl
 
 
 def _floats(texts: list[bytes]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
-    """Return the texts as float32 numbers, and a mask of those that are numbers."""
+    """Parse ``texts`` as float32 numbers. Return the numbers, and a mask of the texts that are numbers."""
     good = np.ones(len(texts), np.bool_)
     try:
         with np.errstate(over="ignore"):  # infinity, as for a number in Python

@@ -37,7 +37,7 @@ class Pad(Operator, name="pad"):
 
     @property
     def per_batch(self) -> bool:  # type: ignore[override]
-        """Whether a length is taken from the batch."""
+        """Whether an axis grows to the largest length in the batch, so that the kernel must see all of it."""
         return "shape" in self.per_sample or self.shape is None or min(self.shape, default=0) <= 0
 
     def check(self) -> None:
@@ -86,7 +86,7 @@ class Pad(Operator, name="pad"):
         return shape
 
     def _padded(self, ctx: Context, extent: I64, layout: str, largest_of_batch: I64) -> I64:
-        """Compute `_shape` for samples that name equally many axes."""
+        """Return the padded shapes, as `_shape` does, for samples whose lists of axes are equally long."""
         n, ndim = extent.shape
         if "axes" in ctx.args and ctx.args["axes"].sizes[:1].any():
             axes = ctx.arg("axes", np.int64)
@@ -120,14 +120,14 @@ class Pad(Operator, name="pad"):
         return shape
 
     def _each(self, name: str, width: int) -> tuple[int, ...]:
-        """Return the constant ``name`` for each of ``width`` axes; 0 if it is not set."""
+        """Return the constant argument ``name`` as one number for each of ``width`` axes; zeros if it is not set."""
         values: tuple[int, ...] = getattr(self, name) if self.has_value(name) else (0,)
         if len(values) not in (1, width):
             raise SpecError(f"{name} has {len(values)} values for {width} axes")
         return values if len(values) == width else values * width
 
     def _row(self, ctx: Context, name: str, width: int) -> I64:
-        """Return argument ``name`` [N, width]; one value stands for all axes."""
+        """Return the argument ``name`` of every sample for ``width`` axes, [N, width]; one value holds for all axes."""
         values: I64 = ctx.arg(name, np.int64)
         if values.shape[1] not in (1, width):
             for i in range(len(values)):

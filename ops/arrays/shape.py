@@ -20,7 +20,7 @@ from .slice import resolve_axes
 
 
 class Reshaping(Operator, abstract=True):
-    """Base class with the shape arguments of reshape and reinterpret."""
+    """Base class of the operators reshape and reinterpret: the arguments for the new shape."""
 
     metadata_only = replayable = host_arguments = True
 
@@ -66,7 +66,7 @@ class Reshaping(Operator, abstract=True):
         return self.layout
 
     def inferred(self, specs: tuple[Spec, ...]) -> Spec:
-        """Return the known facts about the reshaped input."""
+        """Return the spec of the output: what is known about the reshaped input."""
         data = specs[0]
         changes = any(map(self.is_set, ("shape", "rel_shape", "src_dims", "layout")))
         if len(specs) == 1 and not changes and self.same_bytes():
@@ -91,15 +91,17 @@ class Reshaping(Operator, abstract=True):
         return Spec(shape, data.dtype, layout)
 
     def _fitted(self, shape: tuple[int | None, ...], data: Spec) -> tuple[int | None, ...]:
-        """Return ``shape`` with the free length filled in. Raises SpecError if the volumes differ."""
+        """Return ``shape`` with its free length (-1) computed from the number of elements of ``data``. Raises SpecError
+        if the numbers of elements differ."""
         return shape
 
     def same_bytes(self) -> bool:
-        """Whether the element type does not change."""
+        """Whether the element type stays the same, so that elements need not be reinterpreted."""
         return True
 
     def new_shapes(self, ctx: Context, data: Batch, inputs: tuple[Batch, ...], volume: I64) -> I64:
-        """Return the shapes [N, D] after reshaping to ``volume`` [N] elements; samples that do not fit are rejected."""
+        """Return the new shapes [N, D] of samples that have ``volume`` [N] elements after reshaping; samples whose
+        elements do not fit are rejected."""
         old = data.shapes.astype(np.int64)
         n = len(old)
         shape: npt.NDArray[Any]
@@ -134,7 +136,8 @@ class Reshaping(Operator, abstract=True):
         return taken
 
     def _solved(self, ctx: Context, shape: I64, volume: I64, old: I64) -> I64:
-        """Return ``shape`` with negative lengths computed from ``volume``."""
+        """Return ``shape`` [N, D] with its negative lengths replaced: they are computed so that each sample has
+        ``volume`` elements."""
         free = shape < 0
         rest = np.where(free, 1, shape).prod(axis=1)
         fitting = np.where(rest > 0, volume // np.maximum(rest, 1), 0)
@@ -284,7 +287,8 @@ class Squeeze(Operator, name="squeeze"):
     gpu = cpu
 
     def _dropped(self, ctx: Context, data: Batch) -> npt.NDArray[np.bool_]:
-        """Return a mask of the dimensions to remove, bool[N, ndim]; equally many in every sample."""
+        """Return a mask of the dimensions of length 1 that are removed, bool[N, ndim]; their number is equal in all
+        samples."""
         ndim = data.ndim
         if "axes" not in ctx.args:
             axes = self._axes(data.layout, ndim)

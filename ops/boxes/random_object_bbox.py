@@ -140,7 +140,8 @@ class RandomObjectBbox(Operator, name="segmentation.random_object_bbox"):
         return tuple(Batch.from_dense(np.ascontiguousarray(p), "", ctx.samples) for p in parts)
 
     def _beside(self, ctx: Context, classes: Any, at: Any, counts: Any, backgrounds: npt.NDArray[Any]) -> Any:
-        """Return a class for the background of each sample that is not among the listed classes."""
+        """Return for each sample a class number that stands for the background: ``backgrounds``, or another number if
+        the sample lists this one as a class."""
         chosen = backgrounds.copy()
         for i, (start, count) in enumerate(zip(at.tolist(), counts.tolist(), strict=True)):
             mine = classes[start : start + count]

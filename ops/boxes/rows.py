@@ -29,8 +29,8 @@ def check_spec(spec: Spec, columns: tuple[int, ...], name: str = "boxes") -> Non
 
 
 def counts_of(ctx: Context, boxes: Batch, width: int, *, relative: bool = False) -> I64:
-    """Return the number of rows of ``width`` numbers of each sample, [N]. Samples of another shape are rejected and
-    count 0; with ``relative``, also samples with numbers outside of 0 to 1."""
+    """Return the number of rows in each sample's list of boxes, [N]; a row has ``width`` numbers. Samples of another
+    shape are rejected and count 0; with ``relative``, so are samples with numbers outside of 0 to 1."""
     if boxes.ndim != 2 or boxes.dtype != np.float32:
         raise SampleError("bad_shape", f"takes float32 boxes [n, {width}], got {boxes.dtype}, {boxes.ndim}-D")
     counts = boxes.shapes[:, 0].astype(np.int64)
@@ -56,14 +56,15 @@ def counts_of(ctx: Context, boxes: Batch, width: int, *, relative: bool = False)
 
 
 def each(starts: I64, sizes: I64) -> tuple[I64, I64]:
-    """Return, for every element of the runs of ``sizes`` [N] elements from ``starts`` [N] on, the index of its run, and
-    its position."""
+    """Enumerate runs of consecutive indices: run i is ``sizes[i]`` indices from ``starts[i]`` on. Return, for each
+    index of all runs, the number of its run, and the index."""
     sample = np.repeat(np.arange(len(sizes)), sizes)
     return sample, np.arange(len(sample)) + np.repeat(starts - (np.cumsum(sizes) - sizes), sizes)
 
 
 def list_of(ctx: Context, data: npt.NDArray[Any], counts: I64, *width: int, layout: str = "") -> Batch:
-    """Return a batch of packed lists: ``counts`` [N] rows of shape ``width`` each."""
+    """Return a batch whose sample i is a list of ``counts[i]`` rows of shape ``width``; all rows are consecutive in
+    ``data``."""
     shapes = np.empty((len(counts), 1 + len(width)), np.int32)
     shapes[:, 0], shapes[:, 1:] = counts, width
     sizes = sizes_of(shapes)
@@ -71,7 +72,8 @@ def list_of(ctx: Context, data: npt.NDArray[Any], counts: I64, *width: int, layo
 
 
 def check_labels(ctx: Context, labels: Batch, counts: I64) -> None:
-    """Reject samples that have not as many labels as boxes (``counts``); set their counts to 0."""
+    """Reject samples whose number of labels differs from their number of boxes, ``counts``, which becomes 0 for
+    them."""
     if labels.ndim == 0:
         raise SampleError("bad_shape", "labels need one dimension at least: one entry per box")
     given = labels.shapes[:, 0]
@@ -83,7 +85,8 @@ def check_labels(ctx: Context, labels: Batch, counts: I64) -> None:
 
 
 def chosen(ctx: Context, lists: Batch, indices: npt.NDArray[np.integer[Any]], counts: I64) -> Batch:
-    """Return the rows ``indices`` [sum of counts] of all samples' lists; ``counts[i]`` of them belong to sample i."""
+    """Return lists of selected rows: ``indices`` are row numbers within a sample's list, for all samples in order;
+    ``counts[i]`` of them belong to sample i."""
     shapes: I32 = lists.shapes.copy()
     shapes[:, 0] = counts
     width = sizes_of(lists.shapes[:, 1:])
@@ -96,8 +99,8 @@ def chosen(ctx: Context, lists: Batch, indices: npt.NDArray[np.integer[Any]], co
 
 
 def lists(ctx: Context, name: str, dtype: Any) -> tuple[npt.NDArray[Any], I64, I64]:
-    """Return the lists of argument ``name``: all numbers, and per sample the start and the length, [N]. Without numbers
-    if the argument is not set."""
+    """Return the lists in the argument ``name``, one per sample: all their numbers in one array, and the start and
+    length of each list, [N]. If the argument is not set, all lists are empty."""
     n = len(ctx.samples)
     if not ctx.op.is_set(name):
         return np.zeros(0, dtype), np.zeros(n, np.int64), np.zeros(n, np.int64)

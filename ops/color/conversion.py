@@ -109,7 +109,7 @@ class ColorSpaceConversion(Operator, name="color_space_conversion"):
         )
 
     def _mixed(self, ctx: Context, images: Batch) -> Batch:
-        """Convert with a matrix: every output channel is a weighted sum of input channels."""
+        """Convert images with a matrix, DALI's rule: every output channel is a weighted sum of the input's channels."""
         matrix, offset = self._matrix()
         after = self._channels[1]
         shapes = images.shapes.copy()
@@ -133,7 +133,7 @@ class ColorSpaceConversion(Operator, name="color_space_conversion"):
         return out
 
     def _convert(self, images: Batch, pixels: npt.NDArray[np.int64], out: Batch) -> None:
-        """Convert with the formulas of a library other than DALI."""
+        """Convert images into ``out`` with the formulas of the library in ``parity``, on the CPU."""
         from . import conversion_cpu as c
 
         pillow = self.parity == "pillow"
@@ -148,8 +148,8 @@ class ColorSpaceConversion(Operator, name="color_space_conversion"):
         c.convert(images.data, images.offsets, pixels, before, *turned, rule, after, out.data, out.offsets)
 
     def _matrix(self) -> tuple[F32, F32]:
-        """Return factors [outputs, 3] and constants [outputs]; the input's channels are in the order in which they are
-        stored."""
+        """Return the factors [outputs, 3] and constants [outputs] of the conversion. Factors are in the order in which
+        the input stores its channels."""
         source, target = self.image_type, self.output_type
         rows: Any
         offset: tuple[float, ...]

@@ -36,11 +36,12 @@ _TO_YIQ = np.array([[0.299, 0.587, 0.114], [0.596, -0.274, -0.321], [0.211, -0.5
 """Matrix from RGB to luma and two axes of chroma, with three digits as in DALI."""
 _FROM_YIQ = np.linalg.inv(_TO_YIQ)
 _THREADS, _EACH = 256, 16
-"""Threads per block, and values (a quarter as many pixels) that each thread computes."""
+"""Threads per block of the GPU kernels, and values that each thread computes; if it computes pixels, it computes a
+quarter as many."""
 
 
 class Linear(Operator, abstract=True):
-    """Base class of the operators of this module."""
+    """Base class of brightness, contrast, hue and the other operators that are linear in the pixels' values."""
 
     replayable = True
     layouts = ("FHWC", "DHWC", "HWC")
@@ -49,7 +50,7 @@ class Linear(Operator, abstract=True):
     dali_only: ClassVar[tuple[str, ...]] = ()
     """Names of the arguments that only DALI's definition has; other libraries' parity excludes them."""
     order: ClassVar[tuple[str, ...]] = ()
-    """Names of the arguments in the order in which the functions of other libraries are called."""
+    """Names of the arguments, in the order in which another library's functions for them are applied."""
 
     dtype: Annotated[DALIDataType | None, Arg("data type of the output; by default that of the input")] = None
     parity: Annotated[
@@ -80,7 +81,8 @@ class Linear(Operator, abstract=True):
         return self.dali_only
 
     def steps(self, ctx: Context) -> list[presets.Step]:
-        """Return the steps for another library: one function per argument that is set."""
+        """Return the functions of the library in ``parity`` to apply, one per argument that is set, with their
+        parameters."""
         found = []
         for name in filter(self.is_set, self.order):
             values = ctx.arg(name, np.float64).reshape(-1, 1)
@@ -104,8 +106,8 @@ class Linear(Operator, abstract=True):
         raise NotImplementedError
 
     def maps(self, ctx: Context, images: Batch, dtype: np.dtype[Any]) -> tuple[ImageParts, F32, F32]:
-        """Return the items of ``images`` (images or frames), all of 3 channels, with their matrices [M, 3, 3] and
-        offsets [M, 3]."""
+        """Return the images or frames of ``images`` as items, all of 3 channels, with the matrix [M, 3, 3] and the
+        offset [M, 3] that is applied to the pixels of each."""
         raise NotImplementedError
 
 
@@ -125,7 +127,8 @@ class Scaling(Linear, abstract=True):
         return parts, matrices, np.repeat(offset[:, None], 3, axis=1)
 
     def _factors(self, ctx: Context, images: Batch, dtype: np.dtype[Any]) -> tuple[ImageParts, F32, F32]:
-        """Return the items of ``images`` (images or frames), and their factors and offsets [M]."""
+        """Return the images or frames of ``images`` as items, with the factor and the offset that is applied to the
+        values of each, [M] each."""
         names = [n for n in self.names if hasattr(self, n)]
         if not ctx.args:
             parts = ImageParts(images.offsets, images.shapes.astype(np.int64), None, {})
@@ -144,7 +147,8 @@ class Scaling(Linear, abstract=True):
         return parts, factor.astype(np.float32), offset.astype(np.float32)
 
     def _constant(self, before: np.dtype[Any], after: np.dtype[Any]) -> tuple[float, float]:
-        """Return factor and offset, as `_factors` does, if no argument differs by sample."""
+        """Return factor and offset for all images, as `_factors` does, for arguments that do not differ by sample.
+        ``before`` and ``after``: types of input and output."""
 
         def value(name: str, default: float) -> float:
             given = getattr(self, name, None)
@@ -213,7 +217,7 @@ class BrightnessContrast(Scaling, name="brightness_contrast"):
         return ("contrast_center", "brightness" if mixed else "brightness_shift")
 
     def steps(self, ctx: Context) -> list[presets.Step]:
-        """Return the steps for another library: contrast and brightness, or one function for both."""
+        """Return the functions of another library to apply: contrast and brightness, or one function for both."""
         if self.parity != "albumentations":
             return Scaling.steps(self, ctx)
         added = ctx.arg("brightness_shift", np.float64) * 255
@@ -341,29 +345,31 @@ _ZERO, _ONE = np.zeros(1, np.float32), np.ones(1, np.float32)
 
 
 Maps = Callable[[Context], tuple[ImageParts, F32, F32]]
-"""Function that returns items and maps for the arguments of a later call of the operator, for images of the same
-shapes."""
+"""Function that returns items (images or frames) with their matrices and offsets, for a later call of the operator with
+other arguments, on images of the same shapes."""
 
 
 def scale(
     ctx: Context, images: Batch, items: ImageParts, factor: F32, offset: F32, dtype: np.dtype[Any], recompute: Maps
 ) -> Batch:
-    """Return ``factor`` [M] times every value plus ``offset`` [M], as ``dtype``."""
+    """Return a batch of dtype ``dtype`` in which every value of item i is multiplied by ``factor[i]``, then increased
+    by ``offset[i]``."""
     return _run(ctx, images, items, items.sizes, (factor, offset), dtype, "scale", _THREADS * _EACH, recompute)
 
 
 def mix(
     ctx: Context, images: Batch, items: ImageParts, matrices: F32, offsets: F32, dtype: np.dtype[Any], recompute: Maps
 ) -> Batch:
-    """Return ``matrices`` [M, 3, 3] times every pixel plus ``offsets`` [M, 3], as ``dtype``."""
+    """Return a batch of dtype ``dtype`` in which every pixel of item i is multiplied by the matrix ``matrices[i]``, [3,
+    3], then increased by ``offsets[i]``, [3]."""
     return _run(
         ctx, images, items, items.sizes // 3, (matrices, offsets), dtype, "mix", _THREADS * _EACH // 4, recompute
     )
 
 
 def chain(ctx: Context, images: Batch, items: ImageParts, matrices: F32, offsets: F32, recompute: Maps) -> Batch:
-    """Apply matrices [M, K, 3, 3] and offsets [M, K, 3] to uint8 images of 3 channels, one after the other; values are
-    rounded after each."""
+    """Apply K linear maps one after the other to each of M uint8 images of 3 channels: matrices [M, K, 3, 3], then
+    offsets [M, K, 3]. Values are rounded after each map."""
     return _run(ctx, images, items, items.sizes // 3, (matrices, offsets), images.dtype, "chain", _THREADS * _EACH // 4,
                 recompute, np.int32(matrices.shape[1]))  # fmt: skip
 

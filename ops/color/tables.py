@@ -23,7 +23,7 @@ _kernels: Any = Kernels(".tables_cpu", __package__)
 
 _THREADS = 256
 _AT_ONCE = 64
-"""Bytes that one thread looks up (cuda/tables.cu)."""
+"""Bytes that one GPU thread replaces (cuda/tables.cu)."""
 _LAST_KEY = 65535
 
 
@@ -54,13 +54,14 @@ class LookupTable(Operator, name="lookup_table"):
 
     @cached_property
     def _table(self) -> npt.NDArray[Any]:
-        """Value of each number from 0 to the largest key, followed by the default."""
+        """The operator's table as an array: the value for each number from 0 to the largest key, followed by the
+        default value."""
         table = np.full(max(self.keys, default=-1) + 2, self.default_value, np.float64)
         table[list(self.keys)] = self.values
         return saturate(table, to_numpy(self.dtype))
 
     def _of_bytes(self, dtype: Any) -> npt.NDArray[Any]:
-        """Return `_table` for the 256 values of a one-byte type, in the order of its bit patterns."""
+        """Return `_table` for all 256 values of the one-byte type ``dtype``, ordered by bit pattern."""
         last = len(self._table) - 1
         every = np.arange(256).astype(np.uint8).view(dtype).astype(np.int64)
         return self._table[np.where((every >= 0) & (every < last), every, last)]
@@ -100,7 +101,8 @@ class LookupTable(Operator, name="lookup_table"):
 
 
 def _bits(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """View values as unsigned integers of the same size, so that fewer types are compiled."""
+    """Return ``values`` as a view of unsigned integers of the same size, so that fewer variants of the loops are
+    compiled."""
     return values.view(f"u{values.dtype.itemsize}")
 
 
@@ -119,7 +121,7 @@ class Equalize(Operator, name="equalize"):
 
     @property
     def _preset(self) -> str:
-        """Name of the library whose table differs from DALI's; "" if none."""
+        """Name of the library whose rule for the table differs from DALI's; empty if the rule is DALI's."""
         return "" if self.parity == "opencv" else self.parity.replace("dali", "")
 
     def runs_in(self) -> tuple[Stage, ...]:

@@ -34,10 +34,10 @@ _normal: Any = Kernels(".normal_cpu", __package__)
 _beta: Any = Kernels(".beta_cpu", __package__)
 
 _SKIP = 257
-"""Distance between the draws of consecutive elements of a sample, as in DALI."""
+"""Distance between the first draws of consecutive elements of a sample, in draws of its random stream; as in DALI."""
 
 _SMALL_SAMPLE = 1 << 10
-"""Elements per sample below which shapes need no check against memory."""
+"""Maximum elements per sample for which the shape argument is not checked against memory."""
 
 _THREADS = 256
 _MIN_DIRECT = 4096
@@ -53,8 +53,8 @@ _WIDE = tuple(DALIDataType[n] for n in ("INT32", "UINT32", "INT64", "UINT64", "F
 
 
 class Random(Operator, abstract=True):
-    """Base class of all generators: it determines the shape of the output. An input defines the shape; its values are
-    ignored."""
+    """Base class of the operators random.*, which draw numbers. It determines the shape of the output; if there is an
+    input, it has the input's shape, and the input's values are ignored."""
 
     inputs = (0, 1)
     random = True
@@ -110,24 +110,25 @@ class Random(Operator, abstract=True):
         return out
 
     kind: ClassVar[str] = ""
-    """Name of the distribution in cuda/draws.cu."""
+    """Name of the distribution in cuda/draws.cu; empty if the kernel does not support it."""
 
     @property
     def _kind(self) -> str:
-        """Name of the distribution for this instance's arguments."""
+        """Name of the distribution in cuda/draws.cu that the arguments of this instance select."""
         return self.kind
 
     @property
     def is_simple(self) -> bool:
-        """Whether cuda/draws.cu can compute each element from the `numbers` of its sample."""
+        """Whether cuda/draws.cu can compute each element from the parameters of its sample that `numbers` returns."""
         return False
 
     def numbers(self, ctx: Context) -> F64:
-        """Return the parameters of each sample, usually [N, 3], in the form of cuda/draws.cu."""
+        """Return the parameters of each sample's distribution, usually [N, 3], in the form that cuda/draws.cu
+        expects."""
         raise NotImplementedError
 
     def _many(self, ctx: Context, elements: Elements, shapes: I32) -> Batch:
-        """Compute all elements without intermediate arrays of draws."""
+        """Compute all elements directly, without intermediate arrays of draws."""
         numbers, streams, counts = self.numbers(ctx), elements.streams, elements.counts
         dtype = np.dtype(to_numpy(self.result))
         if ctx.stage == "cpu":
@@ -160,31 +161,31 @@ class Random(Operator, abstract=True):
         return out
 
     def draw(self, ctx: Context, elements: Elements) -> npt.NDArray[Any]:
-        """Return a value for each element, [T], of any type."""
+        """Return a random value for each of the T elements of the batch, [T], of any type."""
         raise NotImplementedError
 
     def _filled(self, n: int, values: npt.NDArray[Any], samples: Samples) -> Batch:
-        """Return a batch of samples of the constant shape."""
+        """Return a batch of ``n`` samples of the constant argument ``shape``, with these ``values``."""
         offsets, shapes = _places(n, self.shape or ())
         return Batch(values, offsets, shapes, "", samples)
 
     @functools.cached_property
     def _each(self) -> int:
-        """Elements per sample, for a constant shape."""
+        """Number of elements per sample, if the argument ``shape`` is constant."""
         return math.prod(self.shape or ())
 
 
 @functools.lru_cache(64)
 def _places(n: int, shape: tuple[int, ...]) -> tuple[I64, I32]:
-    """Return offsets and shapes of ``n`` samples of one shape. Batches share these arrays, because nothing modifies
-    them."""
+    """Return offsets and shapes for a packed batch of ``n`` samples of one ``shape``. Cached: batches share these
+    arrays, and nothing modifies them."""
     shapes = np.empty((n, len(shape)), np.int32)
     shapes[:] = shape
     return np.arange(n) * math.prod(shape), shapes
 
 
 class Elements:
-    """The elements of a batch's samples, one after the other, each with random draws of its own."""
+    """The T elements of all samples in a batch, one after the other, each with random draws of its own."""
 
     def __init__(self, ctx: Context, shapes: I32) -> None:
         n, ndim = shapes.shape
@@ -196,11 +197,12 @@ class Elements:
 
     @functools.cached_property
     def counts(self) -> I64:
-        """Elements of each sample, [N]."""
+        """Number of elements of each sample, [N]."""
         return sizes_of(self._shapes)
 
     def draws(self, count: int, skip: int = _SKIP) -> U32:
-        """Return the first draws of each element, uint32[T, count]; elements begin ``skip`` draws apart."""
+        """Return the first ``count`` draws of each element, uint32[T, count]. Within the stream of a sample,
+        consecutive elements begin ``skip`` draws apart."""
         out = np.empty((self.total, count), np.uint32)
         _kernels.element_draws(self.streams.handle, self.streams.sequence, self.counts, skip, out)
         return out
@@ -214,24 +216,26 @@ class Elements:
         return flips
 
     def wide_draws(self, count: int, skip: int = _SKIP) -> npt.NDArray[np.uint64]:
-        """Return the first 64-bit draws of each element: [T, count]."""
+        """Return the first ``count`` 64-bit numbers of each element, uint64[T, count], each made from two draws."""
         words = self.draws(2 * count, skip).astype(np.uint64)
         return words[:, 0::2] | words[:, 1::2] << np.uint64(32)
 
     def spread(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Repeat one value per sample, [N, ...], to one value per element, [T, ...]."""
+        """Repeat ``values``, one per sample, [N, ...], for each element of the sample: [T, ...]."""
         return values if self.single else np.repeat(values, self.counts, axis=0)
 
 
 def _shapes(ctx: Context, *like: Batch) -> I32:
-    """Return the shapes of the output, [N, ndim]: those of the input, the argument's, or scalars."""
+    """Return the shapes of the output, [N, ndim]: those of the input if there is one, else the argument ``shape``, else
+    scalars."""
     if like:
         return like[0].shapes
     return shape_argument(ctx, ctx.op.is_set("shape")).astype(np.int32)
 
 
 def _packed(ctx: Context, shapes: I32, values: npt.NDArray[Any], layout: str, sizes: I64 | None = None) -> Batch:
-    """Return a packed batch of ``values``; ``sizes``: elements of each sample, if known."""
+    """Return a packed batch of samples of ``shapes`` with the elements ``values``. ``sizes``: number of elements of
+    each sample, if known."""
     if shapes.shape[1] == 0:
         return Batch(values, np.arange(len(shapes)), shapes, layout, ctx.samples)
     sizes = sizes_of(shapes) if sizes is None else sizes
@@ -290,12 +294,12 @@ class CoinFlip(Random, name="random.coin_flip"):
 
     @functools.cached_property
     def _limit(self) -> int:
-        """`_limits` of the constant probability."""
+        """Result of `_limits` for the argument ``probability``, if it is constant."""
         return int(_limits(np.float64(np.float32(self.probability))))
 
 
 def _limits(probability: npt.NDArray[np.float64] | np.float64) -> I64:
-    """Return the largest draw that yields 1, for every probability. DALI compares with <=, so that a probability of 0
+    """Return for each probability the largest draw that yields 1. DALI compares with <=, so that a probability of 0
     still yields rare ones; here it yields none."""
     return np.where(probability > 0, np.minimum(probability * 2.0**32, 0xFFFFFFFF), -1).astype(np.int64)
 
@@ -394,7 +398,7 @@ class Uniform(Random, name="random.uniform"):
         return values
 
     def _ranges(self, ctx: Context) -> tuple[F32, F32]:
-        """Return the ends of each sample's range, [N] each."""
+        """Return the ends of the range of each sample, lowest and highest number, [N] each."""
         ends = ctx.arg("range")
         if to_numpy(self.result).kind != "f":
             ends = saturate(np.trunc(ends), to_numpy(self.result)).astype(np.float32)
@@ -575,8 +579,8 @@ class Choice(Operator, name="random.choice"):
     def _indices(
         self, ctx: Context, elements: Elements, count: I64, ndim: int, starts: I64 | None = None
     ) -> I64:  # fmt: skip
-        """Return for each draw the index among its sample's ``count`` elements, plus ``starts``. For inputs of several
-        dimensions, DALI draws without gaps."""
+        """Return for each draw a random index: ``starts`` of its sample plus an index below the ``count`` of its
+        sample. For inputs of several dimensions, DALI uses consecutive draws."""
         starts = np.zeros(len(count), np.int64) if starts is None else starts
         _reject(ctx, count < 1, "there is nothing to draw from: {} elements", count)
         count = np.maximum(count, 1)
@@ -612,5 +616,6 @@ def _probabilities(ctx: Context) -> tuple[npt.NDArray[np.float64], I64]:
 
 
 def _chosen_layout(layout: str, drawn: int) -> str:
-    """Return the layout of drawn slices: one slice, a list of slices, or more dimensions, which have no names."""
+    """Return the layout of an output of slices of an input with ``layout``. The slices are arranged in ``drawn``
+    dimensions: 0 (one slice), 1 (a list of slices), or more, which have no names."""
     return (layout[1:], layout, "")[min(drawn, 2)]

@@ -16,7 +16,7 @@ F32 = npt.NDArray[np.float32]
 FLOATS = np.dtype(np.float32)
 
 BORDERS = {"reflect_101": 0, "reflect_1001": 1, "reflect": 1, "wrap": 2, "clamp": 3, "replicate": 3, "constant": 4}
-"""Numbers of the border modes, as kernels take them (cuda/border.cuh)."""
+"""Numbers of the border modes, by the operators' names for them, as kernels expect them (cuda/border.cuh)."""
 
 
 def spatial(layout: str, ndim: int) -> tuple[int, int]:
@@ -38,7 +38,8 @@ def spatial(layout: str, ndim: int) -> tuple[int, int]:
 
 
 def geometry(shapes: I64, layout: str) -> I64:
-    """Return [M, 5]: number of images, and depth, height, width, channels of each; 1 for missing dimensions."""
+    """Return the geometry of samples of ``shapes``, [M, 5]: number of images, and depth, height, width and channels of
+    each; 1 for dimensions that ``layout`` lacks."""
     first, axes = spatial(layout, shapes.shape[1])
     out = np.ones((len(shapes), 5), np.int64)
     if first:
@@ -59,7 +60,7 @@ def whole_numbers(values: npt.NDArray[Any]) -> I64:
 
 THREADS = 256
 _ROWS = 4
-"""Vertically adjacent values per thread (cuda/window.cuh)."""
+"""Number of vertically adjacent values that a GPU thread computes (cuda/window.cuh)."""
 
 
 def tiles_of(sizes: I64) -> int:
@@ -69,22 +70,22 @@ def tiles_of(sizes: I64) -> int:
 
 
 def strips_of(sizes: I64, width: int, height: int) -> int:
-    """Return the number of blocks, as `tiles_of` does, if threads compute ``width`` values of each of ``height`` rows
-    (cuda/strips.cuh)."""
+    """Return the number of blocks that the largest item needs, as `tiles_of` does, if each thread computes ``width``
+    values of each of ``height`` rows (cuda/strips.cuh)."""
     pictures, depth, rows, columns, channels = sizes.T
     most = (pictures * depth * -(-rows // height) * -(-(columns * channels) // width)).max(initial=0)
     return int(-(-most // THREADS))
 
 
 def fits(sizes: I64) -> bool:
-    """Whether rows of items of ``sizes`` [M, 5] are short enough for strip kernels to count in 32 bits, windows
-    included."""
+    """Whether the strip kernels support items of ``sizes`` [M, 5]: rows and windows must be short enough to be counted
+    in 32 bits."""
     return int((sizes[:, 3] * sizes[:, 4]).max(initial=0)) < 1 << 28
 
 
 def by_axis(values: npt.NDArray[Any], axes: int, name: str) -> npt.NDArray[Any]:
-    """Return values given once for all axes, or per axis, as [M, axes]. Raises SpecError for other numbers of
-    values."""
+    """Return the values of argument ``name`` for each axis, [M, axes], if ``values`` has one value for all axes or one
+    per axis. Raises SpecError for other numbers of values."""
     values = values.reshape(len(values), -1)
     if values.shape[1] == 1:
         return np.repeat(values, axes, axis=1)
@@ -94,8 +95,8 @@ def by_axis(values: npt.NDArray[Any], axes: int, name: str) -> npt.NDArray[Any]:
 
 
 def on_host(images: Batch, base: I64) -> tuple[Any, I64]:
-    """Return data in a type that compiled loops accept (uint8 or float32), and the offsets in it of the items at
-    ``base``."""
+    """Return the data of ``images`` as uint8 or float32, the types for which loops are compiled, and the offsets in it
+    of the items that begin at ``base`` in the batch."""
     source = images.data
     if source.dtype in (np.uint8, np.float32) or len(images) == 0:
         return source if len(images) else np.zeros(0, np.float32), np.ascontiguousarray(base)
@@ -104,7 +105,8 @@ def on_host(images: Batch, base: I64) -> tuple[Any, I64]:
 
 
 def host_output(ctx: Context, images: Batch, shapes: Any, dtype: np.dtype[Any]) -> tuple[Batch, bool]:
-    """Return a batch to which compiled loops write, and whether it must be converted to ``dtype`` afterwards."""
+    """Return a batch of ``shapes`` in a type that compiled loops can write, and whether it must be converted to
+    ``dtype`` afterwards."""
     own = dtype if dtype in (np.uint8, np.float32) else FLOATS
     empty = ctx.empty if own == dtype else np.empty
     return Batch.allocate(empty, shapes, own, images.layout, images.samples), own != dtype

@@ -24,14 +24,14 @@ from .axes import BORDERS, THREADS, by_axis, fits, geometry, strips_of, tiles_of
 
 _kernels: Any = Kernels(".morphology_cpu", __package__)
 _ROWS = 8
-"""Rows per thread for bytes, as in cuda/morphology.cu."""
+"""Number of rows that a thread computes for uint8 images, as in cuda/morphology.cu."""
 _MAX_SELECTED = 49
-"""Maximum values of a window whose median is found by removing the smallest and largest ones."""
+"""Maximum number of values in a window whose median is found by repeatedly removing the smallest and largest ones."""
 
 
 def _of_bytes(kernel: str, windows: I64) -> tuple[str, int]:
-    """Return the kernel template for bytes with ``windows`` [M, 2] (height and width), and its rows per thread; 0 rows
-    if it is the template of other types."""
+    """Return the name of the kernel for uint8 images with ``windows`` [M, 2] (height and width), and its rows per
+    thread; 0 rows if that kernel is the one for other types."""
     if kernel == "extreme":
         return "extreme_bytes<{}>", _ROWS
     height, width = windows[0].tolist()
@@ -41,7 +41,7 @@ def _of_bytes(kernel: str, windows: I64) -> tuple[str, int]:
 
 
 class Neighbourhood(Operator, abstract=True):
-    """Base class of the operators of this module."""
+    """Base class of dilate, erode and median_blur, which compute each value from a window around it."""
 
     replayable = True
     layouts = ("HW", "HWC", "FHWC", "CHW", "FCHW")
@@ -65,8 +65,8 @@ class Neighbourhood(Operator, abstract=True):
         kernel: str,
         *arguments: np.int32,
     ) -> Batch:
-        """Apply ``kernel`` to every value: ``masks`` [M, 4] are the window's height and width, and the window's element
-        that lies on the value; items in ``invalid`` stay empty."""
+        """Apply ``kernel`` to every value of the images. ``masks`` [M, 4]: height and width of an item's window, then
+        row and column of the window's element that lies on the value. Items in ``invalid`` get empty outputs."""
         layout = images.layout if items.sample is None else images.layout[1:]
         where = geometry(items.shapes, layout)
         where[invalid, 0] = 0

@@ -29,7 +29,7 @@ _MAX_LAPLACIAN = 23
 """Maximum length of the laplacian's windows, as in DALI."""
 _THREADS = 256
 _FOLD = 4
-"""Values per thread, as in separable.cu."""
+"""Number of values that a GPU thread computes, as in separable.cu."""
 _RADII = (1, 2, 3, 4, 6, 8, 12)
 """Radii for which the kernel `plane` of separable.cu is compiled."""
 _PIXELS, _MAX_THREADS, _STRIP, _MAX_CHANNELS = 4, 192, 64, 4
@@ -46,7 +46,7 @@ class Separable(Operator, abstract=True):
     replayable = True
     bound = "1 level; floats within 1e-5 of the largest value"
     symmetric: ClassVar[bool] = False
-    """Whether there is one term, with symmetric windows."""
+    """Whether there is only one term, and its windows are symmetric."""
 
     dtype: Annotated[DALIDataType | None, Arg("data type of the output: FLOAT, or by default that of the input")] = None
 
@@ -59,8 +59,8 @@ class Separable(Operator, abstract=True):
         return Spec(data.shape, data.dtype if self.dtype is None else self.dtype, data.layout)
 
     def windows(self, ctx: Context, items: ImageParts, axes: int) -> tuple[F32, I32, F32]:
-        """Return windows [M, T, 3, L], each from its first value on, their lengths [M, T, 3], and the factors of the
-        terms [M, T]; axes are depth, height, width."""
+        """Return the windows of T terms for each of M items, [M, T, 3, L] in the order depth, height, width; their
+        lengths [M, T, 3]; and the factors by which terms are multiplied [M, T]."""
         raise NotImplementedError
 
     def cpu(self, ctx: Context, images: Batch) -> Batch:
@@ -87,7 +87,8 @@ class Separable(Operator, abstract=True):
         self, ctx: Context, images: Batch, items: ImageParts, item_sizes: Any, windows: F32, lengths: I32, factors: F32,
         dtype: np.dtype[Any],
     ) -> Batch:  # fmt: skip
-        """Launch one kernel per term and axis along which any image has a window."""
+        """Compute the result on a GPU: one kernel per term and axis along which any image has a window, or a single
+        kernel if `_both_axes` applies."""
         lane = ctx.device
         out = Batch.allocate(ctx.empty, images.shapes, dtype, images.layout, images.samples)
         most = int(elements(item_sizes).max(initial=0))
@@ -130,7 +131,7 @@ class Separable(Operator, abstract=True):
         self, ctx: Context, images: Batch, items: ImageParts, item_sizes: Any, windows: F32, lengths: I32, factors: F32,
         radius: int, out: Batch,
     ) -> None:  # fmt: skip
-        """Apply both windows to 8-bit images in one kernel."""
+        """Apply the windows along both axes of 8-bit images in one kernel."""
         channels, reach = int(item_sizes[0, 4]), next(r for r in _RADII if r >= radius)
         needed = -(-int(item_sizes[:, 3].max()) // _PIXELS)
         across = -(-needed // (_MAX_THREADS // channels))
@@ -158,7 +159,7 @@ class Separable(Operator, abstract=True):
 
 
 def _widened(windows: F32, length: int) -> F32:
-    """Return the windows with space for ``length`` numbers each."""
+    """Return ``windows`` extended by zeros to ``length`` numbers each."""
     if windows.shape[3] == length:
         return windows
     wide = np.zeros((*windows.shape[:3], length), np.float32)
@@ -253,7 +254,7 @@ class GaussianBlur(Separable, name="gaussian_blur"):
 
 _MAX_SIGMA, _MIN_SIGMA = 1000.0, np.float32(1e-18)
 _LIMITS = f"at most {_MAX_SIGMA:g} and {6 * _MAX_SIGMA:g}"
-"""Maximum sigma, which needs windows of 6,001 values."""
+"""Text for messages: the maximum sigma, and the maximum length of a window, which is six times as large."""
 
 
 class Laplacian(Separable, name="laplacian"):
@@ -318,8 +319,8 @@ _tables: list[F32] = []
 
 
 def _derivatives() -> F32:
-    """Return [2, 24, 23]: windows of smoothing and of the second derivative by length, as OpenCV's getDerivKernels
-    computes them: binomial coefficients, and the second difference of those of the length minus two."""
+    """Return the windows by length, [2, 24, 23]: for smoothing, and for the second derivative. As in OpenCV's
+    getDerivKernels, they are binomial coefficients, and the second difference of those of the length minus two."""
     if not _tables:
         out = np.zeros((2, _MAX_LAPLACIAN + 1, _MAX_LAPLACIAN), np.float32)
         row = np.ones(1)

@@ -19,18 +19,19 @@ from .resize_normalize import part
 
 T = TypeVar("T")
 FIRST, SECOND = "first.", "second."
-"""Prefixes of the fused operators' argument inputs: ``first.brightness``, ``second.hue``."""
+"""Prefixes by which the fused operator names the argument inputs of its two parts: ``first.brightness``,
+``second.hue``."""
 _UINT8 = np.dtype(np.uint8)
 
 
 def joined_arguments(first: Mapping[str, T], second: Mapping[str, T]) -> dict[str, T]:
-    """Return the argument inputs of two operators under the names of the fused one."""
+    """Return the argument inputs of two operators in one dict, with the prefixes that the fused operator uses."""
     return {FIRST + k: v for k, v in first.items()} | {SECOND + k: v for k, v in second.items()}
 
 
 def can_join(first: Operator, second: Operator, between: Spec, after: Spec) -> bool:
-    """Whether both operators are linear maps of uint8 pixels, as far as is known; ``between``: facts about their
-    intermediate result, ``after``: facts about the second's output."""
+    """Whether `JoinedColors` can replace ``second`` after ``first``: as far as is known, both are linear maps of uint8
+    pixels. ``between``: spec of the first's output, ``after``: spec of the second's."""
     return (
         isinstance(first, (Linear, JoinedColors))
         and isinstance(second, Linear)
@@ -73,7 +74,8 @@ class JoinedColors(Operator, name="_fused.colors"):
     gpu = cpu
 
     def _steps(self, ctx: Context, images: Batch) -> list[tuple[ImageParts, F32, F32]]:
-        """Return the maps of all operators, in order."""
+        """Return the linear maps of all fused operators, in order: items (images or frames), matrices and offsets of
+        each."""
         first, second = part(ctx, self.first, FIRST), part(ctx, self.second, SECOND)
         if isinstance(self.first, JoinedColors):
             before = self.first._steps(first, images)
@@ -83,8 +85,8 @@ class JoinedColors(Operator, name="_fused.colors"):
 
 
 def _stacked(steps: list[tuple[ImageParts, F32, F32]]) -> tuple[ImageParts, F32, F32]:
-    """Stack all maps as [M, K, 3, 3] and [M, K, 3]; if an argument differs by frame, return the maps of that step
-    only."""
+    """Stack the maps of all operators as matrices [M, K, 3, 3] and offsets [M, K, 3]. If an argument of one operator
+    differs by frame, return only the maps of that operator."""
     by_frame = next((step for step in steps if step[0].sample is not None), None)
     if by_frame is not None:
         return by_frame

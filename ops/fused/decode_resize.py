@@ -39,16 +39,18 @@ if TYPE_CHECKING:
 Mask = npt.NDArray[np.bool_]
 T = TypeVar("T")
 DECODE, RESIZE = "decode.", "then."
-"""Prefixes of the fused operators' argument inputs: ``decode.crop``, ``then.resize.size``."""
+"""Prefixes by which the fused operator names the argument inputs of its parts: ``decode.crop``,
+``then.resize.size``."""
 
 
 def decoder_arguments(decode: Mapping[str, T], then: Mapping[str, T]) -> dict[str, T]:
-    """Return the argument inputs of a decoder and of the next operator under the names of the fused operator."""
+    """Return the argument inputs of a decoder and of the operator after it in one dict, with the prefixes that the
+    fused operator uses."""
     return {DECODE + k: v for k, v in decode.items()} | {RESIZE + k: v for k, v in then.items()}
 
 
 def can_decode_into(decode: Operator, then: Operator) -> bool:
-    """Whether ``then`` after ``decode`` can run as `DecodeResize`."""
+    """Whether `DecodeResize` can replace ``then`` after ``decode``."""
     if not isinstance(decode, (Image, ImageRandomCrop, ImageCrop)) or not decode.for_cuda:
         return False
     if isinstance(then, ResizeCropMirrorNormalize):
@@ -75,7 +77,7 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
 
     @property
     def who_decodes(self) -> str:
-        """Names of the decoders in use on a GPU, as text."""
+        """Names of the decoders that are used on a GPU, as text for reports."""
         return str(self.decode.who_decodes)
 
     @property
@@ -110,8 +112,9 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
         return sampled(second, decoded, planned[0])
 
     def start_early(self, ctx: Context, *inputs: Batch) -> StartedWork | None:
-        """Plan the batch, and start host threads on the images that the CUDA decoder does not decode. This runs before
-        the device is needed, in the reading threads, of which there are many, instead of in the launching thread."""
+        """Plan decoding and resizing of the batch, and start host threads on the images that the CUDA decoder does not
+        decode. The engine calls it in the reading threads, of which there are many, before the launching thread needs
+        the device."""
         if self.decode.on_damage != "reject":
             return None
         return self._begun(ctx, inputs[0])
@@ -170,8 +173,8 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
         self, ctx: Context, encoded: Batch, headers: Headers, selected: Mask, offsets: I64,
         stage: Callable[[int], Any], on_threads: Any,
     ) -> Planned:  # fmt: skip
-        """Plan decoding and resizing of the images ``selected``, whose files begin at the elements ``offsets`` of an
-        array on the device."""
+        """Plan decoding and resizing of the images ``selected``, whose files begin at ``offsets`` in an array on the
+        device."""
         decode: ImageDecoder = self.decode
         first, second = part(ctx, decode, DECODE), part(ctx, self.resize, RESIZE)
         extents, domain = headers.extents, None
@@ -191,12 +194,13 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
 
     @cached_property
     def _channels(self) -> I64:
-        """Number of channels of all images, on a GPU: [1]."""
+        """Number of channels of all decoded images, if they are decoded on a GPU: one number, [1]."""
         return np.array([1 if self.decode.output_type is DALIImageType.GRAY else 3], np.int64)
 
     @cached_property
     def _finish(self) -> dict[str, Any]:
-        """Parameters of the kernels for the steps after resizing."""
+        """Parameters of the CUDA decoder's kernels that describe the output type and the normalisation after
+        resizing."""
         found = {"output_type": _cuda.OUTPUT_TYPES[self.decode.output_type]}
         if not isinstance(self.resize, ResizeCropMirrorNormalize):
             return found | {"dtype": _jpeg.UINT8, "layout": "HWC"}
@@ -207,8 +211,9 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
         }  # fmt: skip
 
     def _apart(self, ctx: Context, encoded: Batch, files: Batch | None = None) -> Callable[[], Batch]:
-        """Start one operator after the other, for images that the CUDA decoder does not take, and return a function
-        that completes them. ``files``: the samples on the device, if they are there already."""
+        """Start decoding, then resizing, as two separate operators, for images that the CUDA decoder does not support.
+        Return a function that completes both and returns the result. ``files``: the encoded samples on the device, if
+        they are there already."""
         decode, first = self.decode, part(ctx, self.decode, DECODE)
         windows = decode.cuts(first)
         decoded = _gpu.start(first, encoded, decode.rules, windows, files)
@@ -223,10 +228,11 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
 
 @dataclass(slots=True)
 class Planned:
-    """A batch that was planned before the device is needed; the operator's started work."""
+    """A batch whose decoding and resizing were planned before the device is needed; the result of the operator's
+    `start_early`."""
 
     batch: Batch
-    """The encoded images."""
+    """Batch of the encoded images."""
     args: Mapping[str, Batch]
     headers: Headers
     sampling: Sampling
@@ -243,7 +249,8 @@ class Planned:
         return begun + self.decode.sheet.nbytes + self.headers.jpeg.nbytes
 
     def is_of(self, ctx: Context, batch: Batch) -> bool:
-        """Whether this is the plan of ``batch``: no sample was dropped since, and the arguments are the same."""
+        """Whether this plan is valid for ``batch``: it was made for the same samples, of which none was dropped since,
+        and for the same arguments."""
         return batch is self.batch and all(ctx.args[name] is given for name, given in self.args.items())
 
 
@@ -259,8 +266,8 @@ def source_windows(plan: ResamplePlan, extents: I64) -> I64:
 
 
 def _begun(ctx: Context, remaining: I64) -> list[I64]:
-    """Divide the samples ``remaining`` to other decoders into those that host threads have started to decode, and the
-    others."""
+    """Divide the samples ``remaining``, which the CUDA decoder does not decode, into those that host threads have
+    started to decode, and the others. Empty groups are left out."""
     if not len(remaining):
         return []
     slots = ctx.samples.slot
@@ -269,5 +276,5 @@ def _begun(ctx: Context, remaining: I64) -> list[I64]:
 
 
 def _some(ctx: Context, indices: I64) -> Context:
-    """Return ``ctx`` for the samples ``indices``; it shares the lists of rejects and checks."""
+    """Return ``ctx`` for the samples at ``indices``; it shares the lists of rejects and checks with ``ctx``."""
     return replace(ctx, samples=ctx.samples.take(indices), args={k: b.take(indices) for k, b in ctx.args.items()})

@@ -17,12 +17,12 @@ from ..context import Context
 from .resize_normalize import part
 
 SPECTROGRAM, MEL, DECIBELS = "spectrogram.", "mel.", "decibels."
-"""Prefixes of the fused operators' names in reports."""
+"""Prefixes by which reports name the parts of the fused operator, such as ``mel.``."""
 
 
 def can_join(first: Operator, second: Operator) -> bool:
-    """Whether a GPU can compute both operators in one kernel: a spectrogram and its mel bands, or these and their
-    decibels."""
+    """Whether one GPU kernel can compute both operators: a spectrogram and its mel bands, or these two (fused before)
+    and the conversion to decibels."""
     if isinstance(first, LogMel):
         # the maximum of a sample is known only after its last value
         alone = isinstance(second, ToDecibels) and second.reference is not None and second.top_db is None
@@ -31,7 +31,7 @@ def can_join(first: Operator, second: Operator) -> bool:
 
 
 def joined(first: Operator, second: Operator) -> LogMel:
-    """Return both operators as one."""
+    """Return one fused operator that computes ``first`` and then ``second``."""
     if isinstance(first, LogMel):
         return LogMel(spectrogram=first.spectrogram, mel=first.mel, decibels=second)
     return LogMel(spectrogram=first, mel=second)

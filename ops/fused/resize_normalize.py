@@ -22,17 +22,19 @@ _plans: Any = Kernels("..images.resampling.plan_cpu", __package__)
 
 T = TypeVar("T")
 RESIZE, NORMALIZE = "resize.", "normalize."
-"""Prefixes of the fused operators' argument inputs: ``resize.size``, ``normalize.mirror``."""
+"""Prefixes by which the fused operator names the argument inputs of its parts: ``resize.size``,
+``normalize.mirror``."""
 
 
 def joined_arguments(resize: Mapping[str, T], normalize: Mapping[str, T]) -> dict[str, T]:
-    """Return the argument inputs of a resampling operator and of crop_mirror_normalize under the names of the fused
-    operator."""
+    """Return the argument inputs of a resampling operator and of crop_mirror_normalize in one dict, with the prefixes
+    that the fused operator uses."""
     return {RESIZE + k: v for k, v in resize.items()} | {NORMALIZE + k: v for k, v in normalize.items()}
 
 
 def can_join(resize: Operator, normalize: Operator, images: Spec) -> bool:
-    """Whether ``normalize`` after ``resize`` of ``images`` can run as `ResizeCropMirrorNormalize`."""
+    """Whether `ResizeCropMirrorNormalize` can replace ``normalize`` after ``resize``, for a batch with spec
+    ``images``."""
     return (
         isinstance(resize, Resampling)
         and not (isinstance(resize, Resize) and resize.save_attrs)
@@ -69,8 +71,8 @@ class ResizeCropMirrorNormalize(Operator, name="_fused.resize_crop_mirror_normal
     gpu = cpu
 
     def sampling(self, ctx: Context, extents: I64, channels: I64) -> Sampling:
-        """Return the resampling of images of ``extents``, reduced to the window that remains; samples without a window
-        are rejected. See the function `sampling`."""
+        """Return the plan for images of ``extents`` and ``channels``, reduced to the window that crop_mirror_normalize
+        keeps. Samples without a window are rejected. See the function `sampling`."""
         first, second = part(ctx, self.resize, RESIZE), part(ctx, self.normalize, NORMALIZE)
         normalize: CropMirrorNormalize = self.normalize
         plan: ResamplePlan = self.resize.plan(first, extents, (0, 2))
@@ -89,24 +91,24 @@ class ResizeCropMirrorNormalize(Operator, name="_fused.resize_crop_mirror_normal
 
 @dataclass(slots=True)
 class Sampling:
-    """Plan of an operator that resamples N images, with the layout of its results."""
+    """Plan of resampling N images, with shapes, type and memory layout of the results."""
 
     plan: ResamplePlan
     shapes: I32
     """Shapes of the results, [N, 3], in ``layout``."""
     offsets: I64
-    """Offsets of the results, [N], one after the other."""
+    """Offset of each result in the output's data, [N]; results are consecutive."""
     strides: I64
-    """Strides of the results, [N, 2], for `resample.Finish`."""
+    """Distance in elements between pixels and between channels of each result, [N, 2], for `resample.Finish`."""
     elements: int
     """Total elements of all results."""
     dtype: np.dtype[Any]
     layout: str
     factors: F32 | None = None
-    """Factors for `resample.Finish`; None if values are only rounded."""
+    """Factors of the normalisation, for `resample.Finish`; None if values are only rounded."""
 
     def allocate(self, ctx: Context, samples: Samples) -> Batch:
-        """Allocate the uninitialised results."""
+        """Return an uninitialised batch for the results of ``samples``."""
         return Batch.sized(
             ctx.empty(self.elements, self.dtype), self.offsets, self.shapes, self.layout, samples, self.elements
         )
@@ -137,7 +139,8 @@ def _cut(
     plan: ResamplePlan, extents: I64, channels: I64, dtype: np.dtype[Any], layout: str, windows: F32 = _WHOLE,
     rounding: int = 0, mirror: I32 = _AS_IT_IS, width: int = 0,
 ) -> tuple[Sampling, int]:  # fmt: skip
-    """Return the results of ``plan``, cut and mirrored (see `plan_cpu.cut_out`), and the number of rejected images."""
+    """Return the plan of the results of ``plan``, cut to windows and mirrored (see `plan_cpu.cut_out`), and the number
+    of rejected images."""
     n = len(extents)
     anchor, shape, flip = np.empty((n, 2), np.int64), np.empty((n, 2), np.int64), np.empty((n, 2), np.bool_)
     shapes, offsets, strides = np.empty((n, 3), np.int32), np.empty(n, np.int64), np.empty((n, 2), np.int64)
@@ -154,14 +157,15 @@ def _images(extents: I64, channels: I64) -> I64:
 
 
 def sampled(ctx: Context, images: Batch, wanted: Sampling) -> Batch:
-    """Resample ``images`` as planned."""
+    """Return ``images`` resampled by the plan ``wanted``."""
     out = wanted.allocate(ctx, images.samples)
     run(ctx, wanted.plan, images, 0, out, None if wanted.factors is None else Finish(wanted.factors, wanted.strides))
     return out
 
 
 def part(ctx: Context, op: Operator, prefix: str) -> Context:
-    """Return ``ctx`` as operator ``op`` within a fused one sees it; its rejects are those of the fused operator."""
+    """Return the context for ``op``, a part of a fused operator: it has the argument inputs with ``prefix``, and its
+    rejects go to the fused operator's list."""
     seen = Context(*_FIELDS(ctx))  # does what `dataclasses.replace` does, in a tenth of the time
     seen.op, seen.part = op, ctx.part + prefix
     if ctx.args:

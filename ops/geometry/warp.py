@@ -125,7 +125,8 @@ class Warping(Operator, abstract=True):
         self, ctx: Context, images: Batch, sizes: I64, matrices: F64,
         recompute: Callable[[Context], tuple[I64, F64]] | None = None,
     ) -> Batch:  # fmt: skip
-        """Sample ``images`` at matrices [N, 2, 3] times the output's pixel centres (x, y, 1).
+        """Return ``images``, sampled at the positions that matrices [N, 2, 3] give for the output's pixel centres (x,
+        y, 1).
 
         Volumes take [N, 3, 4] for (x, y, z, 1). ``recompute`` returns sizes and matrices for a later call with other
         arguments.
