@@ -24,34 +24,35 @@ from .ordered_inputs import Lineup
 
 @dataclass(frozen=True, slots=True)
 class AdditionPlan:
-    """One run that is left to do: of the first inputs if ``addition`` is None, otherwise of an addition. Created by
-    `find_growth`."""
+    """A run of the job that still has to be done: for the job's first inputs if ``addition`` is None, otherwise for
+    inputs that were added later. Created by `find_growth`."""
 
     number: int
-    """Number of the stage in the lineup."""
+    """Number of the stage in the lineup: 0 for the job's first inputs, then one number per addition."""
     addition: Addition | None
     inputs: Inputs
-    """The inputs of the stage; ``inputs.identity`` is the value that the journal has, or will have."""
+    """The inputs (files with size and time) of the stage. ``inputs.identity`` is the value that the journal records for
+    them."""
 
     def listing(self) -> Inputs:
-        """Return the list of inputs that is stored next to the output's journal."""
+        """Return the inputs, to be stored next to the output's journal."""
         return self.inputs
 
 
 @dataclass(frozen=True, slots=True)
 class OutputGrowth:
-    """The inputs of an output that have grown since its first run, and the runs that are left to do. Created by
-    `find_growth`."""
+    """What has to be done because the inputs of a finished job have grown: the order of old and new records, and the
+    remaining runs. Created by `find_growth`."""
 
     lineup: Lineup
     todo: tuple[AdditionPlan, ...]
 
 
 def recorded_inputs(root: Path) -> list[tuple[OutputFiles, Inputs]]:
-    """Return the inputs of an output's first run, and of each addition; empty if they were not recorded.
+    """Return the inputs that were recorded for an output: those of its first run, then those of each addition. Empty if
+    they were not recorded.
 
-    Raises JobError if they cannot be read.
-    """
+    Raises JobError if they cannot be read."""
     files_of_output = output_files_of(root)[:1]
     if not files_of_output or not files_of_output[0].inputs.exists():
         return []
@@ -68,10 +69,10 @@ def recorded_inputs(root: Path) -> list[tuple[OutputFiles, Inputs]]:
 
 
 def lineup_of(root: Path, sources: Sources) -> Lineup:
-    """Return the data sets in the order in which the output in ``root`` has them, including edited files, for a retry.
+    """Return the data sets in the order in which the output in ``root`` has their records, for a retry. Files may have
+    been edited since then.
 
-    Raises JobError if inputs were added or removed.
-    """
+    Raises JobError if inputs were added or removed."""
     stages = recorded_inputs(root)
     now = sources.inputs()
     if not stages:
@@ -98,10 +99,10 @@ def find_growth(
     root: Path, sources: Sources, identity: Mapping[str, Any], write: Mapping[str, Any], *, append: bool,
     part: tuple[int, int] | None,
 ) -> OutputGrowth | None:  # fmt: skip
-    """Return the work left to do if the inputs have grown; None if they are those of the first run, or unknown.
+    """Compare the present inputs with those of the output in ``root``, and return the work left to do if they have
+    grown. Return None if they are the same, or if the earlier ones are unknown.
 
-    Raises JobError with the differences if more than additions happened, or if ``append`` does not allow those.
-    """
+    Raises JobError with the differences if inputs were edited or removed, or if some were added without ``append``."""
     files_of_output = output_files_of(root)
     base = read_journal(files_of_output[0].journal) if files_of_output else None
     if base is None:
@@ -167,7 +168,7 @@ def _joined(parts: list[InventoryEntries]) -> InventoryEntries:
 
 
 def _places(stages: list[Inputs], changes: Mapping[str, Changes]) -> list[dict[str, Any]]:
-    """Return for each stage the indices of its entries in the present inventory."""
+    """Return, for each stage and reader, the indices that the stage's files have in the present inventory."""
     result: list[dict[str, Any]] = []
     for k in range(len(stages)):
         at = {name: sum(len(i.readers[name]) for i in stages[:k]) for name in changes}
@@ -176,8 +177,8 @@ def _places(stages: list[Inputs], changes: Mapping[str, Changes]) -> list[dict[s
 
 
 def _unfinished(root: Path, stages: list[tuple[OutputFiles, Inputs]], now: Inputs) -> Iterator[AdditionPlan]:
-    """Yield the runs that were begun and not finished. Raises JobError if a retry is among them, or if keys would
-    change."""
+    """Yield the runs (first run or additions) that were begun and not finished. Raises JobError if one of them is a
+    retry, or if samples would get other keys."""
     for files in addition_files_of(root):
         if files.addition is not None and files.addition.kind == "retry" and not files.addition.published(root):
             raise JobError(f"{root}: a retry was interrupted; run dali-run retry-failed {root} to its end first")

@@ -23,43 +23,44 @@ from .report import build_report
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A finished batch: the results of the positions [start, stop). Created by `Batches`."""
+    """A finished batch of a job: the outputs for the positions [start, stop). Created by `Batches`."""
 
     start: int
     stop: int
     samples: Samples
-    """The samples to be written."""
+    """The samples that remain, to be written."""
     outputs: Mapping[str, Batch]
     rejects: list[RejectRow]
     number: int
-    """Number of the batch."""
+    """Number of the batch in the run."""
     left_out: LeftOutRows = NOTHING_LEFT_OUT
 
 
 @dataclass(frozen=True, slots=True)
 class RunRange:
-    """The positions that one run of a job processes, and how. Created by `JobRun`."""
+    """The range of positions that one run of a job processes, and options for it. Created by `JobRun`."""
 
     feed: JobFeed
     first: int
-    """First position of the run."""
+    """First position to process."""
     batch_size: int
     whole: bool
-    """Whether batches must be those of an uninterrupted job, because a sample's result depends on the rest of its
+    """Whether batches must be the same as in an uninterrupted job, because a sample's result depends on the rest of its
     batch."""
     trace: bool
     selected: frozenset[tuple[int, int]] | None = None
-    """For jobs that split samples: the (position, item) pairs to process; item -1 means all items of the position. None
-    for all."""
+    """For jobs that split samples into items: the (position, item) pairs to process. Item -1 means all items of the
+    position. None to process everything."""
 
     @property
     def stop(self) -> int:
-        """The position after the last one."""
+        """The position after the last one to process."""
         return self.feed.positions.stop
 
 
 class Batches:
-    """The finished batches of a plan, which one engine runs. Created and stopped by `JobRun`; used by one thread."""
+    """Runs an engine over the positions of a run and yields its finished batches. Created and stopped by `JobRun`; used
+    by one thread."""
 
     def __init__(self, plan: Plan, run_range: RunRange, options: Options) -> None:
         self.plan = plan
@@ -69,8 +70,8 @@ class Batches:
         self.engine = Engine(plan, run_range.feed, requests, options, Stats(trace=run_range.trace))
 
     def warm_up(self, sink: Callable[[Mapping[str, Batch]], object]) -> float:
-        """Compile what the run needs, and return the seconds that it took. ``sink`` is called with outputs of a few
-        samples."""
+        """Compile the kernels that the run needs, and return the seconds that it took. ``sink`` is called with the
+        outputs of a few samples, to compile the writer's code."""
         return self._warm_up(self.engine, sink)
 
     def _warm_up(self, engine: Engine, sink: Callable[[Mapping[str, Batch]], object]) -> float:
@@ -87,7 +88,7 @@ class Batches:
         self.stop()
 
     def stop(self) -> None:
-        """End the run soon."""
+        """End the run soon: nothing new is started."""
         self.engine.stop()
 
     def __iter__(self) -> Iterator[Finished]:
@@ -116,7 +117,7 @@ class Batches:
 
 
 def rows_left_out(plan: Plan, iteration: InFlightBatch) -> LeftOutRows:
-    """Return the lines of left_out.jsonl for the samples of a batch that were left out on purpose."""
+    """Return the rows of left_out.jsonl for those samples of a batch that were left out on purpose."""
     everyone, tables = iteration.all_samples, []
     for lost in left_out(iteration.dropped):
         samples = everyone.take(np.searchsorted(everyone.slot, lost.slots))
@@ -129,7 +130,8 @@ def rows_of(
     dropped: Iterable[Loss], position_of: Callable[[Dropped], int], origin_of: Callable[[Dropped], Origin],
     *, replaced: bool = False, part_of: Callable[[Dropped], int] = lambda _: -1,
 ) -> Iterator[RejectRow]:  # fmt: skip
-    """Yield the lines of the reject log for samples that were dropped, or only reported."""
+    """Yield the rows of the reject log for the samples of a batch that were dropped, and for damaged ones that were
+    kept and only reported."""
     dropped = list(dropped)
     removed = gone(dropped)
     for d in rejected(dropped):

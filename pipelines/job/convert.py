@@ -28,61 +28,62 @@ from .data_layout import KEYS, SourceLayout, find_data, first_records, is_pictur
 from .run import JobResult, Progress, run_job
 
 RECODED, SMALL = "decode", "decode_small"
-"""Names of the steps that only re-encoded images pass: those that are resized, and smaller ones."""
+"""Names of the steps that decode images which must be re-encoded: the first for images that are also resized, the
+second for images that are small enough already."""
 FITS = "small_enough"
-"""Name of the step that finds images smaller than the requested size."""
+"""Name of the step that finds out whether an image is smaller than the requested size."""
 TEST = "as_wanted"
 """Name of the step that checks whether an image already has the requested size and format."""
 _SUFFIXES = {"jpeg": "jpg", "png": "png", "webp": "webp"}
 
 _TYPED = ("parquet", "lance", "mds", "litdata")
-"""Containers whose columns have a type, text or bytes."""
+"""Writers of containers whose columns have a type, so that text differs from bytes."""
 _DALI_NAMES = {"float32": "FLOAT"}
-"""DALI's names of the types whose names are not NumPy's in capitals."""
+"""DALI's names of NumPy's types, for those types for which it is not NumPy's name in capitals."""
 _IN_FILE_NAMES = ("webdataset", "files", "numpy")
-"""Containers in which names of fields become part of file names."""
+"""Writers that make names of fields a part of file names."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConvertOptions:
-    """Options of one conversion. Created by the command line."""
+    """Options of one conversion of a data set into another format. Created by the command line."""
 
     to: str
     """Name of the target writer."""
     name: str = "data"
     samples: int | None = None
     bytes: str | None = None
-    """Size of a shard, for example ``1GB``."""
+    """Size of each shard of the output, for example ``1GB``; None for the default."""
     shuffle: bool = False
     seed: int = 0
     resize: int | None = None
     """Length of the shorter side of resized images, in pixels; None to keep the size."""
     enlarge: bool = False
-    """Whether images that are smaller are also resized."""
+    """Whether images that are smaller than ``resize`` are also resized."""
     format: str | None = None
     quality: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Options of the target writer."""
+    """Further options of the target writer, by name."""
     columns: tuple[str, ...] = ()
-    """Parquet columns to convert; empty for all."""
+    """Columns of a Parquet source to convert; empty for all."""
     limit: int | None = None
-    """Number of records to convert, from the first on; None for all."""
+    """Number of records to convert, counted from the first; None for all."""
     follow_links: bool = False
-    """Follow symbolic links in the source that point outside it."""
+    """Whether to follow symbolic links in the source that point outside it."""
 
     @property
     def target(self) -> str:
-        """Format of re-encoded images."""
+        """Format in which images are encoded again, such as ``jpeg``."""
         return self.format or "jpeg"
 
     @property
     def touches_pictures(self) -> bool:
-        """Whether images are resized or re-encoded."""
+        """Whether images are resized or encoded again."""
         return self.resize is not None or self.format is not None or self.quality is not None
 
 
 def _check_distinct(names: dict[str, str], to: str) -> None:
-    """Raise SpecError if two fields would have the same name in the output."""
+    """Raise SpecError if two fields would get the same name in an output of the writer ``to``."""
     used: dict[str, str] = {}
     for field_name, name in names.items():
         if name in used:
@@ -100,11 +101,10 @@ def conversion(
     requested: ConvertOptions,
     note: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Return the spec that converts ``source`` into directory ``target``; both may be URLs. ``note`` is called with a
-    text about fields that get another name.
+    """Return the spec of a job that converts ``source`` into directory ``target``; both may be URLs. ``note`` is called
+    with a text if fields get another name.
 
-    Raises SpecError if there is nothing to convert, or if the container cannot hold it.
-    """
+    Raises SpecError if there is nothing to convert, or if the target format cannot hold the data."""
     load_operators()
     known_writer(requested.to)
     _check_apart(str(source), str(target))
@@ -194,9 +194,8 @@ def convert(
     """Convert ``source`` into directory ``target``, or continue a conversion; ``append`` adds records that are new.
 
     ``device``: where images are resized and encoded. ``note`` is called with each line about fields that get another
-    name. ``by`` runs the job: `run_job`, or a function with its arguments that uses several workers. Raises SpecError
-    and JobError.
-    """
+    name. ``by`` runs the job: `run_job`, or a function with the same arguments that uses several workers. Raises
+    SpecError and JobError."""
     spec = conversion(source, target, requested, note)
     spec["pipeline"]["device"] = device
     amend = _with_kept if requested.touches_pictures else dict
@@ -212,7 +211,8 @@ def convert(
 
 
 def _without_place(message: str, path: Path) -> str:
-    """Remove the file, line and column of the generated spec from an error message."""
+    """Return the error ``message`` without the file, line and column of the generated spec, which the user has never
+    seen."""
     place = rf"^{re.escape(str(path))}:\d+:\d+: (step 1 \([\w.]+\): )?"
     return re.sub(place, "", message, flags=re.MULTILINE)
 
@@ -222,7 +222,7 @@ _STEPS = {"decoders.image", "decoders.numpy", "resize", "encoders.image", "encod
 
 
 def is_conversion(spec: Any) -> bool:
-    """Return whether `conversion` could have built ``spec``: without plugins, and without functions of users."""
+    """Return whether `conversion` could have built ``spec``: it has no plugins and no functions of users."""
 
     def known(steps: Any) -> bool:
         return isinstance(steps, list) and all(
@@ -236,7 +236,7 @@ def is_conversion(spec: Any) -> bool:
 
 
 def _with_kept(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Add ``kept`` to the samples of the report: the number of images whose bytes needed no change."""
+    """Return the report with one more count of samples: ``kept``, the number of images whose bytes needed no change."""
     looked_at, recoded = (
         sum(o["samples"] for o in report["operators"] if o["name"] in names) for names in ((TEST,), (RECODED, SMALL))
     )
@@ -249,8 +249,8 @@ def _place(target: Path | str) -> str:
 
 
 def _picture(layout: SourceLayout) -> str | None:
-    """Return the field that holds the images: the only one of bytes or, if there are several, the first that looks like
-    an image. None if there is none."""
+    """Return the name of the field that holds the images, or None. It is the only field of bytes or, if there are
+    several, the first one whose content looks like an image."""
     names = [f for f, kind in layout.fields.items() if kind == "bytes" and f not in layout.text]
     if len(names) > 1:
         arguments = {k: v for k, v in layout.step.items() if k != "op"}
@@ -288,18 +288,18 @@ def _pictures(name: str, requested: ConvertOptions) -> list[dict[str, Any]]:
 
 
 def _plain(name: str) -> str:
-    """Return ``name`` as a field name that can be part of a file name."""
+    """Return ``name`` with the characters replaced that cannot be part of a file name."""
     return re.sub(r"[^A-Za-z0-9_-]|^-", "_", name) or "_"
 
 
 def _allowed(name: str) -> str:
-    """Return ``name`` as a field name that a spec accepts."""
+    """Return ``name`` with the characters replaced that a spec does not accept in names of fields."""
     near = re.sub(r"[^A-Za-z0-9_./-]", "_", name)
     return near if is_field_name(near) else _plain(near)
 
 
 def _check_apart(source: str, target: str) -> None:
-    """Raise SpecError if the output would become a part of the source."""
+    """Raise SpecError if the output ``target`` would become a part of the ``source``."""
     if is_url(source) != is_url(target):
         return
     if is_url(source):

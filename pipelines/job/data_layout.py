@@ -45,45 +45,51 @@ from ..tools.datasets import (
 from ..tools.remote_sample import CONTAINERS, skeleton
 
 KEYS = ("key", "__key__")
-"""Names of columns and features that hold the samples' keys."""
+"""Names that columns and features have if they hold the samples' keys."""
 MAX_EXAMINED = 64
-"""Maximum number of records that are examined to find the fields; readers check the others."""
+"""Maximum number of records that are examined to find the fields. Readers check the remaining records while they
+read."""
 MAX_EXAMINED_BYTES = 1 << 26
-"""Bytes of examined records from which no further record is examined."""
+"""Total size in bytes of the examined records after which no further record is examined."""
 
 
 @dataclass(slots=True)
 class SourceLayout:
-    """How a data set is read: the reader's step, and its fields in the order of its outputs. Created by `look`."""
+    """How a data set is to be read: the step of the spec with the reader, and facts about each field that it outputs.
+    Created by `look`."""
 
     step: dict[str, Any]
     fields: dict[str, str] = field(default_factory=dict)
-    """Kind of each field: ``bytes`` or ``numbers``."""
+    """Kind of each field, ``bytes`` or ``numbers``, by name, in the order of the reader's outputs."""
     extensions: dict[str, str] = field(default_factory=dict)
-    """File extension of each field that was an archive member or a file."""
+    """File extension of each field that was an archive member or a file, by the field's name."""
     named: bool = False
     """Whether records have keys of their own, which should be kept."""
     key: str = ""
-    """Name of the field that the records' keys replace; empty if none."""
+    """Name of the column or feature of the source that holds the records' keys, and is therefore not among `fields`;
+    empty if there is none."""
     lists: tuple[str, ...] = ()
-    """Fields that are lists of numbers, even if the first sample has only one."""
+    """Names of the fields that are lists of numbers, even if the first sample has only one number."""
     text: tuple[str, ...] = ()
-    """Fields of bytes that are texts."""
+    """Names of the fields of bytes that hold text."""
     numerals: tuple[str, ...] = ()
-    """Fields of bytes that are integers written as text."""
+    """Names of the fields of bytes that hold an integer as text."""
     arrays: tuple[str, ...] = ()
-    """Fields of bytes that are .npy files, which a writer of dali-run created from numbers."""
+    """Names of the fields of bytes that are .npy files, which a writer of dali-run created from numbers."""
     casts: dict[str, str] = field(default_factory=dict)
-    """NumPy's types, by name, of the fields of numbers that a container stores in another type."""
+    """For fields of numbers that a container stores in another type: the name of their NumPy type, by the field's
+    name."""
     whole: tuple[str, ...] = ()
-    """Fields of floats whose values are all integers."""
+    """Names of the fields that are stored as floats and whose values are all integers."""
     raw: tuple[str, ...] = ()
-    """Fields of arrays whose shape and type are stored in other fields."""
+    """Names of the fields with arrays whose shape and type are stored in other fields."""
 
 
 def find_data(source: str, columns: Sequence[str] = (), follow_links: bool = False) -> SourceLayout:
-    """Return the layout of the data set at a path or a URL. Raises SpecError if it is an unfinished output, or holds
-    links that point outside it (unless ``follow_links``), and JobError."""
+    """Return the layout of the data set at a path or a URL.
+
+    Raises SpecError if it is an unfinished output, or if it contains links that point outside it (unless
+    ``follow_links`` is set). Also raises JobError."""
     load_operators()
     _check_finished(source)
     if is_url(source):
@@ -94,8 +100,10 @@ def find_data(source: str, columns: Sequence[str] = (), follow_links: bool = Fal
 
 
 def look(source: Path, columns: Sequence[str] = (), *, in_part: bool = False) -> SourceLayout:
-    """Return the layout of ``source``: files, a folder of files, shards, databases, or a finished output of dali-run.
-    ``in_part``: only its first container is on this machine. Raises SpecError, also if something would be left out."""
+    """Return the layout of the data set ``source``: files, a folder of files, shards, databases, or a finished output
+    of dali-run. ``in_part``: only its first container is on this machine.
+
+    Raises SpecError if the data set is not recognised, or if some of it would be left out."""
     layout = _look(source, columns, in_part)
     if columns and layout.step["op"] != "readers.parquet":
         raise SpecError(f"{source}: columns can be selected only from Parquet files")
@@ -144,9 +152,9 @@ def _entries(source: Path) -> list[os.DirEntry[str]]:
 
 
 def write_section(source: Path) -> Mapping[str, Any] | None:
-    """Return the ``write`` section of the job whose output is in the folder ``source``; None if it is not an output of
-    dali-run, because a ``manifest.json`` may come from another program. Raises SpecError if the manifest of a job is
-    damaged."""
+    """Return the ``write`` section of the job whose output is in the folder ``source``. Return None if it is not an
+    output of dali-run, because a ``manifest.json`` may come from another program. Raises SpecError if the manifest of a
+    job is damaged."""
     path = source / "manifest.json"
     if not path.is_file():
         return None
@@ -164,8 +172,8 @@ def write_section(source: Path) -> Mapping[str, Any] | None:
 
 
 def _own_output(source: Path, write: Mapping[str, Any], in_part: bool) -> SourceLayout:
-    """Return the layout of an output of dali-run: its fields and their types are those of the job that wrote it, as the
-    manifest lists them."""
+    """Return the layout of an output of dali-run. Its fields and their types are known from the manifest of the job
+    that wrote it."""
     fields: Mapping[str, Mapping[str, Any]] = write["fields"]
     names = [name for _, _, files in written_files(source) for name in files]
     suffix = {"lmdb": "data.mdb", "files": ".jsonl"}.get(write["writer"], find_writer(write["writer"]).suffix)
@@ -201,7 +209,7 @@ def _own_output(source: Path, write: Mapping[str, Any], in_part: bool) -> Source
 
 
 def _streaming(folder: Path) -> SourceLayout | None:
-    """A folder with the index.json of MDS or litData; None for any other."""
+    """Return the layout of a folder with the index.json of MDS or litData; None for any other folder."""
     found = index_at(str(folder)) if (folder / "index.json").is_file() else None
     if found is None:
         return None
@@ -222,7 +230,8 @@ def _streaming(folder: Path) -> SourceLayout | None:
 
 
 def _our_streaming(paths: list[Path], write: Mapping[str, Any]) -> SourceLayout:
-    """MDS and litData: numbers in litData have the type that they had before it, as the manifest says."""
+    """Return the layout of MDS or litData that dali-run wrote. The manifest tells the type that numbers had before
+    litData stored them in another."""
     found = _streaming(paths[0].parent)
     if found is None:
         raise SpecError(f"{paths[0].parent}: its index.json is missing, or is not what the manifest says")
@@ -235,18 +244,18 @@ def _our_streaming(paths: list[Path], write: Mapping[str, Any]) -> SourceLayout:
 
 
 def _is_text(field: Mapping[str, Any]) -> bool:
-    """Return whether a field of a manifest is text."""
+    """Return whether a field, as the manifest describes it, is text."""
     return field.get("encode") == "text" or field.get("extension") == "txt"
 
 
 def _own_tfrecord(paths: list[Path], write: Mapping[str, Any]) -> SourceLayout:
-    """Return the layout of TFRecords that dali-run wrote: the manifest tells whether there are keys, and the name of
-    their feature."""
+    """Return the layout of TFRecords that dali-run wrote. The manifest tells whether there are keys, and the name of
+    the feature that holds them."""
     return _tfrecord(paths, keys=(write["options"].get("key", ""),))
 
 
 def _own_recordio(paths: list[Path], write: Mapping[str, Any]) -> SourceLayout:
-    """Return the layout of RecordIO that dali-run wrote: the manifest has the names of the image and of the label."""
+    """Return the layout of RecordIO that dali-run wrote. The manifest tells the names of the image and of the label."""
     layout = _recordio(paths)
     image = next((f for f, c in write["fields"].items() if c.get("encode") in ENCODED), "image")
     label = next((f for f in write["fields"] if f != image), "label")
@@ -254,8 +263,8 @@ def _own_recordio(paths: list[Path], write: Mapping[str, Any]) -> SourceLayout:
 
 
 def _own_lmdb(paths: list[Path], write: Mapping[str, Any]) -> SourceLayout:
-    """Return the layout of LMDBs that dali-run wrote: the manifest has the name of a single field, which the values
-    lack. The keys of its databases differ."""
+    """Return the layout of LMDB databases that dali-run wrote. If there is only one field, its name is in the manifest
+    and not in the values. The databases have different keys."""
     layout = _lmdb(paths)
     layout.step["prefix_keys"] = False
     if len(write["fields"]) == 1 and len(layout.fields) == 1 and "features" not in layout.step:
@@ -270,7 +279,7 @@ def _renamed(layout: SourceLayout, names: Mapping[str, str]) -> SourceLayout:
 
 
 def _own_tar(paths: list[Path], write: Mapping[str, Any]) -> SourceLayout:
-    """Return the layout of tar files that dali-run wrote: the members of a sample are in the order of its fields."""
+    """Return the layout of tar files that dali-run wrote. The members of a sample are in the order of its fields."""
     fields = write["fields"]
     records = first_records(tar_records(paths))
     complete = [r for r in records if len(r.fields) == len(fields)]
@@ -288,13 +297,13 @@ def _own_tar(paths: list[Path], write: Mapping[str, Any]) -> SourceLayout:
 
 
 def _are_arrays(values: Sequence[bytes]) -> bool:
-    """Return whether ``values`` are .npy files of numbers."""
+    """Return whether all ``values`` are .npy files with numbers."""
     return all(v.startswith(b"\x93NUMPY") for v in values)
 
 
 def _own_files(paths: list[Path], write: Mapping[str, Any]) -> SourceLayout:
-    """Return the layout of files that dali-run wrote: the listings tell which files belong to one sample, and hold
-    single numbers."""
+    """Return the layout of files that dali-run wrote. The listings of the output tell which files belong to one sample;
+    they also hold fields that are single numbers."""
     fields = write["fields"]
     rows = [row for path in paths for row in lines_of(str(path))]
     kinds: dict[str, str] = {}
@@ -336,11 +345,12 @@ _OWN_WRITERS: dict[str, Callable[[list[Path], Mapping[str, Any]], SourceLayout]]
     "litdata": _our_streaming,
     "lance": lambda paths, _: _lance(paths[0].parent.parent),
 }
-"""The functions that return the layout of the outputs of dali-run, by writer."""
+"""For each writer of dali-run, by name: the function that returns the layout of its outputs."""
 
 
 def _check_finished(source: str) -> None:
-    """Raise SpecError for an output of dali-run that is not complete: its last samples would be missing."""
+    """Raise SpecError if ``source`` is an output of dali-run that is not complete: its last samples would be
+    missing."""
     if is_url(source):
         info = Store(source).info()
         if info is None or info.get("type") != "directory" or "journal" not in " ".join(Store(source).folder()[1]):
@@ -359,7 +369,7 @@ def _check_finished(source: str) -> None:
 
 
 def look_behind(url: str, columns: Sequence[str] = ()) -> SourceLayout:
-    """Return the layout of the data set at a URL; only its first container is copied to this machine. Raises SpecError
+    """Return the layout of the data set at a URL. Only its first container is copied to this machine. Raises SpecError
     and JobError."""
     with skeleton(url, 0) as seen:
         try:
@@ -386,8 +396,8 @@ def _absolute(paths: list[Path]) -> list[str]:
 def _tfrecord(
     paths: list[Path], _: Sequence[str] = (), keys: Sequence[str] = KEYS, reader: str = "readers.tfrecord"
 ) -> SourceLayout:  # fmt: skip
-    """Return the layout of TFRecords or ArrayRecords: Examples, or plain records. The first feature of bytes with a
-    name in ``keys`` holds the samples' keys."""
+    """Return the layout of TFRecords or ArrayRecords. Their records are TensorFlow Examples, or plain bytes. The first
+    feature of bytes whose name is in ``keys`` holds the samples' keys."""
     step = {"op": reader, "path": _absolute(paths)}
     layout = _with_features(step, _first(read_through("", reader, {"path": step["path"]}, _value)))
     key = next((k for k in keys if layout.fields.get(k) == "bytes" and len(layout.fields) > 1), "")
@@ -434,14 +444,14 @@ def _tar(paths: list[Path], _: Sequence[str] = ()) -> SourceLayout:
 
 
 def _is_numeral(text: Any) -> bool:
-    """Return whether ``text`` is an integer as Python writes it: then reading it as a number and writing it gives the
-    same text."""
+    """Return whether ``text`` is an integer exactly as Python writes it. Then nothing is lost if it is read as a number
+    and written again."""
     return isinstance(text, bytes) and re.fullmatch(rb"0|-?[1-9]\d{0,17}", text) is not None
 
 
 def _recordio(paths: list[Path], _: Sequence[str] = ()) -> SourceLayout:
-    """Return the layout of RecordIO. Labels are stored as floats: those of all records are read to find out whether
-    they are integers, and whether each record has one."""
+    """Return the layout of RecordIO. It stores labels as floats, so the labels of all records are read to find out
+    whether they are integers, and whether each record has one."""
     step = {"op": "readers.mxnet", "path": _absolute(paths)}
     count, integers, lists = labels_of(step["path"])
     if not count:
@@ -452,8 +462,10 @@ def _recordio(paths: list[Path], _: Sequence[str] = ()) -> SourceLayout:
 
 
 def _columns(paths: list[Path], names: Sequence[str]) -> tuple[Path, list[ReadableColumn], list[str]]:
-    """Return the first file that has the columns of most of ``paths``, these columns, and the columns that cannot be
-    read. Raises SpecError if no more than half of the files agree, and JobError if none can be read."""
+    """Return the columns that most of the files ``paths`` have: the first file that has them, these columns, and the
+    names of those that cannot be read.
+
+    Raises SpecError if no more than half of the files agree, and JobError if none can be read."""
     seen: list[tuple[Path, list[ReadableColumn], list[str]]] = []
     problem: JobError | None = None
     for path in paths[:MAX_EXAMINED]:
@@ -474,7 +486,8 @@ def _columns(paths: list[Path], names: Sequence[str]) -> tuple[Path, list[Readab
 
 
 def _of_columns(step: dict[str, Any], kept: Sequence[ReadableColumn], key: str) -> SourceLayout:
-    """The layout of tables with the columns ``kept``, and ``key``, the one that names the samples, or empty."""
+    """Return the layout of a table with the columns ``kept``. ``key`` is the column that names the samples, or
+    empty."""
     return SourceLayout(
         {**step, "key": key} if key else step,
         {w.name: "bytes" if w.kind in ("bytes", "text") else "numbers" for w in kept},
@@ -487,7 +500,7 @@ def _of_columns(step: dict[str, Any], kept: Sequence[ReadableColumn], key: str) 
 
 
 def _lance(folder: Path) -> SourceLayout:
-    """A Lance data set."""
+    """Return the layout of the Lance data set in ``folder``."""
     seen, refused = lance_columns(str(folder))
     if refused:
         raise SpecError(f"{folder}: {'; '.join(refused)}; write a spec with readers.lance")
@@ -517,7 +530,7 @@ def _parquet(paths: list[Path], columns: Sequence[str]) -> SourceLayout:
 
 
 def _files(source: Path, inside: list[os.DirEntry[str]]) -> SourceLayout:
-    """Return the layout of class folders, or of one folder of files."""
+    """Return the layout of a folder that contains files, or one folder of files for each class."""
     step: dict[str, Any] = {"op": "readers.file", "file_root": str(source.absolute())}
     folders = [p for p in inside if p.is_dir()]
     if folders:
@@ -540,8 +553,8 @@ def _files(source: Path, inside: list[os.DirEntry[str]]) -> SourceLayout:
 
 
 def _names_in(folders: Sequence[os.DirEntry[str]]) -> tuple[list[str], str]:
-    """Return the names of the files in ``folders``, without hidden ones, and the path of a folder in one of them, if
-    there is any."""
+    """Return the names of the files in ``folders``, without hidden files, and the path of one folder inside them; the
+    path is empty if there is none."""
     names, deeper = [], ""
     for folder in folders:
         with os.scandir(folder) as entries:
@@ -571,7 +584,8 @@ def _value(outputs: list[Any]) -> dict[str, Any]:
 
 
 def first_records(records: Iterator[Record]) -> list[Record]:
-    """Return the first records: at most `MAX_EXAMINED`, and no more once they hold `MAX_EXAMINED_BYTES`."""
+    """Return the first of ``records``: at most `MAX_EXAMINED`, and no more after their size exceeds
+    `MAX_EXAMINED_BYTES`."""
     first: list[Record] = []
     nbytes = 0
     while len(first) < MAX_EXAMINED and nbytes < MAX_EXAMINED_BYTES and (record := next(records, None)) is not None:
@@ -581,7 +595,7 @@ def first_records(records: Iterator[Record]) -> list[Record]:
 
 
 def _first(data: DataSet) -> list[bytes]:
-    """Return the values of the first records that can be read."""
+    """Return the values of the first records of ``data`` that can be read."""
     records = [r for r in first_records(data.records) if not r.problem]
     if not records:
         raise SpecError("the data set is empty, or none of its first records can be read")
@@ -598,13 +612,13 @@ def is_picture(data: bytes) -> bool:
 
 
 def _mostly(test: Callable[[bytes], Any], values: list[bytes]) -> bool:
-    """Return whether more than half of ``values`` pass ``test``: a damaged record among them must not change how all
-    are read."""
+    """Return whether more than half of ``values`` pass ``test``: one damaged record must not change how all are
+    read."""
     return 2 * sum(bool(test(v)) for v in values) > len(values)
 
 
 def _with_features(step: dict[str, Any], values: list[bytes]) -> SourceLayout:
-    """Return the layout of Examples: all features that the first ones have."""
+    """Return the layout of TensorFlow Examples: their fields are all features that the examined ``values`` have."""
     features: dict[str, Any] = {}
     kinds: dict[str, str] = {}
     several: set[str] = set()

@@ -40,7 +40,8 @@ from .data_layout import MAX_EXAMINED, SourceLayout, find_data
 from .run import Progress, options_of
 
 MAX_CLASSES = 10_000
-"""Maximum number of distinct values of a field that counts as a class; with more it counts as a measurement."""
+"""Maximum number of distinct values of an integer field for it to be treated as a class. A field with more values is
+treated as a measurement."""
 _KINDS = {"readers.file": "files", "readers.lmdb": "LMDB", "readers.tfrecord": "TFRecord", "readers.mxnet": "RecordIO",
           "readers.webdataset": "tar", "readers.parquet": "Parquet"}  # fmt: skip
 PIXELS = "pixels"
@@ -60,9 +61,8 @@ def data_stats(
 ) -> dict[str, Any]:
     """Return statistics of the data set at ``target`` (a folder, shards, a database, or a URL) as plain data.
 
-    Images are decoded to RGB, audio files to samples. With ``limit``, this number of records is selected at random.
-    Raises SpecError, JobError and DeviceError.
-    """
+    Images are decoded to RGB, audio files to waveforms. With ``limit``, this number of records is selected at random.
+    Raises SpecError, JobError and DeviceError."""
     layout = find_data(str(target), tuple(columns), follow_links)
     content = _content_of(layout)
     spec = spec_of(from_python(_document(layout, content, device, limit), Mark(str(target), 1, 1)), {}, Problems())
@@ -95,8 +95,8 @@ def spec_stats(
     limit: int | None = None,
     progress: Callable[[Progress], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Return statistics of the outputs of the spec at ``path``, before any encoder; nothing is written. Raises
-    SpecError, JobError and DeviceError."""
+    """Return statistics of the outputs of the spec at ``path``, as they are before they are encoded; nothing is
+    written. Raises SpecError, JobError and DeviceError."""
     built = load_spec(path, overrides)
     facts_found, sums = _run(build(replace(built.spec, write=None)), limit, device, progress)
     outputs = {name: sum_.told() for name, sum_ in sums.items()}
@@ -109,8 +109,8 @@ def spec_stats(
 
 
 def _content_of(layout: SourceLayout) -> dict[str, str]:
-    """Return the content of the fields of bytes, by name: ``picture`` or ``sound``, as most of some records have it
-    that are spread over the data set. Fields with other content are left out."""
+    """Return which fields of bytes hold media: ``picture`` or ``sound``, by the field's name. It is what most of some
+    examined records hold, which are spread over the data set. Fields with other content are left out."""
     names = [f for f, kind in layout.fields.items() if kind == "bytes" and f not in (*layout.text, *layout.numerals)]
 
     def fields(outputs: list[Any]) -> dict[str, Any]:
@@ -141,7 +141,7 @@ def _kind_of(data: bytes) -> str:
 def _document(
     layout: SourceLayout, content: Mapping[str, str], device: str | None, limit: int | None
 ) -> dict[str, Any]:
-    """Return the spec that reads and decodes the data set."""
+    """Return the spec, as plain data, of a graph that reads and decodes the data set."""
     variables = {f: f"field{k}" for k, f in enumerate(layout.fields)}
     reader: dict[str, Any] = {**layout.step, "name": "Reader", "out": list(variables.values())}
     if limit is not None:
@@ -160,7 +160,8 @@ def _document(
 
 
 def _reduced(graph: Graph) -> tuple[Graph, dict[str, Kind]]:
-    """Return ``graph`` with small outputs in place of its own: shapes, and means and extremes of every channel."""
+    """Return a copy of ``graph`` whose outputs are small: instead of each array, its shape and, for each channel, its
+    mean and extremes. Also return the kind of each output."""
     builder = GraphBuilder.of(graph.nodes)
     outputs: dict[str, Edge] = {}
     kinds: dict[str, Kind] = {}
@@ -182,7 +183,8 @@ def _reduced(graph: Graph) -> tuple[Graph, dict[str, Kind]]:
 
 
 def _all_but_channels(spec: BatchSpec) -> list[int] | None:
-    """Return the axes to reduce; None for all. Channels are kept if their number is known."""
+    """Return the axes of an array over which statistics are computed: all but the channels, if their number is known.
+    None means all axes."""
     at = spec.layout.find("C")
     if at < 0 or spec.shape is None or spec.shape[at] is None:
         return None
@@ -195,8 +197,8 @@ def _all_but_channels(spec: BatchSpec) -> list[int] | None:
 def _run(
     built: BuiltSpec, limit: int | None, device: str | None, progress: Callable[[Progress], None]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Run all samples, and return facts about the run (number of samples, rejects, speed) and the sums of every
-    output."""
+    """Run the graph for all samples. Return facts about the run (number of samples, rejects, speed), and the collected
+    statistics of every output."""
     settings = built.spec.pipeline
     graph, kinds = _reduced(built.graph)
     plan = compile_graph(graph, resolve_target(device or settings.device), settings.seed)
@@ -249,7 +251,7 @@ def spread(values: npt.NDArray[Any]) -> dict[str, float] | None:
 
 @dataclass(slots=True)
 class _Bytes:
-    """Sums of a field of stored bytes: sizes, and the formats by the first bytes."""
+    """Statistics of a field of stored bytes: sizes, and formats recognised by the first bytes."""
 
     sizes: list[npt.NDArray[Any]] = field(default_factory=list)
     formats: Counter[str] = field(default_factory=Counter)
@@ -276,12 +278,12 @@ class _Bytes:
 
 @dataclass(slots=True)
 class _Values:
-    """Sums of a field with a number, or a short list of numbers, per sample: the count of each value if they are few
-    integers; otherwise their distribution."""
+    """Statistics of a field with a number, or a short list of numbers, per sample: how often each value occurs if they
+    are integers with few different values; otherwise their distribution."""
 
     counts: Counter[int] | None = field(default_factory=Counter)
     names: dict[int, str] = field(default_factory=dict)
-    """For each number, the folder of a sample that has it."""
+    """For each value, the name of the folder of one sample that has it, which names the class."""
     values: list[npt.NDArray[Any]] = field(default_factory=list)
     lengths: list[npt.NDArray[Any]] = field(default_factory=list)
     dtype: str = ""
@@ -322,12 +324,13 @@ class _Values:
 
 @dataclass(slots=True)
 class _Arrays:
-    """Sums of a field of arrays: their shapes, and mean, standard deviation and extremes of each channel. Every sample
-    counts the same, however large it is, as if all had been resized to one size."""
+    """Statistics of a field of arrays: their shapes, and mean, standard deviation and extremes of each channel. Every
+    sample counts the same, however large it is, as if all had been resized to one size."""
 
     shapes: list[npt.NDArray[Any]] = field(default_factory=list)
     sums: dict[int, npt.NDArray[np.float64]] = field(default_factory=dict)
-    """Sums by the number of channels, [5, channels]: count, means, mean squares, minimum and maximum."""
+    """Sums over all samples with the same number of channels, by this number. Each is an array [5, channels] with the
+    rows count, means, mean squares, minimum and maximum."""
     dtype: str = ""
     not_finite: int = 0
 
@@ -355,7 +358,7 @@ class _Arrays:
             self.sums[channels] = new
 
     def lengths(self) -> npt.NDArray[Any]:
-        """Return the shapes of all samples, [samples, axes]."""
+        """Return the shapes of all samples, as an array [samples, axes]."""
         return np.concatenate(self.shapes) if self.shapes else np.zeros((0, 3), np.int64)
 
     def told(self) -> dict[str, Any]:
@@ -373,8 +376,8 @@ class _Arrays:
 
 
 def _of_images(pixels: _Arrays) -> dict[str, Any]:
-    """Return the statistics of 8-bit images (HWC): mean and standard deviation are in [0, 1], as libraries expect
-    them."""
+    """Return the statistics of 8-bit images (HWC). Mean and standard deviation are scaled to [0, 1], as libraries
+    expect them."""
     lengths, facts = pixels.lengths(), pixels.told()
     sides = lengths[:, :2]
     return {"height": spread(sides[:, 0]), "width": spread(sides[:, 1]), "shorter": spread(sides.min(axis=1)),
@@ -384,8 +387,8 @@ def _of_images(pixels: _Arrays) -> dict[str, Any]:
 
 
 def _of_sounds(sound: _Arrays, rate: _Values) -> dict[str, Any]:
-    """Return the statistics of audio clips (samples x channels): sample rates, lengths in seconds, and mean and
-    standard deviation of the samples."""
+    """Return the statistics of audio clips, which are arrays [time, channels]: sample rates, lengths in seconds, and
+    mean and standard deviation of the waveforms."""
     lengths, facts = sound.lengths(), sound.told()
     rates = np.concatenate(rate.values) if rate.values else np.zeros(0)
     seconds = lengths[:, 0] / rates if len(rates) else rates

@@ -28,9 +28,9 @@ from .data_layout import SourceLayout, is_picture, look, write_section
 
 SCHEMA = "spec.schema.json"
 _MAX_REMOTE_FILES = 8
-"""Number of files behind a URL whose content is examined."""
+"""Maximum number of files behind a URL whose content is examined."""
 _MAX_NAMES = 5000
-"""Number of files whose names are examined."""
+"""Maximum number of files whose names are examined."""
 _MEDIA = {
     "pictures": SUFFIXES,
     "sounds": (".wav", ".flac", ".ogg", ".mp3", ".opus"),
@@ -52,34 +52,36 @@ TASKS: dict[str, dict[str, str]] = {
     "videos": {"clips": "clips of 16 frames, the shorter side of --size pixels", "keep": "the same bytes"},
     "records": {"keep": "the same fields in another container"},
 }
-"""The tasks that `init` offers for each kind of data; the first is the default."""
+"""The tasks for which `init` can write a spec, for each kind of data: name and description; the first is the
+default."""
 _SIZES = {"resize": 256, "train": 224, "val": 224, "clips": 112}
 _MEAN, _STD = [123.675, 116.28, 103.53], [58.395, 57.12, 57.375]
 
 
 @dataclass(slots=True)
 class SampleFacts:
-    """The known facts about a data set, after examining it. Created by `look_at`."""
+    """What is known about a data set after examining it. Created by `look_at`."""
 
     kind: str
     """Kind of data, a key of `TASKS`."""
     about: str
-    """Description for users: ``72 files in 4 folders (.jpg)``."""
+    """Description of the data set for users, such as ``72 files in 4 folders (.jpg)``."""
     reader: dict[str, Any]
-    """The reader's step, without `out`; ``${data}`` stands for the path."""
+    """The step of the spec with the reader, without `out`; ``${data}`` stands for the path of the data."""
     fields: dict[str, str] = field(default_factory=dict)
-    """The reader's outputs in order, by name: ``bytes`` or ``numbers``; the name is empty for outputs that no task
-    uses."""
+    """Outputs of the reader in order: their names, and whether they are ``bytes`` or ``numbers``. The name is empty if
+    no task uses the output."""
     media: str = ""
     """Name of the field with the images, audio clips or videos; empty if there is none."""
     extensions: Mapping[str, str] = field(default_factory=dict)
     reader_comment: str = ""
-    """Comment on the reader's step in the spec."""
+    """Comment for the reader's step in the generated spec; empty for none."""
 
 
 @dataclass(slots=True)
 class _GraphText:
-    """The graph of a task, as YAML lines with comments, and its outputs. Created by `_graph`."""
+    """The generated `graph:` section for a task, as YAML lines with comments, and the names of its outputs. Created by
+    `_graph`."""
 
     lines: list[str] = field(default_factory=list)
     outputs: dict[str, str] = field(default_factory=dict)
@@ -91,12 +93,13 @@ class _GraphText:
 
 
 def tasks_of(seen: SampleFacts, size: int | None = None) -> dict[str, str]:
-    """Return the tasks for a data set with their descriptions, in which the size of images is filled in."""
+    """Return the descriptions of the tasks that a data set allows, by name. The size of resized images is filled in."""
     return {task: text.replace("--size", str(size_for(seen, task, size))) for task, text in TASKS[seen.kind].items()}
 
 
 def size_for(seen: SampleFacts, task: str, size: int | None) -> int:
-    """Return the size of resized images in pixels: ``size`` if given, otherwise the default of the task."""
+    """Return the size in pixels to which images are resized: ``size`` if it is set, otherwise the default of the
+    task."""
     return size or (300 if seen.kind == "coco" else _SIZES.get(task, 256))
 
 
@@ -104,8 +107,8 @@ def size_for(seen: SampleFacts, task: str, size: int | None) -> int:
 
 
 def look_at(place: str) -> SampleFacts:
-    """Find out the kind of data at ``place``, a path or a URL: files in class folders or in one folder, containers,
-    COCO. Behind a URL, one container or a few files are examined. Raises SpecError and JobError."""
+    """Find out the kind of data at ``place``, a path or a URL: files in class folders or in one folder, containers, or
+    COCO. Behind a URL, only one container or a few files are examined. Raises SpecError and JobError."""
     load_operators()
     if not is_url(place):
         return _look_at(Path(place), place)
@@ -227,7 +230,7 @@ def _records(place: Path, in_part: bool) -> SampleFacts:
 
 
 def _is_image(layout: SourceLayout, name: str) -> bool:
-    """Return whether the field ``name`` of the first records holds images."""
+    """Return whether the field ``name`` holds images, judged by the first records."""
     arguments = {k: v for k, v in layout.step.items() if k != "op"}
     data = read_through(
         "", layout.step["op"], arguments, lambda outputs: dict(zip(layout.fields, outputs, strict=True))
@@ -237,7 +240,8 @@ def _is_image(layout: SourceLayout, name: str) -> bool:
 
 
 def _pattern(place: Path, paths: Sequence[str]) -> Any:
-    """Return the files as one pattern below ``${data}``, if it matches exactly these files; otherwise as a list."""
+    """Return the files ``paths`` as one glob pattern below ``${data}``, if there is one that matches exactly these
+    files; otherwise as a list."""
     if not place.is_dir():
         return "${data}"
     suffixes = {"".join(Path(p).suffixes[-2:] if p.endswith(".gz") else [Path(p).suffix]) for p in paths}
@@ -257,8 +261,8 @@ def spec_text(
     place: str, seen: SampleFacts, task: str = "", *, writer: str = "", out: str = "", size: int | None = None,
     schema: bool = True,
 ) -> str:  # fmt: skip
-    """Return a commented spec that performs ``task`` (of `TASKS`) on the data at ``place``. Raises SpecError for a task
-    or a writer that does not fit."""
+    """Return the text of a commented spec that performs ``task`` (of `TASKS`) on the data at ``place``. Raises
+    SpecError if the task or the writer does not suit the data."""
     tasks = TASKS[seen.kind]
     task = task or next(iter(tasks))
     if task not in tasks:
@@ -351,7 +355,7 @@ def _stored(seen: SampleFacts, f: str, writer: str) -> dict[str, Any]:
 
 
 def _own_extension(seen: SampleFacts, f: str) -> str:
-    """Return the extension of the media files, if they all have the same one."""
+    """Return the file extension of the media files, if they all have the same one."""
     patterns = seen.reader.get("file_filters", ())
     return patterns[0].removeprefix("*.") if f == seen.media and len(patterns) == 1 else ""
 
@@ -392,7 +396,8 @@ def _val(text: _GraphText, media: str, size: int, writer: str) -> dict[str, Any]
 
 
 def _curate(made: _GraphText, media: str) -> None:
-    """Leave samples out by size, shape and sharpness, and write scores with the others."""
+    """Add steps that leave samples out by size, shape and sharpness, and that write these scores for the remaining
+    samples."""
     made.step({"op": "peek_image_shape", "in": media, "out": "shape"}, "height and width, from the header")
     made.step({"op": "keep_if", "name": "Size", "if": "min(shape[0], shape[1]) >= 64"},
               "samples that are left out here are listed in left_out.jsonl, and not decoded")  # fmt: skip

@@ -21,9 +21,9 @@ from ..spec.build import load_spec
 from ..spec.model import Spec
 
 MAX_LISTING_SECONDS = 5.0
-"""Maximum seconds for listing a data set: a plan should not take longer."""
+"""Maximum seconds that a forecast waits for the listing of a data set."""
 _MIN_BATCHES = 2
-"""Minimum number of batches that are measured."""
+"""Minimum number of batches that are run to measure the speed."""
 
 
 def forecast(
@@ -33,16 +33,13 @@ def forecast(
     plugins: bool = False,
     measure: float = 0.0,
 ) -> dict[str, Any]:
-    """Return a forecast of how much a job of the spec at ``path`` reads, takes and writes, as plain data; None is
-    unknown.
+    """Return a forecast of how much a job of the spec at ``path`` reads, takes and writes, as plain data; values that
+    are not known are None.
 
     ``samples`` are counted from the readers' lists: no record is read. ``why`` says what prevented it. With ``measure``
     the graph runs for this many seconds, without writing: this gives ``samples_per_second``, ``bytes_per_sample`` that
     would be written, and for the whole job ``seconds`` and ``bytes``. ``shards`` follows from `shard.samples`, or from
-    the bytes; with `shard.full` it is unknown.
-
-    Raises SpecError; with ``measure`` also JobError and DeviceError.
-    """
+    the bytes; with `shard.full` it is unknown. Raises SpecError; with ``measure`` also JobError and DeviceError."""
     with running_code(plugins):
         built = load_spec(path, overrides)
     spec = built.spec
@@ -81,7 +78,7 @@ def _count(plan: Plan, spec: Spec) -> int:
 
 
 def _shards(samples: int, nbytes: int | None, max_samples: int | None, max_bytes: int | None) -> int | None:
-    """Return the number of shards; None if it depends on sizes that are not known."""
+    """Return the number of shards of the output; None if it depends on sizes that are not known."""
     if max_bytes and nbytes is None:
         return None
     by_samples = -(-samples // max_samples) if max_samples else 1
@@ -89,8 +86,8 @@ def _shards(samples: int, nbytes: int | None, max_samples: int | None, max_bytes
 
 
 def _within(seconds: float | None, work: Callable[[], int]) -> tuple[int | None, str]:
-    """Return the result of ``work``, or the reason why there is none: it failed, or took longer than ``seconds`` (it
-    then goes on in its thread, because a listing cannot be stopped)."""
+    """Call ``work`` in a thread and return its result; or None and the reason, if it failed or took longer than
+    ``seconds``. If it took too long, it continues in its thread, because a listing cannot be stopped."""
     ended: list[int | BaseException] = []
 
     def run() -> None:
@@ -112,7 +109,8 @@ def _within(seconds: float | None, work: Callable[[], int]) -> tuple[int | None,
 
 
 def _measured(plan: Plan, spec: Spec, seconds: float) -> dict[str, float]:
-    """Measure samples per second, and bytes that are read and that would be written per sample."""
+    """Run the plan for some ``seconds``; return the samples per second, and the bytes per sample that are read and that
+    would be written."""
     from ..engine.engine import Engine, Request
     from .run import options_of
 

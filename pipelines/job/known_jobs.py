@@ -20,17 +20,17 @@ from ...ops.storage.urls import is_url, plain_path
 from ...writers.bytes import sidecar
 
 _MAX_JOBS = 1000
-"""Maximum number of jobs that are remembered; the oldest are removed first."""
+"""Maximum number of jobs whose commands are stored; the oldest are removed first."""
 
 
 def state_folder(kind: str) -> Path:
-    """Return the folder of the user in which facts of this ``kind`` about jobs are stored."""
+    """Return the folder, among the user's state files, for facts of this ``kind`` about jobs."""
     home = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
     return Path(home, "dali-run", kind)
 
 
 def key_of(out: Path | str) -> str:
-    """Return a file name for an output; it does not depend on how the path is written."""
+    """Return a file name that identifies an output. It is the same for every way to write the output's path."""
     place = str(out).rstrip("/") if is_url(out) else os.path.realpath(plain_path(str(out)))
     return hashlib.sha256(os.fsencode(place)).hexdigest()[:40]
 
@@ -55,15 +55,15 @@ def write_atomically(path: Path, data: Mapping[str, Any]) -> None:
 
 
 def forget_oldest(folder: Path) -> None:
-    """Remove all but the newest files of a folder of the user. Raises OSError."""
+    """Remove the oldest files of ``folder``, so that at most `_MAX_JOBS` remain. Raises OSError."""
     files = sorted(folder.iterdir(), key=lambda p: p.stat().st_mtime)
     for old in files[:-_MAX_JOBS]:
         old.unlink()
 
 
 def remember(out: Path | str, command: Mapping[str, Any]) -> None:
-    """Store the command that started the job that writes ``out``. Failure is not an error: a retry then asks for the
-    spec."""
+    """Store the command that started the job that writes ``out``, for a later retry. Failures are ignored: the retry
+    then asks for the spec."""
     path = _file(out)
     with contextlib.suppress(OSError):
         write_atomically(path, command)
@@ -71,7 +71,7 @@ def remember(out: Path | str, command: Mapping[str, Any]) -> None:
 
 
 def recall(out: Path | str) -> dict[str, Any] | None:
-    """Return the command that `remember` stored; None if this user has not run the job on this machine."""
+    """Return the command that `remember` stored for ``out``; None if this user has not run the job on this machine."""
     with contextlib.suppress(OSError, ValueError, JobError):
         command = sidecar.read_json(_file(out), sidecar.REPORT)
         if isinstance(command.get("spec"), (str, dict)) and isinstance(command.get("overrides"), dict):

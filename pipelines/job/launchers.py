@@ -16,18 +16,18 @@ LAUNCHERS = (
     ("PMI_SIZE", "PMI_RANK"),
     ("AWS_BATCH_JOB_ARRAY_SIZE", "AWS_BATCH_JOB_ARRAY_INDEX"),
 )
-"""Pairs of environment variables that hold the number of processes and the number of this process. torchrun's come
-first: if Slurm started it, it counts more finely."""
+"""Environment variables that launchers set: pairs of the number of processes and the number of this process. torchrun's
+come first, because it may start several processes in each one that Slurm has started."""
 INDICES = ("SLURM_ARRAY_TASK_ID", "JOB_COMPLETION_INDEX", "AWS_BATCH_JOB_ARRAY_INDEX", "RANK", "SLURM_PROCID",
            "OMPI_COMM_WORLD_RANK", "PMI_RANK")  # fmt: skip
-"""Environment variables that hold the number of this process, if the user gives the number of parts."""
+"""Environment variables that hold the number of this process; used if the user gives only the number of parts."""
 _PART = re.compile(r"(auto|\d{1,9})(?:/(\d{1,9}))?")
 _HELP = "give --part as I/N, or as auto/N where only the number of parts is not in the environment"
 
 
 def part_of(text: str, environment: Mapping[str, str]) -> tuple[tuple[int, int], str]:
-    """Parse ``--part``: ``3/8``, ``auto``, or ``auto/8``. Return (part, number of parts), and the source of the numbers
-    for messages. Raises SpecError."""
+    """Parse the value of ``--part``, such as ``3/8``, ``auto`` or ``auto/8``. Return (part, number of parts), and a
+    text for messages that says where the numbers come from. Raises SpecError."""
     match = _PART.fullmatch(text)
     if match is None or (match[1] != "auto" and match[2] is None):
         raise SpecError(f"--part must be I/N (0/8 to 7/8), auto or auto/N, got {text!r}")
@@ -46,8 +46,8 @@ def part_of(text: str, environment: Mapping[str, str]) -> tuple[tuple[int, int],
 
 
 def part_from_environment(environment: Mapping[str, str], option: str = "--num-shards") -> tuple[tuple[int, int], str]:
-    """Return (part, number of parts) from the environment, and the names of the variables. Raises SpecError if no
-    launcher set them."""
+    """Return (part, number of parts) from the variables that a launcher set in the environment, and the names of these
+    variables. Raises SpecError if there are none."""
     if "SLURM_ARRAY_TASK_COUNT" in environment:
         return _of_array(environment, option)
     for count_name, rank_name in LAUNCHERS:
@@ -72,7 +72,8 @@ def part_from_environment(environment: Mapping[str, str], option: str = "--num-s
 
 
 def _of_array(environment: Mapping[str, str], option: str) -> tuple[tuple[int, int], str]:
-    """Return the part of a task of a Slurm array; if srun starts several tasks in it, each is a part."""
+    """Return (part, number of parts) for a task of a Slurm array, and their source for messages. If srun starts several
+    processes in a task, each of them is a part."""
     names = ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_MAX")
     index, count, low, high = (_number(environment.get(name, "")) for name in names)
     if count < 1 or high - low + 1 != count or not low <= index <= high:

@@ -26,23 +26,24 @@ from .report import bottleneck, loads_of, operator_seconds, overlap, step_second
 
 SCHEMA_VERSION = 1
 MAX_ROWS = 240
-"""Maximum number of rows that are kept for a report; above it every second one is removed, and rows are added half as
-often."""
+"""Maximum number of rows of the progress curve in a report. Above it, every second one is removed, and rows are added
+half as often."""
 _FIRST_INTERVAL = 0.05
-"""Seconds between the first rows, so that a job of a few seconds also has a curve."""
+"""Seconds between the first rows of the progress curve, so that a job of a few seconds also has one."""
 _MAX_INTERVAL = 1.0
-"""Maximum seconds between two rows."""
+"""Maximum seconds between two rows of the progress curve."""
 _SHARE = 0.01
-"""Maximum share of the time for writing the status: on a slow file system it is written less often."""
+"""Maximum share of the time that may be spent on writing the status file. On a slow file system it is written less
+often."""
 _WINDOW = 5.0
 """Seconds over which current rates are averaged."""
 _SILENT = 60.0
-"""Seconds without a new status after which a job on another machine counts as lost."""
+"""Seconds without a new status after which a job on another machine is shown as lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The progress of a job, as its own thread counts it. Created by `JobRun`."""
+    """The progress of a job, as the job's own thread counts it. Created by `JobRun`."""
 
     read: int
     rejected: int
@@ -52,23 +53,24 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The counters of the engine at one moment. Counts and seconds are totals since the start. Created by
+    """Values of the engine's counters at one moment. Counts and seconds are totals since the start. Created by
     `Recorder`."""
 
     at: float
     counts: Counts
     fills: tuple[int, ...]
     operators: tuple[tuple[float, float], ...]
-    """CPU and GPU seconds of each operator."""
+    """For each operator, its CPU and GPU seconds so far."""
     steps: tuple[float, ...]
     host: int
     device: int
     process: int
-    """Bytes in use: reserved in the host's and the GPU's memory budget (`host`, `device`), and of the process."""
+    """Bytes of memory in use by the process. (`host` and `device` are the bytes reserved in the memory budgets.)"""
 
 
 class Recorder:
-    """Records rows of an engine's counters. Created by `JobRun`; one thread records, any thread may read."""
+    """Records an engine's counters from time to time, for curves and current rates. Created by `JobRun`; one thread
+    records, any thread may read."""
 
     def __init__(self, engine: Engine, counts: Callable[[], Counts]) -> None:
         self.engine = engine
@@ -88,11 +90,11 @@ class Recorder:
         )  # fmt: skip
 
     def due(self) -> bool:
-        """Return whether it is time for another row."""
+        """Return whether it is time to record another row."""
         return time.perf_counter() - self.began - self.rows[-1].at >= self.interval
 
     def record(self) -> None:
-        """Record a row now."""
+        """Record the present values of the counters as a row."""
         row = self._row()
         if row.at - self.recent[-1].at >= _MAX_INTERVAL / 2 or len(self.recent) < 8:
             self.recent.append(row)
@@ -103,12 +105,12 @@ class Recorder:
                 self.interval *= 2
 
     def end(self) -> None:
-        """End recording: keep the last counts, and drop the reference to the run."""
+        """Stop recording: keep the last values, and drop the reference to the run."""
         counts = self._counts()
         self._counts = lambda: counts
 
     def over_time(self) -> dict[str, Any]:
-        """Return the rows as columns for a report. Counts and seconds are totals since the start."""
+        """Return the recorded rows as columns for a report. Counts and seconds are totals since the start."""
         rows = [*self.rows, self._row()]
         engine = self.engine
         names = [c.name for c in engine.channels]
@@ -132,7 +134,8 @@ class Recorder:
         return sum(gpu for _, gpu in row.operators) / overlap(self.engine)
 
     def now(self) -> dict[str, Any]:
-        """Return the state of the run as plain data; rates and loads are averaged over the last seconds."""
+        """Return the current state of the run as plain data; rates and loads are averages over the last `_WINDOW`
+        seconds."""
         engine, recent = self.engine, list(self.recent)
         last = self._row()
         first = next((r for r in reversed(recent) if last.at - r.at >= _WINDOW), recent[0])
@@ -183,7 +186,7 @@ def _rates(rows: Sequence[Row]) -> list[float]:
 
 
 def _resident() -> int:
-    """Return the bytes of this process in memory; 0 if the system does not tell."""
+    """Return the bytes of physical memory that this process uses; 0 if the system does not tell."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -195,10 +198,10 @@ def _resident() -> int:
 
 
 class Live:
-    """The status of one job. `of` returns it, and a thread publishes it while the job runs. Created by `JobRun`."""
+    """The status of one job, which a thread publishes as a file while the job runs. Created by `JobRun`."""
 
     def __init__(self, out: Path | str, part: tuple[int, int] | None, facts: Mapping[str, Any]) -> None:
-        """``facts`` do not change: name, total, device, threads."""
+        """``facts`` about the job that do not change: name, total number of samples, device, threads."""
         number = "" if part is None else f"-{part[0]}-of-{part[1]}"
         self._file = state_folder("live") / f"{key_of(out)}{number}.json"
         self._facts = {
@@ -214,7 +217,7 @@ class Live:
             forget_oldest(self._file.parent)
 
     def start(self, recorder: Recorder) -> None:
-        """Follow ``recorder`` from now on, in a thread."""
+        """Publish the state that ``recorder`` has, from now on and in a thread."""
         self._recorder = recorder
         self._ending = {"state": "running"}
         thread = threading.Thread(target=self._watch, args=(recorder,), name="live", daemon=True)
@@ -223,7 +226,7 @@ class Live:
             self._thread = thread
 
     def end(self, state: str, message: str) -> None:
-        """Publish the final status, which remains after the job."""
+        """Publish the final status, which remains readable after the job has ended."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
@@ -232,7 +235,7 @@ class Live:
             self._publish()
 
     def of(self) -> dict[str, Any]:
-        """Return the status as plain data."""
+        """Return the current status of the job as plain data."""
         now = self._recorder.now() if self._recorder is not None else {}
         return {**self._facts, **now, **self._ending, "written": time.time()}
 
@@ -252,8 +255,8 @@ class Live:
 
 
 def statuses(out: Path | str | None = None) -> list[dict[str, Any]]:
-    """Return the statuses of this user's jobs, the newest last; with ``out``, those of the job that writes there, part
-    by part."""
+    """Return the statuses of this user's jobs, the newest last. With ``out``, return those of the job that writes
+    there, one per part of the job."""
     folder = state_folder("live")
     pattern = f"{key_of(out)}*.json" if out is not None else "*.json"
     statuses_found = []
@@ -272,7 +275,8 @@ def statuses(out: Path | str | None = None) -> list[dict[str, Any]]:
 
 
 def _state(status: Mapping[str, Any]) -> str:
-    """Return the state in the status; ``lost`` if its process has ended without a final status."""
+    """Return the state of a job, such as ``running``. It is ``lost`` if the job's process has ended without a final
+    status."""
     state = str(status["state"])
     if state not in ("preparing", "running"):
         return state

@@ -27,16 +27,16 @@ from ..tools.thumbnails import thumbnail, thumbnails
 from ..wording import size
 
 MAX_SAMPLES, MAX_REJECTS = 6, 12
-"""Numbers of samples and rejects that are shown."""
+"""Maximum numbers of written samples and of rejects that a page shows."""
 _MAX_PER_BATCH = 2
-"""Maximum number of samples from one batch: neighbours often look alike."""
+"""Maximum number of shown samples from one batch, because neighbours often look alike."""
 _MAX_INPUT_BYTES = 64 << 20
-"""Maximum bytes of an encoded input that is shown."""
+"""Maximum bytes of an encoded input file for it to be shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Image:
-    """An image: a thumbnail, or encoded as it was written."""
+    """An image for a page: a thumbnail, or the encoded image that was written."""
 
     data: bytes
     small: bool
@@ -47,28 +47,28 @@ class _KeptSample:
     key: str
     place: int
     after: list[tuple[str, str, _Image]]
-    """For each shown field: its name, a description, and its image."""
+    """For each field of the sample that is shown: its name, a description, and its image."""
 
 
 @dataclass(slots=True)
 class Look:
-    """Collects samples while batches are written; `seen` returns them as small images. Created by the command line;
-    used by the job's thread."""
+    """Keeps a few samples while a job's batches are written, to show them on a page. Created by the command line; used
+    by the job's thread."""
 
     kept: list[_KeptSample] = field(default_factory=list)
     rejects: list[tuple[int, RejectRow]] = field(default_factory=list)
     more_rejects: int = 0
     inputs: dict[int, bytes] = field(default_factory=dict)
-    """Encoded images as they were read, by the samples' numbers."""
+    """The encoded images as they were read, before the graph, by the number of the sample."""
 
     def add_rejects(self, rejects: Sequence[tuple[int, RejectRow]]) -> None:
-        """Keep some of the samples that were rejected, given with their numbers."""
+        """Keep some of the rejected samples. ``rejects``: number and reject row of each."""
         room = MAX_REJECTS - len(self.rejects)
         self.rejects += rejects[:room]
         self.more_rejects += len(rejects[room:])
 
     def add_written(self, places: Sequence[int], samples: Samples, outputs: Mapping[str, Batch]) -> None:
-        """Keep some samples of a batch that was written."""
+        """Keep some samples of a batch that was written; ``places`` are the numbers of its samples."""
         for i in range(min(_MAX_PER_BATCH, len(samples), MAX_SAMPLES - len(self.kept))):
             after = []
             for name, batch in outputs.items():
@@ -78,7 +78,8 @@ class Look:
             self.kept.append(_KeptSample(samples.origin(i).key, places[i], after))
 
     def read_inputs(self, plan: Plan, feed: JobFeed, rng: str) -> None:
-        """Read the encoded inputs of the kept samples again. A sample that cannot be read again has no image."""
+        """Read the inputs of the kept samples again, to show the images before the graph. A sample that cannot be read
+        again gets no such image."""
         readers = [n for n in plan.graph.nodes if isinstance(n.op, Reader)]
         for place in [*(k.place for k in self.kept), *(place for place, _ in self.rejects)]:
             env: Env = {}
@@ -96,7 +97,7 @@ class Look:
                         self.inputs.setdefault(place, data.tobytes())
 
     def seen(self) -> ReportSamples:
-        """Return all kept samples as small images, for a page."""
+        """Return all kept samples as small images, for an HTML page."""
         encoded = {(-1, place): data for place, data in self.inputs.items()}
         for k, sample in enumerate(self.kept):
             encoded |= {(k, i): image.data for i, (_, _, image) in enumerate(sample.after) if not image.small}
@@ -115,7 +116,7 @@ class Look:
 
 
 def _format(data: bytes) -> str:
-    """Return the format of an encoded image, or "video"; empty for anything else."""
+    """Return the format of an encoded image, or "video" for a video; empty for anything else."""
     if is_video(data):
         return "video"
     try:
@@ -125,7 +126,7 @@ def _format(data: bytes) -> str:
 
 
 def _described(value: NDArray[Any], layout: str) -> tuple[str, _Image] | None:
-    """Return a description of a value, and its image; None for numbers and texts."""
+    """Return a description of a value of an output, and its image. The image is None for numbers and texts."""
     if value.ndim == 1 and value.dtype == np.uint8 and (kind := _format(data := value.tobytes())):
         return f"{kind}, {size(len(data))}", _Image(data, small=False)
     picture = as_picture(value, layout)

@@ -23,7 +23,7 @@ from ..engine.inputs import JobFeed, Sources, inventory_of
 
 
 class RenumberedSource:
-    """A data set with other record numbers: record ``i`` is record ``numbers[i]`` of the original. Created by
+    """A data set whose records have other numbers: record ``i`` is record ``numbers[i]`` of the original. Created by
     `Lineup`."""
 
     def __init__(self, source: Source, numbers: I64, groups: I64 | None) -> None:
@@ -49,28 +49,28 @@ class RenumberedSource:
         return inventory_of(self._source)
 
     def close(self) -> None:
-        """The data set itself is closed by the code that opened it."""
+        """Do nothing: the code that opened the original data set closes it."""
 
 
 class Lineup:
-    """The data sets of a plan, divided into stages: the first run's records, then each addition's. Created by
-    `additions`; used by the job's reading thread."""
+    """The order of records of a plan's data sets if inputs were added later: first the records of the first run, then
+    those of each addition. Each of these is a stage. Created by `additions`; used by the job's reading thread."""
 
     def __init__(self, sources: Sources, stages: Sequence[Mapping[str, I64]]) -> None:
-        """``stages``: for each stage, by reader name, the indices of its entries in the present inventory of the data
-        set.
+        """``stages``: for each stage, by reader name, the indices that the stage's files have in the present inventory
+        of the data set.
 
         Raises SpecError if a reader leaves out records by number, JobError if the readers have different numbers of
-        records.
-        """
+        records."""
         self.states, self._plan = dict(sources.states), sources.plan
         self._readers: list[tuple[int, Source, I64]] = []
         self._epochs: list[I64 | None] = []
-        """Passes over the data sets of each reader by position; None for pass 0."""
+        """For each reader: the number of the pass over its data set, by position; None if all positions are in pass
+        0."""
         self._stored: list[I64] = []
-        """The first `MAX_TRIED` records of each reader in stored order."""
+        """For each reader: the numbers of its first records in stored order, at most `MAX_TRIED`."""
         self.ends: list[int] = []
-        """The position after the last sample of each stage."""
+        """For each stage, the position after its last sample."""
         for node, name, op, source, order in sources.readers:
             if len(stages) > 1 and (op.skip or op.limit is not None or op.num_shards > 1):
                 raise SpecError(f"{name}: inputs cannot be added to a job whose reader has skip, limit or num_shards")
@@ -106,11 +106,11 @@ class Lineup:
             self._stored.append(order.records(np.arange(min(order.size, MAX_TRIED))))
 
     def positions(self, stage: int) -> range:
-        """Return the positions of the samples of a stage."""
+        """Return the positions of the samples of stage number ``stage``."""
         return range(self.ends[stage - 1] if stage else 0, self.ends[stage])
 
     def stored(self) -> Iterator[Stored]:
-        """Yield the records of the first run's inputs in stored order, as `Sources.stored` of that run did."""
+        """Yield the first records of the first run's inputs in stored order, as `Sources.stored` did in that run."""
         slot, zeros = np.zeros(1, np.int32), np.zeros(1, np.int64)
         for i in range(min(self.ends[0], MAX_TRIED)):
             per_reader = {
@@ -121,17 +121,17 @@ class Lineup:
 
     @cached_property
     def decided(self) -> Decided:
-        """See `Sources.decided`."""
+        """The facts that the first sample of the first run's inputs decides; see `Sources.decided`."""
         edges = undecided(self._plan)
         return Decided.by(first_sample(self._plan, self.states, self.stored(), edges), edges)
 
     def key(self, position: int) -> str | None:
-        """Return the key of the sample at ``position``, by the first reader; None if there is no such sample."""
+        """Return the key that the first reader gives the sample at ``position``; None if there is no such sample."""
         _, view, index = self._readers[0]
         return view.origin(int(index[position])).key if 0 <= position < len(index) else None
 
     def samples(self, position: I64) -> tuple[Samples, Mapping[int, Samples]]:
-        """Return the samples at the given positions, and those of each reader by its node id."""
+        """Return the samples at the positions ``position``, and the samples of each reader by its node id."""
         slot, zeros = np.arange(len(position), dtype=np.int32), np.zeros(len(position), np.int64)
         per_reader = {
             n: Samples(slot, position, zeros if epochs is None else epochs[position], index[position], view)
@@ -141,11 +141,12 @@ class Lineup:
 
 
 class LineupFeed(JobFeed):
-    """The feed of some positions of a lineup, in ascending order; requests count within them. Created by jobs with
-    additions and by retries."""
+    """Source of samples for a job that processes only some positions of a lineup, in ascending order. Requests count
+    the selected positions. Created by jobs with additions and by retries."""
 
     def __init__(self, lineup: Lineup, selected: Sequence[int], decided: Decided | None = None) -> None:
-        """``decided``: the decisions in the job's journal; if None, the first sample is examined."""
+        """``decided``: types and ranks that the first sample of the data set decides, from the job's journal. If None,
+        the first sample is examined again."""
         self.states, self.stored = lineup.states, lineup.stored
         self.decided = lineup.decided if decided is None else decided
         self.kinds = self.decided.kinds
@@ -155,10 +156,10 @@ class LineupFeed(JobFeed):
         self.positions = self._all_positions = range(len(self._selected))
 
     def places(self, positions: I64) -> I64:
-        """Return the indices of ``positions`` among the selected ones."""
+        """Return the indices that ``positions`` have among the selected positions."""
         return np.searchsorted(self._selected, positions)
 
     def samples(self, request: Request) -> tuple[Samples, Mapping[int, Samples]]:
-        """Return ``request.n`` samples, from the selected one number ``request.start`` on, and those of each reader by
-        its node id."""
+        """Return the samples at ``request.n`` selected positions, starting with number ``request.start`` of them, and
+        the samples of each reader by its node id."""
         return self._lineup.samples(self._selected[request.start : request.start + request.n])

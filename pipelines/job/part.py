@@ -19,21 +19,25 @@ from .schema import schema_of
 
 @dataclass(frozen=True, slots=True)
 class PartResult:
-    """The result of a part of a job. Returned by `OpenJob.run`."""
+    """Result of running one part of a job (a range of its shards). Returned by `OpenJob.run`."""
 
     job: JobResult
     written: int
-    """Number of samples in the part's shards, including those of earlier runs."""
+    """Number of samples in the part's shards, including samples written by earlier runs."""
     rejected: int
     left_out: int = 0
 
 
 class OpenJob:
-    """An open job: its plan and its data sets. Created and closed by a fleet worker; `run` may be called by a second
-    thread while the last part ends. The driver controls all parts, so nothing here checks the output as a whole."""
+    """A job whose plan and data sets are open, so that several of its parts can run. Created and closed by a fleet
+    worker.
+
+    `run` may be called by a second thread while the last part ends. The driver controls all parts, so nothing here
+    checks the output as a whole."""
 
     def __init__(self, prepared: Prepared, sources: Sources, who: Mapping[str, Any], limit: int | None = None) -> None:
-        """``who``: the job's `identity`. Raises SpecError if its samples cannot be numbered."""
+        """``who``: what identifies the job, from `job.run.identity`. Raises SpecError if the readers' samples cannot be
+        numbered."""
         self.prepared = prepared
         self.sources = sources
         self.who = who
@@ -45,7 +49,7 @@ class OpenJob:
         self._warm = False
 
     def close(self) -> None:
-        """Close the lanes; no part runs any longer."""
+        """Close the GPU lanes of the job. No part may run any longer."""
         self._resources.close()
 
     @property
@@ -56,7 +60,8 @@ class OpenJob:
     def run(
         self, part: tuple[int, int], span: range, progress: Callable[[Progress], None], command: Mapping[str, Any]
     ) -> PartResult:
-        """Run part (i, n), the positions ``span``, or continue it. Raises the exceptions of `run_job`."""
+        """Run part i of n (``part``), which has the positions ``span``, or continue it. Raises the exceptions of
+        `run_job`."""
         config = write_config(self.prepared, part)
         feed = self._feed.part(span)
         on_error = self.prepared.spec.on_error
@@ -85,7 +90,7 @@ class OpenJob:
 
 
 def check_divisible(prepared: Prepared) -> str | None:
-    """Return why the parts of a job would not write the same files as one process; None if they do."""
+    """Return the reason why the parts of a job would not write the same files as one process; None if they do."""
     spec = prepared.spec
     if spec.write is None:
         raise SpecError(f"{spec.file}: there is no `write:` section, so there is nothing to run")

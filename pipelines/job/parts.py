@@ -30,18 +30,18 @@ from .report import build_report
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A sample that was dropped before it was split. Created by `PartsFeed`."""
+    """A sample that was dropped before it could be split into items. Created by `PartsFeed`."""
 
     dropped: Dropped
     position: int
     samples: Samples
-    """The `Samples` of this sample only."""
+    """The identity of this one sample, as a `Samples` object of length 1."""
 
 
 @dataclass(slots=True)
 class PartBatch:
-    """A batch of the second engine: all items of the samples in [start, stop). Samples in ``lost`` and ``left_out``
-    have no items. Created by `PartsFeed`."""
+    """Items for one batch of the second engine: all items of the samples at the positions [start, stop). Samples in
+    ``lost`` and ``left_out`` have no items. Created by `PartsFeed`."""
 
     start: int
     stop: int
@@ -50,36 +50,37 @@ class PartBatch:
     samples: Samples
     batches: tuple[Batch, ...]
     first: int = 0
-    """Number of the first item, counted over the run."""
+    """Number of the batch's first item, counted over the whole run."""
 
 
 class PartsFeed:
-    """The feed of the second engine. Created by `PartsBatches`. The second engine's reading thread calls `requests`,
-    which takes batches from the first engine."""
+    """Source of items for the second engine, which processes the items into which the first engine's samples are split.
+    Created by `PartsBatches`. The second engine's reading thread calls `requests`, which takes batches from the first
+    engine."""
 
     def __init__(self, split_plans: SplitPlans, run_range: RunRange, front: Engine) -> None:
         self._split_plans = split_plans
         self._run_range = run_range
         self._front = front
         self.at = run_range.first
-        """The position up to which pieces were cut."""
+        """The position up to which batches of items (`PartBatch`) were created."""
         self.lost: list[Lost] = []
-        """Samples from `at` on that were dropped. The thread that takes requests writes this and `at`; the caller's
-        thread reads them when the run is over."""
+        """Samples from position `at` on that were dropped. The thread that takes requests writes this and `at`; the
+        caller's thread reads them when the run is over."""
         self.left_out = NOTHING_LEFT_OUT
-        """Samples from `at` on that were left out on purpose; written and read like `lost`."""
+        """Samples from position `at` on that were left out on purpose. Written and read like `lost`."""
         self.states: Mapping[int, Any] = {split_plans.source: self}
         edges = undecided(split_plans.back)
         env = first_part(split_plans, run_range.feed.states, run_range.feed.stored()) if edges else {}
         self.kinds = Decided.by(env, edges).kinds
         self._in_flight: deque[PartBatch] = deque()
-        """Pieces that were requested and whose batch is not delivered yet. The thread that takes requests appends, the
+        """Batches of items that were requested and are not delivered yet. The thread that takes requests appends, the
         caller's thread removes."""
 
     # -- for the engine -------------------------------------------------------------------------------------------
 
     def requests(self) -> Iterator[Request]:
-        """Yield a request for each piece, one after the other."""
+        """Yield one request for each batch of items."""
         first = 0
         for iteration in self._front:
             for piece in self._pieces(iteration):
@@ -89,12 +90,12 @@ class PartsFeed:
                 yield Request(piece.first, len(piece.samples))
 
     def samples(self, request: Request) -> tuple[Samples, Mapping[int, Samples]]:
-        """Return the items of the piece of ``request``."""
+        """Return the items of the batch that ``request`` asks for."""
         piece = next(p for p in reversed(self._in_flight) if p.first == request.start)
         return piece.samples, {self._split_plans.source: piece.samples}
 
     def take(self, samples: Samples) -> tuple[Batch, ...]:
-        """Return the data of the items ``samples``, which are those of a piece that were not dropped."""
+        """Return the data of the items ``samples``: those items of one batch that were not dropped since."""
         piece = next(p for p in list(self._in_flight) if _same(p.samples, samples))
         if len(samples) == len(piece.samples):
             return piece.batches
@@ -102,19 +103,20 @@ class PartsFeed:
         return tuple(b.take(indices, samples) for b in piece.batches)
 
     def close(self) -> None:
-        """Do nothing: the data sets belong to the first engine's feed."""
+        """Do nothing: the data sets belong to the feed of the first engine."""
 
     # -- for the job ----------------------------------------------------------------------------------------------
 
     def delivered(self) -> PartBatch:
-        """Remove and return the piece whose batch was delivered; batches come in order."""
+        """Remove and return the oldest batch of items, which the engine has just delivered. (Batches are delivered in
+        order.)"""
         return self._in_flight.popleft()
 
     # -- pieces ---------------------------------------------------------------------------------------------------
 
     def _pieces(self, iteration: InFlightBatch) -> Iterator[PartBatch]:
-        """Yield the items of a batch's samples in pieces of about the batch size, each with all items of its samples.
-        Samples without items belong to the piece before them, or to the next one if there is none."""
+        """Yield the items of a first engine's batch as batches of about the batch size, each with all items of its
+        samples. Samples without items belong to the batch before them, or to the next one if there is none."""
         outputs = iteration.outputs(self._split_plans.front)
         data = outputs[self._split_plans.data]
         owner, part = self._selected(iteration, data, outputs)
@@ -141,14 +143,15 @@ class PartsFeed:
         return int(self._run_range.feed.places(np.array([lost.position]))[0])
 
     def _beside(self, outputs: Mapping[str, Batch]) -> list[Batch]:
-        """Return the further inputs of the split, for the samples of the first one."""
+        """Return the further outputs of the first engine that are split like its main one. They contain the same
+        samples."""
         slots = outputs[self._split_plans.data].samples.slot
         batches = [outputs[name] for name in self._split_plans.beside]
         return [b.take(np.searchsorted(b.samples.slot, slots)) for b in batches]
 
     def _selected(self, iteration: InFlightBatch, data: Batch, outputs: Mapping[str, Batch]) -> tuple[I64, I32]:
-        """Return the items to process, in order: the index in ``data`` of each one's sample (int64), and its number
-        within the sample (int32). Samples without items are dropped."""
+        """Return the items to process, in order: for each one the index of its sample in ``data`` (int64), and its
+        number within the sample (int32). Samples without items are dropped."""
         if not len(data):  # all samples were dropped, and the rank is not known
             return np.zeros(0, np.int64), np.zeros(0, np.int32)
         counts = self._split_plans.split.counts(data)
@@ -195,7 +198,8 @@ class PartsFeed:
 
 
 def _lost(iteration: InFlightBatch) -> list[Lost]:
-    """Return the samples that were dropped, or only reported, by position."""
+    """Return the samples of the batch that were dropped, and damaged ones that were only reported, ordered by
+    position."""
     everyone, dropped = iteration.all_samples, gone(iteration.dropped)
     losses = []
     for d in rejected(iteration.dropped):
@@ -206,7 +210,7 @@ def _lost(iteration: InFlightBatch) -> list[Lost]:
 
 
 def _same(piece: Samples, some: Samples) -> bool:
-    """Return whether ``some`` are samples of ``piece``."""
+    """Return whether the items ``some`` belong to the batch of items ``piece``."""
     assert piece.part is not None
     assert some.part is not None
     at = int(some.slot[0])
@@ -214,13 +218,14 @@ def _same(piece: Samples, some: Samples) -> bool:
 
 
 def _counted(counts: I64) -> npt.NDArray[np.int32]:
-    """Return the numbers 0, 1, ... below each count, concatenated (int32)."""
+    """Return the numbers 0 to n - 1 for each n in ``counts``, concatenated (int32)."""
     ends = np.cumsum(counts)
     return (np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts, counts)).astype(np.int32)
 
 
 class PartsBatches(Batches):
-    """The finished batches of a job that splits its samples. Created and stopped by `JobRun`; used by one thread."""
+    """Runs both engines of a job that splits its samples into items, and yields the finished batches of items. Created
+    and stopped by `JobRun`; used by one thread."""
 
     def __init__(self, split_plans: SplitPlans, run_range: RunRange, options: Options) -> None:
         self.plan = split_plans.back
@@ -238,7 +243,7 @@ class PartsBatches(Batches):
         )  # fmt: skip
 
     def warm_up(self, sink: Callable[[Mapping[str, Batch]], object]) -> float:
-        """Compile what the first engine needs, and return the seconds that it took."""
+        """Compile the kernels that the first engine needs, and return the seconds that it took."""
         return self._warm_up(self.front, lambda _: None)
 
     def stop(self) -> None:
@@ -259,7 +264,7 @@ class PartsBatches(Batches):
             )
 
     def report(self, seconds: float, counts: Mapping[str, int], sink_seconds: float) -> dict[str, Any]:
-        """Return one report of both engines; the second engine's stages are numbered after the first one's."""
+        """Return one report for both engines. The stages of the second engine are numbered after those of the first."""
         first = build_report(self.front, seconds, counts)
         then = build_report(self.engine, seconds, counts, sink_seconds=sink_seconds)
         offset = len(self.front.plan.steps)

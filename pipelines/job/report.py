@@ -23,18 +23,19 @@ from ..graph.conditionals import Merge, Split
 
 SCHEMA_VERSION = 1
 _BUSY = 0.5
-"""Share of the time that a resource must be busy to count as the bottleneck."""
+"""Minimum share of the time for which a resource must be busy to be called the bottleneck."""
 _MIN_BATCHES = 8
-"""Number of batches from which stages overlap for most of a run."""
+"""Minimum number of batches of a run for the report to assume that stages overlapped for most of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How busy one resource was, with a sentence and advice for the user. Created by `loads_of`."""
+    """How busy one resource (such as readers, workers, a GPU, the sink) was, with a sentence and advice for the user.
+    Created by `loads_of`."""
 
     name: str
     share: float
-    """Share of the run's time, 0 to 1 (above 1 if work overlaps)."""
+    """Share of the run's time for which the resource was busy, 0 to 1 (above 1 if work overlaps)."""
     sentence: str
     advice: str
 
@@ -42,8 +43,8 @@ class Load:
 def build_report(
     engine: Engine, seconds: float, samples: Mapping[str, int], *, sink_seconds: float = 0.0, sink: str = "write"
 ) -> dict[str, Any]:
-    """Return the report of a finished (or stopped) run as plain data. ``seconds`` is the wall time from start to end;
-    ``sink`` names the consumer of batches."""
+    """Return the report of a finished (or stopped) run as plain data. ``seconds``: elapsed time of the run. ``sink``:
+    name of the consumer of batches, such as a writer."""
     stats, plan = engine.stats, engine.plan
     stage_of = {n.name: i for i, s in enumerate(plan.steps) for n in s.nodes}
     operators = []
@@ -163,18 +164,19 @@ def _stage_id(engine: Engine, i: int) -> str:
 
 
 def _busy(engine: Engine, i: int) -> float:
-    """Return the seconds in which step ``i`` was busy, divided by the number of batches that it reads at once."""
+    """Return the seconds for which step ``i`` was busy, divided by the number of batches that it reads at once."""
     busy = engine.stats.stages.get(_stage_id(engine, i), 0.0)
     return busy / engine.host_executor.concurrent_reads if i == 0 and engine.plan.steps[i].kind == "whole" else busy
 
 
 def _channels(engine: Engine, i: int) -> tuple[Channel[Any] | None, Channel[Any]]:
-    """Return the channels before and after step ``i``; of an engine that could not start, an unused one."""
+    """Return the channels before and after step ``i`` of the engine. If the engine could not start, return an unused
+    channel."""
     return engine.boxes.get(_stage_id(engine, i), (None, engine.delivery))
 
 
 def _waits(engine: Engine, i: int) -> dict[str, float]:
-    """Return how long step ``i`` waited for batches, and for room in the next queue."""
+    """Return the seconds for which step ``i`` waited for batches, and for room in the next queue."""
     name = _stage_id(engine, i)
     before, after = _channels(engine, i)
     waited, blocked = before.waited_empty if before is not None else 0.0, after.waited_full
@@ -188,7 +190,7 @@ def _waits(engine: Engine, i: int) -> dict[str, float]:
 
 
 def _worked(engine: Engine, i: int) -> dict[str, float]:
-    """Return the times of worker threads in step ``i``, if they work on it."""
+    """Return the times that worker threads spent in step ``i``; empty if they do not work on it."""
     work = engine.stats.worked.get(_stage_id(engine, i))
     if work is None:
         return {}
@@ -200,13 +202,13 @@ def _worked(engine: Engine, i: int) -> dict[str, float]:
 
 
 def step_seconds(engine: Engine) -> list[float]:
-    """Return the busy seconds of every step's own thread."""
+    """Return, for every step, the seconds for which its own thread was busy."""
     return [_busy(engine, i) for i in range(len(engine.plan.steps))]
 
 
 def operator_seconds(engine: Engine) -> list[dict[str, Any]]:
-    """Return the seconds of every operator so far, as `loads_of` takes them. Cheap, and the threads may run
-    meanwhile."""
+    """Return the seconds that every operator has taken so far, as rows for `loads_of`. This is cheap, and may be called
+    while the engine's threads run."""
     rows = []
     for i, step in enumerate(engine.plan.steps):
         for node in step.nodes:
@@ -219,7 +221,8 @@ def operator_seconds(engine: Engine) -> list[dict[str, Any]]:
 
 
 def overlap(engine: Engine) -> int:
-    """Return the number of lanes whose events overlap each other on the devices."""
+    """Return the number of lanes whose GPU work overlaps, so that the sum of their measured times exceeds the elapsed
+    time."""
     return max(1, engine.options.lanes - 1) * len(engine.plan.target.indices)
 
 
@@ -227,8 +230,8 @@ def loads_of(
     engine: Engine, operators: Sequence[Mapping[str, Any]], seconds: float, sink_seconds: float, sink: str,
     steps: Sequence[float],
 ) -> list[Load]:  # fmt: skip
-    """Return the loads of readers, workers, devices and the sink, from the busy seconds of operators and of
-    ``steps``."""
+    """Return how busy the readers, workers, devices and the sink were, from the seconds of ``operators`` and of the
+    threads of ``steps``."""
     seconds = max(seconds, 1e-9)
     threads = engine.options.num_threads
     loads = []
@@ -289,11 +292,11 @@ def loads_of(
 
 
 _CPU_BOUND = 0.7
-"""Share of the workers' time on processors from which more cores would help."""
+"""Share of the workers' time on processors above which the advice is to use more cores."""
 
 
 def _workers(stats: Stats, operators: Sequence[Mapping[str, Any]], threads: int, cores: int, seconds: float) -> Load:
-    """Return how busy worker threads were, and what they waited for if they were not on processors."""
+    """Return how busy the worker threads were, and what they waited for while they were not on processors."""
     share = sum(o["cpu_seconds"] for o in operators) / (threads * seconds)
     work = _total(stats)
     computing, no_core = work.processor / work.passed, work.no_core / work.passed
@@ -313,7 +316,7 @@ def _workers(stats: Stats, operators: Sequence[Mapping[str, Any]], threads: int,
 
 
 def _total(stats: Stats) -> Work:
-    """Return the times of all workers; a run without chunks counts as computing all the time."""
+    """Return the times of all workers added up. A run without chunks counts as computing all the time."""
     works = list(stats.worked.values()) or [Work(1.0, 1.0)]
     return Work(max(1e-9, sum(w.passed for w in works)), sum(w.processor for w in works), sum(w.no_core for w in works))
 

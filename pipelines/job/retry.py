@@ -33,8 +33,10 @@ from .schema import decided_in
 def retry_feed(
     out: Path, sources: Sources, pending: PendingRetry, decided: Decided | None = None
 ) -> LineupFeed:  # fmt: skip
-    """Return the feed of the rejected samples only, in their order; ``decided`` are the facts that the job's first
-    sample decided. Raises JobError if the inputs are not those of the job, or have another order."""
+    """Return a source of samples with only the rejected samples of a job, in their order. ``decided``: what the job's
+    first sample decided.
+
+    Raises JobError if the inputs are not those of the job, or have another order."""
     lineup = lineup_of(out, sources)
     for row in pending.rows:
         now = lineup.key(row.position)
@@ -58,9 +60,9 @@ def retry_failed(
     """Process the rejects of the finished output ``out`` again, with the spec that this user ran to create it, or with
     ``spec``.
 
-    The spec that the output names is not used: a spec is code that must be trusted, and whoever created the output may
-    have written anything into it. Raises SpecError, DeviceError and JobError for errors before the retry begins.
-    """
+    The spec that is named in the output is not used: a spec is code that must be trusted, and whoever created the
+    output may have written anything into it. Raises SpecError, DeviceError and JobError for errors before the retry
+    begins."""
     with state_of(out) as root, tempfile.TemporaryDirectory(prefix="dali-run-") as folder:
         pending = next_retry(root)
         if not pending.rows:
@@ -93,8 +95,8 @@ def retry_failed(
 
 
 def _spec_of(command: Mapping[str, Any], folder: Path) -> Path:
-    """Return the path of the spec. The spec of a conversion is part of the command; it is written to a file in
-    ``folder``."""
+    """Return the path of the spec that ``command`` ran. If it was a conversion, its spec is part of the command, and is
+    first written to a file in ``folder``."""
     if isinstance(command["spec"], str):
         return Path(command["spec"])
     if not is_conversion(command["spec"]):
@@ -109,7 +111,7 @@ def _same_place(config: WriteConfig, out: Path | str) -> bool:
 
 
 def _claimed_command(out: Path) -> Mapping[str, Any]:
-    """Return the command of the job, as its report claims."""
+    """Return the command that created the output, according to the output's own report, which need not be true."""
     for files in output_files_of(out)[:1]:
         with contextlib.suppress(OSError, ValueError, JobError):
             command = sidecar.read_json(files.report, sidecar.REPORT).get("command")
@@ -118,7 +120,7 @@ def _claimed_command(out: Path) -> Mapping[str, Any]:
 
 
 def _which_spec(out: Path | str, claimed: Mapping[str, Any]) -> str:
-    """Return the advice for a job that this user has not run on this machine."""
+    """Return advice on which spec to pass, for a job that this user has not run on this machine."""
     begin = f"{out}: you have not run this job on this machine, and what its report says is not trusted; "
     spec, overrides = claimed.get("spec"), claimed.get("overrides")
     if isinstance(spec, dict):

@@ -63,7 +63,7 @@ from .parts import PartsBatches
 from .schema import schema_of
 
 CLEAN, FAILED, BAD_SPEC, REJECTS, INTERRUPTED = 0, 1, 2, 3, 130
-"""Exit codes."""
+"""Exit codes of a job: complete; failed; wrong spec; complete, but samples were rejected; interrupted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +71,13 @@ class Progress:
     """The progress of a job, passed to the caller's callback after every batch."""
 
     done: int
-    """Number of positions finished in this run."""
+    """Number of positions that are finished in this run."""
     total: int
     """Number of positions to process in this run."""
     rejected: int
-    """Number of samples rejected in this run."""
+    """Number of samples that were rejected in this run."""
     started: float
-    """`time.perf_counter` at the first batch."""
+    """Value of `time.perf_counter` at the first batch, in seconds."""
     status: Callable[[], Mapping[str, Any]] = dict
     """Function that returns the current state of the job, as `dali-run top` shows it; empty if other processes run
     it."""
@@ -89,29 +89,30 @@ class JobResult:
 
     exit_code: int
     message: str
-    """One sentence: what was done, or what ended the job."""
+    """One sentence for the user: what was done, or what ended the job."""
     report: Mapping[str, Any]
     path: Path | str
-    """Path of the output; a text if it is a URL."""
+    """Path of the output folder; a text if it is a URL."""
     final: bool = False
-    """Whether another try would end in the same way: a sample failed in a job whose policy is ``fail``."""
+    """Whether another try would fail in the same way, because a sample failed in a job whose policy is ``fail``."""
     ran: bool = True
-    """Whether this run did something; if not, the report is that of the run that finished the job."""
+    """Whether this run did any work. If not, the output was complete, and the report is that of the run that finished
+    it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A spec that was read, checked and compiled; no data were touched. Created by `prepare`."""
+    """A spec that was read, checked and compiled, before any data are read. Created by `prepare`."""
 
     built: BuiltSpec
     plan: Plan
-    """The plan of the job, or of its part before samples are split."""
+    """The plan of the job. If the job splits samples, the plan of what comes before the split."""
     split_plans: SplitPlans | None = None
-    """Both plans, if samples are split; otherwise None."""
+    """The plans before and after the split, if the job splits samples into items; otherwise None."""
 
     @property
     def whole(self) -> Graph:
-        """The whole graph, with the specs of its outputs."""
+        """The whole graph of the job, with the specs (dtype, shape) of its outputs."""
         return self.plan.graph if self.split_plans is None else self.split_plans.whole
 
     @property
@@ -133,11 +134,10 @@ def prepare(
     part: tuple[int, int] | None = None,
     ahead: bool = False,
 ) -> Prepared:
-    """Read and compile a spec. ``part`` (i, n): one of n jobs that write one data set. ``ahead``: the job will run in
-    this process, so its GPU may be started meanwhile.
+    """Read and compile a spec. ``part`` (i, n): this is job i of n jobs that write one data set. ``ahead``: the job
+    will run in this process, so its GPU may be started meanwhile.
 
-    Raises SpecError and DeviceError.
-    """
+    Raises SpecError and DeviceError."""
     built = load_spec(path, overrides)
     settings = built.spec.pipeline
     if ahead:
@@ -150,11 +150,10 @@ def prepare(
 
 
 def check_parts(graph: Graph, part: tuple[int, int]) -> None:
-    """Raise SpecError for an impossible part, and if readers have shards of their own.
+    """Raise SpecError if ``part`` is impossible, or if readers have shards of their own.
 
-    Parts are ranges of the order of the whole job, cut at the borders of output shards: so any number of parts writes
-    the same files. Readers do not know of parts.
-    """
+    Parts are ranges of the order of the whole job, cut at the borders of output shards, so any number of parts writes
+    the same files. Readers do not know of parts."""
     index, count = part
     if not 0 <= index < count:
         raise SpecError(f"--shard-id must be from 0 to {count - 1}, got {index}")
@@ -180,16 +179,13 @@ def run_job(
     prepared: Prepared | None = None,
     look: Look | None = None,
 ) -> JobResult:
-    """Run the job of a spec, or continue it.
+    """Run the job of a spec in this process, or continue it.
 
     ``append`` adds inputs that are new to the existing output. ``note`` is called with each line about a part of the
     spec that has no effect. ``made_of`` is the spec itself, if its file will not exist later; ``amend`` completes the
     report. ``prepared`` is the result of `prepare` for these arguments, if the caller has it. ``look`` keeps a few
-    samples, to be shown.
-
-    Raises SpecError for a wrong spec, and DeviceError and JobError for errors before the output is open. Later errors
-    are in the result, with a report of what was done until then.
-    """
+    samples, to be shown. Raises SpecError for a wrong spec, and DeviceError and JobError for errors before the output
+    is open. Later errors are in the result, with a report of what was done until then."""
     if append and (fresh or limit is not None):
         raise SpecError(f"--append adds to the existing output: leave out {'--fresh' if fresh else '--limit'}")
     prepared = prepared or prepare(path, overrides, device=device, part=part, ahead=True)
@@ -244,7 +240,7 @@ def _run_grown(
     trace: str | Path | None, progress: Callable[[Progress], None], command: Mapping[str, Any],
     amend: Callable[[dict[str, Any]], dict[str, Any]], look: Look | None,
 ) -> JobResult:  # fmt: skip
-    """Run the remaining work, one addition after the other."""
+    """Run the remaining work of a job whose inputs have grown, one addition after the other."""
     for todo in grown.todo:
         feed = LineupFeed(grown.lineup, grown.lineup.positions(todo.number))
         output = Output.open(
@@ -265,10 +261,8 @@ def _run_grown(
 
 
 def write_config(prepared: Prepared, part: tuple[int, int] | None = None) -> WriteConfig:
-    """Return the ``write:`` section for the writers (of a part of the job).
-
-    Raises SpecError if the spec has none, or if the writer rejects it.
-    """
+    """Return the ``write:`` section of the spec as the configuration of a writer; with ``part``, for this part of the
+    job. Raises SpecError if the spec has none, or if the writer rejects it."""
     spec, fields = prepared.spec, prepared.built.fields
     if spec.write is None or fields is None or prepared.built.writer is None:
         raise SpecError(
@@ -295,8 +289,8 @@ def write_config(prepared: Prepared, part: tuple[int, int] | None = None) -> Wri
 
 
 def identity(prepared: Prepared, sources: Sources) -> dict[str, Any]:
-    """Return everything except the ``write:`` section that decides the output's bytes; it is compared before a job is
-    resumed."""
+    """Return everything that decides the bytes of the output, except the ``write:`` section. It is compared with the
+    stored identity before a job is resumed."""
     settings = prepared.spec.pipeline
     names = [node.op.name for node in prepared.built.graph.nodes]  # before nodes are joined
     libraries = ["simplejpeg", "pillow"]
@@ -315,7 +309,8 @@ def identity(prepared: Prepared, sources: Sources) -> dict[str, Any]:
 
 
 def _locations(op: Operator) -> Collection[str]:
-    """Return the arguments that locate inputs: they are left out, because the inputs themselves are compared."""
+    """Return the names of the arguments that locate inputs, such as paths. They are left out of the identity, because
+    the inputs themselves are compared."""
     return op.locations if isinstance(op, Reader) else ()
 
 
@@ -336,7 +331,8 @@ def _already_done(written: int, rejected: int, root: Path, config: WriteConfig) 
 
 
 class JobRun:
-    """One run of a job whose output is open. Created by `run_job`, `OpenJob` and `retry_failed`; used by one thread."""
+    """One run of a job whose output is open for writing. Created by `run_job`, `OpenJob` and `retry_failed`; used by
+    one thread."""
 
     def __init__(
         self, prepared: Prepared, feed: JobFeed, output: Output, config: WriteConfig,
@@ -345,9 +341,9 @@ class JobRun:
         selected: frozenset[tuple[int, int]] | None = None, look: Look | None = None,
         uploads: RegistrationCache | None = None, resources: SharedResources | None = None,
     ) -> None:  # fmt: skip
-        """``command``: how the job was started, for its report, which ``amend`` completes. ``warm``: this process ran a
-        part of the job before, so everything is compiled. ``selected``: see `RunRange`. ``look`` keeps a few samples.
-        ``uploads`` and ``resources``: see `Options`."""
+        """``command``: how the job was started, for its report. ``amend`` completes the report. ``warm``: this process
+        ran a part of the job before, so everything is compiled. ``selected``: see `RunRange`. ``look`` keeps a few
+        samples to be shown. ``uploads`` and ``resources``: see `Options`."""
         compile_ahead(clients_of(prepared.plan, config.writer))
         self.started = datetime.now(UTC)
         self.amend = amend
@@ -401,7 +397,8 @@ class JobRun:
         )
 
     def run(self) -> JobResult:
-        """Run the job to its end, and return its result. Only unexpected exceptions propagate."""
+        """Run the job to its end and return the result. Expected errors are in the result; only unexpected exceptions
+        propagate."""
         self.live.start(self.recorder)
         try:
             return self._run()
@@ -499,7 +496,7 @@ class JobRun:
 
 
 def written_text(config: WriteConfig, written: int, left_out: int, rejected: int, reject_log: str) -> str:
-    """Return the sentence about a finished job."""
+    """Return the sentence for the user about a finished job: how many samples were written, left out and rejected."""
     omitted = f", left out {left_out} (see {config.where}/left_out.jsonl)" * bool(left_out)
     failed = f", {rejected} rejected (see {reject_log})" * bool(rejected)
     return f"wrote {count(written, 'sample')} to {config.where}{omitted}{failed}"

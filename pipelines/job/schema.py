@@ -24,9 +24,11 @@ if TYPE_CHECKING:
 
 
 def schema_of(prepared: Prepared, feed: JobFeed, config: WriteConfig) -> dict[str, Any]:
-    """Return the schema of the job that writes as ``config`` says, as JSON: ``steps`` for outputs of operators,
-    ``fields`` for the writer, and the key of the ``first_sample`` that decided. Empty if the spec leaves nothing
-    open."""
+    """Return what the first sample of the data set decided for a job, as JSON for the journal. Empty if the spec leaves
+    nothing open.
+
+    ``steps``: types and ranks of operators' outputs. ``fields``: types and shapes for the writer. ``first_sample``: the
+    key of that sample."""
     graph = (prepared.plan if prepared.split_plans is None else prepared.split_plans.back).graph
     writer, key = config.check(), feed.decided.key
     fields = writer.schema(config.fields, {name: graph.spec(edge) for name, edge in graph.outputs.items()})
@@ -38,7 +40,8 @@ def schema_of(prepared: Prepared, feed: JobFeed, config: WriteConfig) -> dict[st
 
 
 def _from_first_sample(prepared: Prepared, feed: JobFeed) -> tuple[dict[str, Spec], str]:
-    """Return the specs of the job's outputs for the first sample of the data set, and the sample's key."""
+    """Return the specs (dtype, shape) that the job's outputs have for the first sample of the data set, and that
+    sample's key."""
     if prepared.split_plans is not None:
         graph = prepared.split_plans.back.graph
         env = first_part(prepared.split_plans, feed.states, feed.stored())
@@ -51,7 +54,8 @@ def _from_first_sample(prepared: Prepared, feed: JobFeed) -> tuple[dict[str, Spe
 
 
 def _records(prepared: Prepared, feed: JobFeed) -> Iterator[Stored]:
-    """Yield single records; the first batch of the job if a sample's shape depends on its batch."""
+    """Yield records of the job to find its first sample: single ones in stored order, or the whole first batch if a
+    sample's shape depends on its batch."""
     if any(n.op.per_batch and n.inputs and not isinstance(n.op, Reader) for n in prepared.plan.graph.nodes):
         yield feed.first_batch(prepared.spec.pipeline.batch_size)
     else:
@@ -59,7 +63,8 @@ def _records(prepared: Prepared, feed: JobFeed) -> Iterator[Stored]:
 
 
 def _steps(plan: Plan, decided: Decided) -> dict[str, Any]:
-    """Return type and number of dimensions of each output that was open, by the name and output of its node."""
+    """Return type and number of dimensions of each output for which the plan left them open, by node name and output
+    number."""
     nodes = {n.id: n.name for n in plan.graph.nodes}
     return {
         f"{nodes[e.node]}.{e.output}": [k.dtype.name if k.dtype else None, k.ndim] for e, k in decided.kinds.items()
@@ -67,7 +72,7 @@ def _steps(plan: Plan, decided: Decided) -> dict[str, Any]:
 
 
 def decided_in(schema: Mapping[str, Any], plan: Plan) -> Decided:
-    """Return the decisions that a journal's ``schema`` holds, for the nodes of ``plan``."""
+    """Return the types and ranks that the ``schema`` of a journal records, for the nodes of ``plan``."""
     names = {f"{n.name}.{k}": Edge(n.id, k) for n in plan.graph.nodes for k in range(n.op.num_outputs)}
     kinds = {
         names[name]: Spec((None,) * ndim, DALIDataType[dtype] if dtype else None)

@@ -14,8 +14,9 @@ from .run import CLEAN, FAILED, INTERRUPTED, REJECTS, JobResult, Prepared, prepa
 
 
 def split_parts(prepared: Prepared) -> tuple[str, ...]:
-    """Return the names of the parts that the job of a spec writes one by one; none if its readers have no split, or
-    read one part of it. Raises SpecError if readers differ in their parts."""
+    """Return the names of the splits, such as ``train`` and ``val``, that the job of a spec writes one after the other.
+    Empty if its readers divide no data set, or if they read only one of the splits. Raises SpecError if readers differ
+    in their splits."""
     readers = [(n, n.op) for n in prepared.built.graph.nodes if isinstance(n.op, Reader)]
     split = [(n, op.split) for n, op in readers if op.split is not None and op.use is None]
     if not split:
@@ -31,7 +32,8 @@ def run_one_process(
     path: str | Path, overrides: Mapping[str, Any] | None = None, *, device: str | None = None,
     part: tuple[int, int] | None = None, **options: Any,
 ) -> JobResult:  # fmt: skip
-    """Run the job of a spec in this process as `run_job` does, or once for each part of its split."""
+    """Run the job of a spec in this process as `run_job` does. If its readers split the data set, run it once for each
+    split."""
     prepared = prepare(path, overrides, device=device, part=part, ahead=True)
     given: dict[str, Any] = {"device": device, "part": part, **options}
     if names := split_parts(prepared):
@@ -43,8 +45,10 @@ def run_each_part(
     parts: tuple[str, ...], prepared: Prepared, overrides: Mapping[str, Any],
     run: Callable[[Mapping[str, Any]], JobResult],
 ) -> JobResult:  # fmt: skip
-    """Run the job once for each part, with ``write.path`` one folder deeper, and report on all of them. ``run`` takes
-    the overrides of one part. It stops at the first part that fails or is interrupted."""
+    """Run the job once for each split (train, val, ...) in ``parts``, each into a subfolder of ``write.path``, and
+    return one result for all.
+
+    ``run`` takes the overrides for one split. It stops at the first one that fails or is interrupted."""
     write = prepared.spec.write
     if write is None:
         raise SpecError(f"{prepared.spec.file}: there is no `write:` section, so there is nothing to run")

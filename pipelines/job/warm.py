@@ -21,12 +21,11 @@ def warm(
     spec: Path | None = None, overrides: Mapping[str, Any] | None = None, *, device: str | None = None,
     processes: int | None = None, progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Compile what ``spec`` needs, or everything that is listed, unless it is cached already. Return what was done as
-    plain data.
+    """Compile the native loops and CUDA kernels that ``spec`` needs, or all that are listed, unless they are cached
+    already. Return what was done as plain data.
 
-    A spec's job is also started on two of its samples if its data exist, so that unlisted code is compiled too; nothing
-    is written. Raises SpecError for a wrong spec.
-    """
+    If a spec's data exist, its job is also started on two of its samples, so that unlisted code is compiled too;
+    nothing is written. Raises SpecError for a wrong spec."""
     began = time.perf_counter()
     prepared = prepare(spec, overrides, device=device) if spec is not None else None
     if prepared is None:
@@ -61,7 +60,7 @@ def warm(
 
 
 def _rehearsed(prepared: Any, config: Any) -> str:
-    """Start the job on two samples; return a remark about how that went."""
+    """Start the job on two samples to compile its code; return a remark for the user about how that went."""
     try:
         with Sources(prepared.plan, prepared.spec.pipeline.batch_size) as sources:
             feed = JobFeed(sources, None)
@@ -74,7 +73,8 @@ def _rehearsed(prepared: Any, config: Any) -> str:
 
 
 def _kernels(progress: Callable[[str], None]) -> dict[str, Any]:
-    """Load every listed CUDA kernel if there is a GPU, so that CuPy caches those that the wheel did not bring."""
+    """Load every listed CUDA kernel if there is a GPU. CuPy then compiles and caches the kernels that were not part of
+    the wheel."""
     from ...ops.gpu.lane import gpu_count, load
 
     if not gpu_count():
