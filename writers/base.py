@@ -40,15 +40,15 @@ ENCODINGS: tuple[str, ...] = get_args(Encode)
 CHECKSUMS = ("tree", "sha256")
 """Checksums of files that a job can ask for, in addition to CRC-32C; ``sha256`` includes the tree."""
 ENCODED = ("keep", "text", "jpeg", "png", "webp", "avif", "flac", "wav")
-"""Encodings whose samples arrive as encoded bytes: 1-D uint8."""
+"""Values of `encode` for fields whose samples are encoded already when they reach the writer: bytes, 1-D uint8."""
 
 
 @dataclass(frozen=True, slots=True)
 class FieldConfig:
-    """How one field is stored."""
+    """How a writer stores one field of the samples."""
 
     encode: str = "auto"
-    """One of `ENCODINGS`. ``auto``: numbers and lists of numbers as such, 1-D uint8 as bytes, everything else
+    """One of `ENCODINGS`. ``auto`` stores numbers and lists of numbers as such, 1-D uint8 as bytes, everything else
     ``raw``."""
     quality: int | None = None
     """Quality of jpeg, webp and avif, 1 to 100; None for the encoder's default."""
@@ -58,7 +58,8 @@ class FieldConfig:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The samples of a batch that were not rejected, with their fields; all have the same length."""
+    """The samples of a batch that are to be written, with their fields; rejected samples are left out. All fields have
+    the same length."""
 
     samples: Samples
     fields: Mapping[str, Batch]
@@ -72,13 +73,13 @@ class Records:
         return Records(samples, {k: b.take(where, samples) for k, b in self.fields.items()})
 
     def sample_keys(self) -> list[str]:
-        """The samples' original keys."""
+        """Keys of the samples in their data set, one text per sample."""
         return [name.decode("utf-8", "surrogateescape") for name in self.samples.names()]
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A record that cannot be written: its index ``at`` in the records, and the reason."""
+    """A record that a format cannot store: its index ``at`` in the records, and the reason."""
 
     at: int
     code: RejectCode
@@ -87,27 +88,28 @@ class Refused:
 
 @dataclass(slots=True)
 class Frames:
-    """Bytes of records, made ready for one shard. Each format's subclass adds its data."""
+    """Records of a batch in the form in which a format writes them into a shard. Each format's subclass adds its
+    data."""
 
     sizes: I64
-    """Bytes that each record adds to the shard."""
+    """Number of bytes that each record adds to the shard."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
-    """A published file, as journal and manifest list it."""
+    """Facts of a published file, as journal and manifest list them."""
 
     name: str
     """Path below the output directory, with forward slashes."""
     bytes: int
     crc32c: str
     tree: str
-    """Tree of checksums of the content, see `bytes.checksums.Checksums`."""
+    """Root of the tree of checksums of the content, see `bytes.checksums.Checksums`."""
     sha256: str = ""
     """SHA-256 of the content, if the job asks for it; otherwise empty."""
 
     def listed(self, version: int) -> dict[str, Any]:
-        """Entry of the file in a journal of this version."""
+        """Return the file's entry for a journal of format ``version``."""
         listed: dict[str, Any] = {"name": self.name, "bytes": self.bytes, "crc32c": self.crc32c}
         if version > 1:
             listed["tree"] = self.tree
@@ -117,7 +119,7 @@ class FileInfo:
 
 
 LARGE = 1 << 20
-"""Bytes from which a write is worth another thread's time."""
+"""Size in bytes from which a write is left to another thread."""
 
 
 class ShardFile:
@@ -151,17 +153,18 @@ class ShardFile:
         self._size = 0
         self._patched = patched
         self._thread: int | None = None
-        """Number of the writing thread that has this file, once there was work for one."""
+        """Number of the writing thread that does all work on this file; None until there is work for one."""
         self._last: Future[None] | None = None
-        """The last work on this file that was put into a thread's queue."""
+        """The last work on this file that was put into a thread's queue; None until there was any."""
         self._sums = Checksums()
         self._summing: list[Future[None]] = []
         self._summed = 0
-        """Bytes whose checksums are computed, or are in a thread's queue."""
+        """Number of bytes from the file's start whose checksums are computed, or whose checksums a thread has in its
+        queue."""
         self._in_order = True
         """Whether all bytes were hashed in the order in which they were written."""
         self._rewritten: set[int] = set()
-        """Numbers of blocks that were changed after they were hashed."""
+        """Numbers of the blocks (of `checksums.BLOCK` bytes) that were changed after they were hashed."""
         self._sha = hashlib.sha256() if deep else None
         self._hashed = 0
         self._hashing: Future[None] | None = None
@@ -171,7 +174,7 @@ class ShardFile:
 
     @property
     def size(self) -> int:
-        """Bytes written so far."""
+        """Number of bytes written so far, including writes that wait in a thread's queue."""
         return self._size
 
     @property
@@ -210,8 +213,8 @@ class ShardFile:
         self._start_checksums()
 
     def _start_checksums(self, last: bool = False) -> None:
-        """Let other threads compute the checksums of the bytes in the file; with ``last``, of all of them, because none
-        follow."""
+        """Let other threads compute the checksums of the bytes that are in the file by now. With ``last`` no bytes
+        follow, and the incomplete last block is included."""
         assert self._workers is not None
         follow = self._workers.following.submit
         if self._summed % BLOCK and self._summed < self._file.size:  # small writes came first
@@ -229,7 +232,8 @@ class ShardFile:
             self._syncing = follow(self._file.sync)
 
     def _hash(self, before: Future[None] | None = None) -> None:
-        """Continue SHA-256 to the end of the bytes in the file, after work ``before`` is complete."""
+        """Compute SHA-256 up to the end of the bytes that are in the file by now, after the earlier work ``before`` is
+        complete."""
         assert self._sha is not None
         if before is not None:
             before.result()
@@ -240,15 +244,16 @@ class ShardFile:
             self._hashed += n
 
     def write_file(self, path: Path) -> None:
-        """Write the content of another file, which a library made, and remove it."""
+        """Write the content of the file ``path``, which a format's library made, at the end of this file, and remove
+        ``path``."""
         with open(path, "rb") as made:
             while block := made.read(8 * LARGE):
                 self.write(block)
         files_io.remove(path)
 
     def rewrite(self, offset: int, data: bytes) -> None:
-        """Replace bytes written before (a header that depends on later data). Their blocks are then read again for the
-        checksums; for SHA-256 the whole file is, unless it was created as `patched`."""
+        """Replace bytes that were written before, such as a header that depends on later data. Their blocks are then
+        read again for the checksums. For SHA-256 the whole file is read again, unless it was created as `patched`."""
         self._patched = True
         self._rewritten.update(range(offset // BLOCK, -(-(offset + len(data)) // BLOCK)))
         if self._last is None:
@@ -303,12 +308,12 @@ class ShardFiles:
         self.stem = stem
         """The shard's name without suffix: ``train-00000-of-00012``."""
         self.expected = expected
-        """Samples that the shard will hold if none is rejected; 0 if unknown."""
+        """Number of samples that the shard will hold if none is rejected; 0 if unknown."""
         self.state = state
-        """Result of `Writer.begin`."""
+        """State that all shards of a run share, such as the file names in use: what `Writer.begin` returned."""
         self.carry: dict[str, Any] = {}
-        """State that `Writer.refuse` updates from shard to shard; shards may add facts that are equal for all of
-        them."""
+        """State (JSON-able) that is kept from shard to shard and over restarts. `Writer.refuse` updates it; shards may
+        add facts that are equal for all of them."""
         self._framed_in_background = False
         self._only_part = only_part
         self._tag = tag
@@ -356,7 +361,8 @@ class ShardFiles:
         return file
 
     def seal(self) -> bool:
-        """Declare that no writes follow to any file. Return whether other threads still work on them."""
+        """Declare that no writes follow to any of the shard's files. Return whether other threads still work on
+        them."""
         for file in self._open:
             file.seal()
         return any(f.pending for f in self._open)
@@ -383,7 +389,8 @@ class ShardFiles:
         return infos
 
     def _publish_new(self, temporary: Path, final: Path) -> None:
-        """Publish a file whose name another part of the job may have taken as well."""
+        """Publish a file under a name that another part of the job may also use. Raises JobError if the other part has
+        written different content."""
         try:
             files_io.rename_new(temporary, final)
         except FileExistsError:
@@ -406,11 +413,11 @@ class Shard:
     """An open shard of one format. `Writer.open` creates it; `Output` calls it, one thread at a time."""
 
     def frame(self, records: Records) -> Frames:
-        """Make the bytes of ``records``, without changing the shard."""
+        """Convert ``records`` to the bytes that the shard will get, without changing the shard."""
         raise NotImplementedError
 
     def append(self, frames: Frames, n: int) -> None:
-        """Write the first ``n`` of framed records."""
+        """Write the first ``n`` records of ``frames`` into the shard."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -423,23 +430,25 @@ _WRITERS: dict[str, type[Writer]] = {}
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 @dataclass(frozen=True, kw_only=True)
 class Writer:
-    """Base of every format: its fields are options, as the fields of operators are arguments."""
+    """Base of all formats of outputs. Its attributes are the options of the format, as the attributes of operators are
+    their arguments."""
 
     name: ClassVar[str]
     suffix: ClassVar[str]
     """File name suffix of a shard's main file."""
     default_samples: ClassVar[int | None] = None
-    """Samples per shard if the spec does not say; None for one shard with everything."""
+    """Default number of samples per shard, if the spec does not say; None for one shard with all samples."""
     independent: ClassVar[bool] = False
     """Whether the bytes of a shard depend on nothing but its records, neither on `ShardFiles.carry` nor on its
     ``state``. Then a framing thread frames large records, and several shards are framed at the same time."""
     folders: ClassVar[tuple[str, ...]] = ()
-    """Folders of an output that the format's library fills, with other bytes on every run; no checksum covers them."""
+    """Names of folders in an output that the format's library fills, with other bytes on every run; no checksum covers
+    them."""
     local_only: ClassVar[bool] = False
-    """Whether outputs can be folders only, not URLs."""
+    """Whether outputs of the format can be written to folders only, not to URLs."""
     libraries: ClassVar[tuple[str, ...]] = ()
-    """Packages that make the format's bytes: a job that was started with one version of them does not resume with
-    another."""
+    """Python packages that produce the bytes of the format's files. A job that was started with one version of them
+    does not resume with another."""
 
     def __init_subclass__(cls, name: str = "", suffix: str = "", abstract: bool = False) -> None:
         dataclasses.dataclass(frozen=True, kw_only=True)(cls)
@@ -451,25 +460,25 @@ class Writer:
         _WRITERS[name] = cls
 
     def check(self, fields: Mapping[str, FieldConfig], specs: Mapping[str, Spec]) -> None:
-        """Raises SpecError if these fields cannot be written. Called once, before any data is read."""
+        """Check that the format can store these fields. Called once, before any data is read. Raises SpecError."""
 
     def schema(self, fields: Mapping[str, FieldConfig], specs: Mapping[str, Spec]) -> dict[str, Any] | None:
-        """Facts (JSON-able) that hold for all shards of a job whose fields have these ``specs``: the initial content of
-        ``carry``. None if the specs leave one of them open; the job then calls again with the specs of the data set's
-        first sample."""
+        """Return facts (JSON-able) that hold for all shards of a job whose fields have these ``specs``, such as dtype
+        and shape of each field. They are the initial content of ``carry``. None if the specs leave one of these facts
+        open; the job then calls again with the specs of the data set's first sample."""
         return {}
 
     def open(self, files: ShardFiles, fields: Mapping[str, FieldConfig]) -> Shard:
-        """Open a shard."""
+        """Start a shard in ``files``, with these ``fields``."""
         raise NotImplementedError
 
     def refuse(self, records: Records, carry: dict[str, Any]) -> Sequence[Refused]:
-        """Return the records that cannot be written. ``carry`` (JSON-able) is kept from shard to shard, and over
-        restarts."""
+        """Return the records that the format cannot store. ``carry`` (JSON-able) is state that is kept from shard to
+        shard, and over restarts; the function may change it."""
         return ()
 
     def begin(self, root: Path, finished: Sequence[Mapping[str, Any]]) -> Any:
-        """Create the state that shards of a run share (``ShardFiles.state``), if ``carry`` is too small for it;
+        """Create the state that shards of a run share (`ShardFiles.state`), if it is too large for ``carry``.
         ``finished`` are the journal's entries of earlier runs."""
         return None
 
@@ -482,36 +491,37 @@ class Writer:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
-        """The writer with the options that a manifest lists."""
+        """Create the writer from the ``options`` that a manifest lists."""
         values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
         return cls(**values)
 
     @property
     def collection(self) -> tuple[str, ...]:
-        """Names of the files that describe all shards together, beside the manifest."""
+        """Names of the files that describe all shards together, in addition to the manifest, such as index.json."""
         return ()
 
     @classmethod
     def collect(cls, manifest: Mapping[str, Any], carry: Mapping[str, Any]) -> dict[str, bytes]:  # noqa: ARG003
-        """The content of the files of `collection` for a finished output, from its manifest and the writer's schema, or
-        else its last ``carry``."""
+        """Return the content of the files that `collection` names, for a finished output. It is made from the manifest
+        and the writer's schema, or else its last ``carry``."""
         return {}
 
     @classmethod
     def complete(cls, root: Path, manifest: Mapping[str, Any], carry: Mapping[str, Any]) -> None:
-        """Have the format's library fill its `folders` of a finished output, before the manifest is published."""
+        """Let the format's library fill the `folders` of a finished output, before the manifest is published."""
 
     @classmethod
     def check_complete(cls, root: Path, manifest: Mapping[str, Any]) -> Iterator[Problem]:  # noqa: ARG003
-        """Yield what is wrong with the content of `folders`."""
+        """Yield the problems in the content of the `folders` that the format's library filled."""
         yield from ()
 
     def check_root(self, root: Path, others: Sequence[str]) -> None:
-        """Raises JobError if a new job must not write into directory ``root``, which already holds ``others``."""
+        """Check that a new job may write into the directory ``root``, which already holds the files ``others``. Raises
+        JobError."""
 
 
 def writers() -> dict[str, type[Writer]]:
-    """All formats by name, sorted."""
+    """Return the classes of all formats by name, sorted."""
     package = importlib.import_module(".formats", __package__)
     for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
         if not module.name.endswith("_cpu"):
@@ -520,7 +530,7 @@ def writers() -> dict[str, type[Writer]]:
 
 
 def find_writer(name: str) -> type[Writer]:
-    """Return the format ``name``. Raises SpecError with similar names."""
+    """Return the class of the format ``name``. Raises SpecError with similar names if there is none."""
     known = writers()
     if name in known:
         return known[name]
@@ -528,12 +538,13 @@ def find_writer(name: str) -> type[Writer]:
 
 
 def options_of(writer: type[Writer]) -> dict[str, Parameter]:
-    """The options of a format by name."""
+    """Return the options of a format, by name."""
     return parameters(writer)
 
 
 def make_writer(name: str, options: Mapping[str, Any]) -> Writer:
-    """A format with its options. Raises SpecError that lists everything wrong with them."""
+    """Create a writer of the format ``name`` with these ``options``. Raises SpecError that lists everything wrong with
+    them."""
     cls = find_writer(name)
     known = options_of(cls)
     values: dict[str, Any] = {}

@@ -23,17 +23,17 @@ FRAMERS = 3
 """Number of shards whose large records are framed, and hashed, at the same time. One thread computes all three
 checksums of TFRecord's bytes at 3.5 GB/s, and waits for the GIL after each of its calls."""
 _TO_FRAME = 3
-"""Divisor of the bytes that may wait to be written, for those that may still wait to be framed."""
+"""Divisor for the limit on bytes that wait to be framed: this fraction of the bytes that may wait to be written."""
 _SHARDS = 3
-"""Number of shards that may wait to be published: later shards are written while these go to the disk."""
+"""Number of complete shards that may wait to be published: later shards are written while these go to the disk."""
 
 
 class WorkQueue:
-    """A bounded queue of work, done in order by one thread, or by several threads with a queue each.
+    """A bounded queue of work, which is done in order by one thread, or by several threads with a queue each.
 
-    The bound (``limit``) is on the sum of the weights in all queues. After a failure, the remaining work of the same
-    owner is dropped and no more is accepted for it; other owners' work continues, in the same thread too, until `check`
-    has raised the failure. All methods may be called from any thread.
+    The bound (``limit``) is on the sum of the weights in all queues. If work of an owner (a file or shard) fails, the
+    owner's remaining work is dropped and no more is accepted for it. Work of other owners continues, also in the same
+    thread, until `check` has raised the failure. All methods may be called from any thread.
     """
 
     def __init__(self, name: str, limit: int, threads: int = 1) -> None:
@@ -42,22 +42,22 @@ class WorkQueue:
         self._changed = threading.Condition()
         self._waiting = [0] * threads
         self._error: BaseException | None = None
-        """The first failure of any work."""
+        """The exception of the first work that failed; None if none did."""
         self._failed: set[object] = set()
-        """Owners of work that failed."""
+        """Owners (files or shards) of which some work failed."""
         self._ended = False
-        """Whether no more work is done for any owner."""
+        """Whether the queue is ended: waiting work is dropped, for all owners."""
 
     def least_busy(self) -> int:
-        """Number of the thread with the least work in its queue."""
+        """Return the number of the thread with the least work in its queue."""
         return self._waiting.index(min(self._waiting))
 
     def put(
         self, work: Callable[[], object], weight: int = 1, thread: int = 0, owner: object | None = None
     ) -> Future[None]:
-        """Run ``work`` after all earlier work of its thread; first wait until the queues have capacity for ``weight``.
-        ``owner``: the file or shard that the work is for, by default the thread's only one. Raises the first failure of
-        all if earlier work for the owner failed."""
+        """Enqueue ``work``, to be run after all earlier work of thread number ``thread``. Waits until the queues have
+        capacity for ``weight``. ``owner``: the file or shard that the work is for; by default everything in this thread
+        has one owner. Raises the queue's first failure if earlier work for the owner failed."""
         weight, owner = max(weight, 1), thread if owner is None else owner
         with self._changed:
             self._changed.wait_for(
@@ -87,20 +87,20 @@ class WorkQueue:
                 self._changed.notify_all()
 
     def fail(self, error: BaseException) -> None:
-        """Drop all waiting work."""
+        """Drop all waiting work; ``error`` counts as the queue's failure, if there was none before."""
         with self._changed:
             self._error = self._error or error
             self._ended = True
             self._changed.notify_all()
 
     def check(self) -> None:
-        """Raises the exception of earlier failed work."""
+        """Check that no work has failed. Raises the first failure."""
         if self._error is not None:
             raise self._error
 
     @property
     def idle(self) -> bool:
-        """Whether nothing waits and nothing runs."""
+        """Whether no work waits in the queues or runs."""
         return not any(self._waiting)
 
     def drain(self) -> None:
@@ -121,18 +121,20 @@ class WorkQueue:
 
 
 def waiting_for(budget: int) -> int:
-    """Bytes that may wait to be written in a run with ``budget`` bytes of host memory."""
+    """Return how many bytes may wait to be written in a run with ``budget`` bytes of host memory."""
     least, most = WAITING
     return max(least, min(most, budget // _OF_BUDGET))
 
 
 class WriterThreads:
-    """The threads of one output; each starts when there is work for it. `Publisher` creates and stops them."""
+    """The threads that write one output in the background; each starts when there is work for it. `Publisher` creates
+    and stops them."""
 
     def __init__(self, waiting: int = WAITING[0]) -> None:
-        """``waiting``: bytes that may wait to be written."""
+        """``waiting``: limit on the bytes that wait to be written."""
         self.frames = WorkQueue("frame", waiting // _TO_FRAME, FRAMERS)
-        """Threads that frame large records; the bytes then wait in ``writes``, or are written by the framing thread."""
+        """Queue of the threads that frame large records. The framed bytes then wait in ``writes``, or are written by
+        the framing thread itself."""
         self.writes = WorkQueue("write", waiting - waiting // _TO_FRAME, WRITERS)
         # SHA-256 of a file is computed in order: one thread may wait for another
         self.following = ThreadPoolExecutor(2 * (_SHARDS + 1), "following")
@@ -140,7 +142,7 @@ class WriterThreads:
         self.publishing = WorkQueue("publish", _SHARDS)
 
     def check(self) -> None:
-        """Raises the first failure of background work."""
+        """Check that no background work has failed. Raises the first failure."""
         self.frames.check()
         self.writes.check()
         self.publishing.check()

@@ -14,15 +14,17 @@ import numpy.typing as npt
 from .scatter_gather import IoVector
 
 STEP = 8 << 20
-"""Bytes that a thread hashes in one call."""
+"""Number of bytes that a thread hashes in one call."""
 BLOCK = 1 << 18
-"""Bytes of a block, a leaf of the tree. Part of the format: with another size, the same file has another tree."""
+"""Size in bytes of a block, each of which is a leaf of the tree of checksums. Part of the format: with another size,
+the same file has another tree."""
 _U8 = npt.NDArray[np.uint8]
 _own = threading.local()
 
 
 class Checksums:
-    """CRC-32C of a file's bytes, and its tree: the SHA-256 of the XXH64 of each block, eight bytes each, little-endian.
+    """Computes a file's CRC-32C and its tree of checksums: the SHA-256 of the XXH64 of each block, eight bytes each,
+    little-endian.
 
     Both detect damage, not forgery. Bytes are passed in order to `extend`, or whole blocks are read from the file
     (`take`), by several threads at once; blocks that were changed are hashed again.
@@ -30,16 +32,16 @@ class Checksums:
 
     def __init__(self) -> None:
         self._runs: list[tuple[int, int, npt.NDArray[np.uint32], npt.NDArray[np.uint64]]] = []
-        """(first block, bytes, CRC-32C of each block, XXH64 of each block); for a block that occurs twice, the later
-        entry counts."""
+        """Ranges of blocks that are hashed, each as (number of the first block, bytes, CRC-32C of each block, XXH64 of
+        each block). For a block that occurs twice, the later entry counts."""
         self._ended = 0
         """Number of complete blocks that `extend` has hashed."""
         self._state = np.zeros(6, np.uint64)
         self._rest = np.empty(32, np.uint8)
-        """Last bytes of the incomplete block, see `checksums_cpu.extend`."""
+        """Last bytes of the incomplete block, which `extend` continues; see `checksums_cpu.extend`."""
 
     def extend(self, data: bytes | _U8 | IoVector) -> None:
-        """Hash the bytes that come next."""
+        """Hash ``data``, the file's next bytes."""
         from . import checksums_cpu
 
         if isinstance(data, IoVector):
@@ -55,7 +57,7 @@ class Checksums:
             self._ended += n
 
     def cut(self) -> None:
-        """Drop the incomplete block: it will be read from the file."""
+        """Drop the incomplete block from the checksums, because it will be read from the file."""
         self._state[:] = 0
 
     def take(self, descriptor: int, first: int, size: int) -> None:
@@ -83,7 +85,7 @@ class Checksums:
             self._runs.append((self._ended, size, crcs, leaves))
 
     def result(self) -> tuple[str, str]:
-        """CRC-32C (8 hexadecimal digits) and tree (64) of everything."""
+        """Return the file's CRC-32C (8 hexadecimal digits) and the root of its tree (64 digits)."""
         from . import checksums_cpu
 
         self.flush()
@@ -98,7 +100,7 @@ class Checksums:
 
 
 def checksums_of(descriptor: int, size: int, threads: ThreadPoolExecutor) -> tuple[str, str]:
-    """CRC-32C and tree of the ``size`` bytes of a file, computed by several threads. Raises OSError."""
+    """Compute CRC-32C and tree of checksums of the ``size`` bytes of a file, by several threads. Raises OSError."""
     checksums = Checksums()
     for step in [
         threads.submit(checksums.take, descriptor, at // BLOCK, min(STEP, size - at)) for at in range(0, size, STEP)

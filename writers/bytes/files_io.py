@@ -23,9 +23,9 @@ from .scatter_gather import IoVector
 
 Bytes = bytes | npt.NDArray[np.uint8] | IoVector
 Hook = Callable[[str, str], int | None]
-"""Function that is called with (operation, path) before each operation. It may raise OSError (the operation then does
-not happen), end the process, or return the number of bytes that a write may take at once (short writes, torn writes).
-"""
+"""Type of a function for tests that is called with (operation, path) before each operation on files. It may raise
+OSError (the operation then does not happen), end the process, or return the number of bytes that a write may take at
+once (short writes, torn writes)."""
 
 _hook: Hook | None = None
 
@@ -37,7 +37,7 @@ def set_hook(hook: Hook | None) -> None:
 
 
 def before(operation: str, path: Path) -> int | None:
-    """Call the hook; each operation calls this first."""
+    """Call the hook of tests, if one is installed, and return its result; each operation calls this first."""
     return None if _hook is None else _hook(operation, str(path))
 
 
@@ -67,7 +67,7 @@ class File:
         return os.fstat(self._fd).st_nlink == 0
 
     def write(self, data: Bytes) -> None:
-        """Write all of ``data`` at the end."""
+        """Write all of ``data`` at the end of the file."""
         view = data if isinstance(data, IoVector) else memoryview(data if isinstance(data, bytes) else data.data)
         at = 0
         while at < len(view):
@@ -81,7 +81,7 @@ class File:
             self.size += done
 
     def write_at(self, offset: int, data: bytes) -> None:
-        """Replace bytes that were written before."""
+        """Write ``data`` at ``offset``, over bytes that were written before."""
         before("write", self.path)
         with _named(self.path):
             if os.pwrite(self._fd, data, offset) != len(data):
@@ -101,7 +101,7 @@ class File:
             checksums.take(self._fd, first, size)
 
     def sync(self) -> None:
-        """Make the content durable."""
+        """Make the file's content durable (fsync)."""
         before("fsync", self.path)
         with _named(self.path):
             os.fsync(self._fd)
@@ -126,7 +126,7 @@ class File:
 
 
 _MAX_WRITE = 1 << 30
-"""Largest number of bytes of a write; Linux accepts at most 0x7ffff000."""
+"""Largest number of bytes that are passed to one write call; Linux accepts at most 0x7ffff000."""
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.writev.restype = ctypes.c_ssize_t
 _libc.writev.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_int]
@@ -160,7 +160,7 @@ class _named:  # noqa: N801
 
 
 def write_new(path: Path, data: bytes) -> None:
-    """Create a durable file with ``data``."""
+    """Create a file that holds ``data``, durably."""
     file = File(path)
     try:
         file.write(data)
@@ -170,20 +170,20 @@ def write_new(path: Path, data: bytes) -> None:
 
 
 def rename(old: Path, new: Path) -> None:
-    """Rename atomically, replacing ``new``."""
+    """Rename ``old`` to ``new`` atomically; an existing ``new`` is replaced."""
     before("rename", new)
     os.replace(old, new)
 
 
 def rename_new(old: Path, new: Path) -> None:
-    """Rename atomically. Raises FileExistsError if ``new`` exists."""
+    """Rename ``old`` to ``new`` atomically. Raises FileExistsError if ``new`` exists."""
     before("rename", new)
     os.link(old, new)
     os.unlink(old)
 
 
 def sync_dir(path: Path) -> None:
-    """Make the names in directory ``path`` durable."""
+    """Make the names of files in the directory ``path`` durable (fsync)."""
     before("fsync", path)
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -134,7 +134,7 @@ def _varint_size(value: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def varint_sizes(values: Any) -> Any:
-    """int64[M]: bytes of each int64 as a varint (ten for negative numbers)."""
+    """Return the size in bytes of each of ``values`` as a protobuf varint (ten for negative numbers), int64[M]."""
     out = np.empty(len(values), np.int64)
     for i in range(len(values)):
         out[i] = _varint_size(values[i])
@@ -143,7 +143,7 @@ def varint_sizes(values: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True, inline="always")
 def _with_head(size: Any) -> Any:
-    """Size of a length-delimited field with ``size`` bytes of content: tag, length, content."""
+    """Return the size of a protobuf length-delimited field with ``size`` bytes of content: tag, length, content."""
     return 1 + _varint_size(size) + size
 
 
@@ -172,7 +172,7 @@ def lay_out(total: Any, apart: Any, before: Any, after: Any, starts: Any, cursor
 
 @numba.njit(cache=True)
 def lie_within(starts: Any, sizes: Any, nbytes: Any) -> Any:
-    """Whether all values are within ``nbytes`` bytes."""
+    """Whether all values, at ``starts`` with ``sizes``, are within ``nbytes`` bytes."""
     outside = 0
     for i in range(len(starts)):
         outside += starts[i] < 0 or sizes[i] < 0 or starts[i] > nbytes - sizes[i]
@@ -181,7 +181,7 @@ def lie_within(starts: Any, sizes: Any, nbytes: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def put_varints(out: Any, values: Any) -> None:
-    """Write ``values`` one after the other; ``out`` holds the sum of their sizes."""
+    """Write ``values`` as varints one after the other; ``out`` has the sum of their sizes."""
     at = 0
     for i in range(len(values)):
         at = _put_varint(out, at, values[i])
@@ -263,8 +263,8 @@ def put_tfrecord_frames(own: Any, starts: Any, ends: Any, cuts: Any, addresses: 
 
 @numba.njit(nogil=True, cache=True)
 def pack_nodes(node_sizes: Any, room: Any) -> Any:
-    """int64[P + 1]: index of the first node of each LMDB page if nodes of these sizes fill pages of ``room`` bytes in
-    turn."""
+    """Distribute nodes of these sizes in turn over LMDB pages that hold ``room`` bytes each. Return the index of the
+    first node of each page, int64[P + 1]."""
     breaks = [np.int64(0)]
     used = np.int64(0)
     for i in range(len(node_sizes)):

@@ -15,30 +15,30 @@ from ...ops.batch import I64
 U8 = npt.NDArray[np.uint8]
 
 LOOSE = 2048
-"""Average number of bytes of a field's values from which they are not copied: copying fewer costs less than pointing at
-them."""
+"""Average size in bytes of a field's values from which they are written from where they are, without a copy. Copying
+smaller values costs less than pointing at them."""
 _ROWS = os.sysconf("SC_IOV_MAX")
-"""Number of segments that the system accepts in one call."""
+"""Largest number of memory segments that the system accepts in one write call."""
 
 
 @dataclass(frozen=True, slots=True)
 class IoVector:
-    """Bytes to be written in order, as segments of memory."""
+    """Bytes to be written in order, which are scattered over memory: a list of segments."""
 
     table: I64
-    """[M, 2]: address and size (not 0) of each segment; on 64-bit systems, struct iovec."""
+    """Address and size (not 0) of each segment, [M, 2]. On 64-bit systems a row is a struct iovec."""
     ends: I64
-    """[M]: number of bytes up to the end of each segment."""
+    """Number of bytes up to the end of each segment, [M]."""
     held: tuple[object, ...]
-    """The owners of the memory, which must not change until it is written."""
+    """Objects that own the memory of the segments. It must not change until it is written."""
 
     def __len__(self) -> int:
         """Number of bytes of all segments."""
         return int(self.ends[-1]) if len(self.ends) else 0
 
     def part(self, at: int, limit: int) -> I64:
-        """Rows of the table for the bytes from ``at`` (< len) on: at most ``limit`` (> 0) bytes, and at most as many
-        rows as the system accepts."""
+        """Return rows for one write call, like those of ``table``: the bytes from ``at`` (< len) on, at most ``limit``
+        (> 0) bytes, and at most as many segments as the system accepts."""
         first = int(np.searchsorted(self.ends, at, side="right"))
         ends = self.ends[first : first + _ROWS]
         rows = self.table[first : first + int(np.searchsorted(ends, at + limit)) + 1][:_ROWS].copy()
@@ -48,7 +48,7 @@ class IoVector:
         return rows
 
     def packed(self) -> U8:
-        """A contiguous copy of all bytes."""
+        """Return a contiguous copy of the bytes of all segments."""
         from . import frames_cpu
 
         out = np.empty(len(self), np.uint8)
@@ -59,27 +59,31 @@ class IoVector:
 
 @dataclass(frozen=True, slots=True)
 class ScatteredRecords:
-    """Records of small bytes, stored in ``own``, and of K large values each, which stay where they are in memory.
-    Record ``i`` is ``own[starts[i] : ends[i]]``, with value k inserted before ``own[cuts[k, i]]``."""
+    """Framed records whose large values are not copied.
+
+    The small bytes of all records are in ``own``; each record also has K large values, which stay where they are in
+    memory. Record ``i`` is ``own[starts[i] : ends[i]]``, with value k inserted before ``own[cuts[k, i]]``.
+    """
 
     own: U8
     starts: I64
     ends: I64
     cuts: I64
-    """[K, N]: offsets in ``own``, ascending in k, between the record's start and end."""
+    """Offset in ``own`` before which value k of record i is inserted, [K, N]. Offsets ascend in k, and are between the
+    record's start and end."""
     addresses: I64
-    """[K, N]: addresses of the values."""
+    """Address in memory of each large value, [K, N]."""
     sizes: I64
-    """[K, N]: sizes of the values in bytes."""
+    """Size in bytes of each large value, [K, N]."""
     held: tuple[object, ...]
-    """The owners of the values' memory."""
+    """Objects that own the memory of the large values."""
 
     def __len__(self) -> int:
         return len(self.starts)
 
     @property
     def totals(self) -> I64:
-        """int64[N]: number of bytes of each record."""
+        """Number of bytes of each record, with its large values, int64[N]."""
         totals: I64 = self.ends - self.starts + self.sizes.sum(axis=0)
         return totals
 
@@ -89,7 +93,7 @@ class ScatteredRecords:
         return ScatteredRecords(self.own, self.starts[where], self.ends[where], *arrays, self.held)
 
     def io_vector(self, n: int) -> IoVector:
-        """The first ``n`` records, one after the other."""
+        """Return the bytes of the first ``n`` records, one after the other, as memory segments."""
         from . import frames_cpu
 
         table = np.empty(((2 * len(self.cuts) + 1) * n + 1, 2), np.int64)

@@ -17,9 +17,9 @@ from typing import Any
 from ...ops.errors import JobError
 
 LARGEST = 4 << 30
-"""Largest size in bytes of a journal, log or manifest; 20 million files in one job make about 3 GB."""
+"""Largest size in bytes of a journal, log or manifest that is read; 20 million files in one job make about 3 GB."""
 REPORT = 64 << 20
-"""Largest size in bytes of a report, which has a few kilobytes per operator."""
+"""Largest size in bytes of a report that is read; a report has a few kilobytes per operator."""
 
 
 def open_regular(path: Path) -> io.BufferedReader:
@@ -47,7 +47,8 @@ def _unreadable(path: Path, problem: OSError) -> JobError:
 
 
 def read(path: Path, max_bytes: int = LARGEST) -> bytes:
-    """Read a file beside the shards. Raises the errors of `open_regular`, and JobError above ``max_bytes`` bytes."""
+    """Read a file that describes the shards, such as a journal or manifest. Raises the errors of `open_regular`, and
+    JobError above ``max_bytes`` bytes."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > max_bytes:
@@ -70,14 +71,14 @@ def read_json(path: Path, max_bytes: int = LARGEST) -> dict[str, Any]:
 
 
 def is_inside(name: object) -> bool:
-    """Whether ``name`` is a relative path to something below a folder, in normalized form."""
+    """Whether ``name`` is a relative path, in normalized form, to something inside of a folder."""
     if not isinstance(name, str) or "\0" in name:
         return False
     return all(part not in ("", ".", "..") for part in name.split("/"))
 
 
 def inside(root: Path, name: str) -> Path:
-    """Return the path of the file ``name`` of the folder ``root``, which may be missing. Raises JobError if the name
+    """Return the path of the file ``name`` in the folder ``root``; the file may be missing. Raises JobError if the name
     leaves the folder, by itself or through a link."""
     if not is_inside(name):
         raise JobError(f"{name!r} is not the name of a file in {root}")

@@ -12,11 +12,11 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One problem of an output."""
+    """One problem that `verify` found in an output."""
 
     file: str
     where: str
-    """Position of the problem, as ``record 12 at byte 3456``; empty for the file as a whole."""
+    """Position of the problem in the file, such as ``record 12 at byte 3456``; empty for the file as a whole."""
     message: str
 
     def __str__(self) -> str:
@@ -35,9 +35,9 @@ class WrittenShard:
     entry: Mapping[str, Any]
     """The shard's line of the journal."""
     options: Mapping[str, Any]
-    """Options of the writer."""
+    """Options of the writer that wrote the shard."""
     sound: bool
-    """Whether all its files have the checksums of the journal."""
+    """Whether all files of the shard have the checksums that the journal lists."""
     schema: Mapping[str, Any] = field(default_factory=dict)
     """`Writer.schema` of the job; empty in outputs of older versions."""
 
@@ -55,5 +55,5 @@ class WrittenShard:
 
 
 def map_file(path: Path) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """The file's bytes, mapped copy-on-write, because compiled code exists for writable arrays only."""
+    """Return the file's bytes, mapped copy-on-write, because compiled code exists for writable arrays only."""
     return np.memmap(path, np.uint8, "c") if path.stat().st_size else np.zeros(0, np.uint8)
