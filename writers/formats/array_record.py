@@ -62,13 +62,13 @@ class ArrayRecord(Writer, name="array_record", suffix=".array_record"):
 
 @dataclass(slots=True)
 class ArrayRecordFrames(Frames):
-    """The serialised Examples."""
+    """Records of a batch as serialised tf.train.Examples."""
 
     records: Column
 
 
 class ArrayRecordShard(Shard):
-    """One file: the library writes it under another name, from where it is copied at the end."""
+    """One ArrayRecord file. The library writes it under another name; at the end it is copied from there."""
 
     def __init__(self, writer: ArrayRecord, files: ShardFiles, fields: Mapping[str, FieldConfig]) -> None:
         from array_record.python.array_record_module import ArrayRecordWriter

@@ -20,21 +20,22 @@ from .columns import Column, as_bytes, as_npy, check_encoded, check_field, eleme
 _LONGEST = (1 << 31) - (1 << 20)
 """Largest size of a value in bytes: it has to fit into a page, whose size has 32 bits."""
 _PIECE = 1 << 30
-"""Largest size of an Arrow array in bytes, because its offsets have 32 bits."""
+"""Largest size of an Arrow array in bytes; larger columns are split, because offsets have 32 bits."""
 
 
 class ArrowWriter(Writer, abstract=True):
-    """Base of writers of tables, one column per field: bytes as binary, numbers in their own type, lists as lists."""
+    """Base of the writers of Arrow tables (Parquet, Lance), with one column per field: bytes as binary, numbers in
+    their own type, lists as lists."""
 
     module: ClassVar[str] = "pyarrow"
-    """The package that writes the format, and its extra of dali-run."""
+    """Name of the Python package that writes the format, also that of the extra of dali-run."""
     extra: ClassVar[str] = "parquet"
 
     key: Annotated[str, Arg("name of the column with the samples' keys; empty for none")] = "key"
     lists: Annotated[tuple[str, ...], Arg("fields that are lists, although some samples have one number")] = ()
 
     def described(self, table: Any, fields: Mapping[str, FieldConfig]) -> Any:
-        """Return the table as the format stores it."""
+        """Return the Arrow table in the form that the format stores, by default unchanged."""
         return table
 
     def check(self, fields: Mapping[str, FieldConfig], specs: Mapping[str, Spec]) -> None:
@@ -49,7 +50,8 @@ class ArrowWriter(Writer, abstract=True):
                 raise SpecError(f"option lists: there is no field {name!r}; fields: {', '.join(fields)}")
 
     def schema(self, fields: Mapping[str, FieldConfig], specs: Mapping[str, Spec]) -> dict[str, Any] | None:
-        """Whether each field of numbers is ``one`` number, and the Arrow ``schema`` of every shard."""
+        """Return the facts that hold for all shards. ``one``: by field of numbers, whether each sample is one number,
+        not a list. ``schema``: the Arrow schema of every shard."""
         import pyarrow as pa
 
         one: dict[str, bool] = {}
@@ -87,7 +89,7 @@ class ArrowWriter(Writer, abstract=True):
         return [refused[i] for i in sorted(refused)]
 
     def table_of(self, records: Records, fields: Mapping[str, FieldConfig], carry: dict[str, Any]) -> ArrowFrames:
-        """Return the records as a table; the first one gives ``carry`` the schema."""
+        """Return the records as an Arrow table. The first records define the schema, which is stored in ``carry``."""
         import pyarrow as pa
 
         columns: dict[str, Any] = {}
@@ -104,7 +106,7 @@ class ArrowWriter(Writer, abstract=True):
         return ArrowFrames(sizes, table)
 
     def shard_schema(self, carry: Mapping[str, Any]) -> Any:
-        """Return the schema of every shard, of those without samples too."""
+        """Return the Arrow schema of every shard, including shards without samples."""
         import pyarrow as pa
 
         return schema_in(carry) if "schema" in carry else pa.schema({self.key: pa.string()} if self.key else {})
@@ -112,7 +114,7 @@ class ArrowWriter(Writer, abstract=True):
 
 @dataclass(slots=True)
 class ArrowFrames(Frames):
-    """The records as a table."""
+    """Records of a batch as an Arrow table."""
 
     table: Any
 
@@ -125,7 +127,8 @@ def schema_in(carry: Mapping[str, Any]) -> Any:
 
 
 def _columns(name: str, config: FieldConfig, batch: Batch, one: Mapping[str, bool]) -> dict[str, Any]:
-    """The columns of a field, by name; ``one`` tells which fields of numbers are one number."""
+    """Return the Arrow columns of a field by name: one, or three for an array of any shape. ``one`` tells for each
+    field of numbers whether each sample is one number, not a list."""
     import pyarrow as pa
 
     check_encoded(name, config, batch)
@@ -147,7 +150,8 @@ def _columns(name: str, config: FieldConfig, batch: Batch, one: Mapping[str, boo
 
 
 def _kind(config: FieldConfig, batch: Batch) -> str:
-    """``bytes``, ``number``, ``npy`` or ``raw``; Parquet has a type for every number."""
+    """Return how a field is stored: ``bytes``, ``number``, ``npy`` or ``raw``. Unlike `kind_of`, every type of number
+    is a ``number``, because Arrow has a type for each."""
     kind = kind_of(config, batch.dtype, batch.ndim)
     if kind in ("int", "float") or (kind == "raw" and config.encode == "auto" and batch.ndim <= 1):
         return "number"
@@ -155,7 +159,7 @@ def _kind(config: FieldConfig, batch: Batch) -> str:
 
 
 def _hex(schema: Any) -> str:
-    """An Arrow schema as text."""
+    """Return an Arrow schema in hexadecimal digits, to be stored in JSON."""
     return str(schema.serialize().to_pybytes().hex())
 
 
@@ -166,7 +170,7 @@ def _offsets(counts: Any) -> Any:
 
 
 def _binary(column: Column, text: bool = False) -> Any:
-    """A column of bytes as Arrow arrays that own their memory."""
+    """Return a column of bytes (or texts in UTF-8, with ``text``) as Arrow arrays that own their memory."""
     import pyarrow as pa
 
     kind = pa.string() if text else pa.binary()

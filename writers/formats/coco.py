@@ -58,7 +58,7 @@ class Coco(Files, name="coco", suffix=".json"):
             raise SpecError(f"field {min(reserved)!r} has the name of a key that COCO's images have already")
 
     def schema(self, fields: Mapping[str, FieldConfig], specs: Mapping[str, Spec]) -> dict[str, Any] | None:
-        """``image``: the field of encoded images."""
+        """Return the facts that hold for all shards: ``image``, the name of the field of encoded images."""
         return {"image": next(n for n, c in fields.items() if _is_image(c, specs.get(n, Spec())))}
 
     def begin(self, root: Any, finished: Sequence[Mapping[str, Any]]) -> UsedPaths:
@@ -84,7 +84,7 @@ class Coco(Files, name="coco", suffix=".json"):
         return [refused[i] for i in sorted(refused)]
 
     def objects(self) -> set[str]:
-        """Names of the fields that become annotations."""
+        """Names of the fields that become annotations in the JSON file, such as boxes and labels."""
         return {self.boxes, self.labels, self.polygons, self.vertices}
 
     def open(self, files: ShardFiles, fields: Mapping[str, FieldConfig]) -> Shard:
@@ -119,7 +119,7 @@ def _headers(batch: Batch) -> tuple[Any, Context]:
 
 
 def _not_images(batch: Batch) -> dict[int, tuple[Any, str]]:
-    """The samples whose header cannot be read, with code and reason."""
+    """Find the images whose header cannot be read. Return code and reason of each, by its index in the batch."""
     _, ctx = _headers(batch)
     at = {int(slot): i for i, slot in enumerate(batch.samples.slot.tolist())}
     return {at[r.slot]: (r.code, r.message) for r in ctx.rejects}
@@ -127,7 +127,7 @@ def _not_images(batch: Batch) -> dict[int, tuple[Any, str]]:
 
 @dataclass(slots=True)
 class CocoFrames(Frames):
-    """The images' files, and the entries of the JSON file."""
+    """Records of a batch: the contents of the image files, and the images' entries for the JSON file."""
 
     files: FilesFrames
     images: list[dict[str, Any]]
@@ -135,7 +135,7 @@ class CocoFrames(Frames):
 
 
 class CocoShard(Shard):
-    """The images of one shard, and their JSON file."""
+    """The image files of one shard, and the JSON file that lists them."""
 
     def __init__(self, writer: Coco, files: ShardFiles, fields: Mapping[str, FieldConfig]) -> None:
         self._writer = writer
@@ -164,7 +164,7 @@ class CocoShard(Shard):
         return value.item() if value.size == 1 else value.tolist()
 
     def _objects(self, records: Records, images: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-        """The annotations of each image, without their ids."""
+        """Return the list of annotations of each image, still without their ids."""
         writer, found = self._writer, list[list[dict[str, Any]]]()
         fields = {n: records.fields.get(n) for n in (writer.boxes, writer.labels, writer.polygons, writer.vertices)}
         boxes, labels, polygons, vertices = fields.values()
@@ -214,13 +214,13 @@ def _listed(entries: list[str]) -> str:
 
 
 def _boxes(boxes: Any, box_format: str) -> list[list[float]]:
-    """Boxes as left, top, width and height."""
+    """Convert boxes from ``box_format`` to left, top, width and height."""
     if box_format == "xyxy":
         boxes = np.concatenate((boxes[:, :2], boxes[:, 2:] - boxes[:, :2]), axis=1)
     return [[round(v, 3) for v in box] for box in boxes.tolist()]
 
 
 def _area(points: Any) -> float:
-    """The area of a polygon, in pixels."""
+    """Return the area of the polygon with these corners, in pixels."""
     x, y = points[:, 0], points[:, 1]
     return round(abs(float(np.dot(x, np.roll(y, 1)) - np.dot(y, np.roll(x, 1)))) / 2, 3)

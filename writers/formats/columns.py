@@ -23,7 +23,7 @@ Kind = Literal["bytes", "int", "float", "raw", "npy"]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One value of bytes per record: ``data[starts[i] : starts[i] + sizes[i]]``."""
+    """One field of a batch as bytes: the value of record i is ``data[starts[i] : starts[i] + sizes[i]]``."""
 
     data: U8
     starts: I64
@@ -33,17 +33,18 @@ class Column:
         return len(self.starts)
 
     def value(self, i: int) -> bytes:
-        """Value ``i``; not for hot paths."""
+        """Return value ``i`` as bytes; too slow for loops over all values."""
         return self.data[int(self.starts[i]) : int(self.starts[i] + self.sizes[i])].tobytes()
 
     @property
     def is_large(self) -> bool:
-        """Whether the values are so large that they are better written without a copy."""
+        """Whether the values are so large on average that they are better written without a copy."""
         return int(self.sizes.sum()) >= LOOSE * max(1, len(self))
 
 
 def kind_of(config: FieldConfig, dtype: np.dtype[Any], ndim: int) -> Kind:
-    """How a field is stored. Numbers for which Example has no lossless type (float64, uint64) are ``raw``."""
+    """Return how a field is stored: ``bytes``, ``int``, ``float``, ``npy`` or ``raw``. Numbers for which
+    tf.train.Example has no lossless type (float64, uint64) are ``raw``."""
     if config.encode in ENCODED:
         return "bytes"
     if config.encode == "raw":
@@ -65,7 +66,7 @@ def is_extension(text: str) -> bool:
 
 
 def check_field(name: str, config: FieldConfig, spec: Spec) -> None:
-    """Raises SpecError if the field cannot be stored with this configuration."""
+    """Check that the field ``name`` can be stored with this configuration. Raises SpecError."""
     if config.encode not in ENCODINGS:
         raise SpecError(f"field {name!r}: encode must be one of {', '.join(ENCODINGS)}, got {config.encode!r}")
     if config.extension and not is_extension(config.extension):
@@ -86,7 +87,7 @@ def is_encoded(spec: Spec) -> bool:
 
 
 def not_text(records: Records, configs: Mapping[str, FieldConfig]) -> list[Refused]:
-    """The records with a field of ``encode: text`` that is not UTF-8, one entry each."""
+    """Return the records in which a field of ``encode: text`` is not UTF-8, one entry per record."""
     from ...ops.arrays import json_cpu
 
     refused: dict[int, Refused] = {}
@@ -103,7 +104,7 @@ def not_text(records: Records, configs: Mapping[str, FieldConfig]) -> list[Refus
 
 
 def check_encoded(name: str, config: FieldConfig, batch: Batch) -> None:
-    """Raises JobError if a batch does not fit its field's encoding (for types that are unknown before the run)."""
+    """Check that a batch fits its field's encoding, for types that are unknown before the run. Raises JobError."""
     if config.encode in ENCODED and (batch.dtype != np.uint8 or batch.ndim != 1):
         raise JobError(
             f"field {name!r}: encode {config.encode} needs encoded bytes (1-D uint8), got {batch.dtype}, "
@@ -112,7 +113,7 @@ def check_encoded(name: str, config: FieldConfig, batch: Batch) -> None:
 
 
 def as_bytes(batch: Batch) -> Column:
-    """The samples' elements as they are in memory (little-endian, C order)."""
+    """Return the bytes of each sample's elements as they are in memory (little-endian, C order)."""
     itemsize = batch.dtype.itemsize
     data = np.ascontiguousarray(batch.data).view(np.uint8)
     if itemsize == 1:
@@ -121,7 +122,7 @@ def as_bytes(batch: Batch) -> Column:
 
 
 def elements(batch: Batch) -> tuple[npt.NDArray[Any], I64]:
-    """All elements packed, and the number of elements of each sample."""
+    """Return the elements of all samples in one array, and the number of elements of each sample."""
     packed = batch.packed()
     sizes = packed.sizes
     first = int(packed.offsets[0]) if len(packed) else 0
@@ -129,14 +130,14 @@ def elements(batch: Batch) -> tuple[npt.NDArray[Any], I64]:
 
 
 def starts_of(sizes: npt.NDArray[Any]) -> I64:
-    """Offsets of parts of these sizes that follow each other."""
+    """Return the offsets at which parts of these sizes begin if they follow each other."""
     ends = np.cumsum(sizes, dtype=np.int64)
     starts: I64 = ends - sizes
     return starts
 
 
 def as_varints(batch: Batch) -> Column:
-    """Integers as packed varints (64-bit two's complement, like protobuf's int64)."""
+    """Return each sample's integers as packed varints (64-bit two's complement, like protobuf's int64)."""
     from ..bytes import frames_cpu
 
     values, counts = elements(batch)
@@ -151,37 +152,38 @@ def as_varints(batch: Batch) -> Column:
 
 
 def as_floats(batch: Batch) -> Column:
-    """Floats as packed float32."""
+    """Return each sample's floats as packed float32."""
     values, counts = elements(batch)
     data = np.ascontiguousarray(values, np.float32).view(np.uint8)
     return Column(data, starts_of(counts) * 4, counts * 4)
 
 
 def constant(value: bytes, n: int) -> Column:
-    """A column with the same bytes for all records."""
+    """Return a column that has the same bytes for all ``n`` records."""
     return Column(np.frombuffer(bytearray(value), np.uint8), np.zeros(n, np.int64), np.full(n, len(value), np.int64))
 
 
 def from_values(values: Sequence[bytes]) -> Column:
-    """A column of separate byte strings."""
+    """Return a column that holds these byte strings, one per record."""
     sizes = np.fromiter(map(len, values), np.int64, len(values))
     return Column(np.frombuffer(bytearray(b"".join(values)), np.uint8), starts_of(sizes), sizes)
 
 
 def keys_of(samples: Samples) -> Column:
-    """The samples' original keys, in UTF-8."""
+    """Return the samples' keys in their data set as a column, in UTF-8."""
     return from_values(samples.names())
 
 
 def position_names(samples: Samples) -> Column:
-    """The samples' positions as names of ten digits, and six more for parts: sorting the names sorts the samples."""
+    """Return the samples' positions as names of ten digits, and six more for parts of split samples: sorting the names
+    sorts the samples."""
     if samples.part is None:
         return as_decimal(samples.position, 10)
     return as_decimal(samples.position * 1_000_000 + samples.part, 16)
 
 
 def as_decimal(values: npt.NDArray[Any], width: int = 0) -> Column:
-    """Integers as decimal text; non-negative ones padded with zeros to ``width``."""
+    """Return integers as decimal text. With ``width``, they must not be negative, and are padded with zeros."""
     if width:
         powers = 10 ** np.arange(width - 1, -1, -1, dtype=np.int64)
         digits = (values[:, None] // powers % 10 + ord("0")).astype(np.uint8)
@@ -191,7 +193,7 @@ def as_decimal(values: npt.NDArray[Any], width: int = 0) -> Column:
 
 
 def pairs(first: I64, second: I64, separator: str) -> U8:
-    """Lines of two numbers each (none below 0), as text."""
+    """Return lines of text with two numbers each (none below 0), with ``separator`` between them."""
     from ..bytes import frames_cpu
 
     out = np.empty(40 * len(first), np.uint8)
@@ -199,7 +201,7 @@ def pairs(first: I64, second: I64, separator: str) -> U8:
 
 
 def as_npy(batch: Batch) -> Column:
-    """Each sample as an .npy file."""
+    """Return each sample's array in the form of an .npy file."""
     shapes, which = np.unique(batch.shapes, axis=0, return_inverse=True)
     heads = from_values([npy_header(batch.dtype, tuple(map(int, s))) for s in shapes])
     which = which.reshape(-1)
@@ -208,7 +210,8 @@ def as_npy(batch: Batch) -> Column:
 
 
 def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...], size: int = 0) -> bytes:
-    """Header of an .npy file (version 1.0, NumPy's documentation of the format), padded with spaces to ``size``."""
+    """Return the header of an .npy file (version 1.0, NumPy's documentation of the format), padded with spaces to
+    ``size``."""
     out = io.BytesIO()
     description = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(out, description)
@@ -221,7 +224,7 @@ def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...], size: int = 0) -> b
 
 
 def join(columns: Sequence[Column]) -> Column:
-    """Concatenate each record's values."""
+    """Return one column in which each record's value is the concatenation of its values in ``columns``."""
     sizes = total_of([c.sizes for c in columns])
     out = np.empty(int(sizes.sum()), np.uint8)
     starts = starts_of(sizes)
@@ -233,20 +236,21 @@ def join(columns: Sequence[Column]) -> Column:
 
 
 def total_of(sizes: Sequence[I64]) -> I64:
-    """Elementwise sum of several arrays."""
+    """Return the elementwise sum of several arrays of sizes."""
     total: I64 = np.sum(np.stack(sizes), axis=0, dtype=np.int64)
     return total
 
 
 def copy(out: U8, to: I64, column: Column) -> None:
-    """Copy value ``i`` to ``out[to[i]:]`` for all i."""
+    """Copy value ``i`` of the column to ``out[to[i]:]`` for all i."""
     from ..bytes import frames_cpu
 
     frames_cpu.copy_ranges(out, np.ascontiguousarray(to), *address(column))
 
 
 def address(column: Column) -> tuple[np.int64, I64, I64]:
-    """The column in the form for compiled loops: address, starts, sizes; checked to be within its data."""
+    """Return the column in the form that compiled loops take: address of its data, starts and sizes of its values.
+    Raises ValueError if a value is not within the data."""
     from ..bytes import frames_cpu
 
     starts, sizes = np.ascontiguousarray(column.starts, np.int64), np.ascontiguousarray(column.sizes, np.int64)
@@ -256,7 +260,7 @@ def address(column: Column) -> tuple[np.int64, I64, I64]:
 
 
 class LargeValues:
-    """The large values of some columns of ``n`` values, which are written without a copy; the other columns are
+    """The columns of ``n`` values each whose values are large: these are written without a copy. The other columns are
     copied."""
 
     def __init__(self, columns: Sequence[Column], n: int) -> None:
@@ -264,22 +268,22 @@ class LargeValues:
         there = [c for c, its in zip(columns, large, strict=True) if its]
         shape = len(there), n
         self.cuts, self.addresses, self.sizes = (np.empty(shape, np.int64) for _ in range(3))
-        """[K, n], as in `ScatteredRecords`; the caller sets ``cuts``."""
+        """Arrays of `ScatteredRecords` for the K large columns, [K, n] each; the caller sets ``cuts``."""
         for k, column in enumerate(there):
             base, starts, self.sizes[k] = address(column)
             np.add(starts, base, out=self.addresses[k])
         rows = iter(self.cuts)
         self.cuts_of = [next(rows) if its else _NOWHERE for its in large]
-        """Each column's row of ``cuts``; empty for columns that are copied."""
+        """For each of the given columns, its row of ``cuts``; empty for columns that are copied."""
         self._held = tuple(c.data for c in there)
 
     def records(self, own: U8, starts: I64, ends: I64) -> ScatteredRecords:
-        """Records of ``own[starts[i] : ends[i]]`` and these values."""
+        """Return records made of the copied bytes ``own[starts[i] : ends[i]]`` and these large values."""
         return ScatteredRecords(own, starts, ends, self.cuts, self.addresses, self.sizes, self._held)
 
 
 def as_they_are(column: Column) -> ScatteredRecords:
-    """Records that consist of one value each."""
+    """Return records that consist of one value of the column each, without a copy."""
     base, starts, sizes = address(column)
     nothing = np.zeros((1, len(column)), np.int64)
     own = np.empty(0, np.uint8)
@@ -290,7 +294,7 @@ _NOWHERE = np.zeros(0, np.int64)
 
 
 def pack(records: ScatteredRecords) -> Column:
-    """A contiguous copy of each record."""
+    """Return a column that holds a contiguous copy of each record."""
     sizes = records.totals
     return Column(records.io_vector(len(records)).packed(), starts_of(sizes), sizes)
 
@@ -298,12 +302,13 @@ def pack(records: ScatteredRecords) -> Column:
 # -- Example ----------------------------------------------------------------------------------------------------------
 
 _BYTES, _FLOAT, _INT64 = 10, 18, 26
-"""Tags of Feature's three lists (tensorflow/core/example/feature.proto)."""
+"""Protobuf tags of the three kinds of lists in a Feature (tensorflow/core/example/feature.proto)."""
 
 
 def features(fields: Mapping[str, Batch], configs: Mapping[str, FieldConfig]) -> list[tuple[bytes, int, Column]]:
-    """Features of Examples: (name, list's tag, packed values). A raw field becomes three features: its bytes,
-    ``<name>/shape`` (int64) and ``<name>/dtype`` (NumPy's name), so that readers can restore it."""
+    """Return the features of a batch of tf.train.Examples, each as (name, tag of its list, packed values). A raw field
+    becomes three features: its bytes, ``<name>/shape`` (int64) and ``<name>/dtype`` (NumPy's name), so that readers can
+    restore it."""
     out: list[tuple[bytes, int, Column]] = []
     for name, batch in fields.items():
         config = configs.get(name, FieldConfig())
@@ -326,7 +331,8 @@ def features(fields: Mapping[str, Batch], configs: Mapping[str, FieldConfig]) ->
 
 
 def examples(parts: Sequence[tuple[bytes, int, Column]], n: int, around: tuple[int, int] = (0, 0)) -> ScatteredRecords:
-    """``n`` serialised Examples, with ``around`` bytes left free before and after each, for frames."""
+    """Serialise ``n`` tf.train.Examples from the features ``parts``. ``around`` bytes before and after each Example are
+    left free, for the frames of TFRecord."""
     from ..bytes import frames_cpu
 
     total = np.zeros(n, np.int64)

@@ -28,7 +28,7 @@ _SIGNATURES: tuple[tuple[bytes, int, str], ...] = (
     (b"ftyp", 4, "mp4"),
     (b"\x93NUMPY", 0, "npy"),
 )
-"""Signatures of encoded bytes: (bytes, their offset, extension)."""
+"""Signatures by which encoded bytes are recognized, each as (bytes, their offset in the file, extension)."""
 _REACH = 16
 _TEXT = {
     "cls", "cls2", "class", "count", "csv", "html", "id", "index", "inx", "json", "md", "text", "transcript", "txt",
@@ -38,18 +38,19 @@ KNOWN = _TEXT | {
     *(suffix[1:] for suffix in SUFFIXES), "j2k", "npy", "npz", "wav", "flac", "ogg", "opus", "mp3", "m4a", "aac", "mp4",
     "mkv", "webm", "mov", "avi", "bin", "msg",
 }  # fmt: skip
-"""Extensions by which readers choose a decoder. A field with such a name becomes a member with this extension."""
+"""File name extensions by which readers choose a decoder. A field with such a name becomes a tar member or file with
+this extension."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extensions:
-    """The extension of each record: ``table[which[i]]``."""
+    """File name extension of each record: record i has ``table[which[i]]``."""
 
     table: tuple[str, ...]
     which: I64
 
     def texts(self) -> list[str]:
-        """The extension of each record, as text."""
+        """Return the extension of each record as text."""
         return [self.table[k] for k in self.which.tolist()]
 
 
@@ -58,7 +59,8 @@ def _all(extension: str, n: int) -> Extensions:
 
 
 def sniff(column: Column) -> Extensions:
-    """The extension of each value, recognized by its first bytes; ``bin`` if they are unknown."""
+    """Return the extension that fits the content of each value, recognized by its first bytes; ``bin`` if they are
+    unknown."""
     n = len(column)
     heads = np.zeros((n, _REACH), np.uint8)
     at = np.arange(n) * _REACH
@@ -84,10 +86,13 @@ def single(batch: Batch) -> npt.NDArray[np.bool_]:
 def file_columns(
     records: Records, configs: Mapping[str, FieldConfig], apart: Collection[str] = ()
 ) -> list[tuple[Extensions, Column]]:
-    """Content of each field's file, with each record's extension: encoded bytes unchanged, one integer as text
-    (``cls``), several as ``<field>.npy``, anything else as ``npy``. A field named like an extension of its content
-    (``jpg``, ``txt``, ``npy``) has that extension. The field's name comes before the extension if two fields could
-    share one, and for the fields ``apart`` always. A record's files depend on nothing but the record."""
+    """Return, for each field, the extension and the content of each record's file.
+
+    Content: encoded bytes unchanged, one integer as text (``cls``), several as ``<field>.npy``, anything else as
+    ``npy``. A field named like an extension of its content (``jpg``, ``txt``, ``npy``) has that extension. The field's
+    name comes before the extension if two fields could share one, and for the fields ``apart`` always. A record's files
+    depend on nothing but the record.
+    """
     out: list[tuple[Extensions, Column]] = []
     prefixed = _prefixed({k: b for k, b in records.fields.items() if k not in apart}, configs)
     for name, batch in records.fields.items():
@@ -109,8 +114,9 @@ def file_columns(
 
 
 def alternatives(name: str, seen: Collection[str]) -> list[str]:
-    """All extensions that members of a field can have if some have those ``seen``: the extension of a field of bytes
-    depends on the content, that of a field of integers on how many there are."""
+    """Return all extensions that files of the field ``name`` can have if some files have the extensions ``seen``. The
+    extension of a field of bytes depends on the content, that of a field of integers on their number. Empty if no other
+    extension is possible."""
     own = f"{name}." if any(e.startswith(f"{name}.") for e in seen) else ""
     by_content = [own + e for e in (*dict.fromkeys(e for _, _, e in _SIGNATURES), "bin")]
     if not set(seen) <= {*by_content, f"{name}.npy"}:
@@ -119,8 +125,8 @@ def alternatives(name: str, seen: Collection[str]) -> list[str]:
 
 
 def _declared(name: str, config: FieldConfig, kind: Kind) -> str:
-    """Extension of a field from its configuration, or from its name if its content can have this extension; otherwise
-    empty."""
+    """Return the extension of a field from its configuration, or from its name if its content can have this extension;
+    otherwise an empty text."""
     if config.extension:
         return config.extension
     low = name.lower()
@@ -134,8 +140,8 @@ def _declared(name: str, config: FieldConfig, kind: Kind) -> str:
 
 
 def _prefixed(fields: Mapping[str, Batch], configs: Mapping[str, FieldConfig]) -> set[str]:
-    """Fields whose members need the field's name before the extension. It is decided without the data, so that it is
-    equal for every batch."""
+    """Return the fields whose files need the field's name before the extension, because two fields could have the same
+    extension. It is decided without the data, so that the result is equal for every batch."""
     declared: list[str] = []
     groups: dict[str, str] = {}
     possible: dict[str, Collection[str]] = {}
@@ -162,7 +168,7 @@ def _prefixed(fields: Mapping[str, Batch], configs: Mapping[str, FieldConfig]) -
 
 
 def _integers(name: str, batch: Batch, config: FieldConfig, declared: str) -> tuple[Extensions, Column]:
-    """Extensions and contents of a field of integers: one number as text, several as an array."""
+    """Return extensions and contents of the files of a field of integers: one number as text, several as an array."""
     one = single(batch)
     extensions = Extensions((declared or "cls", config.extension or f"{name}.npy"), (~one).astype(np.int64))
     if one.all():

@@ -24,10 +24,10 @@ from .names import COMMON, safe_path, split_extension
 from .names import texts as as_texts
 
 OWN_NAMES = {"inputs", "journal", "left_out", "manifest", "rejects", "report"}
-"""First parts of the names of a job's own files: ``manifest`` of ``manifest-00001-of-00004.json``."""
+"""First words in the names of a job's own files, such as ``manifest`` of ``manifest-00001-of-00004.json``."""
 
 _BESIDE = 2
-"""Attempts to find a free name in the folder that a key names."""
+"""Number of attempts to find a free name in the folder that a sample's key names."""
 
 
 class Files(Writer, name="files", suffix=".jsonl"):
@@ -55,7 +55,7 @@ class Files(Writer, name="files", suffix=".jsonl"):
             raise JobError(f"{root} is not empty (it holds {others[0]}); the files writer needs a directory of its own")
 
     def begin(self, root: Path, finished: Sequence[Mapping[str, Any]]) -> UsedPaths:
-        """Collect the names that earlier runs have used."""
+        """Collect the names of samples and files that earlier runs of the job have used."""
         taken = UsedPaths()
         for entry in finished:
             listing = sidecar.read(sidecar.inside(root, f"{entry['shard']}.jsonl"))
@@ -80,7 +80,7 @@ class Files(Writer, name="files", suffix=".jsonl"):
 
 
 class UsedPaths:
-    """Used names of samples, of their files, and of the folders of these files."""
+    """The names that are used in an output: names of samples, of their files, and of the folders of these files."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
@@ -88,28 +88,28 @@ class UsedPaths:
         self.folders: set[str] = set()
 
     def add(self, name: str, files: Iterable[str]) -> None:
-        """Mark these names as used."""
+        """Mark a sample's name and the names of its files as used."""
         self.names.add(name)
         self.files.update(files)
         self.folders.update(_above(name.rpartition("/")[0]))
 
     def free(self, name: str, files: Sequence[str]) -> bool:
-        """Whether the name is free, no file has the name of one of its folders, and no folder the name of one of its
-        files."""
+        """Whether a sample may have this name and these files: the name is unused, no used file is named like one of
+        its folders, and no used folder like one of its files."""
         folders = _above(name.rpartition("/")[0])
         return name not in self.names and self.files.isdisjoint(folders) and self.folders.isdisjoint(files)
 
 
 @lru_cache(1 << 12)
 def _above(folder: str) -> tuple[str, ...]:
-    """A folder and its parents."""
+    """Return the paths of a folder and its parents."""
     parts = folder.split("/")
     return tuple("/".join(parts[:k]) for k in range(1, len(parts) + 1)) if folder else ()
 
 
 @dataclass(slots=True)
 class FilesFrames(Frames):
-    """The contents of each file."""
+    """Records of a batch: names and contents of their files, and their lines for the listing."""
 
     names: list[str]
     columns: list[tuple[list[str], Column]]
@@ -117,12 +117,12 @@ class FilesFrames(Frames):
 
 
 class FilesShard(Shard):
-    """The files of one shard, and their listing."""
+    """The files of one shard's samples, and the listing that describes them."""
 
     def __init__(
         self, writer: Files, files: ShardFiles, fields: Mapping[str, FieldConfig], listed: bool = True
     ) -> None:  # fmt: skip
-        """``listed``: write the listing."""
+        """``listed``: whether the shard's listing is written."""
         self._by_position = writer.key == "position"
         self._fields = fields
         self._files = files
@@ -163,8 +163,8 @@ class FilesShard(Shard):
         return FilesFrames(sizes, names, columns, lines)
 
     def _unique(self, keys: Sequence[str], positions: Sequence[int], extensions: Sequence[Sequence[str]]) -> list[str]:
-        """A unique name for each sample; the sample's position is appended if its name, or its files' names, are
-        used."""
+        """Return a unique name for each sample. The sample's position is appended to its key if its name, or the names
+        of its files, are used already."""
         names, here = [], UsedPaths()
         for i, (key, position) in enumerate(zip(keys, positions, strict=True)):
             name = unique = _name(key)
@@ -197,8 +197,8 @@ class FilesShard(Shard):
 
 
 def _name(key: str) -> str:
-    """Name of a key's files below the root, without extension and distinct from the job's own files: also as a folder,
-    and in any case (some file systems ignore case)."""
+    """Return the name of the files of the sample with this key: a path below the root, without extension. It is
+    distinct from the job's own files, also as a folder, and in any case (some file systems ignore case)."""
     common = COMMON.fullmatch(key)
     name = common[1] if common is not None else split_extension(safe_path(key))[0]
     first, slash, _ = name.partition("/")
@@ -207,6 +207,7 @@ def _name(key: str) -> str:
 
 @lru_cache(1 << 12)
 def _is_ours(first: str, folder: bool) -> bool:
-    """Whether the first part of a name, or of its folders, may be one of a job's own files."""
+    """Whether ``first``, the first part of a path, may be the name of one of the job's own files. ``folder``: more
+    parts follow."""
     lower = first.lower()
     return re.split("[.-]", lower, maxsplit=1)[0] in OWN_NAMES or (folder and lower.endswith(".jsonl"))

@@ -11,22 +11,22 @@ from ...ops.errors import SpecError
 from ..base import FieldConfig
 
 CARD = "README.md"
-"""Name of the data set's card."""
+"""File name of the data set's card, which describes it on Hugging Face."""
 _SPLITS = ("train", "validation", "val", "test")
-"""Names of outputs that are names of splits; other outputs are the split ``train``."""
+"""Names of Hugging Face's splits. An output with such a name is that split; other outputs are the split ``train``."""
 _BY_ENCODING = {"jpeg": "image", "png": "image", "webp": "image", "avif": "image", "flac": "audio", "wav": "audio"}
-"""Feature of a field whose encoding says it."""
+"""Kind of Hugging Face feature (image, audio) for fields with these encodings."""
 
 
 def _feature(name: str, features: Mapping[str, Any], fields: Mapping[str, FieldConfig]) -> Any:
-    """``image``, ``audio``, names of classes, or None for a plain value."""
+    """Return the Hugging Face feature of a field: ``image``, ``audio``, names of classes, or None for a plain value."""
     return features.get(name, _BY_ENCODING.get(fields[name].encode) if name in fields else None)
 
 
 def check(
     features: Mapping[str, Any] | None, fields: Mapping[str, FieldConfig], specs: Mapping[str, Spec]
 ) -> None:  # fmt: skip
-    """Raises SpecError if the option ``features`` does not fit the fields."""
+    """Check that the option ``features`` fits the fields. Raises SpecError."""
     for name, kind in (features or {}).items():
         if name not in fields:
             raise SpecError(f"option features: there is no field {name!r}; fields: {', '.join(fields)}")
@@ -39,7 +39,8 @@ def check(
 
 
 def described(table: Any, features: Mapping[str, Any] | None, fields: Mapping[str, FieldConfig]) -> Any:
-    """The Arrow table with images and sounds as structures, labels as int64, and the features in its metadata."""
+    """Return the Arrow table as Hugging Face's `datasets` stores it: images and audio as structures, labels as int64,
+    and the features in its metadata."""
     if features is None:
         return table
     import pyarrow as pa
@@ -60,7 +61,7 @@ def described(table: Any, features: Mapping[str, Any] | None, fields: Mapping[st
 
 
 def _with_paths(column: Any) -> Any:
-    """A column of files as `datasets` stores them: the bytes, and a path, which is null."""
+    """Return a column of files' bytes as `datasets` stores it: a structure of the bytes and a path, which is null."""
     import pyarrow as pa
 
     kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
@@ -71,7 +72,7 @@ def _with_paths(column: Any) -> Any:
 
 
 def _value(kind: Any) -> dict[str, Any]:
-    """The feature of a plain column."""
+    """Return the Hugging Face feature of a column that is a number, a text, or a list of these."""
     import pyarrow as pa
 
     if pa.types.is_list(kind):
@@ -81,7 +82,8 @@ def _value(kind: Any) -> dict[str, Any]:
 
 
 def card(manifest: Mapping[str, Any], schema: Any) -> bytes:
-    """The data set's card: features, split and files for `load_dataset`, and a few words for people."""
+    """Return the text of the data set's card: features, split and files for `load_dataset`, and a few words for
+    people."""
     features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
     name, samples = manifest["write"]["name"], manifest["samples"]
     split = name if name in _SPLITS else "train"
@@ -100,7 +102,7 @@ def card(manifest: Mapping[str, Any], schema: Any) -> bytes:
 
 
 def _yaml(feature: Mapping[str, Any]) -> list[str]:
-    """A feature in the words of a card."""
+    """Return the lines of YAML that describe a feature in a card."""
     kind = feature["_type"]
     if kind == "ClassLabel":
         names = [f"        '{i}': {json.dumps(n)}" for i, n in enumerate(feature["names"])]

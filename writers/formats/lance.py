@@ -78,12 +78,13 @@ class Lance(ArrowWriter, name="lance", suffix=".lance"):
 
 
 def _files(manifest: Mapping[str, Any]) -> list[tuple[str, int, int]]:
-    """Name, rows and bytes of the data files that hold rows."""
+    """Return name, number of rows and size in bytes of each data file that holds rows."""
     return [(f["name"], s["samples"], f["bytes"]) for s in manifest["shards"] for f in s["files"] if s["samples"]]
 
 
 def _fragments(schema: Any, files: list[tuple[str, int, int]]) -> list[Any]:
-    """Descriptions of the data files, after the model that Lance makes of one row of nulls."""
+    """Return Lance's descriptions (fragments) of the data files, made like the one that Lance itself makes of one row
+    of nulls."""
     import pyarrow as pa
     from lance.fragment import FragmentMetadata, write_fragments
 
@@ -100,7 +101,8 @@ def _fragments(schema: Any, files: list[tuple[str, int, int]]) -> list[Any]:
 
 
 class LanceShard(Shard):
-    """One data file: Lance writes it under another name, from where it is copied into the shard's file at the end."""
+    """One Lance data file. Lance writes it under another name; at the end it is copied from there into the shard's
+    file."""
 
     def __init__(self, writer: Lance, files: ShardFiles, fields: Mapping[str, FieldConfig]) -> None:
         self._options = writer

@@ -14,10 +14,10 @@ from .columns import Column, as_bytes, join
 from .offset_table import OffsetTableWriter, Value
 
 _BYTES = ("bytes", "jpeg", "str")
-"""Formats of litData that bytes can have."""
+"""Names of litData's formats that a field of bytes may have."""
 DTYPES = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
           "complex64", "complex128", "bool")  # fmt: skip
-"""Types of arrays by litData's numbers for them."""
+"""Names of the dtypes of arrays, in the order of litData's numbers for them."""
 
 
 class LitData(OffsetTableWriter, name="litdata", suffix=".bin"):

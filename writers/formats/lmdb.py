@@ -40,12 +40,13 @@ from .names import UsedNames
 
 PAGE = 4096
 _HEAD = 16
-"""Bytes of a page header: page number u64, padding u16, flags u16, then two bounds u16 each, or a page count u32."""
+"""Size in bytes of an LMDB page header: page number u64, padding u16, flags u16, then two bounds u16 each, or a page
+count u32."""
 _NODE = 8
-"""Bytes of a node header: data size or page number in two u16, flags u16, key size u16."""
+"""Size in bytes of an LMDB node header: data size or page number in two u16, flags u16, key size u16."""
 _BRANCH, _LEAF, _OVERFLOW, _META = 1, 2, 4, 8
 _BIG = 1
-"""Node flag: the data is the number of an overflow page."""
+"""Flag of a leaf node whose value is on overflow pages: its data is the number of the first."""
 _NODE_MAX = ((PAGE - _HEAD) // 2 & ~1) - 2
 """Size in bytes of the largest node that stays in its leaf: two must fit into a page."""
 KEY_MAX = 511
@@ -102,14 +103,14 @@ class LMDB(Writer, name="lmdb", suffix=".lmdb"):
 
 @dataclass(slots=True)
 class LMDBFrames(Frames):
-    """Keys and values."""
+    """Records of a batch as keys and values of an LMDB database."""
 
     keys: Column
     values: ScatteredRecords
 
 
 class LMDBShard(Shard):
-    """One data.mdb."""
+    """One LMDB database file, data.mdb."""
 
     def __init__(self, writer: LMDB, files: ShardFiles, fields: Mapping[str, FieldConfig]) -> None:
         self._writer = writer
@@ -120,7 +121,7 @@ class LMDBShard(Shard):
         self._overflow_pages = 0
         self._keys: list[Column] = []
         self._inline: list[Column] = []
-        """Leaf entries, one per record: its value, or the number of its overflow page."""
+        """Data of the leaf nodes, one per record: the record's value, or the number of its overflow page."""
         self._sizes: list[I64] = []
         self._taken = UsedNames()
 
@@ -229,7 +230,8 @@ class LMDBShard(Shard):
         return self._put_level(_BRANCH, heads, keys, empty)
 
     def _put_level(self, flags: int, heads: U8, keys: Column, values: Column) -> tuple[I64, I64]:
-        """Write one level of the tree. Return the numbers of its pages and the first node of each."""
+        """Write the pages of one level of the B-tree, whose nodes are ``heads``, keys and values. Return the numbers of
+        the pages, and the index of the first node of each."""
         from ..bytes import frames_cpu
 
         room = PAGE - _HEAD

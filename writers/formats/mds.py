@@ -15,9 +15,9 @@ from .columns import Column, as_bytes, join
 from .offset_table import OffsetTableWriter, Value
 
 _IMAGES = ("jpeg", "png")
-"""Encodings of fields that are encodings of MDS."""
+"""Values of `encode` that are also names of MDS encodings."""
 _BYTES = ("bytes", "jpeg", "png", "json", "str")
-"""Encodings of MDS that bytes can have."""
+"""Names of the MDS encodings that a field of bytes may have."""
 _ARRAYS = ("uint8", "int8", "uint16", "int16", "float16", "uint32", "int32", "float32", "uint64", "int64", "float64")
 
 
@@ -81,7 +81,7 @@ class MDS(OffsetTableWriter, name="mds", suffix=".mds"):
         return json.dumps(self._config_of(values), sort_keys=True).encode()
 
     def _config_of(self, values: Mapping[str, Value]) -> dict[str, Any]:
-        """The part of the index that says how records are read."""
+        """Return the part of index.json that says how the records of a shard are read."""
         return {
             "column_encodings": [self.encoding(name, v) for name, v in values.items()],
             "column_names": list(values),

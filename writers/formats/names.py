@@ -15,12 +15,12 @@ from .columns import Column, from_values
 _PLAIN = re.compile(
     r"(?:[A-Za-z0-9_@+=~#-][A-Za-z0-9_.@+=~#-]{0,120}/){0,4}[A-Za-z0-9_@+=~#-][A-Za-z0-9_.@+=~#-]{0,120}"
 )
-"""Keys that need no change."""
+"""Keys that can be used as relative paths without any change."""
 COMMON = re.compile(
     r"((?:[A-Za-z0-9_@+=~#-][A-Za-z0-9_.@+=~#-]{0,120}/){0,4}[A-Za-z0-9_@+=~#-]{1,120})(?:\.[A-Za-z0-9]{1,8})?"
 )
-"""Keys that webdataset accepts once their extension is removed (`tar_cpu.common_sizes` is the same rule for whole
-batches)."""
+"""Keys that webdataset accepts once their extension is removed; the first group is the key without extension.
+(`tar_cpu.common_sizes` is the same rule for whole batches.)"""
 _UNSAFE = re.compile(r"[\\\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _LONGEST_PART = 200
 _LONGEST = 1000
@@ -55,7 +55,7 @@ def _shorten(text: str, limit: int) -> str:
 
 
 def split_extension(path: str) -> tuple[str, str]:
-    """A path without its last extension, and the extension (with its dot; empty if there is none)."""
+    """Return a path without its last extension, and the extension (with its dot; empty if there is none)."""
     folder, slash, base = path.rpartition("/")
     stem, dot, extension = base.rpartition(".")
     if not dot or not stem or len(extension) > 8:
@@ -89,13 +89,14 @@ def make_unique(names: Sequence[str], positions: Sequence[int], taken: Container
 
 
 class UsedNames:
-    """The names of a shard's records, all distinct."""
+    """The names in use in a shard, so that all of its records get distinct names."""
 
     def __init__(self) -> None:
         self._hashes: set[int] = set()
         self._columns: list[Column] = []
         self._names: set[str] | None = None
-        """Created when two hashes first collide: names that really occur twice are rare."""
+        """All names in use. Created only when two hashes first collide, because names that really occur twice are
+        rare."""
 
     def unique(self, names: Column, positions: I64) -> Column:
         """Return ``names`` with the sample's position appended to names that are used or occur twice. Changes
@@ -112,7 +113,7 @@ class UsedNames:
         return from_values([n.encode("utf-8", "surrogateescape") for n in unique])
 
     def add(self, names: Column) -> None:
-        """Mark these names as used."""
+        """Mark these names as used in the shard."""
         self._hashes.update(_hashes(names).tolist())
         if self._names is None:
             self._columns.append(names)
@@ -121,7 +122,7 @@ class UsedNames:
 
 
 def texts(names: Column) -> list[str]:
-    """The names as texts."""
+    """Return the names as a list of texts."""
     return [names.value(i).decode("utf-8", "surrogateescape") for i in range(len(names))]
 
 

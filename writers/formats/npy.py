@@ -16,7 +16,7 @@ from ..bytes.written import Problem, WrittenShard
 from .columns import as_bytes, as_they_are, npy_header
 
 _HEAD = 128
-"""Bytes of every header, so that the count can be filled in at the end."""
+"""Size in bytes to which every .npy header is padded, so that the number of samples can be filled in at the end."""
 
 
 class NumPy(Writer, name="numpy", suffix=".npy"):
@@ -39,7 +39,8 @@ class NumPy(Writer, name="numpy", suffix=".npy"):
                 raise SpecError(f"field {name!r} cannot be part of a file name")
 
     def schema(self, fields: Mapping[str, FieldConfig], specs: Mapping[str, Spec]) -> dict[str, Any] | None:
-        """Dtype and shape of each field: ``{"image": {"dtype": "uint8", "shape": [224, 224, 3]}}``."""
+        """Return dtype and shape of each field, which hold for all shards: ``{"image": {"dtype": "uint8", "shape":
+        [224, 224, 3]}}``."""
         found = {name: _array(specs.get(name, Spec())) for name in fields}
         return None if None in found.values() else found
 
@@ -78,7 +79,7 @@ class NumPy(Writer, name="numpy", suffix=".npy"):
 
 
 def _array(spec: Spec) -> dict[str, Any] | None:
-    """Dtype and shape of a field; None if the spec leaves one open."""
+    """Return dtype and shape of a field's samples; None if the spec leaves one of them open."""
     if spec.dtype is None or spec.shape is None or None in spec.shape:
         return None
     return {"dtype": to_numpy(spec.dtype).name, "shape": list(spec.shape)}
@@ -90,13 +91,13 @@ def _text(dtype: str, shape: Sequence[int]) -> str:
 
 @dataclass(slots=True)
 class NumPyFrames(Frames):
-    """The records themselves: their bytes are written without a copy."""
+    """Records of a batch, unchanged: their bytes are written without a copy."""
 
     records: Records
 
 
 class NumPyShard(Shard):
-    """One .npy file per field."""
+    """The .npy files of one shard, one per field."""
 
     def __init__(self, files: ShardFiles, fields: Mapping[str, FieldConfig]) -> None:
         self._expected, self._models = files.expected, dict(files.carry)

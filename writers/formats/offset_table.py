@@ -20,29 +20,29 @@ from ..bytes.written import Problem, WrittenShard, map_file
 from .columns import Column, as_bytes, as_npy, check_encoded, check_field, elements, from_values, join, kind_of
 
 _LARGEST = (1 << 32) - 1
-"""Bytes of a shard: offsets have 32 bits."""
+"""Largest size of a shard in bytes, because offsets have 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """How the values of one field are stored in all records."""
+    """How a format with a table of offsets stores one field in all records."""
 
     kind: str
-    """``bytes``, ``text``, ``number`` or ``array``."""
+    """Kind of the values: ``bytes``, ``text``, ``number`` or ``array``."""
     dtype: str = "uint8"
-    """NumPy's name of the type of numbers and arrays."""
+    """NumPy dtype name of numbers and arrays."""
     ndim: int = 1
     """Number of dimensions of arrays."""
     encode: str = ""
-    """The field's encoding."""
+    """The field's option `encode`, such as ``jpeg``."""
 
     def stored(self) -> list[Any]:
-        """The value as JSON."""
+        """Return these attributes as a JSON list, for the job's schema."""
         return [self.kind, self.dtype, self.ndim, self.encode]
 
 
 def value_of(name: str, config: FieldConfig, batch: Batch, single: bool) -> Value:
-    """How a field of batches like ``batch`` is stored; ``single``: its samples are one number each."""
+    """Return how a field is stored whose batches are like ``batch``. ``single``: each of its samples is one number."""
     check_encoded(name, config, batch)
     kind = kind_of(config, batch.dtype, batch.ndim)
     if config.encode == "text":
@@ -58,36 +58,37 @@ class OffsetTableWriter(Writer, abstract=True):
     """Base of writers of shards with a table of offsets; a format says how values are named and laid out."""
 
     has_fixed_sizes: ClassVar[bool] = False
-    """Whether values of a constant size have no entry among the sizes of a record."""
+    """Whether a record stores no size for values of constant size, such as numbers."""
 
     key: Annotated[str, Arg("name of the value that holds the samples' keys; empty for none")] = "key"
     lists: Annotated[tuple[str, ...], Arg("fields that are arrays, although some samples have one number")] = ()
     columns: Annotated[dict[str, Any] | None, Arg("encodings of fields of bytes in this format: {image: jpeg}")] = None
 
     def order(self, names: Sequence[str]) -> list[str]:
-        """The order of the values in a record."""
+        """Return the names of the fields in the order of their values in a record."""
         return list(names)
 
     def encoding(self, name: str, value: Value) -> str:
-        """The format's name of an encoding. Raises SpecError for values that the format does not hold."""
+        """Return the format's name for the encoding of the field ``name``, such as ``ndarray:uint8``. Raises SpecError
+        for values that the format cannot hold."""
         raise NotImplementedError
 
     def layout(self, value: Value, batch: Batch) -> Column:
-        """The bytes of arrays, with their shapes if the format stores these."""
+        """Return the bytes of each sample's array, with its shape if the format stores shapes."""
         raise NotImplementedError
 
     def number(self, dtype: str) -> np.dtype[Any]:
-        """The type in which numbers of ``dtype`` are stored."""
+        """Return the dtype in which the format stores numbers of ``dtype``."""
         return np.dtype(dtype)
 
     def fixed_size(self, value: Value) -> int | None:
-        """Bytes of a value, if they are constant and have no entry among the sizes."""
+        """Return the size of a value in bytes, if it is constant and a record does not store it; else None."""
         if not self.has_fixed_sizes or value.kind != "number":
             return None
         return self.number(value.dtype).itemsize
 
     def after_table(self, values: Mapping[str, Value]) -> bytes:
-        """Bytes between the table and the first record."""
+        """Return the bytes between the table of offsets and the first record."""
         return b""
 
     def check(self, fields: Mapping[str, FieldConfig], specs: Mapping[str, Spec]) -> None:
@@ -101,7 +102,7 @@ class OffsetTableWriter(Writer, abstract=True):
                     raise SpecError(f"option {option}: there is no field {name!r}; fields: {', '.join(fields)}")
 
     def schema(self, fields: Mapping[str, FieldConfig], specs: Mapping[str, Spec]) -> dict[str, Any] | None:
-        """``columns``: how each field is stored, see `Value.stored`."""
+        """Return the facts that hold for all shards: ``columns``, how each field is stored (`Value.stored`)."""
         found: dict[str, Any] = {}
         for name, config in fields.items():
             spec = specs.get(name, Spec())
@@ -136,7 +137,7 @@ class OffsetTableWriter(Writer, abstract=True):
         return [refused[i] for i in sorted(refused)]
 
     def _config(self, name: str, batch: Batch) -> FieldConfig:
-        """The configuration of a field whose type is known from its first records alone."""
+        """Return the configuration of a field whose type is known only from its first records."""
         return FieldConfig(
             "auto" if batch.dtype == np.uint8 and batch.ndim == 1 else "raw" if batch.ndim > 1 else "auto"
         )
@@ -145,7 +146,8 @@ class OffsetTableWriter(Writer, abstract=True):
         return OffsetTableShard(self, files)
 
     def values(self, columns: Mapping[str, Any]) -> dict[str, Value]:
-        """How each value of a record is stored, in the order of the record; ``columns`` are those of the schema."""
+        """Return how each field is stored, in the order of the values in a record. ``columns`` are those of the
+        schema."""
         named = {**({self.key: Value("text", encode="text")} if self.key else {}),
                  **{name: Value(*stored) for name, stored in columns.items()}}  # fmt: skip
         return {name: named[name] for name in self.order(list(named))}
@@ -173,7 +175,7 @@ class OffsetTableWriter(Writer, abstract=True):
 
 
 def _table_of(path: Path, data: Any) -> I64:
-    """The table of offsets: int64[records + 1]. Raises ValueError if the file is too short for it."""
+    """Read the table of offsets of a shard, int64[records + 1]. Raises ValueError if the file is too short for it."""
     n = int(data[:4].view("<u4")[0]) if len(data) >= 4 else 0
     if len(data) < 8 + 4 * n:
         raise ValueError(f"{path.name} is too short for a table of {n} records")
@@ -183,14 +185,17 @@ def _table_of(path: Path, data: Any) -> I64:
 
 @dataclass(slots=True)
 class OffsetTableFrames(Frames):
-    """The records, one after the other."""
+    """Records of a batch in the format's form, one after the other."""
 
     records: Column
 
 
 class OffsetTableShard(Shard):
-    """One open file. Its table is written at the end: into space that was left for the expected number of records, or,
-    if that is unknown, before the records, which are kept in memory until then."""
+    """One open shard file.
+
+    Its table of offsets is written at the end: into space that was left for the expected number of records. If that
+    number is unknown, the table comes first, and the records are kept in memory until the end.
+    """
 
     def __init__(self, writer: OffsetTableWriter, files: ShardFiles) -> None:
         self._writer, self._carry = writer, files.carry
@@ -243,7 +248,7 @@ class OffsetTableShard(Shard):
             self._kept.append(data)
 
     def _begin(self) -> None:
-        """Leave space for the table, if its size is known."""
+        """Begin the file: leave space for the table of offsets, if its size is known."""
         if self._after is None:
             self._after = self._writer.after_table(self._writer.values(self._carry.get("columns", {})))
             self._end = 8 + 4 * self._expected + len(self._after)

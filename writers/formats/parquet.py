@@ -79,7 +79,7 @@ class Parquet(ArrowWriter, name="parquet", suffix=".parquet"):
 
 
 class ParquetShard(Shard):
-    """One .parquet file."""
+    """One Parquet file that is being written."""
 
     def __init__(self, writer: Parquet, files: ShardFiles, fields: Mapping[str, FieldConfig]) -> None:
         self._options = writer
@@ -89,7 +89,7 @@ class ParquetShard(Shard):
         self._writer: Any = None
         self._waiting: list[Any] = []
         self._rows = self._bytes = 0
-        """Rows and bytes of the open row group."""
+        """Number of rows and bytes in the open row group."""
 
     def frame(self, records: Records) -> ArrowFrames:
         return self._options.table_of(records, self._fields, self._carry)
@@ -146,7 +146,7 @@ class _Sink:
         return len(data)
 
     def tell(self) -> int:
-        """Number of bytes so far."""
+        """Return the number of bytes written so far, as files do."""
         return self._file.size
 
     def flush(self) -> None:

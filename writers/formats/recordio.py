@@ -93,16 +93,16 @@ class RecordIO(Writer, name="recordio", suffix=".rec"):
 
 @dataclass(slots=True)
 class RecordIOFrames(Frames):
-    """Records in parts, with large values not copied."""
+    """Records of a batch in RecordIO's form, split into parts where needed; large values are not copied."""
 
     records: ScatteredRecords
-    """The parts of all records."""
+    """Parts of all records, each with its header."""
     parts: I64
-    """[N + 1]: index of each record's first part."""
+    """Index in ``records`` of the first part of each record, and the number of parts, [N + 1]."""
 
 
 class RecordIOShard(Shard):
-    """One .rec file, and its .idx."""
+    """One RecordIO file (.rec), and its index (.idx)."""
 
     def __init__(self, files: ShardFiles, fields: Mapping[str, FieldConfig]) -> None:
         self._fields = fields
@@ -149,7 +149,7 @@ class RecordIOShard(Shard):
         return RecordIOFrames(np.add.reduceat(here + large, parts[:-1]), scattered, parts)
 
     def _bodies(self, records: Records) -> tuple[Column, Column]:
-        """Image header with labels, and value, of each record."""
+        """Return the image header with labels, and the image's bytes, of each record."""
         n = len(records)
         head = np.zeros(n, np.dtype([("flag", "<u4"), ("label", "<f4"), ("id", "<u8"), ("id2", "<u8")]))
         head["id"] = records.samples.position

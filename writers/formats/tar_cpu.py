@@ -15,7 +15,7 @@ from ..bytes.frames_cpu import put_decimal
 
 _BLOCK = 512
 _NAME, _PREFIX = 100, 155
-"""Bytes for names in a header."""
+"""Sizes in bytes of a tar header's fields for the name of a member and for the prefix of a long name."""
 _LINK = np.frombuffer(b"././@LongLink", np.uint8)
 _OPEN_MODE = np.frombuffer(b"0000644\0" + b"0000000\0" * 2, np.uint8)
 _MAGIC = np.frombuffer(b"ustar\00000", np.uint8)

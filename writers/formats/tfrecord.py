@@ -77,13 +77,13 @@ them."""
 
 @dataclass(slots=True)
 class TFRecordFrames(Frames):
-    """The frames, with large values not copied."""
+    """Records of a batch in TFRecord's frames; large values are not copied."""
 
     records: ScatteredRecords
 
 
 class TFRecordShard(Shard):
-    """One .tfrecord file, and its index."""
+    """One TFRecord file, and its index."""
 
     def __init__(self, writer: TFRecord, files: ShardFiles, fields: Mapping[str, FieldConfig]) -> None:
         self._key = writer.key.encode()
@@ -91,7 +91,7 @@ class TFRecordShard(Shard):
         self._file = files.create(".tfrecord")
         self._index = files.create(".idx") if writer.index else None
         self._unlisted: list[I64] = []
-        """Sizes of records that are in the file, but not in its index yet."""
+        """Sizes in bytes of the records that are in the file, but not yet in its index."""
 
     def frame(self, records: Records) -> TFRecordFrames:
         from ..bytes import frames_cpu
@@ -116,7 +116,7 @@ class TFRecordShard(Shard):
         self._list()
 
     def _list(self) -> None:
-        """Write the missing lines of the index."""
+        """Write the lines of the index for the records in ``_unlisted``, which it lacks so far."""
         if self._index is not None and self._unlisted:
             sizes = np.concatenate(self._unlisted)
             starts = starts_of(sizes)

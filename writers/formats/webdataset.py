@@ -88,33 +88,33 @@ class WebDataset(Writer, name="webdataset", suffix=".tar"):
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """The name ``<key>.<extension>`` of every member."""
+    """Names of the tar members of a batch, ``<key>.<extension>``, in parts."""
 
     keys: Column
     extensions: Column
-    """All extensions that occur."""
+    """All file name extensions that occur in the batch."""
     which: I64
-    """[records, fields]: index of each member's extension."""
+    """For each record and field, the index in ``extensions`` of its member's extension, [records, fields]."""
 
     def of_first(self, n: int) -> tuple[U8, I64, I64, U8, I64, I64]:
-        """The names of the first ``n`` records, in the form for compiled loops."""
+        """Return the names of the members of the first ``n`` records, as arrays for compiled loops."""
         keys, ends = self.keys, np.append(self.extensions.starts, self.extensions.data.size)
         return keys.data, keys.starts[:n], keys.sizes[:n], self.extensions.data, ends, self.which[:n]
 
 
 @dataclass(slots=True)
 class TarFrames(Frames):
-    """The members of all records, with large contents not copied."""
+    """Tar members of all records of a batch, with their headers; large contents are not copied."""
 
     records: ScatteredRecords
     names: _Names
     content: I64
-    """Offset of each member's content from the first record's start."""
+    """Offset of each member's content, from the start of the batch's first record."""
     content_sizes: I64
 
 
 class WebDatasetShard(Shard):
-    """One .tar file, and its index."""
+    """One tar file, and its index."""
 
     def __init__(self, writer: WebDataset, files: ShardFiles, fields: Mapping[str, FieldConfig]) -> None:
         self._by_position = writer.key == "position"
@@ -190,6 +190,6 @@ class WebDatasetShard(Shard):
 
 
 def _numbered(extensions: Extensions, table: dict[str, int]) -> I64:
-    """Number of each record's extension in ``table``, to which new extensions are added."""
+    """Return the index in ``table`` of each record's extension; new extensions are added to ``table``."""
     numbers = np.array([table.setdefault(e, len(table)) for e in extensions.table], np.int64)
     return numbers[extensions.which]

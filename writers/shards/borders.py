@@ -15,16 +15,16 @@ from .rejects import RejectRow
 
 
 class ShardBounds:
-    """Boundaries of shards in terms of positions. For an addition, indices into its list of positions take the place of
-    positions. Created and used by `Output`."""
+    """Decides where shards begin and end, in positions of samples in the job. In an addition (a retry or append),
+    indices in its list of positions take the place of positions. Created and used by `Output`."""
 
     def __init__(
         self, config: WriteConfig, files: OutputFiles, start: int, total: int | None, whole: int | None
     ) -> None:
-        """The parameters are those of `Output.open`. Raises SpecError for a part that begins inside a shard."""
+        """Parameters are those of `Output.open`. Raises SpecError for a job part that begins inside a shard."""
         self.start = start
         self.stop = None if total is None else start + total
-        """Position after the last; None if unknown."""
+        """Position after the last one of the job or job part; None if unknown."""
         self._config = config
         self._output_files = files
         whole = whole if whole is not None else self.stop
@@ -39,23 +39,24 @@ class ShardBounds:
             )
 
     def indices(self, positions: I64) -> I64:
-        """Index of each position in this output: the position itself, except in an addition."""
+        """Return the index of each position in this output: the position itself, or in an addition the index in its
+        list of positions."""
         return positions if self._output_files.addition is None else self._output_files.addition.indices(positions)
 
     def index(self, position: int) -> int:
-        """Index of one position, see `indices`."""
+        """Return the index of one position, see `indices`."""
         return int(self.indices(np.array([position]))[0])
 
     # -- borders --------------------------------------------------------------------------------------------------
 
     def _border(self, start: int) -> int | None:
-        """End of the shard that holds ``start``; None if shards do not end at fixed positions."""
+        """Return the end of the shard that holds position ``start``; None if shards do not end at fixed positions."""
         return None if self._samples is None or self._config.full else (start // self._samples + 1) * self._samples
 
     def end(self, start: int, stop: int, positions: I64, held: int) -> int:
-        """End of the range from ``start``, up to ``stop``, that belongs to one shard, which holds ``held`` samples
-        already, as far as positions and the number of samples decide it. ``positions`` are those of the samples to
-        write."""
+        """Return the end of the range from ``start`` on, at most ``stop``, that belongs to the open shard, as far as
+        positions and the number of samples decide it. The shard holds ``held`` samples already; ``positions`` are those
+        of the samples to write."""
         border = self._border(start)
         if self._config.full and self._samples is not None:
             indices = self.indices(positions)
@@ -64,8 +65,8 @@ class ShardBounds:
         return stop if border is None else min(stop, border)
 
     def fitting(self, filled: int, sizes: I64) -> tuple[int, bool]:
-        """Number of records of ``sizes`` bytes (at least one) that a shard with ``filled`` bytes still takes, and
-        whether the shard is full with them."""
+        """Return how many of the next records, at least one, still go into a shard that has ``filled`` bytes, and
+        whether the shard is full with them. ``sizes`` are the records' sizes in bytes."""
         if self._config.bytes is None:
             return len(sizes), False
         reached = filled + np.cumsum(sizes)
@@ -73,13 +74,13 @@ class ShardBounds:
         return n, int(reached[n - 1]) >= self._config.bytes
 
     def complete(self, start: int, stop: int, filled: int, held: int) -> bool:
-        """Whether a shard ends after its range [start, stop), with ``filled`` bytes and ``held`` samples."""
+        """Whether a shard of positions [start, stop), with ``filled`` bytes and ``held`` samples, is complete."""
         if self._config.full and self._samples is not None and held >= self._samples:
             return True
         return stop == self._border(start) or (self._config.bytes is not None and filled >= self._config.bytes)
 
     def expected(self, start: int) -> int:
-        """Samples of the shard that begins at ``start``, if none is rejected; 0 if unknown."""
+        """Return the number of samples of the shard that begins at ``start``, if none is rejected; 0 if unknown."""
         if self._config.by_content or self._config.split:
             return 0
         border = self._border(start)
@@ -89,7 +90,8 @@ class ShardBounds:
     # -- names ----------------------------------------------------------------------------------------------------
 
     def stem(self, start: int, number: int) -> str:
-        """Name of the shard that begins at ``start``, the ``number``-th of this output, without suffix."""
+        """Return the name, without suffix, of the shard that begins at ``start`` and is the ``number``-th of this
+        output."""
         addition, part = self._output_files.addition, self._output_files.part
         name = self._config.name if addition is None else f"{self._config.name}-{addition.name}"
         if self._config.by_content:  # numbered in the order of their creation, by each part separately
@@ -103,8 +105,8 @@ class ShardBounds:
     def check(
         self, due: int, start: int, stop: int, samples: Samples, rejects: Sequence[RejectRow], left_out: LeftOutRows
     ) -> None:
-        """Raises JobError unless [start, stop) begins at ``due``, and ``samples``, ``rejects`` and ``left_out``
-        together contain each position of it exactly once."""
+        """Check that every position is accounted for: [start, stop) begins at ``due``, and ``samples``, ``rejects`` and
+        ``left_out`` together contain each position of it exactly once. Raises JobError."""
         if start != due or stop < start or (self.stop is not None and stop > self.stop):
             raise JobError(
                 f"internal: positions {start} to {stop} were delivered, but {due} is the next of "
@@ -132,7 +134,8 @@ class ShardBounds:
     def _check_parts(
         self, start: int, stop: int, samples: Samples, rejects: Sequence[RejectRow], left_out: LeftOutRows
     ) -> None:
-        """Like `check`, if samples were split into parts: each position has samples or rejects; none occurs twice."""
+        """Like `check`, for samples that were split into parts: each position has samples or rejects, and no part of a
+        sample occurs twice."""
         part = np.zeros(0, np.int32) if samples.part is None else samples.part
         written = list(zip(samples.position.tolist(), part.tolist(), strict=True))
         lost = [(r.position, r.part) for r in rejects if not r.there]

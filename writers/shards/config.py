@@ -17,35 +17,38 @@ _NAME = re.compile(r"[A-Za-z0-9_.+=@-]{1,128}")
 
 @dataclass(frozen=True, slots=True)
 class WriteConfig:
-    """The ``write:`` section of a spec."""
+    """The ``write:`` section of a spec: where and how a job writes its output."""
 
     path: Path
-    """Folder of the output; if ``url`` is given, the local folder in which shards are made."""
+    """Folder of the output. If ``url`` is given, the local folder in which shards are made before they are uploaded."""
     name: str
-    """First part of the shards' names."""
+    """Name of the output, with which the names of its shards begin."""
     writer: str
     options: Mapping[str, Any] = field(default_factory=dict)
     samples: int | None = None
-    """Positions per shard: shard k holds positions [k * samples, (k + 1) * samples), except rejected ones."""
+    """Number of positions of samples per shard: shard k holds the positions [k * samples, (k + 1) * samples), except
+    rejected ones. None if it is not given."""
     bytes: int | None = None
-    """Size in bytes at which a shard ends, after the record that reaches it."""
+    """Size in bytes at which a shard ends, after the record that reaches it; None if it is not given."""
     fields: Mapping[str, FieldConfig] = field(default_factory=dict)
     """The fields that are written, in this order."""
     url: str = ""
-    """URL of the output; empty if it is a folder."""
+    """URL of the output; empty if the output is a local folder."""
     split: bool = False
-    """Whether samples are parts of the samples that positions count (`split_samples`)."""
+    """Whether the samples to write are parts of the job's samples (`split_samples`). Positions count the whole
+    samples."""
 
     leaves_out: bool = False
     """Whether the job may leave samples out on purpose (`keep_if`); they are listed in left_out.jsonl."""
     full: bool = False
-    """Whether a shard ends after ``samples`` written samples, however many are left out or rejected between them."""
+    """Whether a shard ends only after ``samples`` written samples, however many are left out or rejected between
+    them."""
     sha256: bool = False
     """Whether SHA-256 is computed for every file."""
 
     @property
     def by_content(self) -> bool:
-        """Whether the written samples decide where shards end, and not their positions alone."""
+        """Whether the content of the written samples decides where shards end, and not their positions alone."""
         return self.bytes is not None or self.full
 
     @property
@@ -54,7 +57,7 @@ class WriteConfig:
         return self.url or str(self.path)
 
     def check(self) -> Writer:
-        """Return the writer. Raises SpecError if the section is wrong."""
+        """Check the section, and return the writer that it names. Raises SpecError."""
         if not _NAME.fullmatch(self.name) or self.name.startswith("."):
             raise SpecError(f"name {self.name!r} cannot be part of file names; use letters, digits and _ . + = @ -")
         for limit, value in (("samples", self.samples), ("bytes", self.bytes)):
@@ -70,16 +73,17 @@ class WriteConfig:
         return writer
 
     def part_range(self, whole: range, part: tuple[int, int]) -> range:
-        """Positions that part (i, n) of a job over ``whole`` writes: whole shards, so that n parts make the same files
-        as one. If the written samples decide where shards end, parts have separate files, and equal shares of the
-        positions."""
+        """Return the positions that part (i, n) of a job over ``whole`` writes. They are those of complete shards, so
+        that n parts make the same files as one job. If the written samples decide where shards end, parts have separate
+        files, and equal shares of the positions."""
         i, n = part
         unit = (self.samples_of_shard(len(whole), part) or 1) if not self.by_content else 1
         units = -(-len(whole) // unit)
         return whole[units * i // n * unit : units * (i + 1) // n * unit]
 
     def samples_of_shard(self, whole: int | None, part: tuple[int, int] | None) -> int | None:
-        """Positions per shard; None for one shard. Parts of a job without shard sizes write one shard each."""
+        """Return the number of positions per shard; None for one shard with everything. Parts of a job without shard
+        sizes write one shard each. ``whole``: number of positions of all parts."""
         samples = self.samples
         if samples is None and self.bytes is None:
             samples = self.check().default_samples
@@ -88,7 +92,7 @@ class WriteConfig:
         return samples
 
     def identity(self) -> dict[str, Any]:
-        """Everything that decides the output's bytes; compared when a job resumes."""
+        """Return all settings that decide the output's bytes (JSON-able); compared when a job resumes."""
         return {
             "name": self.name,
             "writer": self.writer,

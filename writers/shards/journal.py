@@ -16,7 +16,8 @@ from ..bytes import files_io, sidecar
 from ..bytes.files_io import File
 
 VERSION = 2
-"""Version of the format. Files of version 1 list SHA-256 instead of a tree; a job that started with it keeps it."""
+"""Version of the format of journals and manifests. Files of version 1 list SHA-256 instead of a tree of checksums; a
+job that started with it keeps it."""
 _VERSIONS = (1, VERSION)
 
 
@@ -37,13 +38,13 @@ def _checksum(body: bytes) -> str:
 
 
 def _line(entry: Mapping[str, Any]) -> bytes:
-    """Encode an entry, with the CRC-32C of its text as the last key."""
+    """Encode a line of a journal: the entry, with the CRC-32C of its text as the last key."""
     body = encode_json(entry)[:-2]
     return body + f',"crc32c":"{_checksum(body)}"}}\n'.encode()
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:
-    """Parse a complete line into its entry; None for anything else."""
+    """Parse a complete line of a journal into its entry; None for anything else."""
     body, comma, tail = line.rpartition(b',"crc32c":"')
     if not comma or not tail.endswith(b'"}') or tail[:-2] != _checksum(body).encode():
         return None
@@ -56,14 +57,14 @@ def _parse(line: bytes) -> dict[str, Any] | None:
 
 @dataclass(slots=True)
 class JournalContents:
-    """The contents of a journal: header and entries."""
+    """Contents of a journal: its header, and its entries so far."""
 
     header: dict[str, Any]
     entries: list[dict[str, Any]] = field(default_factory=list)
-    """One entry per shard, in order."""
+    """Entries of the published shards, in order."""
     done: bool = False
     size: int = 0
-    """Bytes of the complete lines."""
+    """Total size in bytes of the journal's complete lines."""
     stop: int = 0
     version: int = VERSION
 
@@ -136,7 +137,7 @@ def salvage(path: Path) -> list[dict[str, Any]] | None:
 
 _NO_HEADER: dict[str, Any] = {"identity": {}, "write": {"writer": "", "options": {}}, "whole": None, "part": None}
 _NO_SHARD: dict[str, Any] = {"samples": 0, "rejects": 0, "files": [], "rejects_size": 0, "carry": {}}
-"""Values of keys that a line omits, so that readers of a journal need not test for each."""
+"""Default values of keys that a shard's line may omit, so that readers of a journal need not test for each."""
 
 
 def _count(value: object) -> bool:
@@ -144,8 +145,8 @@ def _count(value: object) -> bool:
 
 
 def _wrong_header(header: Mapping[str, Any]) -> str:
-    """Key of the header with a value that this program never writes; empty if there is none. A right checksum is not a
-    signature."""
+    """Check a journal's header. Return the key whose value this program never writes; empty if there is none. (A right
+    checksum is not a signature.)"""
     whole, part, write = header.get("whole"), header.get("part"), header.get("write")
     range_ = header.get("range")
     if not isinstance(range_, list) or len(range_) != 2 or not _count(range_[0]):
@@ -176,7 +177,7 @@ def _wrong_header(header: Mapping[str, Any]) -> str:
 
 
 def _wrong_entry(entry: Mapping[str, Any]) -> str:
-    """Key of a later line with a value that this program never writes; empty if there is none."""
+    """Check a line after the header. Return the key whose value this program never writes; empty if there is none."""
     if "done" in entry:
         return ""
     positions, files = entry.get("positions"), entry.get("files", [])
@@ -204,7 +205,8 @@ def _wrong_entry(entry: Mapping[str, Any]) -> str:
 
 
 def _follows(entry: Mapping[str, Any], found: JournalContents) -> bool:
-    """Whether ``entry`` is the shard after the last one, or the final line; a valid line elsewhere was copied there."""
+    """Whether ``entry`` may follow the entries in ``found``: it is the next shard, or the final line. Otherwise a valid
+    line was copied to this place."""
     if found.done:
         return False
     if "done" in entry:
@@ -234,7 +236,7 @@ class Journal:
 
     @staticmethod
     def start(path: Path, header: Mapping[str, Any]) -> Journal:
-        """Create a journal; its first line is durable."""
+        """Create a journal with a durable first line, the header."""
         contents = read_back(dict(header))
         file = File(path, append=True)
         try:
@@ -250,7 +252,7 @@ class Journal:
 
     @staticmethod
     def reopen(path: Path, contents: JournalContents) -> Journal:
-        """Continue a journal after its last complete line."""
+        """Open an existing journal, to continue it after its last complete line."""
         file = File(path, append=True)
         try:
             if file.size > contents.size:
@@ -261,7 +263,7 @@ class Journal:
         return Journal(file, contents)
 
     def append(self, entry: Mapping[str, Any]) -> None:
-        """Add a line, durably."""
+        """Append a line with ``entry``, durably."""
         self._file.write(_line(entry))
         self._file.sync()
         if "done" in entry:
@@ -271,7 +273,7 @@ class Journal:
             self._contents.stop = entry["positions"][1]
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the journal's file."""
         self._file.close()
 
     @property
@@ -280,12 +282,12 @@ class Journal:
 
     @property
     def removed(self) -> bool:
-        """Whether the file was removed since it was opened."""
+        """Whether the journal was removed since it was opened."""
         return self._file.removed
 
     @property
     def contents(self) -> JournalContents:
-        """Header and entries so far."""
+        """Header and entries of the journal so far."""
         return self._contents
 
     @property
@@ -298,7 +300,7 @@ class Journal:
 
     @property
     def done(self) -> bool:
-        """Whether all positions are in published shards."""
+        """Whether the job is finished: all positions are in published shards."""
         return self._contents.done
 
     @property
@@ -325,7 +327,7 @@ class Journal:
 
     @property
     def left_out(self) -> int:
-        """Samples that were left out on purpose."""
+        """Number of samples that were left out on purpose."""
         return sum(int(e.get("left_out", 0)) for e in self.entries)
 
     @property
@@ -335,20 +337,21 @@ class Journal:
 
     @property
     def carry(self) -> dict[str, Any]:
-        """State that the writer keeps from shard to shard; initially the job's schema."""
+        """State that the writer keeps from shard to shard (its ``carry``), after the last published shard; initially
+        the job's schema."""
         return copy.deepcopy(
             self.entries[-1]["carry"] if self.entries else self.header.get("schema", {}).get("fields", {})
         )
 
 
 def read_back(header: dict[str, Any]) -> JournalContents:
-    """Contents of a new journal, with the header as JSON returns it (tuples become lists)."""
+    """Return the contents of a new journal, with the header as it will be read back from JSON (tuples become lists)."""
     header = json.loads(json.dumps(header))
     return JournalContents(header, stop=header["range"][0])
 
 
 def differences(old: Any, new: Any, where: str = "") -> list[str]:
-    """Differences between two JSON values, one line each: ``identity.seed: 42, now 43``."""
+    """Return the differences between two JSON values, one line each: ``identity.seed: 42, now 43``."""
     new = json.loads(json.dumps(new))
     if isinstance(old, dict) and isinstance(new, dict):
         out = []

@@ -20,22 +20,22 @@ class LeftOutRows:
     of written samples."""
 
     positions: I64
-    """[N]: position of each sample in the job's order."""
+    """Position of each sample in the job's order, [N]."""
     parts: I32
-    """[N]: part of a split sample, -1 for all of it."""
+    """Number of the part of a split sample, -1 for a whole sample, [N]."""
     lines: list[str]
-    """[N]: JSON of each sample with a final newline."""
+    """JSON of each sample with a final newline, N texts."""
 
     def __len__(self) -> int:
         return len(self.lines)
 
     def take(self, selected: npt.NDArray[np.intp]) -> LeftOutRows:
-        """The rows at the indices ``selected``."""
+        """Return the rows at the indices ``selected``."""
         return LeftOutRows(self.positions[selected], self.parts[selected], [self.lines[i] for i in selected.tolist()])
 
     @staticmethod
     def joined(rows: Iterable[LeftOutRows]) -> LeftOutRows:
-        """All ``rows``, ordered by position and part."""
+        """Join ``rows`` into one object, ordered by position and part."""
         all_rows = [r for r in rows if len(r)]
         if not all_rows:
             return NOTHING_LEFT_OUT
@@ -51,8 +51,8 @@ NOTHING_LEFT_OUT = LeftOutRows(np.zeros(0, np.int64), np.zeros(0, np.int32), [])
 def left_out_rows(
     samples: Samples, operator: str, condition: str, values: Mapping[str, npt.NDArray[Any]]
 ) -> LeftOutRows:
-    """The rows of ``samples``, which ``operator`` left out because ``condition`` does not hold for ``values``, [N]
-    each. The JSON is ASCII; a value that is not finite is null."""
+    """Return the lines for ``samples``, which ``operator`` left out because ``condition`` does not hold for ``values``
+    ([N] each). The JSON is ASCII; a value that is not finite is null."""
     tail = f'"operator": {quoted(operator)}, "condition": {quoted(condition)}, "values": {{'
     names = [f"{quoted(name)}: " for name in values]
     columns = [_texts(v) for v in values.values()]
@@ -72,7 +72,7 @@ def left_out_rows(
 
 
 def _origins(samples: Samples) -> Sequence[Origin]:
-    """Origins of all ``samples``; data sets may know them at once."""
+    """Return the origins of all ``samples``, with one call if the data set supports that."""
     together = getattr(samples.origins, "origins_of", None)
     if together is not None and samples.part is None:
         origins: Sequence[Origin] = together(samples.index)
@@ -81,7 +81,7 @@ def _origins(samples: Samples) -> Sequence[Origin]:
 
 
 def _texts(values: npt.NDArray[Any]) -> list[str]:
-    """``values`` as JSON, floats with as few digits as tell them apart."""
+    """Return each of ``values`` as JSON, floats with as few digits as tell them apart."""
     if values.dtype.kind == "b":
         return ["true" if v else "false" for v in values.tolist()]
     if values.dtype.kind != "f":
@@ -91,7 +91,7 @@ def _texts(values: npt.NDArray[Any]) -> list[str]:
 
 
 def parse_position(line: bytes) -> int:
-    """The position in a ``line`` of left_out.jsonl. Raises ValueError for anything else."""
+    """Parse the position from a ``line`` of left_out.jsonl. Raises ValueError for anything else."""
     try:
         row = json.loads(line)
         position = row["position"]

@@ -25,23 +25,24 @@ from ..bytes import files_io
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 _PATIENCE = 1.0
-"""Seconds that the owner of a new lock has to write its text, before the file counts as left by a machine that died."""
+"""Seconds that the owner of a new lock file has to write its identity into it. After that, the file counts as left by a
+machine that died."""
 _held: set[str] = set()
-"""Paths of the locks of this process. Record locks do not exclude the process that holds them (and closing any
+"""Paths of the locks that this process holds. Record locks do not exclude the process that holds them (and closing any
 descriptor drops them); this set does."""
 
 
 class BusyError(JobError):
-    """Another job writes the output."""
+    """Raised if another job has the lock of an output, and may be writing it."""
 
     def __init__(self, message: str, owner: dict[str, Any]) -> None:
         super().__init__(message)
         self.owner = owner
-        """Identity of that job, as `identify` returns it; empty if unknown."""
+        """Identity of the other job, as `identify` returns it; empty if unknown."""
 
 
 class Lock:
-    """A lock, held from construction to `release`. Raises JobError if a live job holds it."""
+    """The lock of an output, held from construction to `release`. Raises JobError if a live job holds it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -80,8 +81,8 @@ class Lock:
             raise
 
     def _take(self, fd: int, new: bool) -> None:
-        """Lock ``fd``, a file that this process created (``new``) or found. Raises BusyError if its owner may be alive,
-        OSError."""
+        """Take the lock on ``fd``, a lock file that this process created (``new``) or found. Raises BusyError if its
+        owner may be alive, OSError."""
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             owner = {} if new else _settled_owner(fd)
@@ -104,7 +105,8 @@ class Lock:
                 raise
 
     def check(self) -> None:
-        """Raises JobError if another job has the lock now: file systems lose locks, and people remove files."""
+        """Check that this process still has the lock: file systems lose locks, and people remove files. Raises JobError
+        if another job has it now."""
         owner = _read_owner(self._fd)
         if owner != identify():
             holder = f"process {owner.get('pid')} on {owner.get('host')}" if owner else "another job"
@@ -129,8 +131,8 @@ class Lock:
 
 
 def break_lock(path: Path, dead: dict[str, Any]) -> bool:
-    """Remove the lock at ``path`` if it belongs to ``dead``, a process known to be gone: a server may keep the lock of
-    a machine that is gone. Return whether it did."""
+    """Remove the lock at ``path`` if it belongs to ``dead``, a process known to be gone, because a server may keep the
+    lock of a machine that is gone. Return whether it was removed."""
     try:
         fd = _open(path)
     except (OSError, JobError):
@@ -147,8 +149,8 @@ def break_lock(path: Path, dead: dict[str, Any]) -> bool:
 
 
 def _open_or_make(path: Path) -> tuple[int, bool]:
-    """Open the file at ``path``, and return whether it was created now. Raises JobError if it cannot be a lock,
-    OSError."""
+    """Open the lock file at ``path``, or create it. Return its descriptor, and whether it was created. Raises JobError
+    if it cannot be a lock, OSError."""
     while True:
         try:
             return _open(path, os.O_CREAT | os.O_EXCL), True
@@ -169,7 +171,7 @@ def _open(path: Path, flags: int = 0) -> int:
 
 
 def _is_at(fd: int, path: Path) -> bool:
-    """Whether the open file still has this name."""
+    """Whether the open file ``fd`` is still the file at ``path``."""
     try:
         return os.path.samestat(os.fstat(fd), os.lstat(path))
     except FileNotFoundError:
@@ -177,8 +179,8 @@ def _is_at(fd: int, path: Path) -> bool:
 
 
 def _check_ours(fd: int, path: Path) -> None:
-    """Raises JobError for a file that must not be overwritten: whoever made the folder may have made it a hard link to
-    an important file."""
+    """Check that the lock file may be overwritten. Raises JobError if not: whoever made the folder may have made it a
+    hard link to an important file."""
     found = os.fstat(fd)
     head = os.pread(fd, len(_HEAD), 0) if stat.S_ISREG(found.st_mode) else b""
     if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1 or not _HEAD.startswith(head):
@@ -197,12 +199,13 @@ def identify() -> dict[str, Any]:
 
 @lru_cache(1)
 def _identity(pid: int) -> dict[str, Any]:
-    """Cached: a lock must not be lost if the machine's name changes, or if no descriptor is left to read the values."""
+    """Return the identity of process ``pid``. It is cached: a lock must not be lost if the machine's name changes, or
+    if no descriptor is left to read the values."""
     return {"host": socket.gethostname(), "boot": _boot(), "pid": pid, "started": _started(pid)}
 
 
 _ABSENT = (FileNotFoundError, NotADirectoryError, PermissionError, ProcessLookupError)
-"""Errors that mean: there is no /proc, or no such process. After any other error the owner's state is unknown."""
+"""Errors which show that there is no /proc, or no such process. After any other error the owner's state is unknown."""
 
 
 def _boot() -> str:
@@ -230,7 +233,8 @@ def _read_owner(fd: int) -> dict[str, Any]:
 
 
 def _settled_owner(fd: int) -> dict[str, Any]:
-    """Owner of the lock, once it has written its identity; empty if it did not within the time it has for that."""
+    """Return the identity of the lock's owner, once it has written this; empty if it did not within the time that it
+    has for that."""
     end = time.monotonic() + _PATIENCE
     while not (owner := _read_owner(fd)) and time.monotonic() < end:
         time.sleep(0.01)
@@ -238,7 +242,8 @@ def _settled_owner(fd: int) -> dict[str, Any]:
 
 
 def may_live(owner: dict[str, Any]) -> bool:
-    """Whether the owner could be running; True for an owner on another host, which cannot be checked."""
+    """Whether the process that owns a lock could be running; True for an owner on another host, which cannot be
+    checked."""
     if not owner:
         return False
     if owner.get("host") != socket.gethostname():

@@ -24,7 +24,7 @@ from .journal import JournalContents, differences, encode_json, read_journal
 from .mirror import Mirror
 
 _PIECE_BYTES = 16 << 20
-"""Bytes of a log that are copied at a time."""
+"""Number of bytes of a log that are copied at a time."""
 _PART = re.compile(r"journal-(\d{5})-of-(\d{5})\.jsonl")
 
 
@@ -36,20 +36,20 @@ class Addition:
     """Number of the addition in its output, from 1."""
     kind: Literal["retry", "append"]
     positions: Sequence[int]
-    """Positions of its samples, ascending; an append's are consecutive, after all earlier ones."""
+    """Positions of the addition's samples, ascending. Those of an append are consecutive, after all earlier ones."""
 
     @property
     def name(self) -> str:
         return f"{self.kind}-{self.number:03d}"
 
     def header(self) -> dict[str, Any]:
-        """Entry for the header of the addition's journal."""
+        """Return the addition's entry for the header of its journal."""
         told = self.positions
         return {"stage": self.number, "positions": [told.start, told.stop] if isinstance(told, range) else list(told)}
 
     @staticmethod
     def of(contents: JournalContents) -> Addition:
-        """The addition that a journal belongs to."""
+        """Return the addition that a journal belongs to, from the journal's header."""
         if "retry" in contents.header:
             told = contents.header["retry"]
             return Addition(told["stage"], "retry", tuple(told["positions"]))
@@ -57,14 +57,14 @@ class Addition:
         return Addition(told["stage"], "append", range(*told["positions"]))
 
     def published(self, root: Path) -> bool:
-        """Whether the manifest includes it."""
+        """Whether the manifest in ``root`` already includes this addition."""
         try:
             return int(sidecar.read_json(root / "manifest.json").get("stages", 0)) >= self.number
         except (OSError, ValueError, TypeError):
             return False
 
     def indices(self, positions: I64) -> I64:
-        """Index of each of ``positions`` in the addition's list of positions, -1 for others."""
+        """Return the index of each of ``positions`` in the addition's list of positions, -1 for others."""
         if isinstance(self.positions, range):
             inside = (positions >= self.positions.start) & (positions < self.positions.stop)
             return np.where(inside, positions - self.positions.start, -1)
@@ -76,7 +76,8 @@ class Addition:
 
 
 class OutputFiles:
-    """Paths of the files beside the shards. Each part of a job (part i of n) and each addition has its own."""
+    """Paths of the files of an output that describe its shards, such as journal, reject log and manifest. Each part of
+    a job (part i of n) and each addition has its own."""
 
     def __init__(self, root: Path, part: tuple[int, int] | None = None, addition: Addition | None = None) -> None:
         mark = "" if part is None else f"-{part[0]:05d}-of-{part[1]:05d}"
@@ -89,20 +90,21 @@ class OutputFiles:
         self.journal = root / f"journal{mark}.jsonl"
         self.rejects = root / f"rejects{mark}.jsonl"
         self.left_out = root / f"left_out{mark}.jsonl"
-        """Samples that were left out on purpose; written by jobs that may do so."""
+        """Log of samples that were left out on purpose; written by jobs that may do so."""
         self.report = root / f"report{mark}.json"
         self.manifest = root / ("manifest.json" if addition is not None else f"manifest{mark}.json")
         self.inputs = root / (f"inputs{mark}.gz" if addition is not None else "inputs.gz")
-        """Inventories of the inputs; one file for all parts."""
+        """File with the inventories of the inputs; all parts of a job share one."""
         self.before = root / f"rejects-before{mark}.jsonl"
-        """For an addition: a copy of the reject log from before it."""
+        """Copy of the reject log from before an addition; only additions have it."""
         self.mirror: Mirror | None = None
-        """The store that holds the output, if ``root`` is only a copy of its state."""
+        """The store that holds the output, if ``root`` is only a local copy of its journals, logs and manifests; else
+        None."""
         self.tag = "" if part is None else f"{part[0]}-"
-        """Mark in temporary names, so that a part removes only its own leftovers."""
+        """Mark of the job part in temporary file names, so that a part removes only its own leftovers."""
 
     def names(self) -> list[str]:
-        """Names in the output directory."""
+        """Names of all files and folders at the top of the output, in its folder or store."""
         if self.mirror is not None:
             return sorted({name.split("/")[0] for name in self.mirror.sizes})
         return sorted(os.listdir(self.root))
@@ -115,32 +117,34 @@ class OutputFiles:
         return path.stat().st_size if path.exists() else -1
 
     def put(self, *paths: Path) -> None:
-        """Copy finished files of ``root`` to the store of the output, if it has one."""
+        """Upload finished files of ``root`` to the store that holds the output; do nothing for an output in a
+        folder."""
         for path in paths if self.mirror is not None else ():
             assert self.mirror is not None
             self.mirror.put(path.relative_to(self.root).as_posix())
 
     def take_back(self, path: Path) -> None:
-        """Remove a file of the output."""
+        """Remove a file of the output, also from its store if it has one."""
         files_io.remove(path)
         if self.mirror is not None:
             self.mirror.remove(path.relative_to(self.root).as_posix())
 
     @property
     def removable(self) -> list[Path]:
-        """The files in the order in which a job is removed: the journal, which lists the others, is last."""
+        """Paths of the files in the order in which they are removed with a job: the journal, which lists the others, is
+        last."""
         return [self.manifest, self.report, self.before, self.left_out, self.rejects, self.inputs, self.journal]
 
 
 def output_files_of(root: Path) -> list[OutputFiles]:
-    """Files of all parts in directory ``root``, in order; one entry if the job has no parts."""
+    """Return the files of all job parts in directory ``root``, in order; one entry if the job has no parts."""
     if (root / "journal.jsonl").exists():
         return [OutputFiles(root)]
     return part_files_of(root)
 
 
 def part_files_of(root: Path) -> list[OutputFiles]:
-    """Files of all parts in directory ``root``, in order, even if the parts have been joined."""
+    """Return the files of all job parts in directory ``root``, in order, even if the parts have been joined."""
     parts = sorted(
         (int(m[1]), int(m[2])) for p in root.glob("journal-*.jsonl") if (m := _PART.fullmatch(p.name)) is not None
     )
@@ -148,7 +152,7 @@ def part_files_of(root: Path) -> list[OutputFiles]:
 
 
 def addition_files_of(root: Path) -> list[OutputFiles]:
-    """Files of the additions to the output in ``root``, in order."""
+    """Return the files of the additions (retries, appends) to the output in ``root``, in order."""
     found: list[OutputFiles] = []
     for number in itertools.count(1):
         for kind in ("retry", "append"):
@@ -162,7 +166,8 @@ def addition_files_of(root: Path) -> list[OutputFiles]:
 
 
 def base_rejects(root: Path, base: OutputFiles | None = None) -> Path:
-    """Reject log of the first run (of one of its parts): it is set aside when an addition is published."""
+    """Return the path of the reject log of the first run (or of one of its parts), which is set aside when an addition
+    is published."""
     if base is not None and base.part is not None:
         return base.rejects
     aside = [root / f"rejects-before-{kind}-001.jsonl" for kind in ("retry", "append")]
@@ -170,7 +175,7 @@ def base_rejects(root: Path, base: OutputFiles | None = None) -> Path:
 
 
 def rejects_with_additions(root: Path) -> bytes:
-    """The rejects that remain after all additions."""
+    """Return the lines of the rejects that remain after all additions."""
     log = sidecar.read(base_rejects(root))
     for files in addition_files_of(root):
         contents = read_journal(files.journal)
@@ -181,7 +186,8 @@ def rejects_with_additions(root: Path) -> bytes:
 
 
 def publish_addition(root: Path, files: OutputFiles) -> None:
-    """Include the addition of ``files``, whose journal is done, in manifest and reject log. Safe to repeat."""
+    """Include the addition ``files``, whose journal is complete, in the output's manifest and reject log. Safe to
+    repeat."""
     rejects = root / "rejects.jsonl"
     if not files.before.exists():
         replace(files.before, sidecar.read(rejects), files)
@@ -190,7 +196,7 @@ def publish_addition(root: Path, files: OutputFiles) -> None:
 
 
 def publish_manifest(root: Path, manifest: bytes, files: OutputFiles) -> None:
-    """Publish the manifest of a whole output, after the files that its writer makes of all shards together."""
+    """Publish the manifest of a complete output, after the files that its writer makes of all shards together."""
     told = json.loads(manifest)
     writer, carry = find_writer(told["write"]["writer"]), last_carry(root, told)
     writer.complete(root, told, carry)
@@ -209,7 +215,8 @@ def last_carry(root: Path, manifest: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def manifest_with_additions(root: Path) -> bytes:
-    """The complete manifest: all shards, and the remaining rejects. Raises JobError, OSError."""
+    """Return the manifest of the output with all its additions: all shards, and the remaining rejects. Raises JobError,
+    OSError."""
     found = output_files_of(root)
     if found and found[0].part is not None:
         left_out = root / "left_out.jsonl"
@@ -249,8 +256,8 @@ def manifest_with_additions(root: Path) -> bytes:
 
 
 def build_manifest(contents: JournalContents, rejects: Path, left_out: Path, inputs: Path | None) -> bytes:
-    """The manifest's text. ``left_out`` is read if the job may leave samples out; ``inputs`` is the list of inputs, if
-    the manifest covers one. Raises OSError if a log cannot be read."""
+    """Return the manifest as JSON text. ``left_out`` is read if the job may leave samples out; ``inputs`` is the list
+    of inputs, if the manifest covers one. Raises OSError if a log cannot be read."""
     return encode_json(
         {
             "format": "dali-run-manifest",
@@ -268,7 +275,7 @@ def build_manifest(contents: JournalContents, rejects: Path, left_out: Path, inp
 
 
 def version_of(journals: Sequence[JournalContents]) -> int:
-    """Version of the format for a file made from several journals."""
+    """Return the version of the format for a file that is made from several journals."""
     return max(contents.version for contents in journals)
 
 
@@ -292,17 +299,19 @@ def _shard(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _left_out(contents: JournalContents, path: Path) -> dict[str, Any]:
-    """The entry for the log of samples that were left out; nothing if the job leaves none out."""
+    """Return the manifest's entry for the log of samples that were left out; empty if the job leaves none out."""
     return {"left_out_file": file_info(path)} if leaves_out(contents) else {}
 
 
 def _inputs(contents: JournalContents, path: Path | None) -> dict[str, Any]:
-    """Entry for the file of inventories; empty if there is none, or if the journal's version has no such entry."""
+    """Return the manifest's entry for the file of inventories; empty if there is none, or if the journal's version has
+    no such entry."""
     return {"inputs_file": file_info(path)} if contents.version > 1 and path is not None and path.exists() else {}
 
 
 def file_info(path: Path) -> dict[str, Any]:
-    """Name, size and SHA-256 of a small file, as manifests list them. Raises OSError, JobError if it cannot be read."""
+    """Return name, size and SHA-256 of a small file, as manifests list them. Raises OSError, JobError if it cannot be
+    read."""
     with sidecar.open_regular(path) as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         return {"name": path.name, "bytes": os.fstat(file.fileno()).st_size, "sha256": digest}
@@ -337,17 +346,14 @@ def replace_joined(path: Path, sources: Sequence[Path], files: OutputFiles) -> N
 
 
 def temporary_of(path: Path, files: OutputFiles) -> Path:
-    """Path to which `replace` writes before it renames."""
+    """Return the temporary path to which `replace` writes before it renames."""
     return path.with_name(f".{path.name}.tmp-{files.tag}")
 
 
 def merge_parts(root: Path, by: OutputFiles) -> bool:
-    """Publish the manifest and reject log of a whole job, once all of its parts are finished. Return False if some are
-    not.
-
-    Any number of parts (``by``: the calling part) may do so at once: all write the same bytes. Raises JobError if the
-    parts do not fit together.
-    """
+    """Publish the manifest and reject log of all parts of a job, once they are all finished. Return False if some are
+    not. ``by`` is the part that calls this; any number of parts may call it at once, because all write the same bytes.
+    Raises JobError if the parts do not fit together."""
     if by.mirror is not None:
         by.mirror.fetch()  # the files of other parts
     found = output_files_of(root)
@@ -372,7 +378,8 @@ def merge_parts(root: Path, by: OutputFiles) -> bool:
 
 
 def journals_of(found: Sequence[OutputFiles]) -> list[JournalContents]:
-    """Journals of parts. Raises JobError if one is not finished, or was removed since its file was listed."""
+    """Read the journals of job parts. Raises JobError if one is not finished, or was removed since its file was
+    listed."""
     journals = []
     for files in found:
         contents = read_journal(files.journal)
@@ -386,7 +393,7 @@ def journals_of(found: Sequence[OutputFiles]) -> list[JournalContents]:
 
 
 def check_parts(found: Sequence[OutputFiles], journals: Sequence[JournalContents]) -> None:
-    """Raises JobError if the parts belong to different jobs, or do not follow on each other."""
+    """Check that job parts belong to the same job and follow on each other. Raises JobError."""
     first = journals[0].header
     at = first["range"][0]
     carry: tuple[str, Any] | None = None
@@ -414,7 +421,7 @@ def check_parts(found: Sequence[OutputFiles], journals: Sequence[JournalContents
 
 
 def merged_manifest(journals: Sequence[JournalContents], rejects: Path, left_out: Path, inputs: Path) -> dict[str, Any]:
-    """Manifest of a whole job from its parts' journals."""
+    """Return the manifest of a job, as JSON text, from the journals of its parts."""
     first = journals[0].header
     entries = [e for j in journals for e in j.entries]
     return {

@@ -66,12 +66,12 @@ def _merge(files: OutputFiles, place: str) -> int:
 
 
 def join(files: OutputFiles, report: Mapping[str, Any]) -> None:
-    """Make one output of parts that are all finished, equal to the byte to the output of a single process, with
-    ``report``. ``files`` belong to the whole output, whose lock the caller holds. Safe to repeat; an interrupted join
-    is completed.
+    """Join the outputs of job parts that are all finished into one output with ``report``, equal to the byte to the
+    output of a single process.
 
-    If shards are cut by bytes, parts have separate shards, and stay parts: only the manifest is made. Raises JobError
-    if parts are missing or do not fit together, OSError.
+    ``files`` belong to the joined output, whose lock the caller holds. Safe to repeat; an interrupted join is
+    completed. If shards are cut by bytes, parts have separate shards, and stay parts: only the manifest is made. Raises
+    JobError if parts are missing or do not fit together, OSError.
     """
     root, parts = files.root, part_files_of(files.root)
     for part in parts:
@@ -111,7 +111,8 @@ def join(files: OutputFiles, report: Mapping[str, Any]) -> None:
 
 
 def _in_a_row(journals: list[JournalContents]) -> Iterator[dict[str, Any]]:
-    """Iterate over the shards of all parts, with cumulative values counted over all of them."""
+    """Iterate over the journal entries of the shards of all job parts, with cumulative values such as sizes of logs
+    counted over all parts."""
     before = dict.fromkeys(_LOG_SIZES, 0)
     carry: dict[str, Any] = {}
     for contents in journals:
@@ -123,4 +124,4 @@ def _in_a_row(journals: list[JournalContents]) -> Iterator[dict[str, Any]]:
 
 
 _LOG_SIZES = ("rejects_size", "left_out_size")
-"""Keys of a shard's line that count bytes of a log from its beginning."""
+"""Keys of a shard's line in the journal that count the bytes of a log from its beginning."""

@@ -27,14 +27,16 @@ from .lock import BusyError, identify, may_live
 _STATE = re.compile(
     r"(journal|rejects|manifest|report|inputs)[^/]*\.(jsonl|json|gz)|[^/]+\.jsonl|[^/]+-\d{5}(-of-\d{5})?\.json"
 )
-"""Names of files in which an output describes itself, including listings of the writers files and coco."""
+"""Names of the files in which an output describes itself (journals, logs, manifests), including the listings that the
+writers `files` and `coco` make."""
 _BEAT = 60.0
 _STALE = 15 * 60.0
-"""Seconds without renewal after which a lock counts as a dead job's."""
+"""Seconds without renewal after which a lock in a store counts as left by a dead job."""
 
 
 def staging_folder(url: str, part: tuple[int, int] | None) -> Path:
-    """Folder in which the shards of an output at ``url`` are made: below DALI_RUN_STAGING, or in the user's cache."""
+    """Return the local folder in which the shards of an output at ``url`` are made before they are uploaded: below
+    DALI_RUN_STAGING, or in the user's cache."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     base = os.environ.get("DALI_RUN_STAGING") or os.path.join(home, "dali-run", "staging")
     mark = "" if part is None else f"-{part[0]}"
@@ -59,19 +61,20 @@ def state_of(place: str | Path) -> Iterator[Path]:
 
 
 class Mirror:
-    """The store of one output directory. `Output` or the fleet's driver creates it; one thread uses it."""
+    """The store (such as S3) that holds an output, with a local folder for copies of its journals, logs and manifests.
+    `Output` or the fleet's driver creates it; one thread uses it."""
 
     def __init__(self, url: str, folder: Path) -> None:
         self.store = Store(url)
         self.folder = folder
         self.sizes: dict[str, int] = {}
-        """Sizes in bytes of the files in the store, by name."""
+        """Sizes in bytes of the output's files in the store, by name."""
         self._lock = ""
         self._token = ""
         self._beaten = 0.0
 
     def fetch(self) -> None:
-        """Download all files in which the output describes itself."""
+        """Download all journals, logs and manifests of the output."""
         found = self.store.files()
         self.sizes = {name: int(info.get("size") or 0) for name, info in found.items()}
         for name in self.sizes:
@@ -79,7 +82,7 @@ class Mirror:
                 self.get(name)
 
     def fetch_own(self, names: Sequence[str]) -> None:
-        """Download the files of these names that exist, without listing the store: with thousands of parts and shards,
+        """Download those files ``names`` that exist, without listing the store: with thousands of parts and shards,
         listing everything for each part would take longer than the part."""
         self.sizes = {}
         for name in names:
@@ -88,14 +91,14 @@ class Mirror:
                 self.sizes[name] = (self.folder / name).stat().st_size
 
     def look_up(self, names: Iterable[str]) -> None:
-        """Query the sizes of some files."""
+        """Query the sizes of the files ``names`` from the store; the sizes go into ``sizes``."""
         for name in names:
             info = self.store.info(name)
             if info is not None:
                 self.sizes[name] = int(info.get("size") or 0)
 
     def get(self, name: str) -> None:
-        """Download one file. Raises JobError if it does not exist any more."""
+        """Download one file of the output into the local folder. Raises JobError if it does not exist any more."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -104,27 +107,27 @@ class Mirror:
             raise JobError(f"{self.store.url}/{name} is gone") from None
 
     def put(self, name: str) -> None:
-        """Upload one file of the folder under its final name."""
+        """Upload one file of the local folder to the store, under its final name."""
         files_io.before("put", self.folder / name)
         self.store.put(str(self.folder / name), name)
         self.sizes[name] = (self.folder / name).stat().st_size
 
     def remove(self, name: str) -> None:
-        """Remove one file from the store."""
+        """Remove one file of the output from the store."""
         files_io.before("remove", self.folder / name)
         self.store.remove(name)
         self.sizes.pop(name, None)
 
     def forget(self, name: str) -> None:
-        """Remove the local copy of a file that is in the store."""
+        """Remove the local copy of a file that has been uploaded to the store."""
         top = name.split("/")[0]
         files_io.remove(self.folder / (top if top.endswith(".lmdb") else name))
 
     # -- one job at a time ----------------------------------------------------------------------------------------
 
     def begin(self, lock: str, own: Sequence[str] | None = None) -> None:
-        """Take the lock of the output and empty the folder, then download the state (only the files ``own``, if these
-        are given). Raises JobError if another job has the lock."""
+        """Take the output's lock in the store and empty the local folder. Then download journals, logs and manifests
+        (only the files ``own``, if these are given). Raises JobError if another job has the lock."""
         for path in self.folder.iterdir():
             if path.name != lock:
                 files_io.remove(path)
@@ -159,7 +162,8 @@ class Mirror:
         return age is None or age < _STALE
 
     def break_lock(self, lock: str, dead: dict[str, Any]) -> bool:
-        """Remove a lock that belongs to ``dead``, a process known to be gone. Return whether it did."""
+        """Remove the lock file ``lock`` from the store if it belongs to ``dead``, a process known to be gone. Return
+        whether it was removed."""
         owner = self._owner(lock)
         if owner is None or {k: v for k, v in owner.items() if k != "token"} != dead:
             return False
@@ -175,20 +179,21 @@ class Mirror:
         self._beaten = time.monotonic()
 
     def check(self) -> None:
-        """Raises JobError if another job has taken the output over."""
+        """Check that this job still has the output's lock in the store. Raises JobError if another job has taken the
+        output over."""
         owner = self._owner(self._lock)
         if owner is None or owner.get("token") != self._token:
             holder = f"process {owner.get('pid')} on {owner.get('host')}" if owner else "somebody"
             raise JobError(f"{self.store.url}: {holder} has taken the output over; this job ends here")
 
     def beat(self) -> None:
-        """Renew the lock, if its last renewal is long enough ago."""
+        """Renew the lock in the store, if its last renewal is long enough ago."""
         if time.monotonic() - self._beaten > _BEAT:
             self.check()
             self._write_lock()
 
     def end(self) -> None:
-        """Release the lock and remove the local folder."""
+        """Release the lock in the store and remove the local folder."""
         if self._lock:
             owner = self._owner(self._lock)
             if owner is not None and owner.get("token") == self._token:

@@ -67,11 +67,12 @@ class Output:
         self._shard: _OpenShard | None = None
         self._shards = journal.shards
         self._totals = [journal.samples, journal.rejected, journal.left_out]
-        """Numbers of samples written, rejected and left out in all shards before the open one, published or not."""
+        """Numbers of samples that were written, rejected and left out in all shards before the open one, whether these
+        are published or not."""
         self._closed = False
         self._led = False
         self._begun = True
-        """Whether the job ran before, and may have left files."""
+        """Whether the job ran before this run, and may have left files."""
         self._state: Any = None
 
     # -- opening ------------------------------------------------------------------------------------------------
@@ -83,18 +84,18 @@ class Output:
         fresh: bool = False, addition: Addition | None = None, inputs: Listing | None = None, led: bool = False,
         waiting: int = WAITING[0], schema: Mapping[str, Any] | None = None,
     ) -> Output:  # fmt: skip
-        """Open the output of positions [start, start + total), or from start on if ``total`` is None.
+        """Open the output of the samples at positions [start, start + total), or from start on if ``total`` is None.
 
         ``identity`` (JSON-able) is everything else that decides the output: spec, seed, inputs, versions. An
         interrupted job with an equal identity continues at `resume_from`. ``fresh`` removes an earlier job's output
-        first. ``part`` (i, n) is one of n jobs that fill one directory together, ``whole`` the number of positions of
-        all of them. ``led``: a driver assigns the parts; it has checked the directory, counts rejects against the limit
-        for all parts, writes the report, and joins the parts in the end: with many parts and shards that is too much
-        for each part. ``addition`` adds shards to a finished output (see `retries.next_retry`): `add` then takes
-        indices in its list of positions, from 0 to ``total``. ``inputs`` makes the inventories that are stored beside
-        the journal, for later appends. Up to ``waiting`` bytes may wait to be written, in memory. ``schema``
-        (JSON-able) holds facts that all parts have in common and that the spec leaves open; its ``fields`` are the
-        writer's `Writer.schema`.
+        first. ``part`` (i, n) is one of n job parts that fill one directory together, ``whole`` the number of positions
+        of all of them. ``led``: a driver assigns the parts; it has checked the directory, counts rejects against the
+        limit for all parts, writes the report, and joins the parts in the end. With many parts and shards that is too
+        much for each part. ``addition`` adds shards to a finished output (see `retries.next_retry`): `add` then takes
+        indices in its list of positions, from 0 to ``total``. ``inputs`` makes the inventories that are stored with the
+        journal, for later appends. Up to ``waiting`` bytes may wait to be written, in memory. ``schema`` (JSON-able)
+        holds facts that all parts have in common and that the spec leaves open; its ``fields`` are the writer's
+        `Writer.schema`.
         """
         writer = config.check()
         if part is not None and total is None:
@@ -146,7 +147,8 @@ class Output:
             return out
 
     def _prepare(self, inputs: Listing | None) -> None:
-        """Undo what an interrupted run did after the last line of its journal."""
+        """Prepare the output for writing: remove what an interrupted run did after the last line of its journal, and
+        open the logs. ``inputs`` makes the inventories to store."""
         # Only the shard after the journal's last can have been published without its line.
         left = None if self._next == self._bounds.stop else self._bounds.stem(self._next, self._shards)
         if self._begun or not self._led:
@@ -165,30 +167,30 @@ class Output:
 
     @property
     def part(self) -> tuple[int, int] | None:
-        """Part (i, n) of the job that fills the folder; None for a job without parts."""
+        """The job part (i, n) whose samples this output takes; None for a job without parts."""
         return self._output_files.part
 
     @property
     def schema(self) -> Mapping[str, Any]:
-        """Facts that all parts have in common and that the spec leaves open."""
+        """Facts that all job parts have in common and that the spec leaves open, such as the writer's schema."""
         found: Mapping[str, Any] = self._journal.header.get("schema", {})
         return found
 
     @property
     def resume_from(self) -> int:
-        """First position that is not written yet."""
+        """First position whose sample is not written yet; a resumed job continues there."""
         return self._next
 
     @property
     def finished(self) -> bool:
-        """Whether everything is published already."""
+        """Whether all positions are published already, so that nothing is left to write."""
         if self._output_files.addition is not None:
             return self._journal.done and self._output_files.addition.published(self.config.path)
         return self._journal.done and (self._led or self._output_files.manifest.exists())
 
     @property
     def written(self) -> int:
-        """Number of samples so far, earlier runs included."""
+        """Number of samples written so far, earlier runs included."""
         return self._totals[0] + (self._shard.samples if self._shard else 0)
 
     @property
@@ -207,13 +209,10 @@ class Output:
         self, start: int, stop: int, samples: Samples, fields: Mapping[str, Batch], rejects: Sequence[RejectRow] = (),
         check_intact: Callable[[], None] = lambda: None, left_out: LeftOutRows = NOTHING_LEFT_OUT,
     ) -> None:  # fmt: skip
-        """Write positions [start, stop): ``samples`` with their ``fields``; all other positions are in ``rejects`` or
-        ``left_out``.
-
-        The fields' data may still be read after the return: it must not change until it is written. ``check_intact`` is
-        called, by any thread, after the data was read and small values were copied, and before anything of it is
-        published; it may raise.
-        """
+        """Write the samples of positions [start, stop): ``samples`` with their ``fields``. All other positions are in
+        ``rejects`` or ``left_out``. The data of the fields may be read after the return: it must not change until it is
+        written. Any thread calls ``check_intact`` after the data was read and small values were copied, and before
+        anything of it is published; it may raise."""
         with self._guard():
             self._publisher.check()
             if self._closed or self.finished:
@@ -247,7 +246,8 @@ class Output:
         self, start: int, stop: int, records: Records, rejects: Sequence[RejectRow], left_out: LeftOutRows,
         check_intact: Callable[[], None],
     ) -> int:  # fmt: skip
-        """Write the part of [start, stop) that belongs to one shard. Return the position after it."""
+        """Write the first positions of [start, stop), as many as belong to the open shard. Return the position after
+        them."""
         shard = self._shard or self._open_shard(start)
         refused = {r.at: r for r in self._writer.refuse(records, self._carry)} if len(records) else {}
         refused.update((r.at, r) for r in not_text(records, self.config.fields))
@@ -288,15 +288,17 @@ class Output:
         return stop
 
     def _background_weight(self, shard: _OpenShard, records: Records) -> int:
-        """Bytes of ``records`` if a framing thread is to frame them: from the first large ones of a shard on, if the
-        format does not decide where the shard ends. 0 if this thread frames them."""
+        """Decide which thread frames ``records``. Return their size in bytes if it is a framing thread, 0 if it is this
+        one. A framing thread takes over a shard from its first large records on, unless the size of records decides
+        where the shard ends."""
         if not self._writer.independent or self.config.bytes is not None:
             return 0
         nbytes = sum(int(b.sizes.sum()) * b.dtype.itemsize for b in records.fields.values())
         return nbytes if nbytes >= base.LARGE else int(shard.framed is not None)
 
     def _frame_in_background(self, shard: _OpenShard, work: Callable[[], object], weight: int) -> None:
-        """Let a framing thread continue with the shard; one thread for all of it."""
+        """Enqueue ``work`` on the shard for a framing thread; one thread does all such work of a shard. ``weight``:
+        bytes that wait with it."""
         frames = self._publisher.workers.frames
         if shard.thread is None:
             shard.thread = frames.least_busy()
@@ -324,13 +326,14 @@ class Output:
         return self._shard
 
     def _opened(self, shard: _OpenShard) -> Shard:
-        """The format's part of the shard; its files are created when the first record comes."""
+        """Return the writer's object for the shard. Its files are created at the first call, when the first record
+        comes."""
         if shard.opened is None:
             shard.opened = self._writer.open(shard.files, self.config.fields)
         return shard.opened
 
     def _close_shard(self) -> None:
-        """Pass the open shard to the publisher."""
+        """Close the open shard and pass it to the publisher."""
         shard = self._shard
         assert shard is not None
         # If names state a count, or if there is no other shard, a shard without samples is published too.
@@ -398,7 +401,8 @@ class Output:
         self._publisher.finish(self._next)
 
     def abort(self) -> None:
-        """Stop: publish complete shards, remove incomplete ones and release the lock. The job can be resumed."""
+        """Stop writing: publish complete shards, remove incomplete ones and release the lock. The job can be
+        resumed."""
         if self._closed:
             return
         unfinished, self._shard = self._shard, None
@@ -417,7 +421,7 @@ class Output:
 
     @contextlib.contextmanager
     def _guard(self) -> Iterator[None]:
-        """Close the output after any error, so that nothing is added to incomplete files."""
+        """Context manager that closes the output after any error, so that nothing is added to incomplete files."""
         try:
             with job_errors():
                 yield
@@ -427,13 +431,13 @@ class Output:
 
 
 def _put(shard: Shard, records: Records, check_intact: Callable[[], None]) -> None:
-    """Frame and write all of ``records``."""
+    """Frame all of ``records`` and write them to the shard."""
     shard.append(shard.frame(records), len(records))
     check_intact()
 
 
 def _close(shard: Shard, files: ShardFiles) -> None:
-    """Write the end of a shard; nothing follows."""
+    """Write the end of a shard, and declare that nothing follows."""
     shard.close()
     files.seal()
 
@@ -448,20 +452,20 @@ class _OpenShard:
     rejects: int = 0
     left_out: int = 0
     replaced: int = 0
-    """Number of lines of the reject log at whose position a sample was written: a replacement, or the damaged one
-    itself."""
+    """Number of lines of the reject log for positions at which a sample was written nevertheless: a replacement, or the
+    damaged sample itself."""
     bytes: int = 0
     first_key: str | None = None
     last: tuple[Samples, int] | None = None
-    """Its last sample, whose key is needed when the shard is complete."""
+    """The shard's last sample, as (samples, index); its key is needed when the shard is complete."""
     thread: int | None = None
-    """Number of the framing thread that has this shard, once there was work for one."""
+    """Number of the framing thread that does all work on this shard; None until there is work for one."""
     framed: Future[None] | None = None
-    """The last work on this shard that was put into a framing thread's queue."""
+    """The last work on this shard that was put into a framing thread's queue; None until there was any."""
 
     def add(self, records: Records, n: int, nbytes: int) -> None:
-        """Count the first ``n`` of ``records``, which are written and take ``nbytes`` (0 if the size does not
-        matter)."""
+        """Count the first ``n`` of ``records`` as written to the shard. They take ``nbytes``, or 0 if the size does not
+        matter."""
         self.samples += n
         self.bytes += nbytes
         if self.first_key is None:
@@ -469,7 +473,7 @@ class _OpenShard:
         self.last = records.samples, n - 1
 
     def entry(self, log_sizes: Mapping[str, int], carry: Mapping[str, Any]) -> dict[str, Any]:
-        """The shard's line of the journal; the files are added when they are published."""
+        """Return the shard's entry for the journal. The list of files is empty until they are published."""
         return {
             "shard": self.files.stem,
             "positions": [self.start, self.stop],

@@ -21,14 +21,14 @@ from .rejects import RejectRow
 
 
 class Publisher:
-    """Publishes complete shards. Shard, logs, journal: each is durable before the next one is written. `Output`
-    creates, calls and closes it."""
+    """Publishes complete shards: gives their files the final names, and records them in logs and journal. Each of
+    shard, logs and journal is durable before the next one is written. `Output` creates, calls and closes it."""
 
     def __init__(self, output_files: OutputFiles, journal: Journal, lock: Lock, waiting: int) -> None:
-        """``waiting``: bytes that may wait to be written."""
+        """``waiting``: limit on the bytes that wait to be written."""
         self.workers = WriterThreads(waiting)
         self.rejects: File | None = None
-        """The reject log, once `Output` has opened it."""
+        """The reject log; None until `Output` has opened it."""
         self.left_out: File | None = None
         """The log of samples that are left out on purpose; None if the job leaves none out."""
         self._output_files = output_files
@@ -38,7 +38,8 @@ class Publisher:
         """Files of closed shards that the journal does not list yet."""
 
     def check(self) -> None:
-        """Raises failures of background work; renews the lock of an output in a store."""
+        """Check that no background work has failed, and renew the lock of an output in a store. Raises the first
+        failure."""
         self.workers.check()
         if self._output_files.mirror is not None:
             self._output_files.mirror.beat()
@@ -55,7 +56,7 @@ class Publisher:
 
     @property
     def logged(self) -> dict[str, int]:
-        """Sizes of the logs in bytes, as entries of the journal."""
+        """Sizes of the logs in bytes, by the keys that journal entries have for them."""
         left_out = {} if self.left_out is None else {"left_out_size": self.left_out.size}
         return {"rejects_size": self._log.size, **left_out}
 
@@ -71,9 +72,9 @@ class Publisher:
     def take(
         self, files: ShardFiles, entry: dict[str, Any], *, has_files: bool, framed: Future[None] | None = None
     ) -> None:
-        """Publish a shard, with its ``entry`` in the journal. If other threads frame, write or hash its files, another
-        thread publishes it, in order (``framed`` is the last work of framing, which seals the files). Without
-        ``has_files`` the shard is only an entry in the journal."""
+        """Publish a closed shard, and add its ``entry`` to the journal. If other threads still frame, write or hash its
+        files, another thread publishes it when they have finished, in the order of the calls. ``framed`` is the last
+        work of framing, which seals the files. Without ``has_files`` the shard is only an entry in the journal."""
         pending = framed is not None or files.seal()
         self._waiting.append(files)
         if pending or not self.workers.publishing.idle:
@@ -108,7 +109,8 @@ class Publisher:
         self._waiting.remove(files)
 
     def _check_there(self) -> None:
-        """Raises JobError if the output was removed while the job writes it, or if another job also writes it."""
+        """Check that the output still exists and belongs to this job. Raises JobError if it was removed while the job
+        writes it, or if another job also writes it."""
         self._lock.check()
         watched: list[Journal | File] = [self._journal, *self._logs]
         for file in watched:
@@ -119,7 +121,8 @@ class Publisher:
                 )
 
     def _put(self, paths: Sequence[Path]) -> None:
-        """Copy files to the store of the output, if it has one and the job still holds its lock."""
+        """Upload files to the store that holds the output, if there is one. Raises JobError if the job has lost its
+        lock."""
         if self._output_files.mirror is not None and paths:
             self._output_files.mirror.check()
             self._output_files.put(*paths)
@@ -131,7 +134,7 @@ class Publisher:
         self._put([*(log.path for log in self._logs), self._output_files.journal])
 
     def stop(self, unfinished: Iterable[ShardFiles] = ()) -> None:
-        """Publish complete shards, remove the others and ``unfinished``, end the threads."""
+        """Publish complete shards, remove the files of all others and of ``unfinished``, and end the threads."""
         self.workers.stop(JobError("internal: the output was closed"))
         left, self._waiting = [*self._waiting, *unfinished], []
         for files in left:

@@ -13,7 +13,7 @@ from ...ops.errors import JobError
 
 @dataclass(frozen=True, slots=True)
 class RejectRow:
-    """One line of rejects.jsonl."""
+    """One line of rejects.jsonl: a sample that was rejected, with the reason."""
 
     position: int
     """Position of the sample in the job's order."""
@@ -32,16 +32,16 @@ class RejectRow:
     kept: bool = False
     """Whether the sample itself was written, though it is damaged (``on_damage: flag``)."""
     part: int = -1
-    """Number of the part of a split sample; -1 for all of it."""
+    """Number of the part of a split sample that was rejected; -1 for a whole sample."""
 
     @property
     def there(self) -> bool:
-        """Whether a sample was written at this position nevertheless."""
+        """Whether a sample was written at this position nevertheless: a replacement, or the damaged sample itself."""
         return self.replaced or self.kept
 
     @staticmethod
     def parse(line: bytes) -> RejectRow:
-        """Parse a line of the log. Raises ValueError for anything else."""
+        """Parse a line of the reject log. Raises ValueError for anything else."""
         try:
             row = RejectRow(**json.loads(line))
         except (TypeError, RecursionError) as e:
@@ -52,8 +52,8 @@ class RejectRow:
         return row
 
     def line(self) -> str:
-        """JSON with the keys in this order; everything but printable ASCII is escaped, so that no text can forge a
-        line."""
+        """The line of the log: JSON with the keys in the order of the attributes. Everything but printable ASCII is
+        escaped, so that no text can forge a line."""
         row = asdict(self)
         for name in ("replaced", "kept"):
             if not row[name]:
@@ -105,17 +105,17 @@ class RejectLimit:
 
 
 class RejectCounter:
-    """Counter of rejects, compared with a limit.
+    """Counts the rejects of a job, and ends the job if there are too many.
 
-    A count is exceeded by the first reject beyond it. A share refers to all samples of the job if their number is
-    known, so that many rejects at the start do not end the job; otherwise to the samples so far, from the `GRACE`-th
-    sample on and at the end.
+    If the limit is a count, the first reject beyond it exceeds it. If the limit is a share, it refers to all samples of
+    the job if their number is known, so that many rejects at the start do not end the job; otherwise to the samples so
+    far, from the `GRACE`-th sample on and at the end.
     """
 
     GRACE = 1000
 
     def __init__(self, limit: RejectLimit, total: int | None, log: str = "rejects.jsonl") -> None:
-        """``total``: samples of the job, if known; ``log``: path of the reject log, for messages."""
+        """``total``: number of samples of the job, if known; ``log``: path of the reject log, for messages."""
         self.limit = limit
         self.log = log
         self.total = total
@@ -139,7 +139,7 @@ class RejectCounter:
             self.finish()
 
     def exceeded_by(self, rejected: int) -> bool:
-        """Whether ``rejected`` is too many, of all samples or of the samples so far."""
+        """Whether ``rejected`` rejects exceed the limit, for all samples of the job or for those counted so far."""
         limit = self.limit.max_rejects(self.total if self.total is not None else self.seen)
         return limit is not None and rejected > limit
 

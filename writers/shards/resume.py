@@ -24,7 +24,7 @@ from .lock import Lock
 from .manifest import Addition, OutputFiles, addition_files_of, output_files_of, part_files_of, replace, temporary_of
 
 Listing = Callable[[], Inputs]
-"""Function that makes the inventories of the inputs."""
+"""Type of a function that makes the inventories of a job's inputs."""
 
 
 def open_journal(
@@ -66,7 +66,8 @@ def open_journal(
 
 
 def _check_same_job(files: OutputFiles, config: WriteConfig, header: Mapping[str, Any]) -> None:
-    """Raises JobError if another part in the folder belongs to another job: the parts could never be joined."""
+    """Check that all job parts in the folder belong to the same job. Raises JobError if one does not: the parts could
+    never be joined."""
     for other in output_files_of(config.path):
         known = None if other.part == files.part else read_journal(other.journal, header_only=True)
         if known is None:
@@ -83,7 +84,8 @@ def _check_same_job(files: OutputFiles, config: WriteConfig, header: Mapping[str
 def _reopened(
     files: OutputFiles, known: JournalContents, header: Mapping[str, Any], whose: str, remedy: str, led: bool = False
 ) -> Journal:
-    """Reopen the journal. Raises JobError if it belongs to another job, or if published files are missing."""
+    """Reopen the journal of an interrupted run. Raises JobError if it belongs to another job, or if published files are
+    missing."""
     changed = differences(known.header, dict(header))
     if len(changed) == 1 and changed[0].startswith("range: "):
         changed[0] += " (--limit is another)"
@@ -106,7 +108,7 @@ def _check_published(files: OutputFiles, known: JournalContents) -> None:
 
 
 def release_locks(files: OutputFiles, lock: Lock) -> None:
-    """Release the locks of the output."""
+    """Release the locks of the output, in its folder and in its store."""
     if files.mirror is not None:
         with contextlib.suppress(OSError, JobError):
             files.mirror.end()
@@ -124,8 +126,8 @@ def _open_addition_journal(files: OutputFiles, kind: str, header: Mapping[str, A
 
 
 def _remove_job(files: OutputFiles, name: str, writer: Writer) -> None:
-    """Remove the files that the journals list; if they are damaged, also files with the name of a shard of job
-    ``name``."""
+    """Remove a job's output: the files that its journals list. If journals are damaged, also remove files that have the
+    name of a shard of job ``name``."""
     root = files.journal.parent
     entries: list[Mapping[str, Any]] = []
     later = _later(root)
@@ -175,7 +177,7 @@ def remove_all(root: Path, by: OutputFiles, config: WriteConfig, writer: Writer)
 
 
 def _later(root: Path) -> list[OutputFiles]:
-    """Files of the additions to an output, including those with damaged journals."""
+    """Return the files of the additions (retries, appends) to an output, including additions with damaged journals."""
     found = {m[0]: (m[1], int(m[2])) for p in root.glob("journal-*.jsonl") if (m := _STAGE.fullmatch(p.name))}
     return [OutputFiles(root, addition=Addition(n, kind, ())) for kind, n in sorted(found.values(), key=lambda f: f[1])]  # type: ignore[arg-type]
 
@@ -184,8 +186,8 @@ _STAGE = re.compile(r"journal-(retry|append)-(\d{3,})\.jsonl")
 
 
 def _shards_named(files: OutputFiles, name: str, writer: Writer) -> list[Mapping[str, Any]]:
-    """Entries for the shards in an output, found by their names, and for the samples' files that their listings
-    name."""
+    """Return journal entries for the shards of job ``name``, which are found by the names of their files, and with the
+    samples' files that their listings name. Used if the journal is damaged."""
     shard = re.compile(rf"{re.escape(name)}(-(retry|append)-\d{{3,}})?-\d{{5,}}(-of-\d{{5,}})?\.[^/]*")
     found: list[Mapping[str, Any]] = []
     for entry in filter(shard.fullmatch, files.names()):
@@ -199,7 +201,8 @@ def _shards_named(files: OutputFiles, name: str, writer: Writer) -> list[Mapping
 
 
 def refuse_foreign(files: OutputFiles, config: WriteConfig, writer: Writer) -> None:
-    """Raises JobError if the folder holds a file that a new job would replace but no job has written."""
+    """Check that no file in the folder stands in the way of a new job. Raises JobError if there is a file that the job
+    would replace and that no job has written."""
     ours = re.compile(rf"{re.escape(config.name)}-\d{{5,}}(-of-\d{{5,}})?(\..*)?")
     own_names = [p.name for p in files.removable if p != files.journal and (files.part is None or p != files.inputs)]
     own_names += [*writer.collection, *writer.folders]
@@ -216,8 +219,8 @@ def refuse_foreign(files: OutputFiles, config: WriteConfig, writer: Writer) -> N
 
 
 def remove_unlisted(files: OutputFiles, name: str, journal: Journal, stem: str | None) -> None:
-    """Remove what an interrupted run did after the last line of its journal: temporary files of the shards ``name``,
-    and published files of the next shard, ``stem``; None if there is none."""
+    """Remove what an interrupted run did after the last line of its journal: temporary files of the shards of job
+    ``name``, and published files of the next shard, ``stem`` (None if there is no next shard)."""
     root = files.root
     for entry in sorted(os.listdir(root)):
         if entry.startswith(f".{name}-") and f".tmp-{files.tag}" in entry:
@@ -231,7 +234,7 @@ def remove_unlisted(files: OutputFiles, name: str, journal: Journal, stem: str |
 
 
 def open_log(path: Path, listed: int) -> File:
-    """Open a log beside the shards, truncated to the ``listed`` bytes that the journal records."""
+    """Open a log of the output, such as rejects.jsonl, truncated to the ``listed`` bytes that the journal records."""
     log = File(path, append=True)
     if log.size < listed:
         raise JobError(

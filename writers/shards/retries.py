@@ -14,15 +14,15 @@ from .rejects import RejectRow
 
 @dataclass(frozen=True, slots=True)
 class PendingRetry:
-    """The next retry of an output, or the one that was interrupted."""
+    """The next retry of rejected samples of an output, or the retry that was interrupted."""
 
     retry: Addition
     rows: tuple[RejectRow, ...]
-    """Rows of the rejects that are retried, by position."""
+    """Lines of the reject log for the samples to retry, ordered by position."""
 
 
 def next_retry(root: Path) -> PendingRetry:
-    """The samples to retry in the finished output ``root``. Raises JobError if it is not finished."""
+    """Return which samples of the finished output ``root`` are to be retried. Raises JobError if it is not finished."""
     check_finished(root)
     later = addition_files_of(root)
     number = len(later) + 1
@@ -43,14 +43,15 @@ def next_retry(root: Path) -> PendingRetry:
 
 
 def check_finished(root: Path) -> None:
-    """Raises JobError if ``root`` is not an output whose first run, with all of its parts, is finished."""
+    """Check that ``root`` is an output whose first run, with all of its parts, is finished. Raises JobError."""
     if not output_files_of(root) or not (root / "manifest.json").exists():
         raise JobError(f"{root} is not a finished output; run the job (all of its parts) to its end first")
 
 
 def check_same_job(root: Path, identity: dict[str, object], write: dict[str, object]) -> None:
-    """Raises JobError if another job wrote ``root``. The inputs' fingerprint may differ: files are repaired for a
-    retry, and added for an append; the caller compares their contents."""
+    """Check that the same job wrote ``root``, with this identity and ``write:`` section. The inputs' fingerprint may
+    differ: files are repaired for a retry, and added for an append; the caller compares their contents. Raises
+    JobError."""
     contents = read_journal(output_files_of(root)[0].journal)
     assert contents is not None
     old, new = ({**i, "inputs": None} for i in (contents.header["identity"], identity))

@@ -39,12 +39,12 @@ from .mirror import Mirror
 from .rejects import RejectRow
 
 _MAX_UNLISTED = 20
-"""Number of unlisted files that are named one by one."""
+"""Largest number of unlisted files that are named one by one in the result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Result of `verify`."""
+    """Result of `verify`: problems of an output, and how much was checked."""
 
     problems: Sequence[Problem]
     shards: int
@@ -135,7 +135,7 @@ def _bytes_of(entry: Mapping[str, Any]) -> int:
 
 
 def _check_whole(root: Path, parts: bool) -> Iterator[Problem]:
-    """Check the manifest and reject log that cover all parts and additions."""
+    """Check the manifest and reject log of the complete output, which cover all parts and additions."""
     published = {"rejects.jsonl": rejects_with_additions, "manifest.json": manifest_with_additions}
     for name, made in published.items():
         try:
@@ -156,17 +156,18 @@ def _check_whole(root: Path, parts: bool) -> Iterator[Problem]:
 
 @dataclass(frozen=True, slots=True)
 class _Collection:
-    """The files that describe all shards together."""
+    """The expected content of files and folders that describe all shards together, such as index.json."""
 
     content: Mapping[str, bytes]
-    """Content of each file, as it should be, by name."""
+    """Expected content of each file, by its name."""
     folders: Sequence[str]
-    """`Writer.folders`."""
+    """Names of the folders that the format's library fills; see `Writer.folders`."""
     problems: Sequence[Problem] = ()
 
 
 def _collection_of(root: Path, files: FileCheck) -> _Collection:
-    """Return what the writer makes of the manifest; nothing if the manifest or the writer is unknown."""
+    """Return the expected content of the files that describe all shards, which the writer makes from the manifest.
+    Empty if the manifest or the writer is unknown."""
     with contextlib.suppress(OSError, JobError, SpecError, ValueError, LookupError, TypeError, AttributeError):
         told = json.loads(sidecar.read(root / "manifest.json"))
         writer = files.writer_of(told["write"]["writer"])
@@ -190,7 +191,7 @@ def _check_collection(root: Path, mirror: Mirror | None, collection: _Collection
 
 
 def _check_inputs(root: Path, manifest: bytes) -> Iterator[Problem]:
-    """Check the files of inventories whose checksums the manifest has."""
+    """Check the files with inventories of the inputs, whose checksums are in the manifest."""
     with contextlib.suppress(ValueError, RecursionError, AttributeError, TypeError, KeyError):
         told = json.loads(manifest)
         for info in (one.get("inputs_file") for one in (told, *told.get("appended", ()))):
@@ -270,7 +271,7 @@ def _check_rejects(log: Path, contents: JournalContents, problems: list[Problem]
 
 
 def _check_left_out(log: Path, contents: JournalContents) -> Iterator[Problem]:
-    """The log of samples that were left out, line by line: it may be larger than memory."""
+    """Check the log of samples that were left out, line by line, because it may be larger than memory."""
     before, lines = -1, 0
     try:
         with sidecar.open_regular(log) as file:
@@ -293,7 +294,8 @@ def _check_left_out(log: Path, contents: JournalContents) -> Iterator[Problem]:
 
 @contextlib.contextmanager
 def _at_hand(mirror: Mirror | None, entry: Mapping[str, Any]) -> Iterator[None]:
-    """Context manager that downloads the files of a shard while they are checked, if the output is in a store."""
+    """Context manager that, if the output is in a store, downloads the files of a shard for as long as they are
+    checked."""
     for info in entry["files"] if mirror is not None else ():
         assert mirror is not None
         with contextlib.suppress(JobError):  # the check reports the file as missing
@@ -362,7 +364,7 @@ def _check_reports(root: Path, output_files_of: Sequence[OutputFiles], problems:
 
 
 class FileCheck:
-    """Compares files with the entries of the journal, and counts them. Created by `verify`."""
+    """Compares an output's files with the entries of the journal, and counts them. Created by `verify`."""
 
     def __init__(self, deep: bool, writer_of: Callable[[str], type[Writer]]) -> None:
         self.files = self.hashed = 0
@@ -373,7 +375,8 @@ class FileCheck:
         self._threads = ThreadPoolExecutor(min(8, os.cpu_count() or 1), "sums")
 
     def differences(self, file: io.BufferedReader, size: int, info: Mapping[str, Any]) -> list[str]:
-        """Names of the checksums of an open file of ``size`` bytes that differ from the journal's."""
+        """Return the names of the checksums that differ between an open file of ``size`` bytes and its entry ``info``
+        in the journal."""
         found: dict[str, str] = {}
         self.files += 1
         if "tree" in info:
