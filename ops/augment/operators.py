@@ -32,13 +32,14 @@ _gpu: Any = Kernels(".on_gpu", __package__)
 _philox: Any = Kernels("..draws.philox_cpu", __package__)
 
 _SKIP = 257
-"""Distance between the draws of consecutive elements of a sample, as in DALI."""
+"""Distance between the first draws of consecutive elements of a sample, in draws of its random stream; as in DALI."""
 _OPERATION, _SIGN, _BIN, _POLICY, _RUN = (0x9E3779B97F4A7C15 * k & 0xFFFFFFFFFFFFFFFF for k in range(1, 6))
-"""Salts that separate the streams of one operator's draws."""
+"""Salts, numbers that separate the random streams from which one operator draws different things, such as operations
+and signs."""
 
 
 class Augmenting(Operator, abstract=True):
-    """Base class of the operators of this module."""
+    """Base class of the operators auto_aug.*, which apply one or more operations to each image."""
 
     layouts = ("FHWC", "HWC")
     bound = "1 level, if the result lies next to a tie"
@@ -70,8 +71,8 @@ class Augmenting(Operator, abstract=True):
         return Spec(data.shape, DALIDataType.UINT8, layout)
 
     def chosen(self, ctx: Context) -> tuple[I32, F32]:
-        """Return the operations of each sample, in order: indices in `OPERATIONS` [N, K], and their numbers [N, K,
-        WIDTH]."""
+        """Return the operations for each sample, in order: their codes (indices in `OPERATIONS`) [N, K], and their
+        parameters [N, K, WIDTH]."""
         raise NotImplementedError
 
     def cpu(self, ctx: Context, images: Batch) -> Batch:
@@ -178,23 +179,24 @@ class Drawing(Augmenting, abstract=True):
         return relative, _one_or_two(absolute), _one_or_two(share)
 
     def suite(self) -> Suite:
-        """Return the operations from which to draw."""
+        """Return the suite: the operations from which one is drawn."""
         raise NotImplementedError
 
     def draws(self, ctx: Context, salt: int, count: int, choices: int) -> I32:
-        """Draw numbers of 0 ... choices - 1, [N, count]."""
+        """Draw ``count`` random integers of 0 ... choices - 1 for each sample, [N, count]. ``salt`` selects the random
+        stream."""
         # With DALI's random numbers, all numbers of a call come from one stream, as in DALI.
         streams = ctx.streams(0 if ctx.rng == "dali" else salt)
         chosen: I32 = (_drawn(streams, count).astype(np.uint64) * np.uint64(choices) >> np.uint64(32)).astype(np.int32)
         return chosen
 
     def signs(self, ctx: Context, count: int) -> I32:
-        """Draw signs, [N, count]: 1 if a magnitude is negated."""
+        """Draw ``count`` random signs for each sample, [N, count]: 1 if a magnitude is negated, else 0."""
         return self.draws(ctx, _SIGN, count, 2)
 
 
 def _drawn(streams: Streams, count: int) -> npt.NDArray[np.uint32]:
-    """Return the draws of the first ``count`` elements of each sample, [N, count]."""
+    """Return the first draw of each of ``count`` elements of each sample, [N, count]."""
     n = len(streams.sequence)
     out = np.empty((n * count, 1), np.uint32)
     _philox.element_draws(streams.handle, streams.sequence, np.full(n, count), _SKIP, out)
@@ -326,8 +328,8 @@ class AutoAugment(Drawing, name="auto_aug.auto_augment"):
 
     @cached_property
     def _tables(self) -> tuple[Suite, I32, F32, I32]:
-        """The suite; and per sub-policy and step the index in the suite, the probability (0 if there is no such step)
-        and the bin."""
+        """Return the suite, and three tables [sub-policies, steps]: the operation of each step (its index in the
+        suite), its probability (0 if there is no such step) and the bin of its magnitude."""
         if self.operations is not None:
             suite = Suite.from_argument(self.operations, self.num_magnitude_bins)
             rows: list[list[Any]] = [list(steps) for steps in self.sub_policies or ()]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from .suites import Augmentation, Relative, added, along_x, along_y, poster_mask, sharpening_from_one, translations
 
 Step = tuple[str, float, int | None]
-"""A step: name of the operation, probability, bin of the magnitude."""
+"""A step of a sub-policy: name of the operation, probability, and bin of the magnitude (None if the operation has
+none)."""
 BINS = 11
 
 _ENHANCED = (0.1, 1.9)
@@ -74,7 +75,7 @@ def sub_policies(name: str) -> list[list[Step]]:
 
 
 def published(name: str) -> list[list[Step]]:
-    """Return the steps of each sub-policy as published; some have the probability 0."""
+    """Return the steps of each sub-policy of the policy ``name``, as published; some have the probability 0."""
     return [_steps(part.split()) for line in _TEXTS[name].strip().splitlines() for part in line.split("|")]
 
 

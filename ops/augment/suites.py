@@ -21,36 +21,38 @@ OPERATIONS = (
     "identity", "brightness", "posterize", "solarize", "solarize_add", "invert", "contrast", "equalize",
     "auto_contrast", "color", "sharpness", "rotate", "shear", "translate", "translate_relative",
 )  # fmt: skip
-"""Operations on an image; an operation's code is its index here (see `augment_cpu`)."""
+"""Names of the operations on an image. An operation's code is its index here (see `augment_cpu`)."""
 WIDTHS = {
     **dict.fromkeys(OPERATIONS, 1),
     **dict.fromkeys(("identity", "invert", "equalize", "auto_contrast"), 0),
     **dict.fromkeys(("shear", "translate", "translate_relative"), 2),
     "sharpness": 9,
 }
-"""Numbers that an operation takes."""
+"""Number of parameters of each operation."""
 WIDTH = max(WIDTHS.values())
 
 Relative = float | tuple[float, float] | None
 
 
 def along_x(magnitude: Any) -> list[Any]:
-    """Return (x, 0), for shear_x and translate_x."""
+    """Return the parameters (x, 0) of shear_x and translate_x, for the magnitude x."""
     return [magnitude, 0]
 
 
 def along_y(magnitude: Any) -> list[Any]:
-    """Return (0, y), for shear_y and translate_y."""
+    """Return the parameters (0, y) of shear_y and translate_y, for the magnitude y."""
     return [0, magnitude]
 
 
 def from_one(magnitude: Any) -> Any:
-    """Return the factor of an enhancement, which changes nothing at 1: one plus the magnitude."""
+    """Return the factor of an enhancement, such as brightness: one plus the magnitude. A factor of 1 changes
+    nothing."""
     return 1 + magnitude
 
 
 def sharpening(magnitude: Any) -> F32:
-    """Return the 3x3 filter that is ``magnitude`` (-1 to 1) away from a blur with weights 1, and 5 in the centre."""
+    """Return a 3x3 filter that sharpens (``magnitude`` up to 1), changes nothing (0), or blurs (-1), by extrapolation
+    from a blur whose weights are 1, and 5 in the centre."""
     blur = np.ones((3, 3), np.float32)
     blur[1, 1] = 5
     alone = np.zeros((3, 3), np.float32)
@@ -60,12 +62,13 @@ def sharpening(magnitude: Any) -> F32:
 
 
 def sharpening_from_one(magnitude: Any) -> F32:
-    """Return `sharpening` for magnitudes from 0 to 2, where 1 changes nothing."""
+    """Return the filter `sharpening` for magnitudes from 0 (blur) to 2 (sharpest); 1 changes nothing."""
     return sharpening(magnitude - 1)
 
 
 def poster_mask(magnitude: Any) -> npt.NDArray[np.uint8]:
-    """Return the mask that keeps ``magnitude`` upper bits, at least one, so that no image becomes blank."""
+    """Return posterize's mask of bits, which keeps the ``magnitude`` upper bits of each value; at least one, so that no
+    image becomes blank."""
     bits = min(max(int(np.round(magnitude)), 1), 8)
     return np.array(256 - (1 << (8 - bits)), np.uint8)
 
@@ -78,24 +81,24 @@ def added(magnitude: Any) -> np.uint8:
 
 
 def unchanged(magnitude: Any) -> Any:
-    """Return the magnitude itself as the parameter."""
+    """Return the magnitude itself as the operation's parameter."""
     return np.array(magnitude)
 
 
 MAX_BINS = 4096
-"""Maximum number of bins: parameters are computed for each bin of each operation."""
+"""Maximum number of bins into which magnitudes are divided: parameters are computed for each bin of each operation."""
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """One entry of a suite: an operation whose strength is divided into bins."""
+    """One operation of a suite, with the range of its magnitudes, which is divided into bins."""
 
     function: str
     """Name of the function in `dali_run.auto_aug.augmentations`."""
     ends: tuple[float, float] | None = None
     """Magnitudes of the first and the last bin; None if the operation has no strength."""
     negated: bool = False
-    """Whether a random sign is applied to the magnitude."""
+    """Whether the magnitude is negated at random."""
     parameter: Callable[[Any], Any] = unchanged
 
     @property
@@ -106,7 +109,7 @@ class Augmentation:
         return "shear" if self.function.startswith("shear") else self.function
 
     def rows(self, bins: int) -> F32:
-        """Return parameters [bins, 2, WIDTH] by bin, and by whether the sign is negative."""
+        """Return the operation's parameters for each bin, without and with a negative sign: [bins, 2, WIDTH]."""
         out = np.zeros((bins, 2, WIDTH), np.float32)
         if self.ends is not None:
             for i, magnitude in enumerate(np.linspace(*self.ends, bins, dtype=np.float32)):
@@ -121,11 +124,11 @@ class Suite:
     """A set of operations from which one is drawn."""
 
     codes: npt.NDArray[np.int32]
-    """Codes of the operations, [A]: indices in `OPERATIONS`."""
+    """Codes of the A operations, [A]: indices in `OPERATIONS`."""
     rows: F32
-    """Parameters of the operations, [A, bins, 2, WIDTH], see `Augmentation.rows`."""
+    """Parameters of the operations for each bin and sign, [A, bins, 2, WIDTH]; see `Augmentation.rows`."""
     negated: bool
-    """Whether any operation has a random sign."""
+    """Whether the magnitude of any operation is negated at random."""
 
     @staticmethod
     def of(augmentations: Sequence[Augmentation], bins: int) -> Suite:
@@ -153,8 +156,8 @@ class Suite:
 def translations(relative: bool, by_default: tuple[float, float], absolute: Relative, share: Relative) -> list[
     Augmentation
 ]:  # fmt: skip
-    """Return translate_x and translate_y: by up to a number of pixels, or with ``relative`` up to a fraction of width
-    and height."""
+    """Return the operations translate_x and translate_y, which move images by up to a number of pixels, or with
+    ``relative`` by up to a fraction of width and height."""
     if relative and absolute is not None:
         raise SpecError("max_translate_abs is for translations without shape; with shape, give max_translate_rel")
     if not relative and share is not None:

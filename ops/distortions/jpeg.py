@@ -114,8 +114,8 @@ _WARPS = 4
 
 
 def _steps() -> npt.NDArray[np.int64]:
-    """Return quantisation steps [101, 2, 64]: for each quality those of luma and chroma, row by row; 1 for quality
-    0."""
+    """Return the quantisation steps for each quality, [101, 2, 64]: luma, then chroma, row by row. All steps are 1 for
+    quality 0."""
     steps = np.ones((101, 2, 64), np.int64)
     for q in range(1, 101):
         for k in range(2):
@@ -125,9 +125,9 @@ def _steps() -> npt.NDArray[np.int64]:
 
 @cache
 def _factors() -> npt.NDArray[np.uint16]:
-    """Return [101, 2, 8, 3, 16] in the form that `jpeg_simd_cpu.there_and_back` takes for two blocks: steps s, and two
-    factors that divide numbers below 2^15 by 8 s: with 2^b < 8 s <= 2^(b + 1), 2^(16 + b) / 8 s rounded up, and 2^(16 -
-    b)."""
+    """Return tables for `jpeg_simd_cpu.there_and_back` on two blocks, [101, 2, 8, 3, 16]: for each quality, for luma
+    and chroma, the quantisation steps s, and two factors that divide numbers below 2^15 by 8 s. With 2^b < 8 s <= 2^(b
+    + 1), these are 2^(16 + b) / 8 s rounded up, and 2^(16 - b)."""
     steps = _steps()
     bits = np.ceil(np.log2(8 * steps)).astype(np.int64) - 1
     found = np.stack([steps, -(-(1 << 16 + bits) // (8 * steps)), 1 << 16 - bits], axis=-1)
@@ -137,7 +137,8 @@ def _factors() -> npt.NDArray[np.uint16]:
 
 @cache
 def _tables() -> npt.NDArray[np.uint32]:
-    """Return [101, 2, 64, 2]: for each quality the steps of luma and chroma, row by row, and the factors that divide by
-    eight steps: the high 32 bits of the product are the quotient, for numbers below 2^20."""
+    """Return tables for the GPU kernel, [101, 2, 64, 2]: for each quality, for luma and chroma, the quantisation steps
+    row by row, each with a factor that divides by eight times the step: the high 32 bits of the product are the
+    quotient, for numbers below 2^20."""
     steps = _steps()
     return np.stack([steps, 2**32 // (8 * steps) + 1], axis=-1).astype(np.uint32)

@@ -24,17 +24,17 @@ F32 = npt.NDArray[np.float32]
 _kernels: Any = Kernels(".noise_cpu", __package__)
 
 _SKIP = 257
-"""Distance between the draws of consecutive elements of a sample, as in DALI."""
+"""Distance between the first draws of consecutive elements of a sample, in draws of its random stream; as in DALI."""
 _THREADS = 256
 
 
 _EACH = 16
-"""Elements per thread of noise.shot, as in cuda/noise.cu."""
+"""Number of elements that a GPU thread of noise.shot computes, as in cuda/noise.cu."""
 _LOG_FACTORIALS = np.array([math.lgamma(n + 1) for n in range(512)])
 
 
 class Noise(Operator, abstract=True):
-    """Base class of the operators of this module."""
+    """Base class of the operators noise.*: gaussian, salt_and_pepper and shot."""
 
     random = True
     replayable = True
@@ -48,9 +48,9 @@ class Noise(Operator, abstract=True):
         self, ctx: Context, data: Batch, kernel: str, counts: I64, arguments: tuple[npt.NDArray[Any], ...], dense: int,
         each: int = 1, device_arrays: tuple[npt.NDArray[Any], ...] = (),
     ) -> Batch:  # fmt: skip
-        """Apply ``kernel`` to ``counts`` [N] elements of each sample, with ``arguments`` [N] per sample. Consecutive
-        elements are ``dense`` draws apart, unless DALI's random numbers are in use. On a GPU a thread computes ``each``
-        elements, and the kernel also receives the arrays ``device_arrays``."""
+        """Return ``data`` after ``kernel`` was applied to ``counts`` [N] elements of each sample, with ``arguments``,
+        [N] each. Consecutive elements are ``dense`` draws apart, unless DALI's random numbers are in use. On a GPU a
+        thread computes ``each`` elements, and the kernel also receives the arrays ``device_arrays``."""
         streams = ctx.streams()
         skip = _SKIP if ctx.rng == "dali" else dense
         if ctx.stage == "cpu":
@@ -86,7 +86,8 @@ class Noise(Operator, abstract=True):
 
 
 def _sequence(ctx: Context) -> tuple[npt.NDArray[Any]] | None:
-    """Return the streams from which a later call draws; None if its key or counter also differ."""
+    """Return the sequence numbers of the random streams for a later call, as the only changed argument of replayed
+    launches; None if the streams' key or counter change too."""
     return None if ctx.state is not None else (ctx.streams().sequence,)
 
 
@@ -158,8 +159,9 @@ class SaltAndPepper(Noise, name="noise.salt_and_pepper"):
     gpu = cpu
 
     def _elements(self, data: Batch) -> tuple[I64, I64, I64]:
-        """Return the number of elements per sample [N], the values per element, and the distance between these values
-        (1: elements are contiguous)."""
+        """Return the number of elements that are replaced or kept as a whole (pixels, or single values with
+        ``per_channel``) of each sample, [N], the values per element, and the distance between these values (1: they are
+        adjacent)."""
         if self.per_channel or data.ndim == 0:
             ones = np.ones(len(data), np.int64)
             return data.sizes, ones, ones

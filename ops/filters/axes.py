@@ -20,7 +20,8 @@ BORDERS = {"reflect_101": 0, "reflect_1001": 1, "reflect": 1, "wrap": 2, "clamp"
 
 
 def spatial(layout: str, ndim: int) -> tuple[int, int]:
-    """Return the first filtered dimension and their number: all dimensions except frames, and channels first or last.
+    """Return the first dimension that is filtered, and the number of such dimensions: all except frames, and channels
+    first or last.
 
     Raises SpecError if there are more than three, or none.
     """

@@ -38,7 +38,8 @@ channels."""
 
 
 class Separable(Operator, abstract=True):
-    """Base class of the operators of this module: sums of terms, each a product of windows along the axes.
+    """Base class of gaussian_blur and laplacian. A result is a sum of terms; each term applies a window
+    (one-dimensional filter) along each axis, one after the other.
 
     Borders mirror the image without repeating its edge. Frames and channels are not filtered.
     """

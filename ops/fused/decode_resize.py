@@ -240,7 +240,7 @@ class Planned:
     output: Output
     rejects: list[Reject]
     on_threads: Any
-    """`gpu_decode.Prepared`: images that host threads have started to decode; None if there are none."""
+    """Images that host threads have started to decode (`gpu_decode.Prepared`); None if there are none."""
 
     @property
     def nbytes(self) -> int:

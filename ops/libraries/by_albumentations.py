@@ -47,7 +47,8 @@ def _saturation(pixels: U8, factor: float) -> U8:
 
 
 def _hue(pixels: U8, turns: float) -> U8:
-    """Shift H in OpenCV's HSV, which has 180 steps; the fraction of the shift is truncated."""
+    """Return ``pixels`` with their hue shifted by ``turns`` of the colour circle, in OpenCV's HSV, where a full turn
+    has 180 steps; a fraction of a step is truncated."""
     if turns == 0 or pixels.shape[2] != 3:
         return pixels
     hsv = cv2.cvtColor(pixels, cv2.COLOR_RGB2HSV)
@@ -57,7 +58,8 @@ def _hue(pixels: U8, turns: float) -> U8:
 
 
 def _blur(pixels: U8, columns: float, _rows: float, sigma: float, _y: float) -> U8:
-    """Blur with a Gaussian window; if none is given, its length is the one that albumentations takes from Pillow."""
+    """Return ``pixels`` blurred with a Gaussian window of ``columns`` pixels per side; if that is 0, of the length that
+    albumentations takes from Pillow."""
     size = int(columns) or int(sigma * 3.5) * 2 + 1
     x = np.arange(size) - size // 2
     window = np.exp(-0.5 * (x / sigma) ** 2)

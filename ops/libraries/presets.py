@@ -38,16 +38,16 @@ _loops: Any = Kernels(".torchvision_cpu", __package__)
 
 LAYOUTS = ("HWC", "FHWC")
 FILLS = 4
-"""Number of fill values of a step: one per channel."""
+"""Number of fill values in the parameters of a step that moves pixels: one per channel."""
 FILTERS = {DALIInterpType.INTERP_NN: 0, DALIInterpType.INTERP_LINEAR: 1, DALIInterpType.INTERP_CUBIC: 2}
-"""Numbers of the filters in steps."""
+"""Numbers that stand for the filters in the parameters of a step."""
 _NEEDS = {"opencv": "cv2", "albumentations": "cv2"}
 _CHANNELS = {"torchvision": (1, 3), "pillow": (1, 3)}
 
 
 def check(op: Operator, library: str, alone: Sequence[str]) -> None:
-    """Check that none of the arguments ``alone``, which only DALI's definition has, is set, and that the library's
-    package is installed. Raises SpecError."""
+    """Check that ``library`` can be followed: its package is installed, and none of the arguments ``alone``, which only
+    DALI's definition of ``op`` has, is set. Raises SpecError."""
     for name in alone:
         if op.is_set(name):
             raise SpecError(
@@ -61,7 +61,8 @@ def check(op: Operator, library: str, alone: Sequence[str]) -> None:
 
 
 def check_input(library: str, spec: Spec) -> None:
-    """Check that presets support the data. Raises SpecError."""
+    """Check that data with ``spec`` is uint8 images, the only type that other libraries' functions support here. Raises
+    SpecError."""
     if spec.dtype not in (None, DALIDataType.UINT8):
         raise SpecError(f"parity: {library} takes UINT8, got {spec}; cast it first, or give parity: dali to this step")
     if spec.layout and spec.layout not in LAYOUTS:
@@ -69,7 +70,8 @@ def check_input(library: str, spec: Spec) -> None:
 
 
 def run(ctx: Context, images: Batch, library: str, steps: Sequence[Step]) -> Batch:
-    """Apply ``steps`` to ``images`` (HWC, or each frame of FHWC). Images that a step does not support are rejected."""
+    """Return ``images`` (HWC, or each frame of FHWC) after the functions of ``library`` in ``steps`` were applied in
+    order. Images that a function does not support are rejected."""
     if images.dtype != np.uint8:
         raise SampleError("bad_shape", f"parity: {library} takes uint8 images, got {images.dtype}; cast them first")
     framed = images.layout == "FHWC"
@@ -90,8 +92,8 @@ def run(ctx: Context, images: Batch, library: str, steps: Sequence[Step]) -> Bat
 
 
 def _allocated(ctx: Context, images: Batch, sample: Any, ends: Any) -> tuple[Batch, Any]:
-    """Allocate the output for images of the sizes ``ends`` (height, width, channels). Return it, and the offset of each
-    image."""
+    """Return an output batch for images (or frames) of the sizes ``ends`` (height, width, channels), and the offset of
+    each image in it. ``sample``: index of the sample to which each image belongs."""
     shapes = images.shapes.copy()
     shapes[:, -3:] = 0
     shapes[sample, -3:] = ends
@@ -127,7 +129,8 @@ def _torchvision(
 
 
 def _centred(row: Sequence[float], out: float, half_x: float, half_y: float) -> list[float]:
-    """Return a row of a map of corner coordinates, with the output's origin in its centre, minus ``out``."""
+    """Convert a row of an affine map, from coordinates that begin at the image's corner to output coordinates that
+    begin at the output's centre (``half_x``, ``half_y``). ``out`` is subtracted from its results."""
     return [row[0], row[1], row[0] * half_x + row[1] * half_y + row[2] - out]
 
 
@@ -150,8 +153,8 @@ def _tv_perspective(p: Sequence[float], _rows: int, _columns: int) -> list[float
 
 
 def _tv_blur(p: Sequence[float], _rows: int, _columns: int) -> list[float]:
-    """Complete the parameters of a blur: without a window that of gaussian_blur, without a sigma torchvision's for the
-    window."""
+    """Return the parameters of torchvision's gaussian_blur: window lengths and sigmas. A window length of 0 is computed
+    from sigma as in the operator gaussian_blur; a sigma of 0 from the window as in torchvision."""
     windows = [int(n) or 2 * math.ceil(3 * s) + 1 for n, s in zip(p[:2], p[2:], strict=True)]
     return [*windows, *(s or n * 0.15 + 0.35 for n, s in zip(windows, p[2:], strict=True))]
 

@@ -26,14 +26,14 @@ F64 = npt.NDArray[np.float64]
 _kernels: Any = Kernels(".torchvision_cpu", __package__)
 
 WIDTH = 16
-"""Numbers per step."""
+"""Maximum number of parameters of one operation, and so the row length of arrays of parameters."""
 CHANNELS = 4
-"""Maximum number of channels with fill values of their own."""
+"""Maximum number of channels for which an operation can have separate fill values."""
 MODES = ("constant", "edge", "reflect", "symmetric")
 
 
 class Step(IntEnum):
-    """Operations, with torchvision's names. Values are the codes of the compiled loop."""
+    """Operations that the operator applies, by torchvision's names. Values are the codes of the compiled loop."""
 
     adjust_brightness = 1
     adjust_contrast = 2
@@ -68,13 +68,13 @@ _COLOURED = (Step.adjust_brightness, Step.adjust_contrast, Step.adjust_saturatio
 
 
 def _among(*steps: Step) -> npt.NDArray[np.bool_]:
-    """Return for each code whether it is one of ``steps``."""
+    """Return a table that is indexed by an operation's code: whether it is one of ``steps``."""
     return np.isin(np.arange(len(Step) + 1), steps)
 
 
 _RESHAPING = _among(Step.turn, Step.window, Step.rgb_to_grayscale, Step.affine)
 _PARTICULAR = _among(*_COLOURED, Step.rgb_to_grayscale, Step.gaussian_blur, Step.permute_channels)
-"""Operations that not all images support."""
+"""For each operation's code, whether it supports only some images, such as images of 1 or 3 channels."""
 
 
 def affine_matrix(
@@ -153,7 +153,7 @@ class Torchvision(Operator, name="torchvision"):
         self._constant()
 
     def _constant(self) -> tuple[I32, F64]:
-        """Return ``steps`` as codes [K] and numbers [K, WIDTH]."""
+        """Return the argument ``steps`` as arrays: codes of the operations [K], and their parameters [K, WIDTH]."""
         codes, numbers = np.zeros(len(self.steps), np.int32), np.zeros((len(self.steps), WIDTH))
         for k, step in enumerate(self.steps):
             name, *given = step if isinstance(step, (list, tuple)) else (step,)
@@ -204,7 +204,8 @@ class Torchvision(Operator, name="torchvision"):
 
 
 def outline(begin: I64, codes: I32, numbers: F64) -> I64:
-    """Return channels, rows and columns before each step, and at the end: [N, K + 1, 3]."""
+    """Return the shape (channels, rows, columns) of each image before each of its K operations and after the last: [N,
+    K + 1, 3]. ``begin`` [N, 3] are the shapes at the start."""
     shapes = np.repeat(begin[:, None], codes.shape[1] + 1, axis=1)
     if not _RESHAPING[codes].any():
         return shapes
@@ -223,7 +224,7 @@ def outline(begin: I64, codes: I32, numbers: F64) -> I64:
 
 
 def problems(shapes: I64, codes: I32, numbers: F64) -> dict[int, str]:
-    """Return the samples that do not support their steps, with the reasons."""
+    """Return the images that do not support one of their operations, by index, each with the reason."""
     found: dict[int, str] = {}
     if not _PARTICULAR[codes].any():
         return found

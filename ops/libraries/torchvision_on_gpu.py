@@ -16,7 +16,7 @@ _blurs: Any = Kernels(".torchvision_blur_cpu", __package__)
 _jobs: Any = Kernels(".torchvision_jobs_cpu", __package__)
 
 _BLUR = 13
-"""Code of the step in `torchvision.Step`; that module imports this one."""
+"""Code of the gaussian blur in `torchvision.Step`, repeated here because that module imports this one."""
 _THREADS, _MOST_TILES = 256, 1024
 _TABLE = 256
 
@@ -25,8 +25,8 @@ def steps(
     lane: Any, images: Batch, shapes: I64, codes: npt.NDArray[np.int32], numbers: npt.NDArray[np.float64],
     interleaved: bool, out: Batch,
 ) -> None:  # fmt: skip
-    """Apply the steps ``codes`` [N, K] with their ``numbers`` [N, K, 16] to each image; write to ``out``. ``shapes``
-    [N, K + 1, 3]: see `torchvision.outline`."""
+    """Apply the operations ``codes`` [N, K] with their parameters ``numbers`` [N, K, 16] to each image, and write the
+    results to ``out``. ``shapes`` [N, K + 1, 3]: see `torchvision.outline`."""
     n = len(images)
     if n == 0 or out.data.size == 0:
         return
@@ -69,7 +69,8 @@ def _tiles(elements: int) -> int:
 def to_floats(
     lane: Any, images: Batch, divide: bool, mean: npt.NDArray[np.float32], std: npt.NDArray[np.float32], out: Batch
 ) -> None:
-    """Convert planar bytes to floats as `torchvision_cpu.to_floats` does: 0 ... 1, normalised if there are means."""
+    """Convert planar uint8 images to floats of 0 to 1 as `torchvision_cpu.to_floats` does; normalise them if means are
+    given."""
     channels = images.shapes[:, 0].astype(np.int64)
     pixels = images.shapes[:, 1].astype(np.int64) * images.shapes[:, 2]
     if len(images) == 0 or out.data.size == 0:
@@ -83,7 +84,8 @@ def to_floats(
 
 
 def flips(lane: Any, images: Batch, flags: npt.NDArray[np.int8], upside_down: bool, out: Batch) -> None:
-    """Mirror planar images of one shape for which ``flags`` is not 0, or flip them ``upside_down``."""
+    """Mirror the planar images whose entry in ``flags`` is not 0, left to right or, with ``upside_down``, top to
+    bottom; copy the others. All images have one shape."""
     if len(images) and out.data.size:
         source = lane.address(images.data) + int(images.offsets[0])
         flip(lane, images.shapes[0].tolist(), source, flags, upside_down, lane.address(out.data))
@@ -92,8 +94,7 @@ def flips(lane: Any, images: Batch, flags: npt.NDArray[np.int8], upside_down: bo
 def flip(
     lane: Any, shape: Sequence[int], source: int, mirrored: npt.NDArray[np.int8], upside_down: bool, out: int
 ) -> None:
-    """Mirror images of ``shape`` that are stored one after the other, as `flips` does; ``source`` and ``out`` are their
-    addresses."""
+    """Mirror consecutive images of ``shape`` as `flips` does; ``source`` and ``out`` are addresses on the device."""
     channels, height, width = shape
     (flags,) = lane.upload(mirrored)
     wide = width % 4 == 0 and source % 4 == 0
@@ -104,7 +105,7 @@ def flip(
 
 
 ERASABLE = {np.dtype(np.uint8): "unsigned char", np.dtype(np.float32): "float"}
-"""Types that `erase` supports, with their names in CUDA."""
+"""Element types that `erase` supports, with their names in CUDA."""
 
 
 def erase(lane: Any, images: Batch, windows: I64, values: list[npt.NDArray[np.float32]], out: Batch) -> None:

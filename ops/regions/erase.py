@@ -99,7 +99,8 @@ class Erase(Operator, name="erase"):
         return plan, Target(out, at, steps)
 
     def _filling(self, ctx: Context, data: Batch, out: Batch, shape: F32, count: I64) -> tuple[CopyPlan, I64, I64]:
-        """Return the plan that fills the boxes, the index in ``out`` where each box begins, and the strides there."""
+        """Return the copy plan that fills the boxes, the index in ``out``'s data where each box begins, and the strides
+        of the samples."""
         axes = self._axes(data.layout, data.ndim)
         anchor = np.zeros_like(shape)
         if self.is_set("anchor"):
@@ -126,7 +127,8 @@ class Erase(Operator, name="erase"):
             ctx.reject(i, "bad_argument", f"anchor has {anchors[i]} numbers, shape {shapes[i]}; boxes need both")
 
     def _fill(self, ctx: Context, data: Batch) -> tuple[npt.NDArray[np.float64], int]:
-        """Return values [N or 1, K or 1], and the dimension along which they vary."""
+        """Return the fill values, [N or 1, K or 1], and the dimension along which they vary; -1 if there is one
+        value."""
         values: npt.NDArray[Any] = (
             ctx.arg("fill_value", np.float64) if "fill_value" in ctx.args else ctx.rows("fill_value", np.float64)
         )
@@ -149,6 +151,7 @@ class Erase(Operator, name="erase"):
 
 
 def _of_one_width(a: F32, b: F32) -> tuple[F32, F32]:
-    """Return both with as many columns as the narrower one has; samples in which they differ are already rejected."""
+    """Return ``a`` and ``b`` with as many columns as the narrower one has. Samples whose lists differ in length are
+    already rejected."""
     width = min(a.shape[1], b.shape[1])
     return a[:, :width], b[:, :width]

@@ -23,9 +23,10 @@ _loops: Any = Kernels(".multi_paste_cpu", __package__)
 _MAX_REGIONS = 65535
 """Maximum number of regions per launch: the limit of a CUDA grid's second dimension."""
 _MAX_CACHED = 4
-"""Maximum number of batches whose placement is cached."""
+"""Maximum number of batches for which the placement of regions is cached."""
 _Placed = tuple[I64, I64 | None, list[tuple[int, I64, I64, I64, I64, I64]]]
-"""Shapes of the outputs; of those that need filling, or None; and groups of regions: index of the input, then per
+"""Placement of the regions of a batch: the shapes of the outputs; the shapes of those outputs that must be filled with
+zeros first, or None; and groups of regions that are pasted together. A group is the index of the input, then for each
 region its output, its source sample, its start there, its shape, and its start in the output."""
 
 
@@ -117,8 +118,8 @@ class MultiPaste(Operator, name="multi_paste"):
     gpu = cpu
 
     def _placed(self, ctx: Context, images: list[Batch]) -> _Placed:
-        """Return the shapes of the outputs; the shapes of those of which some area remains uncovered, or None; and the
-        regions that can be pasted together. Cached if arguments are constant and shapes the same as before."""
+        """Return the placement of all regions on the outputs; see `_Placed`. Cached if arguments are constant; the
+        shapes of a batch are the key."""
         key = (images[0].samples.slot.tobytes(), *(b.shapes.tobytes() for b in images))
         constant, before = not ctx.args, len(ctx.rejects)
         known = self._known.get(key) if constant else None
@@ -151,8 +152,8 @@ class MultiPaste(Operator, name="multi_paste"):
         return {}
 
     def _parts(self, ctx: Context, images: list[Batch]) -> tuple[I64, I64, I64]:
-        """Return for every region the sample into which it is pasted, in order, and the sample and the input from which
-        it is taken."""
+        """Return for each region, in the order of pasting, the sample into which it is pasted, the sample from which it
+        is taken, and the input of that sample."""
         n = len(images[0])
         if not self.is_set("in_ids"):
             owner = np.repeat(np.arange(n), len(images))
@@ -172,7 +173,7 @@ class MultiPaste(Operator, name="multi_paste"):
         return owner, np.maximum(source, 0), np.zeros(len(owner), np.int64)
 
     def _canvas(self, ctx: Context, images: list[Batch], owner: I64, extent: I64) -> I64:
-        """Return the shapes of the outputs, [N, D]."""
+        """Return the shapes of the outputs (the canvases), [N, D]."""
         first = images[0]
         shape = first.shapes.astype(np.int64)
         if self.is_set("output_size"):
@@ -199,8 +200,8 @@ class MultiPaste(Operator, name="multi_paste"):
         return shape
 
     def _regions(self, ctx: Context, owner: I64, extent: I64, canvas: I64) -> tuple[I64, I64, I64]:
-        """Return start and shape of the regions in their images, and their start on the canvas, [regions, D]; invalid
-        regions are empty."""
+        """Return three arrays [regions, D]: start and shape of each region in its image, and its start on the canvas.
+        Invalid regions are rejected and become empty."""
         ndim = extent.shape[1]
         space = slice(ndim - 3, ndim - 1)
         room = canvas[owner]

@@ -28,14 +28,14 @@ U32 = npt.NDArray[np.uint32]
 U64 = npt.NDArray[np.uint64]
 
 MAX_ROWS = (1 << 31) - 1
-"""Maximum number of rows: int32 holds their numbers."""
+"""Maximum number of rows, because row numbers are stored as int32."""
 MAX_DISTANCE = 32
 """Maximum of ``distance``: two random hashes of 64 bits differ in 32 bits on average, so with more bits nearly all rows
 would be one cluster."""
 _DIGIT = 11
-"""Maximum number of bits of one pass of a sort, which counts the hashes of each of 2048 values."""
+"""Maximum number of bits by which one pass of a radix sort orders the hashes; it counts each of 2048 values."""
 _SAMPLE = 1 << 18
-"""Number of hashes from which the number of comparisons is estimated."""
+"""Number of hashes in the sample from which the number of comparisons is estimated."""
 _PASS_SECONDS, _PAIR_SECONDS = 6e-9, 0.6e-9
 """Seconds per hash and pass of a sort, and per comparison of two hashes, on one CPU thread: `plan` chooses k by their
 ratio."""
@@ -43,18 +43,19 @@ ratio."""
 
 @dataclass(frozen=True, slots=True)
 class SearchPlan:
-    """The blocks of bits by which similar hashes are searched."""
+    """Plan of a search for similar hashes: the 64 bits are divided into blocks, and hashes are compared if they are
+    equal in ``chosen`` of these blocks."""
 
     widths: tuple[int, ...]
     """Number of bits of each block; the first block has the lowest bits."""
     chosen: int
-    """k: the number of blocks in which the hashes of a run are equal; if 0, all pairs are compared."""
+    """Number k of blocks in which hashes must be equal to be compared; if 0, all pairs are compared."""
     seconds: float
-    """Estimated seconds on one CPU thread."""
+    """Estimated duration of the search on one CPU thread, in seconds."""
 
     @property
     def tables(self) -> int:
-        """Number of choices of k blocks, each of which is a sort."""
+        """Number of choices of k blocks out of all; the hashes are sorted once for each."""
         return math.comb(len(self.widths), self.chosen)
 
 
@@ -103,13 +104,14 @@ class Clusters:
         return joined
 
     def roots(self) -> I32:
-        """int32[n]: the smallest row of each row's cluster. Call this last: it overwrites the union-find."""
+        """Return the smallest row of each row's cluster, int32[n]. Call this last: it overwrites the union-find."""
         _loops.roots(self._parents)
         return self._parents
 
 
 def _digits(widths: tuple[int, ...], blocks: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    """Yield (shift, bits) for each pass of a sort by these ``blocks``."""
+    """Yield (shift, bits) for each pass of a radix sort by the bits of these ``blocks``; ``widths``: bits of each
+    block."""
     starts = [0, *itertools.accumulate(widths)]
     for block in blocks:
         for first in range(0, widths[block], _DIGIT):
@@ -136,7 +138,8 @@ def dealt(bits: list[int], widths: tuple[int, ...]) -> list[int]:
 
 
 def table_of(places: list[int]) -> U64:
-    """Return uint64[8, 256]: for each value of each byte, its bits moved to ``places``."""
+    """Return a table that moves bit k of a hash to ``places[k]``, uint64[8, 256]: for each byte of a hash and each
+    value of it, the moved bits."""
     values, table = np.arange(256, dtype=np.uint64), np.zeros((8, 256), np.uint64)
     for bit, place in enumerate(places):
         table[bit // 8] |= (values >> np.uint64(bit % 8) & np.uint64(1)) << np.uint64(place)
@@ -144,8 +147,8 @@ def table_of(places: list[int]) -> U64:
 
 
 def plan(hashes: U64, distance: int, bits: list[int]) -> SearchPlan:
-    """Choose the number of blocks with the least estimated time. The number of comparisons is counted on a sample of
-    the hashes, because their bits are neither evenly distributed nor independent."""
+    """Choose the number of blocks and k for the search with the least estimated time. The number of comparisons is
+    counted on a sample of the hashes, because their bits are neither evenly distributed nor independent."""
     n = len(hashes)
     pairs = n * (n - 1) / 2
     best = SearchPlan((64,), 0, pairs * _PAIR_SECONDS)

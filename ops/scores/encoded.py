@@ -28,7 +28,7 @@ _UNITS: tuple[Unit, ...] = ("words", "characters", "bytes")
 
 
 class _OfBytes(Operator, abstract=True):
-    """Base class of operators that take encoded bytes and return one number per sample."""
+    """Base class of operators that take the bytes of files or texts, and return one number per sample."""
 
     def infer(self, *specs: Spec) -> Spec:
         data = specs[0]
@@ -37,7 +37,7 @@ class _OfBytes(Operator, abstract=True):
         return Spec((), DALIDataType.INT32)
 
     def numbers(self, ctx: Context, data: Batch, dtype: Any = np.int32) -> Batch:
-        """Allocate an output of one number per sample."""
+        """Return an uninitialised output batch with one number of type ``dtype`` per sample."""
         return Batch.allocate(ctx.empty, np.empty((len(data), 0), np.int32), dtype, "", data.samples)
 
 

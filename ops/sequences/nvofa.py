@@ -33,13 +33,13 @@ from ..gpu.current import OnGpu
 from ..gpu.lane import Lane, borrow_stream, return_stream
 
 API = 0x20
-"""Major and minor version of the API, four bits each."""
+"""Version of the driver's API that this module uses: major and minor, four bits each."""
 _SURFACES = 32 << 20
-"""Approximate bytes of a session's images."""
+"""Approximate number of bytes of device memory for the images of one session."""
 _MAX_PAIRS = 32
-"""Maximum pairs per call of a session: their images, and their vectors, are copied together."""
+"""Maximum number of image pairs per call of a session: their images, and their vectors, are copied together."""
 _MAX_SESSIONS = 8
-"""Maximum cached sessions per GPU; creating one takes 20 ms, destroying one 200."""
+"""Maximum number of cached sessions per GPU; creating one takes 20 ms, destroying one 200 ms."""
 _BLOCK = 256
 
 # -- declarations of the headers --------------------------------------------------------------------------------------
@@ -48,33 +48,34 @@ FUNCTIONS = (
     "create", "init", "create_buffer", "array_of", "address_of", "strides_of", "set_streams", "execute",
     "destroy_buffer", "destroy", "last_error", "capabilities",
 )  # fmt: skip
-"""Functions of NV_OF_CUDA_API_FUNCTION_LIST, in order."""
+"""Names here for the functions of the driver's table NV_OF_CUDA_API_FUNCTION_LIST, in its order."""
 STATUS = (
     "success", "the engine is not available", "the device is not supported", "the device is gone", "invalid pointer",
     "invalid parameter", "invalid call", "invalid version", "out of memory", "not initialised", "unsupported feature",
     "internal error",
 )  # fmt: skip
-"""Messages of NV_OF_STATUS, in order."""
+"""Messages for the values of the driver's NV_OF_STATUS, in its order."""
 INIT = np.dtype(
     [(name, "u4") for name in ("width", "height", "grid", "hint_grid", "mode", "level", "hints", "costs")]
     + [("private", "u8"), ("disparities", "u4"), ("regions", "u4")]
 )
-"""Layout of NV_OF_INIT_PARAMS."""
+"""Memory layout of the driver's struct NV_OF_INIT_PARAMS."""
 DESCRIPTOR = np.dtype([(name, "u4") for name in ("width", "height", "usage", "format")])
-"""Layout of NV_OF_BUFFER_DESCRIPTOR."""
+"""Memory layout of the driver's struct NV_OF_BUFFER_DESCRIPTOR."""
 STRIDES = np.dtype([("bytes", "u4", (3, 2)), ("planes", "u4")])
-"""Layout of NV_OF_CUDA_BUFFER_STRIDE_INFO: for each plane the bytes from row to row, and another number."""
+"""Memory layout of the driver's struct NV_OF_CUDA_BUFFER_STRIDE_INFO: for each plane the bytes from row to row, and
+another number."""
 INPUT = np.dtype(
     [("picture", "u8"), ("reference", "u8"), ("hints", "u8"), ("anew", "u4"), ("padding", "u4"), ("private", "u8"),
      ("padding2", "u4"), ("regions", "u4"), ("where", "u8")]
 )  # fmt: skip
-"""Layout of NV_OF_EXECUTE_INPUT_PARAMS; ``anew`` (disableTemporalHints): do not start from the vectors of the previous
-call."""
+"""Memory layout of the driver's struct NV_OF_EXECUTE_INPUT_PARAMS; ``anew`` (disableTemporalHints): do not start from
+the vectors of the previous call."""
 OUTPUT = np.dtype([("vectors", "u8"), ("costs", "u8"), ("private", "u8")])
-"""Layout of NV_OF_EXECUTE_OUTPUT_PARAMS."""
+"""Memory layout of the driver's struct NV_OF_EXECUTE_OUTPUT_PARAMS."""
 
 BEST, MEDIUM, FAST = 5, 10, 20
-"""Values of NV_OF_PERF_LEVEL."""
+"""Quality levels of the search, with the values of the driver's NV_OF_PERF_LEVEL."""
 _FLOW = 1  # NV_OF_MODE_OPTICALFLOW
 _INPUT, _OUTPUT, _HINT = 1, 2, 3  # NV_OF_BUFFER_USAGE
 _GRAY, _COLORS, _VECTORS = 1, 3, 5  # NV_OF_BUFFER_FORMAT: GRAYSCALE8, ABGR8, SHORT2
@@ -97,18 +98,19 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 
 
 class NoEngineError(Exception):
-    """The engine is missing, or does not support the request; the host then computes the flow."""
+    """The GPU has no optical flow engine, or the engine does not support the request; the host then computes the
+    flow."""
 
 
 # -- the library ------------------------------------------------------------------------------------------------------
 
 
 class Library:
-    """The driver's optical flow library."""
+    """The driver's shared library for optical flow, with the functions of its API."""
 
     def __init__(self, path: str) -> None:
-        """Raises OSError if it cannot be loaded, AttributeError if it is another library, NoEngineError if it does not
-        support this version of the API."""
+        """Load the library at ``path``. Raises OSError if it cannot be loaded, AttributeError if it is another library,
+        NoEngineError if it does not support this version of the API."""
         loaded, table = ctypes.CDLL(path), (_POINTER * len(FUNCTIONS))()
         loaded.NvOFAPICreateInstanceCuda.argtypes = (_U32, _POINTER)
         if status := loaded.NvOFAPICreateInstanceCuda(API, table):
@@ -116,15 +118,16 @@ class Library:
         self._loaded, places = loaded, dict(zip(FUNCTIONS, table, strict=True))
         self._functions = {name: ctypes.CFUNCTYPE(*types)(places[name]) for name, types in _SIGNATURES.items()}
         self.execute: int = places["execute"] or 0
-        """Address of nvOFExecute, for `driver_calls`."""
+        """Address of the function nvOFExecute, which `driver_calls` calls."""
 
     def call(self, name: str, *args: Any) -> int:
-        """Call one of `FUNCTIONS` and return its result; the GIL is released meanwhile."""
+        """Call the function ``name``, one of `FUNCTIONS`, and return its status. The GIL is released meanwhile."""
         found: int = self._functions[name](*args)
         return found
 
     def check(self, status: int, operation: str, handle: Any) -> None:
-        """Check that ``status`` is success. Raises NoEngineError."""
+        """Check that ``status``, the result of a call for ``operation``, is success. Raises NoEngineError with the
+        driver's message."""
         if not status:
             return
         text, size = ctypes.create_string_buffer(256), _U32(256)
@@ -152,7 +155,7 @@ def _loaded(paths: tuple[str, ...]) -> Library | str:
 
 
 def library() -> Library:
-    """Return the library of this machine's driver. Raises NoEngineError if there is none."""
+    """Return the optical flow library of this machine's driver. Raises NoEngineError if there is none."""
     found = _loaded(_PATHS)
     if isinstance(found, str):
         raise NoEngineError(found)
@@ -164,33 +167,33 @@ def library() -> Library:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Parameters of a session; sessions are cached by them."""
+    """Parameters of a session, such as image size and grid; cached sessions are found by them."""
 
     height: int
     width: int
     gray: bool
-    """Whether images have one channel; else three."""
+    """Whether images have one channel (gray); else they have three."""
     grid: int
-    """Side of a cell in pixels; a cell has one vector."""
+    """Side in pixels of a cell of the output; a cell has one vector."""
     level: int
-    """Quality: BEST, MEDIUM or FAST."""
+    """Quality of the search: BEST, MEDIUM or FAST."""
     hint_grid: int = 0
-    """Side of a hint's cell in pixels; 0: no hints."""
+    """Side in pixels of a cell of the hints, vectors with which the search begins; 0 without hints."""
 
     def cells(self, side: int) -> tuple[int, int]:
-        """Return the number of cells of ``side`` pixels, vertically and horizontally."""
+        """Return the number of rows and columns of cells of ``side`` pixels in an image."""
         return -(-self.height // side), -(-self.width // side)
 
     @property
     def pairs(self) -> int:
-        """Number of pairs per call of the session."""
+        """Number of image pairs that one call of the session processes."""
         size = self.height * self.width * (1 if self.gray else 4)
         return min(max(_SURFACES // (4 * size), 1), _MAX_PAIRS)
 
 
 @dataclass(frozen=True, slots=True)
 class FlowEngine:
-    """Capabilities of the engine of one GPU."""
+    """Optical flow engine of one GPU: the image sizes and grids that it supports."""
 
     grids: tuple[int, ...]
     hint_grids: tuple[int, ...]
@@ -200,7 +203,7 @@ class FlowEngine:
     """Maximum height and width of images."""
 
     def check(self, kind: Kind) -> None:
-        """Check that the engine supports ``kind``. Raises NoEngineError."""
+        """Check that the engine supports images and grids of ``kind``. Raises NoEngineError."""
         size = kind.height, kind.width
         if any(not low <= here <= high for low, here, high in zip(self.min_size, size, self.max_size, strict=True)):
             least, most = (" x ".join(map(str, s)) for s in (self.min_size, self.max_size))
@@ -263,8 +266,8 @@ def _create(library: Library, context: int) -> ctypes.c_void_p:
 
 
 def _destroy(library: Library, handle: ctypes.c_void_p, *, begun: bool) -> None:
-    """Destroy a session's handle. The driver does not free a handle that was never initialised (nvOFInit, ``begun``),
-    so that it is initialised first."""
+    """Destroy a session, given by the driver's ``handle``. The driver does not free a handle that was never initialised
+    by nvOFInit (``begun``), so that it is initialised first."""
     if not begun:
         library.call("init", handle, _init(Kind(128, 128, gray=True, grid=4, level=FAST)).ctypes.data)
     library.call("destroy", handle)
@@ -280,7 +283,7 @@ def _init(kind: Kind) -> npt.NDArray[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Surfaces:
-    """Driver's surfaces of one size and format."""
+    """Image buffers (surfaces) of the driver, all of one size and format."""
 
     handles: npt.NDArray[np.uint64]
     addresses: I64
@@ -289,7 +292,8 @@ class _Surfaces:
 
 
 class Session:
-    """The engine's work on images of one kind. Owned by `_CachedSessions`; one thread at a time uses it."""
+    """A session of a GPU's optical flow engine, for images of one `Kind`, with its surfaces and streams. Owned by
+    `_CachedSessions`; one thread at a time uses it."""
 
     def __init__(self, library: Library, index: int, context: int, kind: Kind) -> None:
         """Create a session on GPU ``index``, whose CUDA context ``context`` is current. Raises NoEngineError."""
@@ -297,12 +301,14 @@ class Session:
         self._library, self._buffers = library, list[int]()
         self._handle, self._begun = _create(library, context), False
         self._streams = borrow_stream(index), borrow_stream(index)
-        """Streams of the copies: of images, and of vectors."""
+        """CUDA streams on which images are copied to the surfaces, and vectors from them."""
         self._works = [driver_calls.Work(stream.ptr) for stream in self._streams]
         self._half = 0
-        """Index of the half of the surfaces that is used next."""
+        """Number of the half of the surfaces (0 or 1) that the next turn uses; the engine works on the other half
+        meanwhile."""
         self._free: list[Any] = [None, None]
-        """One event per half: its vectors were copied."""
+        """For each half of the surfaces, a CUDA event that marks that its vectors were copied, so that it can be used
+        again; None before the first use."""
         try:
             pictures, vectors = (stream.ptr for stream in self._streams)
             self._check(library.call("set_streams", self._handle, pictures, vectors), "nvOFSetIOCudaStreams")
@@ -339,7 +345,7 @@ class Session:
         self._library.check(status, operation, self._handle)
 
     def find(self, lane: Lane, pairs: Pairs, *, temporal: bool, red: int) -> None:
-        """Compute the vectors of ``pairs``; see the function `find`."""
+        """Compute the vectors of ``pairs`` with this session; see the function `find`."""
         plan = _Plan(pairs, self.kind.pairs, self._half)
         tables = [
             np.column_stack((plan.sources, self._pictures.addresses[plan.surfaces])),
@@ -380,15 +386,15 @@ class Session:
         self, lane: Lane, stream: int, kernel: str, table: int, low: int, high: int, surfaces: _Surfaces, side: int,
         *more: int,
     ) -> None:  # fmt: skip
-        """Launch a kernel of flow.cu on one of the two streams, for rows ``low`` to ``high`` of a table on the
-        device."""
+        """Launch a copy kernel of flow.cu on one of the two streams. Rows ``low`` to ``high`` of the ``table`` on the
+        device list what is copied."""
         height, width = self.kind.cells(side)
         blocks = (high - low) * -(-height * width // _BLOCK)
         handle = lane.handle("flow.cu", kernel)
         self._works[stream].launch(handle, blocks, _BLOCK, table + 16 * low, height, width, surfaces.pitch, *more)
 
     def _execute(self, inputs: npt.NDArray[Any], outputs: npt.NDArray[Any]) -> None:
-        """Enqueue the search for the vectors of pairs, in one call without the GIL: the driver returns once the
+        """Enqueue the search for the vectors of several pairs, in one call without the GIL. The driver returns once the
         engine's queue has space."""
         rows = np.empty((len(inputs), 3), np.int64)
         rows[:, 0] = self._handle.value or 0
@@ -397,7 +403,7 @@ class Session:
         self._check(self._works[0].calls(self._library.execute, rows), "nvOFExecute")
 
     def close(self) -> None:
-        """Wait for the session's work, and free its surfaces."""
+        """Wait for the session's work, and free its surfaces and streams."""
         for stream in self._streams:
             stream.synchronize()
         for buffer in self._buffers:
@@ -408,8 +414,9 @@ class Session:
 
 
 class _Plan:
-    """Order of pairs: turns of up to ``room`` pairs, which alternate between the halves of the surfaces, beginning with
-    ``half``. Within a turn, an image that belongs to two consecutive pairs is copied once."""
+    """Order in which a session processes image pairs: in turns of up to ``room`` pairs, which alternate between the two
+    halves of the surfaces, beginning with ``half``. Within a turn, an image that belongs to two consecutive pairs is
+    copied once."""
 
     def __init__(self, pairs: Pairs, room: int, half: int) -> None:
         n = len(pairs)
@@ -417,32 +424,32 @@ class _Plan:
         turn, place = number // room, number % room
         half_of = (turn + half) % 2
         new = np.ones(n, np.bool_)
-        """Mask of pairs whose reference is not the image of the previous pair."""
+        """Mask of the pairs whose reference image must be copied, because it is not the image of the previous pair."""
         new[1:] = pairs.references[1:] != pairs.pictures[:-1]
         new |= place == 0
         ends = np.cumsum(1 + new)
-        """Number of image copies up to and including each pair."""
+        """Number of image copies up to each pair, this pair included."""
         begin = (ends - 1 - new)[number - place]
-        """Number of image copies before each pair's turn."""
+        """Number of image copies before the turn to which each pair belongs."""
         self.places: I64 = half_of * room + place
-        """Index of the surface of each pair's vectors."""
+        """Index of the surface that receives each pair's vectors."""
         self.pictures: I64 = half_of * 2 * room + ends - 1 - begin
-        """Index of the surface of each pair's image; its reference is in the surface before."""
+        """Index of the surface that holds each pair's image; its reference image is in the surface before."""
         self.sources, self.surfaces = np.zeros((2, int(ends[-1])), np.int64)
-        """Index of the surface of each copied image."""
+        """For each image copy, the address of the image, and the index of the surface to which it is copied."""
         self.sources[ends - 1], self.surfaces[ends - 1] = pairs.pictures, self.pictures
         self.sources[ends[new] - 2], self.surfaces[ends[new] - 2] = pairs.references[new], self.pictures[new] - 1
         lows = np.arange(0, n, room)
         highs = np.minimum(lows + room, n)
         self.turns = np.column_stack((begin[lows], ends[highs - 1], lows, highs)).tolist()
-        """Per turn: range of copies, range of pairs."""
+        """For each turn, the range of its image copies and the range of its pairs: four numbers."""
 
 
 # -- cached sessions -------------------------------------------------------------------------------------------------
 
 
 class _CachedSessions:
-    """Cached sessions of one GPU, for all threads of the process: there is one engine, and its queue is in the
+    """Cached sessions of one GPU, shared by all threads of the process: the GPU has one engine, and its queue is in the
     driver."""
 
     def __init__(self, index: int) -> None:
@@ -452,7 +459,8 @@ class _CachedSessions:
 
     @contextmanager
     def borrowed(self, context: int, kind: Kind) -> Iterator[Session]:
-        """Provide the session of ``kind`` for exclusive use by the calling thread. Raises NoEngineError."""
+        """Context manager: provide the session of ``kind`` for exclusive use by the calling thread. Raises
+        NoEngineError."""
         with self._lock:
             session = self._sessions.pop(kind, None)
             if session is None:
@@ -478,7 +486,7 @@ _kept: dict[int, _CachedSessions] = {}
 
 
 def forget() -> None:
-    """Destroy all sessions, and forget the facts about libraries and engines."""
+    """Destroy all cached sessions, and drop what is cached about libraries and engines."""
     for index in list(_kept):
         _kept.pop(index).release()
     _engines.clear()
@@ -490,27 +498,28 @@ def forget() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Pairs of images, by their addresses on the device, in the order of their sequences."""
+    """Pairs of consecutive images whose optical flow is computed, as device addresses, in the order of their
+    sequences."""
 
     pictures: I64
     """Addresses of the images for whose cells vectors are computed."""
     references: I64
     """Addresses of the images in which the cells' earlier positions are searched."""
     begins: npt.NDArray[np.bool_]
-    """Whether a pair is the first of its sequence."""
+    """Whether each pair is the first of its sequence."""
     vectors: I64
-    """Addresses for the results: float32 [rows, columns, 2], in pixels."""
+    """Addresses to which the results are written: float32 [rows, columns, 2] per pair, in pixels."""
     hints: I64 | None = None
-    """Addresses of such vectors with which the search begins; None without hints."""
+    """Addresses of the vectors with which the search of each pair begins; None without hints."""
 
     def __len__(self) -> int:
         return len(self.pictures)
 
 
 def find(lane: Lane, kind: Kind, pairs: Pairs, *, temporal: bool, red: int = 0) -> None:
-    """Enqueue the computation of the vectors of ``pairs``; later work of ``lane`` waits for it. ``temporal``: start
-    from the vectors of the previous pair, within a sequence; ``red``: index of the red channel, 0 or 2. Raises
-    NoEngineError."""
+    """Enqueue the computation of the vectors of ``pairs`` on the GPU's engine; later work of ``lane`` waits for it.
+    ``temporal``: within a sequence, start from the vectors of the previous pair. ``red``: index of the red channel, 0
+    or 2. Raises NoEngineError."""
     context = lane.context
     engine(lane.index, context).check(kind)
     kept = _kept.setdefault(lane.index, _CachedSessions(lane.index))

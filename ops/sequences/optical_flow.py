@@ -49,8 +49,8 @@ class OpticalFlow(Operator, name="optical_flow"):
 
     @property
     def waits(self) -> bool:
-        """Whether the kernel may wait: for space in the engine's queue, or for the download of images that the host
-        computes."""
+        """Whether the launching thread may block in the kernel: until the engine's queue has space, or until images
+        that the host computes are downloaded."""
         return True
 
     def check(self) -> None:
@@ -105,7 +105,7 @@ class OpticalFlow(Operator, name="optical_flow"):
         return out
 
     def _room(self, ctx: Context, video: Batch, hints: Sequence[Batch]) -> tuple[Batch, I64]:
-        """Allocate the output, and return it with the indices of the samples that can be computed; other samples are
+        """Return the allocated output, and the indices of the samples that can be computed; the other samples are
         rejected."""
         shapes = video.shapes.astype(np.int64)
         frames, size, channels = shapes[:, 0], shapes[:, 1:3], shapes[:, 3]
@@ -133,7 +133,8 @@ class OpticalFlow(Operator, name="optical_flow"):
     def _by_engine(
         self, ctx: Context, out: Batch, height: int, width: int, indices: I64, video: Batch, hints: Sequence[Batch]
     ) -> None:
-        """Compute samples of one size with the GPU's engine. Raises NoEngineError."""
+        """Compute the samples at ``indices``, all of one frame size, with the GPU's optical flow engine. Raises
+        NoEngineError."""
         if hints and hints[0].dtype != np.float32:
             raise nvofa.NoEngineError(f"it takes hints of float32, not {hints[0].dtype}")
         level = {0.0: nvofa.BEST, 0.5: nvofa.MEDIUM, 1.0: nvofa.FAST}[self.preset]
@@ -143,7 +144,8 @@ class OpticalFlow(Operator, name="optical_flow"):
         lane = cast("Lane", ctx.device)
 
         def places(batch: Batch) -> I64:
-            """Return the address of each pair's field, or frame."""
+            """Return for each pair of frames the device address of its entry in ``batch``: its first frame, or its flow
+            field."""
             first = lane.address(batch.data) + batch.offsets[indices] * batch.dtype.itemsize
             size = batch.shapes[indices[0], 1:].astype(np.int64).prod() * batch.dtype.itemsize
             found: I64 = np.repeat(first, counts) + number * size
@@ -161,8 +163,8 @@ class OpticalFlow(Operator, name="optical_flow"):
     def _by_host(
         self, ctx: Context, out: Batch, remaining: list[tuple[I64, str]], video: Batch, hints: Sequence[Batch]
     ) -> None:
-        """Compute the samples that the engine does not support on the host; ``remaining`` lists them with the
-        reasons."""
+        """Compute on the host the samples that the GPU's engine does not support. ``remaining`` lists groups of their
+        indices, each with the reason, which is reported."""
         search = _search(self.preset, f"the GPU's flow engine ({remaining[0][1]}) or ")
         # Waits for the copies.
         here, *starts = (b if b.on_host else b.replace(data=b.data.get()) for b in (video, *hints))
@@ -176,7 +178,8 @@ class OpticalFlow(Operator, name="optical_flow"):
                 ctx.device.copy(place, ctx.device.address(there), flow.nbytes)
 
     def _flow(self, search: Any, frames: npt.NDArray[Any], hints: list[Any]) -> F32:
-        """Compute the flow of one sequence: [F - 1, rows of cells, columns of cells, 2]."""
+        """Return the flow of one sequence of F frames on the host: float32 [F - 1, rows of cells, columns of cells,
+        2]."""
         gray = [self._gray(f) for f in frames]
         height, width = gray[0].shape
         before: F32 | None = None

@@ -23,13 +23,13 @@ class Frames:
     ctx: Context
     inputs: list[Batch]
     owner: I64
-    """Index of each frame's sequence, [M]."""
+    """Index of the sequence to which each frame belongs, [M]."""
     counts: I64
     """Number of frames of each sequence, [N]."""
 
     def fold(self, ctx: Context, out: Batch) -> Batch:
-        """Combine the output for frames to one for sequences. Reject sequences whose frames now have different
-        sizes."""
+        """Return the kernel's output for frames, ``out``, as one sample per sequence. Sequences whose frames now have
+        different sizes are rejected."""
         out = out.packed()
         first = np.minimum(self.counts.cumsum() - self.counts, max(len(out) - 1, 0))
         shapes = out.shapes[first]
@@ -43,22 +43,23 @@ class Frames:
 
 
 def sequence_layout(layout: str, ndim: int) -> str:
-    """Return the layout of sequences of frames of ``layout``."""
+    """Return the layout of a sequence whose frames have ``layout`` and ``ndim`` axes: F in front; an unknown layout
+    becomes asterisks."""
     return "F" + (layout or "*" * ndim)
 
 
 def frame_layout(layout: str) -> str:
-    """Return the layout of a frame of sequences of ``layout``."""
+    """Return the layout of a frame, for sequences with ``layout``."""
     return "" if "*" in layout else layout[1:]
 
 
 def of_frame(spec: Spec) -> Spec:
-    """Return the known facts about a frame of the sequences ``spec``."""
+    """Return the spec of a frame, for sequences with ``spec``."""
     return Spec(None if spec.shape is None else spec.shape[1:], spec.dtype, frame_layout(spec.layout))
 
 
 def of_sequence(frame: Spec, frames: int | None) -> Spec:
-    """Return the known facts about sequences of ``frames`` frames, given those about a ``frame``."""
+    """Return the spec of sequences of ``frames`` frames, given the spec of a ``frame``."""
     if frame.shape is None:
         return Spec(None, frame.dtype, "F" + frame.layout if frame.layout else "")
     return Spec((frames, *frame.shape), frame.dtype, sequence_layout(frame.layout, len(frame.shape)))
@@ -118,7 +119,8 @@ def unfolded(ctx: Context, inputs: Sequence[Batch], always: bool) -> Frames | No
 
 
 def largest(ctx: Context, sizes: I64) -> I64:
-    """Replace ``sizes`` [M, D] of frames by the largest within each sequence; unchanged if samples are not frames."""
+    """Replace the ``sizes`` [M, D] of frames by the largest size within their sequence. Unchanged if samples are not
+    frames of sequences."""
     slot = ctx.samples.slot
     if (slot[1:] > slot[:-1]).all():  # the usual order of samples
         return sizes
@@ -131,6 +133,6 @@ def largest(ctx: Context, sizes: I64) -> I64:
 
 
 def _nothing(ctx: Context) -> Batch:
-    """Return an output all of whose samples are rejected."""
+    """Return an output batch for a call whose samples are all rejected: each is empty."""
     n = len(ctx.samples)
     return Batch(ctx.empty(0, np.float32), np.zeros(n, np.int64), np.zeros((n, 1), np.int32), "", ctx.samples)

@@ -11,9 +11,9 @@ class Descriptor:
     are only partly constructed, or dropped, leave no file open. (A plain number would never be closed.)"""
 
     def __init__(self, number: int) -> None:
-        """``number``: descriptor, as `os.open` returns it."""
+        """Take ownership of ``number``, an open descriptor as `os.open` returns it."""
         self.number = number
-        """The descriptor; -1 after `close`."""
+        """The file descriptor as an integer; -1 after `close`."""
 
     def close(self, close: Callable[[int], None] = os.close) -> None:
         """Close the file. Closing twice is allowed."""

@@ -20,9 +20,9 @@ from ..errors import JobError
 I64 = npt.NDArray[np.int64]
 
 _SHOWN = 3
-"""Names in a message about changes."""
+"""Maximum number of names that a message about changes lists."""
 _HEAD = 1 << 20
-"""Most bytes of the first line; it has a few hundred per reader."""
+"""Maximum bytes of the first line (JSON) in a list of inputs; it has a few hundred bytes per reader."""
 LARGEST = 4 << 30
 """Maximum bytes of an unpacked list of inputs; 20 million files need about 3 GB."""
 
@@ -34,11 +34,12 @@ class InventoryEntries:
     blob: bytes
     """Names of the entries, joined by NUL bytes: there may be millions."""
     state: Mapping[str, I64]
-    """Numbers that change when an entry is edited: size, modification time, label; int64[entries] each."""
+    """Properties by which an edited entry is recognised, such as size, modification time and label, by name;
+    int64[entries] each."""
     records: I64
-    """int64[entries]: records in each entry."""
+    """Number of records in each entry, int64[entries]."""
     keys: str = ""
-    """Rule by which records get their keys, if it depends on all entries together; empty otherwise."""
+    """Name of the rule that gives records their keys, if the keys depend on all entries together; else empty."""
 
     def __len__(self) -> int:
         return len(self.records)
@@ -49,7 +50,7 @@ class InventoryEntries:
         return self.blob.split(b"\0") if len(self) else []
 
     def take(self, where: I64) -> InventoryEntries:
-        """The entries at the indices ``where``."""
+        """Return a copy with only the entries at the indices ``where``."""
         names = self.names
         return InventoryEntries(
             b"\0".join([names[i] for i in where.tolist()]),
@@ -59,7 +60,8 @@ class InventoryEntries:
         )
 
     def record_numbers(self, where: I64) -> I64:
-        """Numbers of all records of the entries at the indices ``where``, in that order."""
+        """Return the numbers, counted over the whole data set, of all records in the entries at the indices ``where``,
+        in that order."""
         counts = self.records[where]
         if (self.records == 1).all():
             return where
@@ -72,19 +74,20 @@ class InventoryEntries:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Difference between two inventories of a data set, as `compare` finds it."""
+    """Changes from an old to a new inventory of the same data set, as `compare` finds them."""
 
     where: I64
-    """int64[old entries]: index of each old entry in the new inventory, -1 if it was removed."""
+    """For each old entry, its index in the new inventory; -1 if it was removed. int64[old entries]."""
     added: I64
-    """Indices of the added entries in the new inventory."""
+    """Indices in the new inventory of the entries that were added."""
     removed: tuple[bytes, ...] = ()
     """Names of the removed entries."""
     edited: tuple[tuple[bytes, str], ...] = ()
-    """Names of the entries that changed, each with a list of what differs (size, modified, records, ...)."""
+    """For each entry that changed, its name, and what differs as text, such as ``size, modified``."""
 
     def lines(self, now: InventoryEntries) -> list[str]:
-        """One line per kind of change, with the first names."""
+        """Return one line of text per kind of change (added, removed, edited), with the first few names. ``now``: the
+        new inventory."""
         said = []
         everything = now.names if len(self.added) else []
         for what, names in (
@@ -100,7 +103,7 @@ class Changes:
 
 
 def compare(old: InventoryEntries, new: InventoryEntries) -> Changes:
-    """The changes from ``old`` to ``new``. Raises JobError if several entries have the same name."""
+    """Return the changes from ``old`` to ``new``. Raises JobError if several entries have the same name."""
     names = old.names
     places = {name: i for i, name in enumerate(new.names)}
     if len(places) != len(new) or len(set(names)) != len(old):
@@ -128,13 +131,14 @@ class Inputs:
     """The inventories of all readers of a job."""
 
     readers: Mapping[str, InventoryEntries]
-    """Inventories by the names of the readers."""
+    """Inventory of each reader's data set, by name of the reader."""
     identity: str = ""
-    """Fingerprint of the job's inputs, as in its journal."""
+    """Fingerprint of the job's inputs, equal to the one in the job's journal."""
     _version: int = field(default=1, repr=False)
 
     def encode(self) -> bytes:
-        """Encode as a file: a JSON line, then names and numbers, all gzipped. Equal inputs give equal bytes."""
+        """Return the inventories as the bytes of a file: a JSON line, then names and numbers, all gzipped. Equal inputs
+        give equal bytes."""
         body = io.BytesIO()
         head: dict[str, object] = {"format": "dali-run-inputs", "version": self._version, "identity": self.identity}
         told = []
@@ -152,7 +156,7 @@ class Inputs:
 
     @staticmethod
     def decode(data: bytes) -> Inputs:
-        """Decode the bytes that `encode` returned. Raises ValueError for any others."""
+        """Decode bytes that `encode` returned. Raises ValueError for other bytes."""
         try:
             # `encode` writes one gzip member: a file of many empty members would take seconds
             inflater = zlib.decompressobj(16 + zlib.MAX_WBITS)

@@ -24,7 +24,7 @@ class NpyHeader:
     shape: tuple[int, ...]
     fortran_order: bool
     offset: int
-    """Bytes from the start of the file to the first element."""
+    """Offset in bytes of the array's first element in the file."""
 
 
 def read_header(data: memoryview, size: int | None = None) -> NpyHeader:
@@ -55,11 +55,12 @@ def read_header(data: memoryview, size: int | None = None) -> NpyHeader:
 
 _MAX_HEADER = 1 << 16
 _MAX_CACHED_HEADER = 256
-"""Maximum bytes of headers that are cached."""
+"""Maximum length in bytes of a header whose parsed form is cached."""
 
 
 def _parse(start: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
-    """Return shape, order, type and header length of the file that begins with ``start``."""
+    """Return shape, whether elements are in Fortran order, dtype and header length of the .npy file that begins with
+    ``start``."""
     head = io.BytesIO(start)
     version = npy_format.read_magic(head)
     read = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0

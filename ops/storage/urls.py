@@ -48,7 +48,7 @@ class Store:
     error."""
 
     def __init__(self, url: str) -> None:
-        """Raises SpecError if no installed package can open such a URL."""
+        """Open the store of ``url``. Raises SpecError if no installed package can open such a URL."""
         self.url = url.rstrip("/")
         try:
             import fsspec
@@ -77,7 +77,8 @@ class Store:
             raise JobError(f"{self.url}/{name} cannot be {doing}: {what}") from e
 
     def files(self) -> dict[str, dict[str, Any]]:
-        """Return all files below the URL, by name, with the facts that the store reports; empty if there are none."""
+        """Return all files below the URL, by name, each with the store's facts about it, such as its size; empty if
+        there are none."""
         with self._errors("", "listed"):
             self._fs.invalidate_cache()
             try:
@@ -102,7 +103,7 @@ class Store:
         return sorted(names[0]), sorted(names[1])
 
     def info(self, name: str = "") -> dict[str, Any] | None:
-        """Return the store's facts about a file or folder; None if it does not exist."""
+        """Return the store's facts about a file or folder, such as its size; None if it does not exist."""
         with self._errors(name, "found"):
             self._fs.invalidate_cache()
             try:
@@ -118,7 +119,7 @@ class Store:
             return None
 
     def matching(self) -> list[str]:
-        """Return the URLs of the files that match the pattern in this URL."""
+        """Return the URLs of the files that match this store's URL, which contains a pattern such as ``*``."""
         with self._errors("", "listed"):
             self._fs.invalidate_cache()
             found = self._fs.glob(self._root)
