@@ -14,11 +14,10 @@ from ..graph.nodes import Graph, Node
 
 
 def infer(graph: Graph) -> Graph:
-    """Return the graph with ``specs`` filled in. Nodes that have them already (inferred while a spec was read) keep
-    them.
+    """Return the graph with the ``specs`` (dtype, shape, layout) of all nodes filled in. Nodes that have specs already,
+    from reading a spec, keep them.
 
-    Raises SpecError with the node's place if an operator does not accept its input.
-    """
+    Raises SpecError with the node's place if an operator does not accept its input."""
     nodes: list[Node] = []
     for node in graph.nodes:
         if node.specs:
@@ -34,7 +33,8 @@ def infer(graph: Graph) -> Graph:
 
 
 def check_numbers(op: Operator, argument_specs: Mapping[str, Spec]) -> None:
-    """Raise SpecError if an argument that must be one number gets another shape: every sample would be rejected."""
+    """Raise SpecError if an argument that must be one number per sample gets arrays of another shape: every sample
+    would be rejected."""
     for name, spec in argument_specs.items():
         shape = spec.shape if spec.shape is None or spec.layout[:1] != "F" else spec.shape[1:]  # one for each frame
         wrong = shape is not None and None not in shape and math.prod(n or 0 for n in shape) != 1
@@ -56,7 +56,8 @@ def _may_be_encoded(input_specs: Sequence[Spec]) -> bool:
 
 
 def infer_node(node: Node, input_specs: Sequence[Spec]) -> tuple[Spec, ...]:
-    """Return the specs of the outputs of one node. Raises SpecError, without a place."""
+    """Return the specs of the outputs of one node. Raises SpecError, without the place of the node in the user's
+    spec."""
     layouts = node.op.layouts
     if layouts and input_specs and input_specs[0].layout and input_specs[0].layout not in layouts:
         raise ArgumentValueError(f"takes layouts {', '.join(layouts)}, got {input_specs[0].layout}")

@@ -16,7 +16,8 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def join_arithmetic(graph: Graph) -> Graph:
-    """Return the graph with such nodes joined. The outputs of all nodes stay the same, with their types and layouts."""
+    """Return the graph with every expr node that only one other expr node reads merged into that node. The results stay
+    the same, with their types and layouts."""
     readers = Counter(e for n in graph.nodes for e in n.reads)
     readers.update(graph.outputs.values())
     nodes: list[Node] = []
@@ -36,7 +37,8 @@ def _same_place(before: Node, node: Node) -> bool:
 
 
 def _joined(before: Node, node: Node, k: int, nodes: list[Node]) -> Node | None:
-    """Return ``node`` with input ``k`` replaced by the expression of ``before``; None if that would change anything."""
+    """Return ``node`` with the expression of ``before`` in place of its input number ``k``; None if that would change
+    results or types."""
     assert isinstance(before.op, Expr)
     assert isinstance(node.op, Expr)
     inputs = tuple(dict.fromkeys((*node.inputs[:k], *before.inputs, *node.inputs[k + 1 :])))
@@ -55,8 +57,8 @@ def _joined(before: Node, node: Node, k: int, nodes: list[Node]) -> Node | None:
 
 
 def _renamed(op: Expr, inputs: tuple[Edge, ...], letter: dict[Edge, str], written: dict[Edge, ast.expr]) -> ast.expr:
-    """Return the expression with inputs named by ``letter``, and the edges in ``written`` replaced by their
-    expressions."""
+    """Return the expression ``op`` with its inputs renamed by ``letter``, and with the edges in ``written`` replaced by
+    the expressions that compute them."""
     names = op.names or tuple(_LETTERS[: len(inputs)])
     edge_of = dict(zip(names, inputs, strict=True))
 

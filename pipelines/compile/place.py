@@ -22,12 +22,13 @@ class Target:
     """The devices for which a graph is compiled. Created by `resolve_target`."""
 
     device: Literal["cpu", "gpu", "null"] = "cpu"
-    """Kind of device; ``null`` places nodes as for a GPU and runs their CPU kernels: the whole engine without a GPU."""
+    """Kind of device. ``null`` places nodes as for a GPU but runs their CPU kernels, so that the whole engine runs
+    without a GPU."""
     indices: tuple[int, ...] = (0,)
     """Indices of the GPUs; batches are assigned to them in turn."""
     auto_mixed: bool = True
-    """Whether decoders without a ``device`` become ``mixed`` on a GPU (YAML); DALI's Python API leaves them on the
-    CPU."""
+    """Whether decoders for which the user sets no ``device`` become ``mixed`` on a GPU. True for YAML specs; DALI's
+    Python API leaves such decoders on the CPU."""
 
     @property
     def index(self) -> int:
@@ -36,8 +37,10 @@ class Target:
 
 
 def resolve_target(device: str, *, auto_mixed: bool = True) -> Target:
-    """Return the target that ``auto | cpu | gpu | gpu:N | gpu:N,N | gpu:all | null`` means on this machine. Raises
-    DeviceError if a requested GPU is missing, SpecError for any other text."""
+    """Return the target that ``device`` (``auto | cpu | gpu | gpu:N | gpu:N,N | gpu:all | null``) means on this
+    machine.
+
+    Raises DeviceError if a requested GPU is missing, SpecError for any other text."""
     name, _, numbers = device.partition(":")
     if device == "auto":
         return Target("gpu" if gpu_count() else "cpu", auto_mixed=auto_mixed)
@@ -59,8 +62,8 @@ def resolve_target(device: str, *, auto_mixed: bool = True) -> Target:
 
 
 def place(graph: Graph, target: Target) -> Graph:
-    """Return the graph with ``stage`` filled in. Raises SpecError with the place of the first node that cannot be
-    placed."""
+    """Return the graph with the ``stage`` (cpu, mixed or gpu) of every node filled in. Raises SpecError for the first
+    node that cannot be placed, with its place in the spec."""
     stages, problems = _stages(graph, target)
     for node, text in problems:
         raise SpecError(f"{node.where}: {text}")
@@ -68,7 +71,7 @@ def place(graph: Graph, target: Target) -> Graph:
 
 
 def impossible(graph: Graph, target: Target) -> list[tuple[Node, str]]:
-    """The nodes that cannot be placed, each with the reason."""
+    """Return the nodes that cannot run on ``target``, each with the reason."""
     return _stages(graph, target)[1]
 
 
@@ -97,7 +100,8 @@ def _stages(graph: Graph, target: Target) -> tuple[list[Stage], list[tuple[Node,
 
 
 def is_late(node: Node) -> bool:
-    """Return whether the node runs on the GPU and its outputs are in host memory."""
+    """Return whether the node runs on the GPU although its outputs are in host memory, so that they exist only after
+    the GPU has finished."""
     return node.op.output_after_sync and node.stage != "cpu"
 
 
@@ -112,8 +116,8 @@ def _accepts_gpu(node: Node) -> bool:
 
 
 def _bound_to_host(graph: Graph) -> set[int]:
-    """Return the nodes whose output a CPU-only node or an argument needs: they stay on the host unless their device is
-    set."""
+    """Return the ids of the nodes that must stay on the host, unless their device is set, because a CPU-only node or an
+    argument of a node needs their output."""
     bound: set[int] = set()
     pending: list[Edge] = []
     for node in graph.nodes:

@@ -26,22 +26,23 @@ from .share import share
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A compiled graph: all that the engine needs to know. Created by `compile_graph`; never changed."""
+    """A compiled graph, with everything that the engine needs to know to run it. Created by `compile_graph`; never
+    changed."""
 
     graph: Graph
     target: Target
     steps: tuple[Step, ...]
     seeds: Mapping[int, int]
-    """Seed of each random node, by id."""
+    """Seed of each random node, by the node's id."""
     seed: int
     fused: tuple[str, ...] = ()
-    """The groups of nodes that the fuse pass joined, by their names."""
+    """Descriptions of the groups of nodes that the pass `fuse` joined, made of the nodes' names."""
     promoted: tuple[str, ...] = ()
-    """Names of the CPU operators that the promote pass moved to the GPU."""
+    """Names of the CPU operators that the pass `promote` moved to the GPU."""
 
     @property
     def readers(self) -> tuple[Node, ...]:
-        """The nodes that open a data set; the samples' keys come from the first."""
+        """The nodes that open a data set. The keys of samples come from the first of them."""
         from ...readers.base import Reader
 
         return tuple(n for n in self.graph.nodes if isinstance(n.op, Reader))
@@ -81,7 +82,8 @@ class Plan:
 
 
 def parity_of(op: Operator) -> str | None:
-    """Return the library that an operator, or one that is joined in it, follows instead of DALI; None for DALI."""
+    """Return the name of the library that an operator (or an operator that is joined in it) imitates instead of DALI;
+    None for DALI."""
     values = [getattr(op, f.name) for f in dataclasses.fields(op)]
     libraries = [getattr(op, "parity", None), *(parity_of(v) for v in values if isinstance(v, Operator))]
     return next((p for p in libraries if p not in (None, "dali")), None)
@@ -101,8 +103,8 @@ def compile_graph(
     sharing: bool = True,
     promoting: bool = False,
 ) -> Plan:
-    """Return the plan of ``graph`` on ``target``. ``promoting``: run the pass `promote`. Raises SpecError if the graph
-    cannot be compiled."""
+    """Return the plan of ``graph`` on ``target``. ``promoting``: also run the pass `promote`, which moves CPU operators
+    to the GPU. Raises SpecError if the graph cannot be compiled."""
     graph = verify(prune(verify(graph, "building")), "prune")
     graph = verify(infer(graph), "infer")
     graph = verify(place(graph, target), "place")
@@ -126,8 +128,10 @@ def compile_graph(
 
 
 def assign_seeds(graph: Graph, seed: int) -> dict[int, int]:
-    """Return a seed for every random node, by id: its own, or by DALI's rule the next one of the seed sequence of the
-    pipeline's seed. They are assigned depth first from the outputs, inputs before the operator (semantics 2.2)."""
+    """Return a seed for every random node, by node id: the node's own seed if it is set, otherwise, by DALI's rule, the
+    next number of the sequence that follows from the pipeline's ``seed``.
+
+    Nodes get their seeds depth first from the outputs, inputs before the operator (semantics 2.2)."""
     seeds: dict[int, int] = {}
     pool = seed_sequence(seed, 1024)
     assigned = 0
@@ -142,13 +146,12 @@ def assign_seeds(graph: Graph, seed: int) -> dict[int, int]:
 
 
 def _depth_first(graph: Graph) -> Iterator[Node]:
-    """Yield the nodes from the outputs, left to right, and then from operators that leave samples out, each after the
-    nodes that it reads. Without recursion, because graphs may be long chains.
+    """Yield all nodes depth first, each after the nodes that it reads: first those that the outputs need, from left to
+    right, then operators that leave samples out.
 
-    Arguments come in the order of their names. DALI computes a node that reads nothing for whole batches, even in a
-    branch of a conditional, and splits its output by the predicates of the branch in which it is read: the predicates
-    come after it.
-    """
+    Without recursion, because graphs may be long chains. Arguments come in the order of their names. DALI computes a
+    node that reads nothing for whole batches, even in a branch of a conditional, and splits its output by the
+    predicates of the branch in which it is read: the predicates come after it."""
 
     def reads(node: Node) -> Iterator[int]:
         for edge in (*node.inputs, *(node.args[k] for k in sorted(node.args))):

@@ -19,8 +19,8 @@ COPY = "copy"
 
 
 def promote(graph: Graph) -> tuple[Graph, tuple[str, ...], dict[int, int]]:
-    """Return the placed graph with such nodes on the GPU and without the uploads that they make needless, the names of
-    the nodes that moved, and the former id of each node."""
+    """Move CPU operators to the GPU where only the GPU reads their results. Return the new graph, without uploads that
+    are no longer needed; the names of the nodes that moved; and the former id of each node."""
     moved = _movable(graph)
     if not moved:
         return graph, (), {n.id: n.id for n in graph.nodes}
@@ -38,11 +38,10 @@ def promote(graph: Graph) -> tuple[Graph, tuple[str, ...], dict[int, int]]:
 
 
 def _movable(graph: Graph) -> Mapping[int, tuple[Operator, Stage]]:
-    """The nodes that move, by id, each with the operator and the stage that take its place.
+    """Return the nodes that can move to the GPU, by id, each with the operator and the stage that replace its own.
 
     A decoder takes host data to the GPU. Any other operator moves only along with all its inputs, so that nothing is
-    uploaded that was not uploaded before. Nodes are dropped from the candidates until both hold for all of them.
-    """
+    uploaded that was not uploaded before. Nodes are dropped from the candidates until both hold for all of them."""
     readers = _readers(graph)
     moved = {n.id: to for n in graph.nodes if readers[n.id] and (to := _on_gpu(n)) is not None}
     while True:
@@ -59,7 +58,7 @@ def _movable(graph: Graph) -> Mapping[int, tuple[Operator, Stage]]:
 
 
 def _readers(graph: Graph) -> list[list[tuple[Node, Edge]]]:
-    """The nodes that read each node, with the edge that they read."""
+    """Return, for each node, the nodes that read its outputs, each with the edge that it reads."""
     readers: list[list[tuple[Node, Edge]]] = [[] for _ in graph.nodes]
     for node in graph.nodes:
         for edge in node.reads:
@@ -68,7 +67,7 @@ def _readers(graph: Graph) -> list[list[tuple[Node, Edge]]]:
 
 
 def _on_gpu(node: Node) -> tuple[Operator, Stage] | None:
-    """The operator that gives a CPU node's results on the GPU, and its stage; None if there is none."""
+    """Return the GPU operator with the same results as the CPU ``node``, and its stage; None if there is none."""
     if node.stage != "cpu" or node.scope or not node.inputs:
         return None
     op = node.op.same_on_gpu()
@@ -78,7 +77,7 @@ def _on_gpu(node: Node) -> tuple[Operator, Stage] | None:
 
 
 def _reads_on_gpu(node: Node, edge: Edge, moved: Mapping[int, object]) -> bool:
-    """Whether ``node`` reads ``edge`` in the memory of the GPU."""
+    """Return whether ``node`` reads ``edge`` from GPU memory, after the nodes in ``moved`` have moved to the GPU."""
     if node.scope or edge not in node.inputs or edge in node.args.values() or edge == node.samples_of:
         return False
     if node.op.host_arguments and edge in node.inputs[1:]:

@@ -8,8 +8,8 @@ from ..graph.renumber import renumber
 
 
 def prune(graph: Graph) -> Graph:
-    """Return the graph without nodes that no output depends on, nor an operator that leaves samples out. Pruned
-    operators consume no seed, as in DALI."""
+    """Return the graph with only those nodes on which an output, or an operator that leaves samples out, depends. As in
+    DALI, removed operators use no seed."""
     needed: set[int] = set()
     pending = [e.node for e in graph.outputs.values()] + [n.id for n in graph.nodes if n.op.leaves_out]
     while pending:

@@ -22,19 +22,21 @@ from .place import is_late
 Kind = Literal["whole", "chunk", "device"]
 _ORDER: dict[Kind, int] = {"whole": 0, "chunk": 1, "device": 2}
 _MAX_TRIVIAL_ELEMENTS = 64
-"""Number of elements up to which computing a sample costs less than passing it to another thread."""
+"""Maximum number of elements per sample for which it costs less to compute the sample than to pass it to another
+thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Nodes of a plan that run together. Created by `schedule`; never changed."""
+    """Nodes of a plan that run together: a whole batch at a time, in chunks by CPU workers, or on a device. Created by
+    `schedule`; never changed."""
 
     kind: Kind
     nodes: tuple[Node, ...]
     needs: tuple[Edge, ...]
-    """Edges of earlier steps that these nodes read."""
+    """Edges whose batches these nodes read and earlier steps compute."""
     gives: tuple[Edge, ...]
-    """Edges of these nodes that later steps or the outputs read."""
+    """Edges whose batches these nodes compute and later steps, or the graph's outputs, need."""
 
     @property
     def name(self) -> str:
@@ -43,7 +45,7 @@ class Step:
 
 
 def schedule(graph: Graph) -> tuple[Step, ...]:
-    """Return the steps of a placed graph, in the order in which they run."""
+    """Divide the nodes of a placed graph into steps, and return these in the order in which they run."""
     kinds: list[Kind] = []
     levels: list[int] = []
     for node in graph.nodes:
@@ -75,9 +77,10 @@ def schedule(graph: Graph) -> tuple[Step, ...]:
 
 
 def segments(steps: Sequence[Step]) -> list[tuple[Step, ...]]:
-    """Group the steps by the thread that runs them: host steps up to one whose chunks must be waited for, or that is
-    slow; or one device step. The first segment, whose thread also takes requests, is of host steps, even if there are
-    none."""
+    """Group consecutive steps that the same thread runs. A group is either one device step, or a sequence of host
+    steps; it ends after a host step that is slow, or whose chunks the thread must wait for.
+
+    The first group, whose thread also takes requests from the schedule, has host steps only, and may be empty."""
     groups: list[tuple[Step, ...]] = [()]
     for step in steps:
         last = groups[-1]

@@ -14,12 +14,11 @@ __all__ = ["share"]
 
 
 def share(graph: Graph, seeds: Mapping[int, int]) -> tuple[Graph, dict[int, int]]:
-    """Return the graph without nodes that equal an earlier one in operator, arguments, inputs, device and branch; and
-    the ``seeds`` of the remaining nodes, by their new ids.
+    """Merge nodes that compute the same: return the graph without nodes that equal an earlier one in operator,
+    arguments, inputs, device and branch; and the ``seeds`` of the remaining nodes, by their new ids.
 
-    Random operators are equal if the program gave them equal seeds. Operators that call the program are not shared, nor
-    are operators that the program named, because it refers to them by name.
-    """
+    Random operators are equal if the program gave them equal seeds. Operators that call the program are not merged, nor
+    are operators that the program named, because it refers to them by name."""
     instead: dict[int, int] = {}
     by_key: dict[Hashable, list[Node]] = {}
     nodes: list[Node] = []
@@ -45,7 +44,7 @@ def share(graph: Graph, seeds: Mapping[int, int]) -> tuple[Graph, dict[int, int]
 
 
 def _key(node: Node) -> Hashable:
-    """Return a key that equal nodes have in common; None for a node that cannot be shared."""
+    """Return a key that is the same for nodes that compute the same; None for a node that must not be merged."""
     op = node.op
     if not op.shared or isinstance(op, (Split, Merge)) or not _unnamed(node):
         return None
@@ -60,7 +59,7 @@ def _key(node: Node) -> Hashable:
 
 
 def _unnamed(node: Node) -> bool:
-    """Return whether the node has a generated name, derived from the operator's."""
+    """Return whether the node's name was generated from the operator's name, and not set by the user."""
     return re.fullmatch(re.escape(node.op.name) + r"(_\d+)?", node.name) is not None
 
 
@@ -69,7 +68,8 @@ def _edge(edge: Edge, instead: Mapping[int, int]) -> Edge:
 
 
 def _redirected(node: Node, instead: Mapping[int, int]) -> Node:
-    """Return ``node`` with its edges redirected to the nodes that are computed ``instead``."""
+    """Return ``node`` with its edges changed from removed nodes to the equal nodes that are computed ``instead``;
+    ``instead`` has the ids of both."""
     if not instead:
         return node
     scope: Scope = tuple((_edge(e, instead), branch) for e, branch in node.scope)

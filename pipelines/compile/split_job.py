@@ -24,8 +24,8 @@ from .prune import prune
 
 
 class SplitOutputs(Operator, name="_parts"):
-    """The first node of the graph after the split: it outputs the items of samples, and the data that are repeated for
-    each item."""
+    """First node of the graph after `split_samples`: outputs the items into which samples were split, and the data that
+    are repeated for each item of a sample."""
 
     inputs = (0, 0)
     per_batch = True
@@ -43,31 +43,33 @@ class SplitOutputs(Operator, name="_parts"):
 
 @dataclass(frozen=True, slots=True)
 class SplitPlans:
-    """The two compiled graphs of a job that makes several items of one sample. Created by `split_job`; never
-    changed."""
+    """The two plans of a job that splits each sample into several items: before and after the split. Created by
+    `split_job`; never changed."""
 
     whole: Graph
-    """Both graphs together, with the specs of all edges."""
+    """The graph of the whole job, before it was cut in two, with the specs (dtype, shape) of all edges."""
     front: Plan
-    """The plan up to the split, on the CPU. Its outputs are `data`, `beside` and `repeated`."""
+    """The plan before the split, which runs on the CPU. Its outputs are named in `data`, `beside` and `repeated`."""
     back: Plan
-    """The plan after the split; the node `source` outputs the items."""
+    """The plan after the split, which processes items. Its node with the id `source` outputs them."""
     split: SplitSamples
     name: str
-    """Name of the split node in reports."""
+    """Name of the operator `split_samples` in reports."""
     where: str
-    """Place of the split node in the spec, for messages."""
+    """Place of the operator `split_samples` in the spec, for messages."""
     data: str
-    """Name of the front's output that is cut into items."""
+    """Name of the output of `front` that is cut into items."""
     beside: tuple[str, ...]
-    """Names of the front's outputs that are cut into items like `data`."""
+    """Names of the further outputs of `front` that are cut into items in the same way as `data`."""
     repeated: tuple[str, ...]
-    """Names of the front's outputs that are repeated for each item, in the order of node `source`'s further outputs."""
+    """Names of the outputs of `front` that every item of a sample gets a copy of. They are the further outputs of node
+    `source`, in this order."""
     source: int
-    """Id of the node in `back` that outputs the items."""
+    """Id of the node in `back` that outputs the items (a `SplitOutputs`)."""
 
     def first_part(self, outputs: Mapping[str, Batch]) -> tuple[Batch, ...]:
-        """Return the outputs of node `source` for the first item of the first sample of the front's ``outputs``."""
+        """Return what node `source` outputs for the first item of the first sample. ``outputs``: batches of the outputs
+        of `front`, by name."""
         cut = [outputs[name] for name in (self.data, *self.beside)]
         sample, zero = cut[0].samples.take(slice(0, 1)), np.zeros(1, np.int32)
         samples = Samples(zero, sample.position, sample.epoch, sample.index, sample.origins, zero)
@@ -75,7 +77,7 @@ class SplitPlans:
         return (*self.split.parts(cut, np.zeros(1, np.int64), zero, samples), *repeated)
 
     def describe(self) -> dict[str, Any]:
-        """Return both plans as plain data, joined into one."""
+        """Return both plans as plain data, joined into one plan, for ``dali-run plan --json``."""
         first, then = self.front.describe(), self.back.describe()
         n = len(self.front.steps)
         for row in then["stages"]:
@@ -87,8 +89,9 @@ class SplitPlans:
 
 
 def compile_job(graph: Graph, target: Target, seed: int, *, by_batches: bool = False) -> Plan | SplitPlans:
-    """Return the plan of a job's graph, or its two plans. ``by_batches``: a sample's result depends on the rest of its
-    batch. Raises SpecError."""
+    """Return the plan of a job's graph, or the two plans before and after `split_samples` if it has that.
+    ``by_batches``: a sample's result depends on the rest of its batch, so that samples cannot be split. Raises
+    SpecError."""
     split_plans = split_job(graph, target, seed)
     if split_plans is not None and by_batches:
         raise SpecError(f"{split_plans.where}: needs results that do not depend on batches; leave out rng: dali and "
@@ -97,8 +100,8 @@ def compile_job(graph: Graph, target: Target, seed: int, *, by_batches: bool = F
 
 
 def split_job(graph: Graph, target: Target, seed: int) -> SplitPlans | None:
-    """Cut ``graph`` at its `split_samples`, and compile both parts; None if it has none. Raises SpecError if it cannot
-    be cut there."""
+    """Cut ``graph`` at its operator `split_samples`, and compile the graphs before and after it. Return None if it has
+    no such operator. Raises SpecError if it cannot be cut there."""
     split_nodes = [n for n in graph.nodes if isinstance(n.op, SplitSamples)]
     if not split_nodes:
         return None
@@ -133,8 +136,8 @@ def _front(graph: Graph, split: Node, after: set[int], names: Mapping[Edge, str]
 
 
 def _back(graph: Graph, split: Node, after: set[int], crossing: tuple[Edge, ...]) -> tuple[Graph, int]:
-    """Return the graph after the split, and the id of its first node, which replaces the split: it outputs the items
-    and the data that cross over."""
+    """Return the graph after the split, and the id of its first node, a `SplitOutputs`. That node replaces
+    `split_samples`: it outputs the items, and the data that later nodes need from before the split (``crossing``)."""
     op = SplitOutputs(count=split.op.num_outputs + len(crossing))
     specs: tuple[Spec, ...] = (*split.specs, *(graph.spec(e) for e in crossing))
     new = {e: Edge(split.id, split.op.num_outputs + k) for k, e in enumerate(crossing)}

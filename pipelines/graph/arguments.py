@@ -14,7 +14,8 @@ from .nodes import Edge
 
 
 def check_arguments(cls: type[Operator], args: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Edge], list[str]]:
-    """Return the constants and the argument inputs among ``args``, and the texts of all errors in them."""
+    """Divide ``args`` into constants and argument inputs (edges), and check them. Return both by name, and the texts of
+    all errors."""
     declared = parameters(cls)
     constants: dict[str, Any] = {}
     edges: dict[str, Edge] = {}
@@ -32,7 +33,7 @@ def check_arguments(cls: type[Operator], args: Mapping[str, Any]) -> tuple[dict[
 
 
 def is_tensor(parameter: Parameter | None, value: Any) -> bool:
-    """Return whether ``value`` is an array for an argument that takes tensors: it becomes a constant input of the
+    """Return whether ``value`` is an array for an argument that accepts arrays. It then becomes a constant input of the
     operator."""
     return parameter is not None and parameter.arg.tensor and hasattr(value, "__array__") and np.ndim(value) > 0
 
@@ -43,11 +44,8 @@ def no_argument(cls: type[Operator], name: str) -> str:
 
 
 def check_argument(cls: type[Operator], name: str, value: Any) -> tuple[str, Any]:
-    """Return the argument that ``name`` means (a deprecated name means its successor), and its value with the right
-    type.
-
-    Raises SpecError with a description of the error.
-    """
+    """Check one argument. Return its name (for a deprecated name, the one that replaces it), and its value converted to
+    the right type. Raises SpecError with a description of the error."""
     declared = parameters(cls)
     param = declared.get(name)
     if param is None:

@@ -10,8 +10,8 @@ _COLORS = {"cpu": "lightblue", "mixed": "cyan", "gpu": "lightgreen"}
 
 
 def to_dot(graph: Graph, *, show_tensors: bool = False, use_colors: bool = False) -> str:
-    """Return the graph as Graphviz text: operators as boxes; with ``show_tensors`` also their outputs; with
-    ``use_colors``, colours show the stages."""
+    """Return the graph as Graphviz text, with operators as boxes. ``show_tensors``: also show their outputs.
+    ``use_colors``: colour each operator by the stage (cpu, mixed, gpu) in which it runs."""
     lines = ["digraph pipeline {"]
     for node in graph.nodes:
         color = f", style=filled, fillcolor={_COLORS[node.stage]}" if use_colors else ""

@@ -22,12 +22,12 @@ from .nodes import Edge, Graph, Node
 VERSION = 1
 _KIND = "dali-run pipeline"
 _MAX_SHOWN = 200
-"""Maximum number of characters of a value that are shown in full."""
+"""Maximum number of characters of an argument's value for it to be shown in full."""
 
 
 def dump_pipeline(graph: Graph, arguments: Mapping[str, Any]) -> bytes:
-    """Return ``graph`` (as it was built) and the pipeline's arguments as JSON. Raises SpecError for values that are not
-    plain data."""
+    """Return ``graph`` as it was built, before any compiler pass, and the pipeline's arguments as JSON. Raises
+    SpecError for values that are not plain data."""
     nodes = [_node(n) for n in graph.nodes]
     outputs = {k: [e.node, e.output] for k, e in graph.outputs.items()}
     plain = {k: _plain(v, f"argument {k} of the pipeline") for k, v in arguments.items()}
@@ -54,8 +54,8 @@ def _node(node: Node) -> dict[str, Any]:
 
 
 def _left_out(node: Node, name: str) -> bool:
-    """Return whether an argument is not written: sources, because the program that loads the text feeds the pipeline
-    itself."""
+    """Return whether an argument is not written to JSON. These are functions of the program that provide data: the
+    program that loads the JSON feeds the pipeline itself."""
     return isinstance(node.op, ExternalSource) and name in ("source", "cycle", "parallel", "cuda_stream")
 
 
@@ -72,7 +72,8 @@ def _plain(value: Any, what: str) -> Any:
 
 
 def parse_pipeline(data: bytes | str) -> tuple[GraphBuilder, dict[str, Edge], dict[str, Any]]:
-    """Return the graph in a builder, its outputs by name, and the arguments of the pipeline. Raises SpecError."""
+    """Parse the JSON of `dump_pipeline`. Return a builder that contains the graph, its outputs by name, and the
+    arguments of the pipeline. Raises SpecError."""
     try:
         document = json.loads(data)
     except ValueError:
@@ -124,7 +125,8 @@ def _edge(pair: Any, before: int) -> Edge:
 
 
 def _name_or_value(value: Any) -> str:
-    """Return plain data as text; functions and objects by their name, which is the same in another process."""
+    """Return plain data as text, and functions and other objects by their name, which is the same in another
+    process."""
     if callable(value):
         return str(getattr(value, "__qualname__", type(value).__qualname__))
     if isinstance(value, (bool, int, float, str, tuple, list, dict, frozenset, enum.Enum, type(None))):
@@ -133,7 +135,8 @@ def _name_or_value(value: Any) -> str:
 
 
 def digest(graph: Graph) -> str:
-    """Return a digest of operators, arguments and connections; it is the same for YAML and Python."""
+    """Return a hash of the operators, arguments and connections of a graph. It is the same for a graph from YAML and
+    from Python."""
     rows: list[Any] = []
     for node in graph.nodes:
         fields = {f.name: _name_or_value(getattr(node.op, f.name)) for f in dataclasses.fields(node.op)}
@@ -145,8 +148,10 @@ def digest(graph: Graph) -> str:
 
 
 def described(graph: Graph, left_out: Callable[[Operator], Collection[str]]) -> dict[str, dict[str, str]]:
-    """Return the contents of `digest` as texts, so that differences can be named: for each operator the arguments that
-    are not defaults, and the outputs. ``left_out`` returns the arguments of an operator that do not count."""
+    """Return what `digest` hashes as readable texts, so that differences can be shown: for each operator the arguments
+    that are not defaults, and the outputs.
+
+    ``left_out`` returns the names of an operator's arguments that do not count."""
     names = {node.id: f"{k} {node.op.name}" for k, node in enumerate(graph.nodes, 1)}
 
     def place(edge: Edge) -> str:
@@ -168,5 +173,5 @@ def described(graph: Graph, left_out: Callable[[Operator], Collection[str]]) -> 
 
 
 def _shortened(text: str) -> str:
-    """Return a long text as its beginning and its digest."""
+    """Return ``text``, or its beginning and its hash if it is long."""
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}... ({hashlib.sha256(text.encode()).hexdigest()})"

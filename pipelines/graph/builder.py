@@ -20,26 +20,28 @@ from .nodes import KEPT, DeviceRequest, Edge, Graph, Node, Scope
 
 @dataclass(slots=True)
 class GraphBuilder:
-    """Adds operators to a graph one after the other. Raises SpecError for wrong ones, without a place, which the caller
-    knows. Used by one thread."""
+    """Builds a graph by adding one operator after the other. Used by one thread.
+
+    Raises SpecError if an operator or argument is wrong. The error does not name the place in the user's program, which
+    the caller knows."""
 
     nodes: list[Node] = field(default_factory=list)
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """Default constants for arguments, for operators that have these arguments: a pipeline's ``parity``."""
+    """Default values for arguments of all operators that have them, such as a pipeline's ``parity``."""
     sinks: list[Edge] = field(default_factory=list)
-    """Edges that are kept although no output depends on them."""
+    """Edges whose operators are computed even if no output depends on them."""
     loose: bool = False
-    """Whether names need not be unique: for operators that do not belong to a graph yet."""
+    """Whether several operators may have the same name, because they do not belong to a graph yet."""
     _scope: Scope = ()
     _scope_edges: list[Edge] = field(default_factory=list)
     _splits: dict[tuple[Edge, Edge], int] = field(default_factory=dict)
     _names: set[str] = field(default_factory=set)
     _conditions: dict[Edge, Edge] = field(default_factory=dict)
-    """The predicates of `split`, converted to truth values."""
+    """Predicates that were passed to `split`, each with the edge of its conversion to truth values."""
     _parts: dict[Scope, list[Edge]] = field(default_factory=dict)
-    """Branches that `split` opened; for each branch the edges that have its samples, outermost first."""
+    """For each branch that `split` opened: the edges that have the samples of this branch, outermost branch first."""
     _given_names: set[str] = field(default_factory=set)
-    """Names that the program gave to operators."""
+    """Names that the user's program chose for operators."""
     _adopted: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def add(
@@ -53,10 +55,11 @@ class GraphBuilder:
         seed: int | None = None,
         mark: Mark | None = None,
     ) -> tuple[Edge, ...]:
-        """Add an operator and return its outputs. Values of ``args`` are constants, or Edges for argument inputs.
+        """Add an operator and return its outputs. Values in ``args`` are constants, or Edges for arguments that differ
+        per sample.
 
-        A reader always reads for the whole batch: in a branch of a conditional its outputs are split.
-        """
+        A reader always reads for the whole batch. If it is added in a branch of a conditional, its outputs are
+        split."""
         cls = find_operator(op) if isinstance(op, str) else op
         fallback = {k: v for k, v in self.defaults.items() if _takes(cls, k, v)}
         all_args = {**fallback, **(args or {})}
@@ -107,30 +110,28 @@ class GraphBuilder:
 
     @classmethod
     def of(cls, nodes: Sequence[Node]) -> GraphBuilder:
-        """Return a builder that continues from ``nodes``."""
+        """Return a builder that already contains ``nodes`` and to which more can be added."""
         return cls(nodes=list(nodes), _names={n.name for n in nodes})
 
     # -- conditionals -------------------------------------------------------------------------------------------
 
     def enter(self, predicate: Edge, branch: bool) -> None:
-        """Start a branch: operators that are added until `leave` run for samples whose ``predicate`` equals
-        ``branch``."""
+        """Start a branch of a conditional. Operators that are added until `leave` run only for samples whose
+        ``predicate`` equals ``branch``."""
         predicate = self._reach(predicate)
         edge = self._split(predicate, predicate, branch)
         self._scope = (*self._scope, (predicate, branch))
         self._scope_edges.append(edge)
 
     def leave(self) -> None:
-        """End the innermost branch."""
+        """End the branch that was entered last."""
         self._scope = self._scope[:-1]
         self._scope_edges.pop()
 
     def merge(self, predicate: Edge, then: Edge, otherwise: Edge) -> Edge:
-        """Return one edge from the results of both branches of ``predicate``; call it after `leave`, in the outer
-        scope.
-
-        If a branch did not change a variable, its edge is that of the outer scope, which is split here.
-        """
+        """Return one edge that joins the results of both branches of ``predicate``. Called after `leave`, in the scope
+        around the conditional. If a branch did not change a variable, its edge is that of the outer scope, which is
+        split here."""
         predicate = self._reach(predicate)
         ends = []
         for edge, branch in ((then, True), (otherwise, False)):
@@ -145,8 +146,8 @@ class GraphBuilder:
         return Edge(node.id)
 
     def split(self, edge: Edge, predicate: Edge) -> tuple[Edge, Edge]:
-        """Return the samples of ``edge`` for which ``predicate`` is true, and the others. Operators that are added for
-        one of them run in its branch, until `merge_by_hand`."""
+        """Return two edges: the samples of ``edge`` for which ``predicate`` is true, and the remaining samples.
+        Operators that are added for one of them run in its branch, until `merge_by_hand`."""
         with self._branch_of(edge, predicate):
             condition = self._condition(predicate)
             for branch in (True, False):
@@ -156,7 +157,7 @@ class GraphBuilder:
             return self._split(edge, condition, True), self._split(edge, condition, False)
 
     def merge_by_hand(self, predicate: Edge, then: Edge, otherwise: Edge) -> Edge:
-        """Merge two edges by a ``predicate`` of `split`; see `merge`."""
+        """Join the edges ``then`` and ``otherwise``, which `split` separated by ``predicate``, again; see `merge`."""
         with self._branch_of(predicate):
             return self.merge(self._condition(predicate), then, otherwise)
 
@@ -167,8 +168,8 @@ class GraphBuilder:
 
     @contextlib.contextmanager
     def _branch_of(self, *edges: Edge) -> Iterator[None]:
-        """Enter the innermost branch of `split` that one of ``edges`` belongs to, if it is inside the current branch,
-        and leave it after the body."""
+        """Context manager: inside its body, operators are added to the innermost branch of `split` to which one of
+        ``edges`` belongs, if that branch is inside the current one."""
         before = self._scope, self._scope_edges
         inner = max((self.scope_of(e) for e in edges), key=len, default=()) if self._parts else ()
         if inner in self._parts and inner[: len(self._scope)] == self._scope:
@@ -188,14 +189,16 @@ class GraphBuilder:
         return Edge(self._splits[key], 0 if branch else 1)
 
     def scope_of(self, edge: Edge) -> Scope:
-        """Return the branches that ``edge`` belongs to (the outputs of a split are one level deeper than the split)."""
+        """Return the branches of conditionals to which ``edge`` belongs, outermost first. (The outputs of a split are
+        one level deeper than the split itself.)"""
         node = self.nodes[edge.node]
         if isinstance(node.op, Split):
             return (*node.scope, (node.args["predicate"], edge.output == 0))
         return node.scope
 
     def _reach(self, edge: Edge) -> Edge:
-        """Return ``edge`` as the current branch sees it: split once for every branch in between."""
+        """Return the edge that has those samples of ``edge`` that belong to the current branch. A split is added for
+        every branch in between."""
         scope = self.scope_of(edge)
         if self._scope[: len(scope)] != scope:
             raise SpecError("a value made inside one branch of a conditional is used outside of it")
@@ -206,8 +209,8 @@ class GraphBuilder:
     # -- whole graphs -------------------------------------------------------------------------------------------
 
     def adopt(self, other: GraphBuilder, edge: Edge) -> Edge:
-        """Copy ``edge`` of another builder, with all nodes that it depends on, into this one; nodes that were copied
-        before are reused."""
+        """Copy ``edge``, which belongs to another builder, and all nodes on which it depends into this builder; return
+        the edge here. Nodes that were copied before are reused."""
         key = (id(other), edge.node)
         if key not in self._adopted:
             node = other.nodes[edge.node]
@@ -228,8 +231,8 @@ class GraphBuilder:
 
 
 def _takes(cls: type[Operator], name: str, value: Any) -> bool:
-    """Return whether an operator has the argument, and accepts this value: not every operator supports every
-    library."""
+    """Return whether an operator has the argument ``name`` and accepts ``value``. For ``parity``, not every operator
+    supports every library."""
     if name not in parameters(cls):
         return False
     try:
@@ -240,5 +243,5 @@ def _takes(cls: type[Operator], name: str, value: Any) -> bool:
 
 
 def parity_defaults(parity: Library) -> dict[str, Any]:
-    """`GraphBuilder.defaults` of a pipeline whose operators follow the library ``parity``."""
+    """Return `GraphBuilder.defaults` for a pipeline whose operators imitate the library ``parity``."""
     return {} if parity == "dali" else {"parity": parity}

@@ -15,7 +15,8 @@ from .renumber import renumber
 
 
 class Split(Operator, name="_conditional.split"):
-    """Send each sample to the first output if the predicate is true, otherwise to the second."""
+    """Divide the samples of a batch: those for which the predicate is true go to the first output, all others to the
+    second."""
 
     inputs = (1, 1)
     predicate: Annotated[bool, Arg("which branch", per_sample=True, required=True)] = False
@@ -34,7 +35,7 @@ class Split(Operator, name="_conditional.split"):
 
 
 class Merge(Operator, name="_conditional.merge"):
-    """Bring the results of two branches back into the order of the samples."""
+    """Join the results of both branches of a conditional, in the original order of the samples."""
 
     inputs = (2, 2)
 
@@ -83,8 +84,8 @@ class Condition(Operator, name="_conditional.condition"):
 
 
 def without_conditions(graph: Graph) -> Graph:
-    """Return the graph without `Condition` nodes: their inputs take their place, as YAML accepts any number as a
-    condition."""
+    """Return the graph without `Condition` nodes; whatever read them reads their inputs. YAML needs none, because it
+    accepts any number as a condition."""
     through = {n.id: n.inputs[0] for n in graph.nodes if isinstance(n.op, Condition)}
 
     def before(edge: Edge) -> Edge:

@@ -38,7 +38,7 @@ LEGACY: dict[str, str] = {
     "experimental.inflate": "decoders.inflate",
     "experimental.tensor_resize": "tensor_resize",
 }
-"""Names that DALI keeps for older programs, with the present names."""
+"""Operator names that DALI keeps for older programs, each with the present name."""
 LEGACY |= {f"hidden.{old}": LEGACY[old] for old in (
     "audio_decoder", "caffe2_reader", "caffe_reader", "coco_reader", "coin_flip", "file_reader", "mxnet_reader",
     "nemo_asr_reader", "normal_distribution", "numpy_reader", "sequence_reader", "transform_translation", "uniform",
@@ -62,8 +62,8 @@ def class_name(name: str) -> str:
 
 
 def callable_names(names: Iterable[str], aliases: Iterable[str] = ()) -> dict[str, str]:
-    """Return every name under which an operator can be called, with the operator's registered name: first the
-    registered names, then older ones."""
+    """Return every name under which an operator can be called, with the registered name of the operator. The registered
+    names come first, then older ones and ``aliases``."""
     by_name = {n: n for n in names if not n.startswith("_")}
     by_name.update({a: a for a in aliases if not a.startswith("_")})
     by_name.update({old: new for old, new in LEGACY.items() if old not in by_name and new in by_name})

@@ -15,56 +15,59 @@ from ...ops.base import Operator, Spec, Stage
 from ..problems import Mark
 
 KEPT = "*"
-"""Prefix of the names of hidden outputs, which are kept although no output needs them. Names in programs and specs
-never begin with it."""
+"""Prefix of the names of hidden outputs: edges that are computed although no output of the user depends on them. Names
+in programs and specs never begin with it."""
 DeviceRequest = Literal["auto", "cpu", "mixed", "gpu"]
 
 
 class Edge(NamedTuple):
-    """Output number ``output`` of node ``node``. A tuple, because engines look up batches by edges all the time."""
+    """One output of a node: output number ``output`` of the node with the id ``node``. It is a tuple because engines
+    look up batches by edges all the time."""
 
     node: int
     output: int = 0
 
 
 Scope = tuple[tuple[Edge, bool], ...]
-"""The branches of conditionals that a node belongs to, outermost first: (predicate, branch)."""
+"""The branches of conditionals to which a node belongs, outermost first. Each is the edge of the predicate, and its
+value in the branch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One operator in a graph. Created by `GraphBuilder` and by passes; never changed."""
+    """One operator in a graph. Created by `GraphBuilder` and by compiler passes; never changed."""
 
     id: int
-    """Index in ``Graph.nodes``; inputs always have smaller ones."""
+    """Index of the node in ``Graph.nodes``; the nodes that it reads have smaller ones."""
     op: Operator
     inputs: tuple[Edge, ...]
     args: Mapping[str, Edge]
     name: str
-    """Name for users and reports, unique in the graph."""
+    """Name of the node for users and reports, unique in the graph."""
     device: DeviceRequest = "auto"
     seed: int | None = None
     mark: Mark | None = None
     scope: Scope = ()
     samples_of: Edge | None = None
-    """For operators without inputs inside a branch: an edge that has the samples of the branch."""
+    """For a node without inputs inside a branch of a conditional: an edge with the samples of that branch."""
     # filled by passes
     specs: tuple[Spec, ...] = ()
-    """Specs of the outputs (filled in by `infer`)."""
+    """Specs (dtype, shape, layout) of the outputs; filled in by the pass `infer`."""
     stage: Stage = "cpu"
-    """Stage in which the node runs (filled in by `place`)."""
+    """Where the node runs: cpu, mixed or gpu; filled in by the pass `place`."""
     parts: Mapping[str, str] = field(default_factory=dict)
-    """Names of the nodes that were joined into this one, by the prefixes of their arguments (filled in by `fuse`)."""
+    """If the pass `fuse` joined several nodes into this one: their names, by the prefixes of their arguments."""
 
     @property
     def reads(self) -> tuple[Edge, ...]:
-        """All edges that this node reads."""
+        """All edges that this node reads: inputs, arguments and `samples_of`."""
         extra = (self.samples_of,) if self.samples_of is not None and not self.inputs else ()
         return (*self.inputs, *self.args.values(), *extra)
 
     @property
     def where(self) -> str:
-        """Place of the node for messages: ``spec.yaml:12:5: step 3 (resize)`` or ``resize``."""
+        """Place of the node for messages: ``spec.yaml:12:5: step 3 (resize)``, or only ``resize`` if it has no
+        place."""
         return f"{self.mark}: {self.mark.label or self.name}" if self.mark else self.name
 
 
@@ -80,6 +83,6 @@ class Graph:
         return self.nodes[edge.node]
 
     def spec(self, edge: Edge) -> Spec:
-        """Return the spec of ``edge``, as far as it is known (after infer)."""
+        """Return the spec (dtype, shape, layout) of ``edge``, as far as the pass `infer` knows it."""
         specs = self.nodes[edge.node].specs
         return specs[edge.output] if specs else Spec()

@@ -9,7 +9,7 @@ from .nodes import Edge, Graph, Node, Scope
 
 
 def renumber(nodes: list[Node], outputs: Mapping[str, Edge]) -> Graph:
-    """Return a graph of ``nodes``, whose ids may have gaps, with ids equal to their indices."""
+    """Return a graph of ``nodes`` in which every node's id is its index again. The ids in ``nodes`` may have gaps."""
     new = {n.id: i for i, n in enumerate(nodes)}
 
     def edge(e: Edge) -> Edge:

@@ -70,7 +70,8 @@ RULES: tuple[Rule, ...] = (_ids, _topology, _outputs, _names, _scopes, _specs)
 
 
 def verify(graph: Graph, after: str) -> Graph:
-    """Return ``graph`` unchanged. Raises AssertionError with the name of the pass ``after`` which a rule is broken."""
+    """Check that ``graph`` follows all rules of this module, and return it. Raises AssertionError if it does not, with
+    the name of the compiler pass ``after`` which it was checked."""
     broken = [problem for rule in RULES for problem in rule(graph)]
     if broken:
         raise AssertionError(f"[internal] the graph is wrong after {after}: " + "; ".join(broken))
