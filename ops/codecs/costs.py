@@ -20,49 +20,57 @@ from ..batch import I64
 
 Seconds: TypeAlias = npt.NDArray[np.floating[Any]]
 Costs: TypeAlias = tuple[Seconds, Seconds]
-"""Seconds per image, [N]: on one warp of a GPU, on one thread of the CPU."""
+"""Seconds to decode each image, two arrays [N]: on one warp of a GPU, and on one thread of the CPU."""
 
 WEBP_GPU_PIXEL, WEBP_CPU_PIXEL = 260e-9, 13e-9
-"""Seconds per pixel of a lossy WebP: 3.84 megapixels take a warp 1 s and libwebp 50 ms."""
+"""Seconds to decode one pixel of a lossy WebP, on a warp of a GPU and on a CPU thread. Measured: 3.84 megapixels take a
+warp 1 s and libwebp 50 ms."""
 INFLATE_GPU_BYTE, INFLATE_CPU_BYTE = 33e-9, 2.5e-9
-"""Seconds per deflated byte: a warp inflates 30 MB/s, libdeflate 6.5 MB in 16 ms."""
+"""Seconds to inflate one byte of deflate data, on a warp of a GPU and on a CPU thread. Measured: a warp inflates 30
+MB/s, libdeflate 6.5 MB in 16 ms."""
 UNPACK_GPU_BYTE, UNPACK_CPU_BYTE = 12e-9, 3e-9
-"""Seconds per byte of rows that a strip or tile of a TIFF unpacks to: a warp makes 8 MB in 0.1 s."""
+"""Seconds to unpack one byte of the pixel rows of a TIFF's strip or tile, on a warp of a GPU and on a CPU thread.
+Measured: a warp unpacks to 8 MB in 0.1 s."""
 ROWS_CPU_BYTE = 1e-9
-"""Seconds per sample for undoing the filters of a PNG and storing its pixels, on the CPU."""
+"""Seconds of a CPU thread for each sample of a PNG, for undoing its filter and storing it."""
 GPU_LAUNCHES, CPU_IMAGE = 0.3e-3, 0.05e-3
-"""Seconds for launching kernels of these kinds at all; seconds of a thread per image, for its task and its copy."""
+"""Seconds for launching the kernels of one serial decoder on a GPU; and seconds of a CPU thread for each image that it
+decodes, for starting a task and copying the result."""
 LAUNCHES = 4
-"""Launches in flight: while one waits for its slowest image, the others use the GPU."""
+"""Number of batches that a GPU decodes at a time: while one of them waits for its slowest image, the others use the
+GPU."""
 THREADS_SHARE = 0.5
-"""Share of the threads' time that one launch may use; the other launches and readers need the rest."""
+"""Fraction of the CPU threads' time that one batch may use; other batches and readers need the rest."""
 IMAGE = 4e-6
-"""Seconds that a GPU takes per image that it decodes in parallel; finishing sooner than these images gains nothing."""
+"""Seconds that a GPU takes per image that it decodes in parallel. Serial images that end sooner than these do not
+shorten the batch."""
 
 
 def webp(pixels: I64) -> Costs:
-    """Return the costs of lossy WebPs with this many ``pixels``."""
+    """Return the seconds to decode lossy WebPs with this many ``pixels``, on a GPU warp and on a CPU thread."""
     return pixels * WEBP_GPU_PIXEL, pixels * WEBP_CPU_PIXEL + CPU_IMAGE
 
 
 def deflated(nbytes: I64, samples: I64) -> Costs:
-    """Return the costs of PNGs whose files of ``nbytes`` hold this many ``samples``."""
+    """Return the seconds to decode PNGs, on a GPU warp and on a CPU thread. ``nbytes``: sizes of the files;
+    ``samples``: pixels times channels."""
     return nbytes * INFLATE_GPU_BYTE, nbytes * INFLATE_CPU_BYTE + samples * ROWS_CPU_BYTE + CPU_IMAGE
 
 
 def packed(largest: I64, whole: I64) -> Costs:
-    """Return the costs of TIFFs whose largest strip unpacks to ``largest`` bytes, and all strips together to
-    ``whole``."""
+    """Return the seconds to decode TIFFs, on a GPU warp and on a CPU thread. ``largest``: unpacked bytes of the largest
+    strip, for the warp; ``whole``: unpacked bytes of all strips, for the thread."""
     return largest * UNPACK_GPU_BYTE, whole * UNPACK_CPU_BYTE + CPU_IMAGE
 
 
 def stragglers(gpu: Seconds, cpu: Seconds, others: int, threads: int) -> npt.NDArray[np.bool_]:
-    """Return which images CPU threads should decode, given the seconds that each takes on a warp of the ``gpu`` and on
-    a thread of the ``cpu``; ``others`` images of the launch are decoded in parallel.
+    """Return which images ``threads`` of the CPU should decode, so that a batch ends soonest. ``gpu``, ``cpu``: seconds
+    that each image takes on a warp and on a thread. ``others``: number of images of the batch that the GPU decodes in
+    parallel.
 
-    With the k slowest images on the CPU, the launch takes the time of the slowest remaining one, of which `LAUNCHES`
-    overlap, or of the CPU, whichever is longer, and at least the time of the ``others``. The smallest k with the
-    shortest time is chosen: without trials, by the launch's own headers alone."""
+    With the k slowest images on the CPU, the batch takes the longest of three times: that of the slowest image on the
+    GPU, where `LAUNCHES` batches overlap; that of the CPU; and that of the ``others``. The smallest k with the shortest
+    time is chosen, from the headers of this batch alone, without trials."""
     order = np.argsort(-gpu, kind="stable")
     slowest = np.append(gpu[order] / LAUNCHES + GPU_LAUNCHES, 0.0)
     work = np.concatenate([[0.0], np.cumsum(cpu[order]) / (threads * THREADS_SHARE)])
@@ -77,4 +85,4 @@ RULE = (
     "of WebP, PNG and TIFF, which a GPU decodes serially, CPU threads decode the largest at the same time: as many as "
     "make the launch end sooner, by headers and file sizes"
 )
-"""The rule in words, shown in plans."""
+"""Text for plans: which images CPU threads decode instead of the GPU."""

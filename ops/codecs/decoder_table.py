@@ -32,38 +32,40 @@ from .headers import Headers, Rules
 
 Mask = npt.NDArray[np.bool_]
 Needed = Callable[[I32], I64]
-"""Function of the shapes of decoded images [N, 3] that returns the window of each that later operators use, [N, 4]: y0,
-x0, y1, x1."""
+"""Function of the shapes of decoded images, [N, 3]. It returns the window of each image that later operators use, [N,
+4]: y0, x0, y1, x1."""
 NO_IMAGES: I64 = np.empty(0, np.int64)
 
 
 @dataclass(slots=True)
 class DecodeJob:
-    """One batch that the table decodes. Created by one call of a decoder, which alone changes it; threads that decode
-    for this call read it."""
+    """One batch of encoded images that the decoders of the table share. Created by one call of a decoding operator,
+    which alone changes it. Threads that decode for this call read it."""
 
     ctx: Context
-    """Context in which the decoder was called."""
+    """Context in which the decoding operator was called."""
     batch: Batch
     """Batch of the encoded images, in host memory."""
     headers: Headers
     rules: Rules
     anchors: I64 | None = None
-    """[N, 2] corners (y, x) of the windows, in the oriented image; None for whole images."""
+    """Upper left corners (y, x) of the windows to decode, in the oriented images, [N, 2]; None for whole images."""
     shapes: I32 = field(init=False)
-    """[N, 3] shapes of the results; set when the windows are known."""
+    """Shapes of the decoded images or windows, [N, 3]; set when the windows are known."""
     offsets: I64 = field(init=False)
-    """[N] First element of each result in the output on a GPU."""
+    """Index of each image's first element in the output on a GPU, [N]."""
     facts: Context | None = None
-    """Context whose cached facts the native JPEG loops use; None: ``ctx``."""
+    """Context whose cached facts about the data set the native JPEG loops use, for example that of a fused operator;
+    None for ``ctx``."""
     needed: Needed | None = None
-    """Function that returns the windows of images that must be decoded; None: all pixels."""
+    """Function that returns the windows of pixels that later operators use, so that the others need not be decoded;
+    None if all are needed."""
     staging: Callable[[int], npt.NDArray[np.uint8]] = lambda n: np.empty(n, np.uint8)
-    """Function that allocates host memory for plans that are copied to a GPU."""
+    """Function that allocates host memory for decoding plans, from which they are copied to a GPU."""
     places: I64 = field(init=False)
-    """[N] First element of each file on a GPU."""
+    """Index of each encoded file's first element in the batch on a GPU, [N]."""
     isolation: Isolation | None = field(init=False)
-    """Processes for decoders that must not run in this one."""
+    """Worker processes, in which decoders run that must not run in this process; None if all may."""
 
     def __post_init__(self) -> None:
         self.isolation = self.ctx.isolation
@@ -75,21 +77,21 @@ class DecodeJob:
 
     @property
     def bgr(self) -> bool:
-        """Whether the output is BGR."""
+        """Whether decoded images have their channels in the order blue, green, red."""
         return self.rules.output_type is DALIImageType.BGR
 
     def anchor(self, i: int) -> tuple[int, int] | None:
-        """Return the corner (y, x) of the window of image ``i``, or None for the whole image."""
+        """Return the upper left corner (y, x) of the window to decode of image ``i``, or None for the whole image."""
         return None if self.anchors is None else (int(self.anchors[i, 0]), int(self.anchors[i, 1]))
 
     def sizes(self, indices: I64) -> I64:
-        """Return the bytes of the files ``indices``."""
+        """Return the sizes in bytes of the encoded files ``indices``."""
         found: I64 = self.batch.shapes[indices, 0].astype(np.int64)
         return found
 
     def has_shape(self, i: int, pixels: npt.NDArray[Any]) -> bool:
-        """Return whether ``pixels`` have the size that the header of image ``i`` says, and for ANY_DATA also its
-        channels."""
+        """Return whether the decoded ``pixels`` have the height and width of the header of image ``i``. For ANY_DATA,
+        the number of channels must also agree."""
         h, headers = self.rules.output_type is DALIImageType.ANY_DATA, self.headers
         wanted = (headers.extents[i, 0], headers.extents[i, 1], headers.channels[i])
         return bool(pixels.shape[: 2 + h] == wanted[: 2 + h])
@@ -101,19 +103,20 @@ class Target:
 
     out: Batch
     images: I64 | None = None
-    """Index of the image of each sample of ``out``, ascending; None: sample i is image i."""
+    """Index in the batch of the image that each sample of ``out`` holds, ascending; None if sample i holds image i."""
 
     def places(self, indices: I64) -> I64:
-        """Return the indices in ``out`` of the images ``indices``."""
+        """Return the samples of ``out`` into which the images ``indices`` are decoded."""
         return indices if self.images is None else np.searchsorted(self.images, indices)
 
     def sample(self, i: int) -> int:
-        """Return the index in ``out`` of image ``i``."""
+        """Return the sample of ``out`` into which image ``i`` is decoded."""
         return i if self.images is None else int(np.searchsorted(self.images, i))
 
     def regions(self, job: DecodeJob, indices: I64) -> tuple[Any, ...]:
-        """Return the arguments of native loops for the images ``indices``: windows, channels, whether the output is
-        BGR, the memory, and origins and pitches of whole images in it."""
+        """Return the arguments of compiled decoding loops for the images ``indices``: windows to decode, channels,
+        whether the output is BGR, the output's memory; and for each image the element where its pixel (0, 0) would be
+        in it, and the elements per row."""
         places = self.places(indices)
         shapes = self.out.shapes[places].astype(np.int64)
         corners = np.zeros((len(shapes), 2), np.int64) if job.anchors is None else job.anchors[indices]
@@ -125,42 +128,45 @@ class Target:
 
 @dataclass(slots=True)
 class Outcome:
-    """Results of decoding, which rows of the table fill in: errors, images with wrong headers, and counts for
-    reports."""
+    """Results of decoding a batch on the host: errors, images with wrong headers, and counts for reports. Each decoder
+    adds its results."""
 
     errors: dict[int, SampleError] = field(default_factory=dict)
-    """Errors of images that are rejected, by index."""
+    """Errors of the images that are rejected, by index in the batch."""
     reshaped: list[int] = field(default_factory=list)
-    """Images whose pixels have another shape than their headers say: they were not decoded."""
+    """Indices of images that were not decoded, because their pixels have another shape than their headers say."""
     decoded: dict[str, tuple[int, float]] = field(default_factory=dict)
-    """Number of images and seconds by the name of the row that decoded them."""
+    """For each decoder by its name in reports: number of images that it decoded, and the seconds that it took."""
 
 
 class Decoder(ABC):
-    """A row of the table: one way to decode images. One instance serves all threads of the process."""
+    """One way to decode images; a row of the decoder table, whose rows are tried in order. One instance serves all
+    threads of the process."""
 
     name: str
-    """Name of the row in reports."""
+    """Name of this decoder in reports."""
     on_threads = True
-    """Whether the threads that work for a GPU run this row."""
+    """Whether this decoder runs in the CPU threads that help a GPU."""
     sure = False
-    """Whether the row returns pixels of the size and channels that the header says, or leaves the image to other
-    rows."""
+    """Whether this decoder always returns pixels of the size and channels that the header says, or leaves the image to
+    later decoders."""
     judges = False
-    """Whether reports count the images that it rejects as decoded by it."""
+    """Whether reports count an image that this decoder rejects as decoded by it."""
 
     @property
     def ready(self) -> bool:
-        """Whether the row can decode now; if not, the rows after it decode the images."""
+        """Whether this decoder can decode now. If not, for example while it is being compiled, later decoders of the
+        table decode its images."""
         return True
 
     @abstractmethod
     def takes(self, job: DecodeJob, indices: I64) -> Mask:
-        """Return which of the good images ``indices`` the row supports, bool[len(indices)], by headers and rules."""
+        """Return which of the images ``indices`` this decoder supports, by their headers and the job's rules,
+        bool[len(indices)]. Their headers are valid."""
 
     def decode(self, job: DecodeJob, indices: I64, target: Target, outcome: Outcome) -> I64:
-        """Decode the images ``indices`` to ``target``. Return the images that other rows must decode; add errors to
-        ``outcome``."""
+        """Decode the images ``indices`` to ``target``, and add errors to ``outcome``. Return the images that later
+        decoders of the table must decode."""
         raise NotImplementedError
 
 
@@ -169,23 +175,25 @@ class Decoder(ABC):
 
 @cache
 def host_rows() -> tuple[Decoder, ...]:
-    """Return the rows that run in a thread of the CPU: those of the formats, then the libraries of the formats."""
+    """Return the decoders that run in CPU threads, in the order in which they are tried: built-in decoders of each
+    format, then libraries."""
     return (*rows_of(f.rows for f in FORMATS), *rows_of([".library"]))
 
 
 def rows_of(modules: Iterable[str]) -> list[Any]:
-    """Return the rows that ``modules`` of this room declare."""
+    """Return the decoders that ``modules`` of this folder declare as ``ROWS``."""
     return [row for name in dict.fromkeys(filter(None, modules)) for row in import_module(name, __package__).ROWS]
 
 
 @cache
 def thread_rows() -> tuple[Decoder, ...]:
-    """Return the rows that run in threads which work for a GPU."""
+    """Return the decoders that run in the CPU threads that help a GPU."""
     return tuple(row for row in host_rows() if row.on_threads)
 
 
 def deal(job: DecodeJob, indices: I64, rows: Sequence[Decoder]) -> list[I64]:
-    """Return, for each row, the images of ``indices`` that it is the first to support."""
+    """Assign images to decoders: return, for each decoder in ``rows``, those images of ``indices`` that it supports and
+    no earlier one does."""
     dealt = [NO_IMAGES] * len(rows)
     for k, row in enumerate(rows):
         if not len(indices):
@@ -199,7 +207,8 @@ def deal(job: DecodeJob, indices: I64, rows: Sequence[Decoder]) -> list[I64]:
 
 
 def run(job: DecodeJob, dealt: Sequence[I64], target: Target, rows: Sequence[Decoder]) -> Outcome:
-    """Let each row decode the images that were ``dealt`` to it, and those that earlier rows left, to ``target``."""
+    """Decode a batch to ``target``: each decoder of ``rows`` decodes the images that `deal` assigned to it in
+    ``dealt``, and images that earlier decoders left."""
     outcome, handed = Outcome(), NO_IMAGES
     for row, some in zip(rows, dealt, strict=True):
         if len(handed):

@@ -120,7 +120,7 @@ class ImageDecoder(Operator, abstract=True):
 
     @cached_property
     def rules(self) -> Rules:
-        """The operator's arguments as the decoders' rules."""
+        """The operator's arguments that decoders need, as `Rules`."""
         return Rules(
             self.output_type,
             to_numpy(self.dtype),
@@ -142,7 +142,7 @@ class ImageDecoder(Operator, abstract=True):
 
     @property
     def who_decodes(self) -> str:
-        """Text for plans: which decoders run on a GPU."""
+        """Text for plans that says which images a GPU decodes, and which the CPU."""
         if self.dtype is not DALIDataType.UINT8:
             return "all by CPU threads"
         jpegs = "baseline and progressive JPEGs by the CUDA decoder" if self.for_cuda else "JPEGs by CPU threads"
@@ -155,7 +155,7 @@ class ImageDecoder(Operator, abstract=True):
         return self.on_damage == "reject" and self.for_cuda
 
     def cuts(self, ctx: Context, *inputs: Batch) -> Windows | None:
-        """Return the function that chooses the windows to cut out of the images; None for whole images."""
+        """Return the function that chooses the window to decode of each image; None if whole images are decoded."""
         return None
 
     def estimate_memory(self, stage: Stage, *inputs: Batch) -> tuple[I64, I64]:
@@ -183,7 +183,7 @@ class ImageDecoder(Operator, abstract=True):
 
 
 def check_encoded(spec: Spec) -> None:
-    """Raise SpecError if ``spec`` cannot be encoded bytes."""
+    """Raise SpecError if data of this ``spec`` cannot be encoded files, which are 1-D uint8."""
     if (spec.dtype is not None and spec.dtype is not DALIDataType.UINT8) or (spec.ndim is not None and spec.ndim != 1):
         raise SpecError(f"needs encoded files, uint8[?], as readers give them; got {spec}")
 
@@ -278,7 +278,7 @@ class ImageSlice(ImageDecoder, name="decoders.image_slice"):
 
     @property
     def slice(self) -> Slice:
-        """The slice operator with the same arguments."""
+        """The slice operator with the same arguments, which computes the windows."""
         return Slice(
             axes=self.axes, axis_names=self.axis_names, start=self.start, end=self.end, shape=self.shape,
             rel_start=self.rel_start, rel_end=self.rel_end, rel_shape=self.rel_shape,
@@ -307,7 +307,7 @@ class ImageSlice(ImageDecoder, name="decoders.image_slice"):
 
 
 def _images(ctx: Context, heights: I64, widths: I64) -> Batch:
-    """Return images of these sizes without pixels, for computing windows."""
+    """Return a batch with the shapes of decoded images but without pixels, from which operators compute windows."""
     shapes = np.stack([heights, widths, np.full_like(heights, 3)], axis=1).astype(np.int32)
     return Batch(np.empty(0, np.uint8), np.zeros(len(heights), np.int64), shapes, "HWC", ctx.samples)
 
@@ -401,9 +401,9 @@ class Numpy(Operator, name="decoders.numpy"):
         return out
 
     def _kind(self, ctx: Context, arrays: Collection[npt.NDArray[Any]]) -> tuple[np.dtype[Any], int]:
-        """Return the type and number of dimensions of the output: as declared, or of the data set. A batch that belongs
-        to no data set must hold one kind: MixedTypesError if there are several, for which the engine decodes its
-        samples one by one."""
+        """Return dtype and number of dimensions of the output: as declared, or as found in the data set or in
+        ``arrays``. Arrays of a batch that does not belong to a data set must all be of one kind. If they are not,
+        raises MixedTypesError, and the engine decodes the samples one by one."""
         given = None if ctx.kind is None else ctx.kind.dtype
         if ctx.kind is not None and ctx.kind.shape is not None and given is not None:
             return to_numpy(given), len(ctx.kind.shape)
@@ -413,7 +413,8 @@ class Numpy(Operator, name="decoders.numpy"):
         return next(iter(kinds), (np.dtype(np.float32) if self.dtype is None else to_numpy(self.dtype), 1))
 
     def _alike(self, ctx: Context, encoded: Batch) -> Batch | None:
-        """Return the arrays of files that all have the same header, copied at once; None if headers differ."""
+        """Return the decoded arrays of a batch whose .npy files all have the same header, which are copied at once;
+        None if the headers differ."""
         from ..storage.npy import read_header
 
         if encoded.ndim != 1 or encoded.dtype != np.uint8 or not encoded.is_uniform or not encoded.is_packed:
@@ -445,7 +446,7 @@ class Numpy(Operator, name="decoders.numpy"):
 
 
 class ReadFile(Operator, name="io.file.read"):
-    """Read whole files; the input holds their paths as bytes."""
+    """Read whole files. Each sample of the input is the path of a file, as bytes."""
 
     makes_files = True
     example = "{op: io.file.read, in: paths, out: files}"

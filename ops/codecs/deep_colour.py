@@ -13,7 +13,7 @@ from .formats import BY_NAME
 from .pixels import Pixels, spread
 
 _MODES = ("LA", "RGB", "RGBA")
-"""Pillow's names of the modes that are supported here; Pillow converts CMYK and others, in 8 bits."""
+"""Pillow's modes that this module supports. Pillow itself converts the others, such as CMYK, in 8 bits."""
 
 
 @cache
@@ -28,8 +28,8 @@ def is_deep(header: Header) -> bool:
 
 
 def decode(data: memoryview, header: Header, mode: str) -> Pixels | None:
-    """Return the stored pixels (H, W, C) as uint16 over the whole range; None for an image of another kind, or a
-    damaged one, which Pillow then decodes or rejects."""
+    """Return the stored pixels (H, W, C) as uint16, scaled to the whole range. Return None for an image of a kind that
+    is not supported here, or a damaged one: Pillow then decodes or rejects it."""
     format = BY_NAME[header.format]
     if not is_deep(header) or mode not in _MODES:
         return None

@@ -16,12 +16,13 @@ from ..types import DALIDataType
 
 Format = Literal["jpeg", "png", "webp", "avif"]
 LONGEST_SIDE = {"jpeg": 65500, "png": 1 << 24, "webp": 16383, "avif": 32768}
-"""Maximum pixels of a side for each format (jpeg, avif: limits of libjpeg and libavif)."""
+"""Maximum width and height in pixels that each format can hold (jpeg, avif: limits of libjpeg and libavif)."""
 CHANNELS = {"jpeg": (1, 3), "png": (1, 2, 3, 4), "webp": (1, 3, 4), "avif": (1, 3, 4)}
 
 
 def _has_avif() -> bool:
-    """Return whether the installed Pillow can encode AVIF. Pillow is imported here: other specs are checked without."""
+    """Return whether the installed Pillow can encode AVIF. Pillow is imported only here, so that specs without AVIF are
+    checked without it."""
     from PIL import features
 
     return bool(features.check("avif"))
@@ -116,14 +117,14 @@ class EncodeImage(Operator, name="encoders.image"):
         return encode(self, ctx, images)
 
     def fit(self, images: Batch) -> npt.NDArray[np.bool_]:
-        """Return which images the format can hold, bool[N]."""
+        """Return for each image whether the output format can hold it, bool[N]."""
         sides, channels = images.shapes[:, :2], images.shapes[:, 2]
         inside = (sides.min(axis=1) >= 1) & (sides.max(axis=1) <= LONGEST_SIDE[self.format])
         fit: npt.NDArray[np.bool_] = inside & np.isin(channels, CHANNELS[self.format])
         return fit
 
     def unfit(self, shape: tuple[int, ...]) -> str | None:
-        """Return why an image of this shape cannot be encoded, or None if it can."""
+        """Return the reason why an image of this ``shape`` cannot be encoded, or None if it can."""
         height, width, channels = shape
         limit = LONGEST_SIDE[self.format]
         if min(height, width) < 1:

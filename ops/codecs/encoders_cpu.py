@@ -24,25 +24,25 @@ _loops: Any = Kernels(".jpeg.encode_cpu", __package__)
 _steps: Any = Kernels(".jpeg.forward_cpu", __package__)
 
 ERRORS = (ValueError, OSError, RuntimeError)
-"""Errors that the libraries raise for images that they cannot encode."""
+"""Exceptions that the encoding libraries raise for images that they cannot encode."""
 Picture = npt.NDArray[np.uint8]
 Empty = Callable[[int, Any], npt.NDArray[Any]]
 
 _BLOCK = ((80, 12), (92, 24), (97, 40), (100, 64))
-"""(quality, bytes): bytes per block of coefficients to allocate up to each quality; twice what photographs need. An
-image that needs more is encoded again, with more memory."""
+"""Output bytes to allocate per 8 x 8 block, as (highest quality, bytes): twice what photographs need. An image that
+needs more is encoded again, with more memory."""
 
 
 @cache
 def _constants(quality: int, subsampling: str, optimize: bool) -> tuple[npt.NDArray[Any], ...]:
-    """Return quantisers, Huffman codes and file headers."""
+    """Return the tables for encoding JPEGs of this quality: quantisation factors, Huffman codes, and file headers."""
     quantisers = _steps.quantisers(tables.quantisation(quality))
     return quantisers, tables.huffman_codes().reshape(-1), *tables.file_headers(quality, subsampling, optimize)
 
 
 def jpeg_files(op: EncodeImage, empty: Empty, images: Batch, fit: npt.NDArray[np.bool_]) -> Batch:
-    """Encode the images that are ``fit`` by one compiled loop; others get empty files. ``empty(n, dtype)`` allocates
-    arrays."""
+    """Encode the images that are ``fit`` as JPEGs, by one compiled loop. The other images get empty files. ``empty(n,
+    dtype)`` allocates arrays."""
     n, shapes, offsets = len(images), images.shapes.astype(np.int32), images.offsets.astype(np.int64)
     h, v = tables.SAMPLING[op.subsampling]
     places, sizes = np.empty(n, np.int64), np.empty((n, 1), np.int32)
@@ -69,7 +69,8 @@ def jpeg_files(op: EncodeImage, empty: Empty, images: Batch, fit: npt.NDArray[np
 
 
 def _fast_jpeg(op: EncodeImage, image: Picture) -> bytes:
-    """Encode with the fast DCT: TurboJPEG uses it below quality 96 on its own, and simplejpeg has no option for it."""
+    """Encode an image as JPEG with the fast DCT, which simplejpeg has no option for; TurboJPEG uses it below quality
+    96."""
     gray = image.shape[2] == 1
     chroma = "Gray" if gray else op.subsampling.replace(":", "")
     data: bytes = simplejpeg.encode_jpeg(image, op.quality, "GRAY" if gray else "RGB", chroma)
@@ -99,4 +100,5 @@ def _save(image: Picture, kind: str, **options: Any) -> bytes:
 ENCODERS: dict[str, Callable[[EncodeImage, Picture], bytes]] = {
     "jpeg": _fast_jpeg, "png": _png, "webp": _webp, "avif": _avif,
 }  # fmt: skip
-"""By format, a function that encodes one image (H, W, C), C-contiguous, to a file; JPEGs with the fast DCT."""
+"""Function that encodes one image (H, W, C), C-contiguous, to a file, by format. For JPEG it is used only with the fast
+DCT."""

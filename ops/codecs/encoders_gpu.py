@@ -37,18 +37,18 @@ STUFF_THREADS = 512
 STUFF_CHUNK = 16 * STUFF_THREADS
 
 ROOM = ((90, 64), (100, 128))
-"""(quality, bytes): maximum average bytes per block of coefficients up to each quality. Noise needs 40 at quality 90
-and 90 at 100, photographs a tenth of that; images that need more are encoded on the CPU."""
+"""Memory for the coded bits of an image on the GPU, as (highest quality, average bytes per 8 x 8 block). Noise needs 40
+at quality 90 and 90 at 100, photographs a tenth of that; images that need more are encoded on the CPU."""
 MAX_BLOCKS = 1 << 21
-"""Maximum number of blocks per image (90 megapixels in 4:2:0): the kernels count its bits in 32 bits. Larger images are
-encoded on the CPU."""
+"""Maximum number of 8 x 8 blocks per image (90 megapixels in 4:2:0), because the kernels count its bits in 32 bits.
+Larger images are encoded on the CPU."""
 
 PICTURE = np.dtype(
     [(name, np.int64) for name in ("pixels", "stream")]
     + [(name, np.int32) for name in ("first_block", "blocks", "width", "height", "components", "h", "v", "mcus_x",
                                      "mcus", "in_mcu", "capacity", "header", "codes", "unused")]
 )  # fmt: skip
-"""One image, as the structure of jpeg_encode.cu, field by field."""
+"""Record of one image to encode, as jpeg_encode.cu declares it, field by field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +56,20 @@ class EncodePlan:
     """Plan for encoding a batch on a GPU. Created by `plan_encode`, used by the launching thread."""
 
     table: U8
-    """The bytes to upload: ``pictures``, then ``firsts``."""
+    """All bytes to upload: ``pictures``, then ``firsts``, which are views of it."""
     pictures: npt.NDArray[Any]
-    """[N] `PICTURE`; images that the CPU encodes have no blocks."""
+    """One `PICTURE` record per image, [N]. Images that the CPU encodes have 0 blocks."""
     firsts: I32
-    """int32[3, N + 1]: exclusive sums over the images, then the total, of the thread blocks that transform, code and
-    stuff."""
+    """Number of CUDA thread blocks that the images before each image need, then the total, int32[3, N + 1]: for the
+    kernels that transform, code and stuff."""
     fit: npt.NDArray[np.bool_]
-    """[N] Whether a JPEG can hold each image."""
+    """Whether JPEG can hold each image, bool[N]."""
     blocks: int
-    """Blocks of coefficients of all images."""
+    """Total number of 8 x 8 blocks of all images."""
     streams: int
     """Total bytes of the buffers for the images' coded bits."""
     room: int
-    """Bytes to allocate for the files of all images."""
+    """Bytes to allocate on the device for the encoded files of all images."""
 
 
 def _plain(nbytes: int) -> U8:
@@ -80,8 +80,9 @@ def plan_encode(
     shapes: I32, offsets: I64, subsampling: str, quality: int, optimize: bool = False,
     stage: Callable[[int], U8] = _plain,
 ) -> EncodePlan:  # fmt: skip
-    """Plan encoding of images (H, W, 1 or 3 channels) with ``shapes`` int32[N, 3], at byte ``offsets``; other images
-    are left out. ``stage`` allocates the memory that is copied to the device."""
+    """Plan the encoding of a batch on a GPU. ``shapes`` int32[N, 3] and byte ``offsets`` describe the images. Images
+    that do not have 1 or 3 channels, or are too large, are left out. ``stage`` allocates the host memory that is copied
+    to the device."""
     n = len(shapes)
     table = stage(n * PICTURE.itemsize + 12 * (n + 1))
     pictures = table[: n * PICTURE.itemsize].view(PICTURE)
@@ -99,24 +100,25 @@ def plan_encode(
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """Tables of the encoder that are equal for all batches of an operator. Tables of headers have one row for colour
-    and one for gray images."""
+    """Tables of the encoder that are equal for all batches of an operator. ``headers``, ``header_sizes`` and
+    ``dimensions`` have one row for colour and one for gray images."""
 
     quantisation: npt.NDArray[np.uint32]
-    """uint32[2, 64, 2], by 8 * row + column: 2**32 / divisor, rounded up; half the divisor << 8 | zig-zag index. The
-    divisor is the table's entry times eight, because the transform's results are eight times too large."""
+    """Factors for quantising, by 8 * row + column, uint32[2, 64, 2]: 2**32 / divisor, rounded up; then half the divisor
+    << 8 | zig-zag index. The divisor is eight times the entry of the JPEG table, because the transform's results are
+    eight times too large."""
     codes: npt.NDArray[np.uint32]
-    """uint32[4, 256]: length << 16 | code of each symbol; see `jpeg_standard.huffman_codes`."""
+    """Huffman code of each symbol, as length << 16 | code, uint32[4, 256]; see `jpeg_standard.huffman_codes`."""
     headers: npt.NDArray[np.uint8]
-    """uint8[2, HEADER_ROOM]: the bytes before the coded bits; see `jpeg_standard.file_headers`."""
+    """Bytes of a file before the coded bits, uint8[2, HEADER_ROOM]; see `jpeg_standard.file_headers`."""
     header_sizes: I32
     dimensions: I32
-    """Byte offset of height and width in each header."""
+    """Byte offset in each header at which height and width are stored."""
 
 
 @cache
 def constants(quality: int, subsampling: str, optimize: bool) -> Constants:
-    """Return the tables and headers of files of ``quality`` (1..100)."""
+    """Return the encoder's tables and file headers for a ``quality`` of 1 to 100."""
     divisor = 8 * jpeg_standard.quantisation(quality)
     rows = np.stack([-(-(1 << 32) // divisor), divisor // 2 << 8 | np.arange(64)], axis=2)
     natural = np.empty_like(rows)
@@ -126,8 +128,8 @@ def constants(quality: int, subsampling: str, optimize: bool) -> Constants:
 
 
 def _tables(lane: Any, op: EncodeImage, pictures: npt.NDArray[Any]) -> tuple[Any, list[int]]:
-    """Return the constants on the device, and the address of each, in order; with optimised tables, one header per
-    image."""
+    """Return the encoder's tables on the device: the arrays, and the address of each in the order of `Constants`. With
+    optimised Huffman tables, there is one file header per image."""
     key = f"jpeg_encode {op.quality} {op.subsampling}"
     if not op.optimize and key in lane.cache:
         found: tuple[Any, list[int]] = lane.cache[key]
@@ -145,7 +147,8 @@ def _tables(lane: Any, op: EncodeImage, pictures: npt.NDArray[Any]) -> tuple[Any
 
 
 def encode(op: EncodeImage, ctx: Context, images: Batch) -> Batch:
-    """Launch the encoding of a batch on the device (HWC, uint8); the files are completed later."""
+    """Launch the encoding of images that are on the device (HWC, uint8). The result is the batch of files, which is
+    completed when the device is done."""
     lane: Any = ctx.device
     plan = plan_encode(images.shapes, images.offsets, op.subsampling, op.quality, op.optimize, lane.pinned)
     if b"\0" in plan.fit.tobytes():  # NumPy would release the GIL
@@ -156,9 +159,9 @@ def encode(op: EncodeImage, ctx: Context, images: Batch) -> Batch:
 
 
 def launch(lane: Any, pixels: Any, plan: EncodePlan, op: EncodeImage) -> tuple[Any, npt.NDArray[np.uint32]]:
-    """Enqueue all kernels. Return the files, consecutively, on the device, and their sizes (uint32[N], in host memory
-    of the lane, valid when it is synchronized). Size 0 means that the CPU encodes the image, or that the file would end
-    after the first array."""
+    """Enqueue all kernels that encode a batch. Return an array with the files one after the other, on the device, and
+    their sizes (uint32[N], in host memory of the lane, valid when it is synchronized). Size 0 means that the CPU
+    encodes the image, or that the array has no space left for its file."""
     n = len(plan.pictures)
     tables, (quant, codes, headers, header_sizes, dimensions) = _tables(lane, op, plan.pictures)
     tiles, chunks, stuffs = plan.firsts[:, -1].tolist()
@@ -205,7 +208,8 @@ def launch(lane: Any, pixels: Any, plan: EncodePlan, op: EncodeImage) -> tuple[A
 def _collect(
     op: EncodeImage, ctx: Context, images: Batch, fit: npt.NDArray[np.bool_], out: Any, sizes: npt.NDArray[np.uint32]
 ) -> Batch:
-    """Return the files on the host, when the device is done; the copy of the files is only started."""
+    """Return the encoded files in host memory; called when the device is done. The copy of the files is only started
+    here."""
     lane, n = ctx.device, len(sizes)
     offsets, shapes = np.empty(n, np.int64), np.empty((n, 1), np.int32)
     end, left = _loops.place_files(sizes, fit, len(out), offsets, shapes)
@@ -216,7 +220,8 @@ def _collect(
 
 
 def _with_host_files(op: EncodeImage, lane: Any, images: Batch, files: Batch, left: I64) -> Batch:
-    """Encode the images ``left``, which the GPU has left out, on the CPU; return ``files`` with theirs added."""
+    """Encode on the CPU the images ``left``, which the GPU could not encode, and return all ``files`` with these
+    added."""
     from .encoders_cpu import jpeg_files
 
     pictures = lane.to_host(images.take(left))

@@ -7,8 +7,8 @@ import struct
 EXIF_SHORTS = (0x0112, 0x0128, 0x0213)
 EXIF_STRINGS = (0x010E, 0x010F, 0x0110, 0x0131, 0x0132, 0x8298)
 EXIF_RATIONALS = ((0x011A, 8), (0x011B, 8), (0x013E, 16), (0x013F, 48), (0x0211, 24), (0x0214, 48))
-"""Tags (TIFF 6.0) whose values DALI's reader checks: numbers stored in the entry itself, text, and fractions with their
-size in bytes."""
+"""Exif tags (TIFF 6.0) whose values are fractions, with the size of each value in bytes. DALI's reader checks these
+values, numbers that the entry itself stores (EXIF_SHORTS), and text (EXIF_STRINGS)."""
 
 
 def exif_orientation(block: memoryview) -> int:

@@ -16,42 +16,43 @@ from .pixels import Empty, Pixels
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Header of one image, as it is stored: before any orientation is applied. Created by the format's ``probe``."""
+    """Header of one image, with sizes as stored, before any orientation is applied. Created by the ``probe`` function
+    of its format."""
 
     format: str
-    """Name of the image's `Format`: ``png``."""
+    """Name of the image's `Format`, such as ``png``."""
     width: int
     height: int
     channels: int
-    """Channels as decoded with ANY_DATA: palettes count as colour, alpha counts."""
+    """Number of channels that ANY_DATA decodes to: palettes count as colour, and alpha is included."""
     bits: int
     """Bits per channel: 1 ... 16, or 32."""
     orientation: int = 1
-    """Exif orientation, 1 ... 8."""
+    """Exif orientation, 1 to 8; 1 is upright."""
 
 
 FORMAT, WIDTH, HEIGHT, CHANNELS, BITS, ORIENTATION = range(6)
-"""Columns of an array of headers; FORMAT holds `Format.code`."""
+"""Columns of an array with one header per row; FORMAT holds `Format.code`."""
 JPEG = 0
-"""`Format.code` of JPEG, whose headers are in another table."""
+"""`Format.code` of JPEG. JPEG headers are not stored in these arrays, but in another table."""
 COLUMNS = 6
-"""Number of columns of an array of headers."""
+"""Number of columns of an array with one header per row."""
 
 
 class Signature(NamedTuple):
-    """Bytes at a fixed offset by which files of a format are recognised."""
+    """Fixed bytes at a fixed offset, by which files of a format are recognised."""
 
     mark: bytes
     at: int = 0
-    """Offset of the mark in the file."""
+    """Offset in the file of the bytes to compare."""
     suffix: str = ""
-    """Ending of file names for this signature, if it is not the usual one of the format."""
+    """Ending of file names with this signature; empty for the usual one of the format."""
 
 
 Probe: TypeAlias = Callable[[memoryview], Header]
 Library: TypeAlias = Callable[[memoryview, Header, bool, Empty], Pixels | None]
-"""Function of (file, header, adjust_orientation, empty) that returns pixels (H, W, C), turned if asked for, or None for
-a file that Pillow decodes."""
+"""Function that decodes a file with a library. Arguments: file, header, adjust_orientation, and a function that
+allocates memory. It returns pixels (H, W, C), rotated if asked for, or None for a file that Pillow must decode."""
 
 
 def _never() -> bool:
@@ -67,55 +68,60 @@ class Format:
     """One image format. Created once per process, at import; any thread may use it."""
 
     name: str
-    """Name in headers, reports and messages: ``jpeg2000``."""
+    """Name of the format in headers, reports and messages, such as ``jpeg2000``."""
     code: int
-    """Unique number in arrays of headers. Compiled loops and caches contain it, so it never changes. JPEG has 0."""
+    """Unique number of the format in arrays of headers. It never changes, because compiled loops and caches contain it.
+    JPEG has 0."""
     label: str
-    """Name for people: ``JPEG 2000``."""
+    """Name of the format for people, such as ``JPEG 2000``."""
     suffixes: tuple[str, ...]
     """Endings of file names in lower case, with the dot; the usual one first."""
     signatures: tuple[Signature, ...]
-    """First bytes of its files."""
+    """Signatures of the format's files: each file begins with one of them."""
     probe: Probe
-    """Function that reads the header of one file. Raises SampleError, or struct.error, IndexError or OverflowError for
-    a file that ends too early."""
+    """Function that reads the header of one file. It raises SampleError, or struct.error, IndexError or OverflowError
+    for a file that ends too early."""
     matches: Callable[[memoryview], bool] | None = None
-    """Function that recognises files that have no signature at offset 0."""
+    """Function that returns whether a file is of this format, for formats without a signature at offset 0; None for the
+    others."""
     listed: bool = True
-    """Whether readers of files include its suffixes when no ``file_filters`` are given (DALI's list)."""
+    """Whether readers take files with these suffixes when no ``file_filters`` are given (DALI's list)."""
     mime: str = ""
-    """MIME type, if web browsers show the format."""
+    """MIME type of the format if web browsers can show it; otherwise empty."""
     rows: str = ""
-    """Module with the rows of the decoder table for this format that run on the host, as ``ROWS``, relative to this
-    room; empty if its library alone decodes it."""
+    """Name of the module with the built-in decoders of this format for the host (its ``ROWS``), relative to this
+    folder; empty if there are none."""
     gpu_rows: str = ""
-    """Module with the rows for this format that run on a GPU."""
+    """Name of the module with the decoders of this format that run on a GPU; empty if there are none."""
     library: Library | None = None
-    """Decoder of one file by a library other than Pillow, tried first."""
+    """Function that decodes one file by a library other than Pillow, and is tried before Pillow; None if there is
+    none."""
     missing: Callable[[], str] = _nothing_missing
     """Function that returns what to install so that the format can be decoded; empty if all is installed."""
     pillow: str = ""
-    """Pillow's plugin: ``PngImagePlugin.PngImageFile``; empty if Pillow does not decode the format."""
+    """Pillow's class for the format, such as ``PngImagePlugin.PngImageFile``; empty if Pillow cannot decode it."""
     pillow_turns: bool = False
-    """Whether Pillow itself applies the orientation."""
+    """Whether Pillow itself rotates and flips images as their orientation says."""
     check: Callable[[memoryview], None] | None = None
-    """Function that raises SampleError for damage that Pillow passes over."""
+    """Function that raises SampleError for damage that Pillow does not report; None if Pillow reports all."""
     stored: Callable[[memoryview, Header], Pixels | None] | None = None
-    """Built-in decoder of one file, run in this process: returns the stored pixels, or None for a file that a library
-    must decode or reject."""
+    """Function of the built-in decoder for one file, run in this process. It returns the stored pixels, or None for a
+    file that a library must decode or reject."""
     deep: Callable[[memoryview, Header], Pixels | None] | None = None
-    """Built-in decoder of colour with more than 8 bits per channel, tried before imagecodecs; returns None as in
-    `stored`."""
+    """Function of the built-in decoder for colour with more than 8 bits per channel, which is tried before imagecodecs.
+    It returns None as in `stored`."""
     keeps_16_bits: Callable[[], bool] = _never
-    """Function that returns whether colour with more than 8 bits per channel keeps them without imagecodecs."""
+    """Function that returns whether colour with more than 8 bits per channel can be decoded to more than 8 bits without
+    imagecodecs."""
     imagecodecs: str = ""
-    """Name of the function of imagecodecs that decodes colour with more than 8 bits per channel."""
+    """Name of the function of imagecodecs that decodes colour with more than 8 bits per channel; empty if none does."""
     widen: Callable[[Pixels, int], Pixels] | None = None
-    """Function that scales Pillow's samples, which have the given number of bits, to the whole range of their type."""
+    """Function that scales samples from Pillow to the whole range of their dtype, given their number of bits; None if
+    they need no scaling."""
     exact_size: bool = False
     """Whether every decoder returns pixels of the size that the header names, or fails."""
     extra_bytes: tuple[int, int] = (0, 0)
-    """Bytes per sample that decoders hold in addition to pixels: on the host, on a GPU."""
+    """Bytes of memory per sample that decoding needs in addition to the pixels: on the host, on a GPU."""
 
     def __post_init__(self) -> None:
         if not (self.library or self.pillow):

@@ -16,7 +16,7 @@ from .format import Format, Header
 
 
 def _declared() -> tuple[Format, ...]:
-    """Return the formats of all folders that declare some, ordered by their codes."""
+    """Return the image formats that the folders of this package declare, ordered by their codes."""
     folders = sorted(path.parent.name for path in Path(__file__).parent.glob("*/format.py"))
     return checked(f for folder in folders for f in import_module(f".{folder}.format", __package__).FORMATS)
 
@@ -39,21 +39,21 @@ BY_NAME = {f.name: f for f in FORMATS}
 BY_CODE = {f.code: f for f in FORMATS}
 BY_SUFFIX = {s: f for f in FORMATS for s in f.suffixes}
 SUFFIXES = tuple(BY_SUFFIX)
-"""Endings of image file names, with the dot."""
+"""Endings of image file names of all formats, with the dot."""
 LISTED_SUFFIXES = tuple(s for f in FORMATS if f.listed for s in f.suffixes)
-"""Endings of image file names that readers of files take when no ``file_filters`` are given."""
+"""Endings of image file names that readers take when no ``file_filters`` are given."""
 LABELS = ", ".join(f.label for f in FORMATS)
-"""Names of all formats, for messages."""
+"""Names of all image formats, as one text for messages."""
 _SIGNATURES = tuple((s.mark, f) for f in FORMATS for s in f.signatures if s.at == 0)
 _BEGINNINGS = {
     head: [pair for pair in _SIGNATURES if pair[0].startswith(head)] for head in {s[:2] for s, _ in _SIGNATURES}
 }
-"""Signatures at offset 0, by their first two bytes."""
+"""Formats' signatures at offset 0, by the first two bytes of a file."""
 _MATCHERS = tuple((f.matches, f.name) for f in FORMATS if f.matches is not None)
 
 
 def recognise(data: memoryview) -> str:
-    """Return the name of the format by its signature: ``jpeg``, ``png``, ... Raises SampleError if no format
+    """Return the name of a file's image format, such as ``jpeg``, by its signature. Raises SampleError if no format
     matches."""
     head = bytes(data[:32])
     for signature, found in _BEGINNINGS.get(head[:2], ()):
@@ -71,7 +71,8 @@ def recognise(data: memoryview) -> str:
 
 
 def probe(data: memoryview, name: str = "") -> Header:
-    """Return the header of an image, whose format is ``name`` if given. Raises SampleError that names the problem."""
+    """Return the header of an encoded image. ``name``: its format, recognised by its signature if empty. Raises
+    SampleError that names the problem."""
     format = BY_NAME[name or recognise(data)]
     try:
         header = format.probe(data)
@@ -88,17 +89,18 @@ def probe(data: memoryview, name: str = "") -> Header:
 
 
 LARGEST = (1 << 31) - 1
-"""Maximum pixels of a side, for any format."""
+"""Maximum width and height in pixels of an image of any format."""
 BOMB_RATIO = 1000.0
-"""Default limit on pixels per byte of a file: an empty PNG has 340 of three channels, an empty JPEG 256."""
+"""Default limit on decoded pixels per byte of a file, against decompression bombs. For comparison: an empty PNG has 340
+of three channels, an empty JPEG 256."""
 BOMB_PIXELS = 89_478_485
-"""Pixels up to which there is no limit per byte (2^28 bytes of RGB; Pillow warns above it): an empty page that was
-scanned as TIFF G4 has 30,000 pixels per byte."""
+"""Number of pixels up to which `BOMB_RATIO` does not apply (2^28 bytes of RGB; Pillow warns above it): an empty page
+that was scanned as TIFF G4 has 30,000 pixels per byte."""
 
 
 def check_pixels(width: int, height: int, limit: int, nbytes: int = 0, ratio: float = 0) -> None:
-    """Raise SampleError for an image of more than ``limit`` pixels, and for a large one of more than ``ratio`` pixels
-    per byte of its ``nbytes``; with a ratio of 0, any number of pixels per byte is allowed."""
+    """Raise SampleError for an image of more than ``limit`` pixels. Raise it also for a large image with more than
+    ``ratio`` pixels per byte of its file of ``nbytes``; a ratio of 0 allows any number."""
     if width * height > limit:
         raise SampleError(
             "too_large", f"the header claims {width} x {height} pixels, over the limit of {limit:,} (max_pixels)"

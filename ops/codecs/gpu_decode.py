@@ -32,19 +32,20 @@ from .threaded_decode import ThreadedDecode, threads
 
 @dataclass(slots=True)
 class Prepared:
-    """Host work of a batch before anything is launched: headers, windows, plans, and images that threads have started
-    to decode. Created by a reading thread or the launching thread; used once, by the latter."""
+    """Result of `prepare`, the host's work for decoding a batch on a GPU: headers, windows, decoding plans, and images
+    that CPU threads have started to decode. Created by a reading thread or the launching thread; used once, by the
+    launching thread."""
 
     job: DecodeJob
     threads: ThreadedDecode
     work: list[GpuWork]
-    """Work for the device, in the order of its launches."""
+    """Prepared work of each GPU decoder, in the order of its launches."""
     needs_files: bool
-    """Whether the encoded images must be on the device."""
+    """Whether the encoded files must be copied to the device."""
     elements: int
-    """Total number of elements of the output."""
+    """Total number of elements of all decoded images."""
     rejects: list[Reject]
-    """Rejects that `prepare` has added to its context."""
+    """Rejected samples that `prepare` has added to its context."""
 
     @property
     def batch(self) -> Batch:
@@ -53,11 +54,11 @@ class Prepared:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of host memory that the work holds."""
+        """Bytes of host memory that the prepared work occupies."""
         return self.threads.nbytes + sum(work.nbytes for work in self.work)
 
     def fits(self, batch: Batch) -> bool:
-        """Return whether it was prepared for the samples of ``batch``."""
+        """Return whether this work was prepared for exactly the samples of ``batch``."""
         return np.array_equal(self.batch.samples.slot, batch.samples.slot)
 
 
@@ -65,8 +66,9 @@ def prepare(
     ctx: Context, batch: Batch, rules: Rules, windows: Windows | None, staging: Callable[[int], npt.NDArray[np.uint8]],
     places: I64,
 ) -> Prepared:  # fmt: skip
-    """Read the headers, choose the windows, assign images to rows, and start all work of the host. ``staging``
-    allocates memory for plans that are copied to the device; ``places`` are the offsets of the files there."""
+    """Read the headers, choose the windows to decode, assign images to decoders, and start the host's part of the work.
+    ``staging`` allocates host memory for plans that are copied to the device. ``places``: offset of each file in the
+    batch on the device."""
     if ctx.attempt:  # the rows of the host decode these images
         show(batch)
     headers = read_headers(ctx, batch, rules)
@@ -100,23 +102,25 @@ def prepare(
 
 
 def start_early(ctx: Context, batch: Batch, rules: Rules, windows: Windows | None = None) -> Prepared | None:
-    """Call `prepare` in a reading thread, so that `start` need not do it in the launching thread; None after an
-    error."""
+    """Call `prepare` in a reading thread, so that `start` need not do it in the launching thread. Return None after an
+    error, which `start` raises again."""
     with suppress(Exception):  # `start` raises the error again, in a context that names the operator and its samples
         return prepare(ctx, batch, rules, windows, ctx.staging, places_on_device(batch))
     return None
 
 
 def decode(ctx: Context, batch: Batch, rules: Rules, windows: Windows | None = None) -> Batch:
-    """Return the images of ``batch`` (host, 1-D uint8) on the device, as HWC, or the ``windows`` cut out of them."""
+    """Decode the images of ``batch`` (host, 1-D uint8) on the device, as HWC. With ``windows``, only the windows that
+    it chooses are decoded."""
     return start(ctx, batch, rules, windows)()
 
 
 def start(
     ctx: Context, batch: Batch, rules: Rules, windows: Windows | None = None, files: Batch | None = None
 ) -> Callable[[], Batch]:  # fmt: skip
-    """Start the work of `decode`; return a function that completes it, which may wait for threads. Work that is
-    launched in between runs concurrently on the device. ``files``: the same batch on the device, if it is there."""
+    """Start the work of `decode`. Return a function that completes it, which may wait for CPU threads, and returns the
+    images. Other work that is launched before that call runs concurrently on the device. ``files``: the same batch on
+    the device, if it is already there."""
     lane = cast("Lane", ctx.device)
     ready: Prepared | None = (
         ctx.started if ctx.started is not None and not ctx.attempt and ctx.started.fits(batch) else None
@@ -150,7 +154,8 @@ def start(
 
 
 def _count_reasons(job: DecodeJob, refused: Sequence[I64]) -> None:
-    """Count, for the report, why the CUDA decoder does not decode JPEGs, including those that it ``refused``."""
+    """Count, for the report, the reasons why the CUDA decoder does not decode some JPEGs. ``refused``: images that it
+    left to others while decoding."""
     ctx, headers = job.ctx, job.headers
     plain = makes(job.rules) and not headers.unusual and not any(map(len, refused))
     if ctx.count is None or ctx.attempt or job.rules.jpeg_decoder != "auto" or plain:

@@ -18,34 +18,35 @@ from .threaded_decode import ThreadedDecode, thread_count
 
 
 class GpuDecoder(Decoder):
-    """Row that decodes on a GPU. Images that fail its checks there are decoded again, by the rows of the host."""
+    """A decoder of the table that runs on a GPU. Images that fail its checks there are decoded again by host
+    decoders."""
 
     needs_files = True
-    """Whether the encoded images must be on the device."""
+    """Whether the encoded files must be on the device."""
 
     @abstractmethod
     def start(self, job: DecodeJob, indices: I64, threads: ThreadedDecode) -> GpuWork | None:
-        """Prepare the images ``indices`` on the host, in ``threads`` of the CPU or directly. Return the work for the
-        device, or None if it is all left to ``threads``."""
+        """Prepare the images ``indices`` on the host, using ``threads`` of the CPU if helpful. Return the work for the
+        device, or None if ``threads`` decode all of these images."""
 
     def seconds(self, job: DecodeJob, indices: I64) -> Costs | None:
         """Return the seconds that each image takes if it is decoded serially: by one warp of the GPU, and by one thread
-        of the CPU. None for rows that decode an image in parallel."""
+        of the CPU. None if this decoder decodes each image in parallel."""
         return None
 
 
 class GpuWork(ABC):
-    """Work of a `GpuDecoder` for one batch, prepared on the host. Used by the thread that launches."""
+    """Work of a `GpuDecoder` for one batch, prepared on the host. Used by the launching thread."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of host memory that the prepared work holds."""
+        """Bytes of host memory that the prepared work occupies."""
         return 0
 
     @abstractmethod
     def launch(self, job: DecodeJob, lane: Lane, files: Batch, out: Batch) -> I64:
-        """Enqueue the work, which reads ``files`` and writes ``out``, both on the device. Return the images that the
-        row does not decode after all."""
+        """Enqueue the decoding, which reads ``files`` and writes ``out``, both on the device. Return the images that
+        this decoder could not decode, for others to decode."""
 
     def finish(self, job: DecodeJob) -> None:  # noqa: B027 (most rows have nothing to do)
         """Enqueue work that must run after all other work of the batch."""
@@ -53,13 +54,13 @@ class GpuWork(ABC):
 
 @cache
 def gpu_rows() -> tuple[GpuDecoder, ...]:
-    """Return the rows that run on a GPU, in the order of their formats."""
+    """Return the decoders that run on a GPU, in the order of their formats."""
     return tuple(rows_of(f.gpu_rows for f in FORMATS))
 
 
 def deal_to_gpu(job: DecodeJob, indices: I64, rows: Sequence[GpuDecoder]) -> list[I64]:
-    """Return, for each row of a GPU, the images of ``indices`` that it decodes: without those that CPU threads should
-    decode instead (`costs.stragglers`)."""
+    """Assign images to GPU decoders: return, for each decoder in ``rows``, the images of ``indices`` that it decodes.
+    Images that CPU threads should decode instead (`costs.stragglers`) are in none."""
     dealt = deal(job, indices, rows)
     if not job.headers.unusual:  # only plain JPEGs
         return dealt

@@ -26,15 +26,16 @@ from .formats import BOMB_PIXELS, BY_CODE, BY_NAME, FORMATS, check_pixels, probe
 from .pixels import channels_of
 
 MAX_PIXELS = 178_956_970
-"""Default limit on the pixels of an image (2^29 bytes of RGB), from which Pillow also rejects decompression bombs."""
+"""Default limit on the pixels of an image (2^29 bytes of RGB), against decompression bombs; Pillow has the same
+limit."""
 
 OnDamage = Literal["reject", "keep", "flag"]
 """Treatment of an image whose decoder reports damage but goes on: it is rejected, kept as the decoder guesses it, or
 kept and noted in the reject log."""
 Mask = npt.NDArray[np.bool_]
 Windows = Callable[[I64, I64], tuple[I64, I64]]
-"""Function of heights and widths, int64[N], that returns anchors (y, x) and shapes (h, w), int64[N, 2]; it rejects
-images that it cannot cut."""
+"""Function that chooses a window of each image, given heights and widths, int64[N]. It returns upper left corners (y,
+x) and shapes (h, w), int64[N, 2], and rejects images that it cannot cut."""
 _jpegs: Any = Kernels(".jpeg.header", __package__)
 _turbo: Any = Kernels(".jpeg.turbo", __package__)
 _loops: Any = Kernels(".probe_cpu", __package__)
@@ -42,7 +43,8 @@ _loops: Any = Kernels(".probe_cpu", __package__)
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Form in which images are to be decoded, and limits on them: the arguments of a decoder."""
+    """Arguments of a decoding operator, as decoders need them: the form in which images are decoded, and limits on
+    images."""
 
     output_type: DALIImageType = DALIImageType.RGB
     dtype: np.dtype[Any] = np.dtype(np.uint8)  # noqa: RUF009 (immutable)
@@ -57,7 +59,7 @@ class Rules:
 
     @property
     def fixed_channels(self) -> int:
-        """Channels of every image; 0 if each has as many as it stores."""
+        """Number of channels of every decoded image; 0 if each image keeps as many as it stores."""
         return 0 if self.output_type is DALIImageType.ANY_DATA else channels_of(self.output_type, 3)
 
 
@@ -88,14 +90,14 @@ class NonJpegs:
 
 @dataclass(slots=True)
 class ParsedHeaders:
-    """Headers of a batch of encoded images, read-only; `Batch.parsed` caches them."""
+    """Headers of a batch of encoded images, which are read once and cached by `Batch.parsed`. Read-only."""
 
     jpeg: npt.NDArray[Any]
-    """[N] rows of `jpeg.header.HEADER`; status NOT_JPEG for images of other formats."""
+    """One `jpeg.header.HEADER` row per image, [N]; status NOT_JPEG for images of other formats."""
     scans: npt.NDArray[Any]
-    """The table of scans that rows with status MANY_SCANS point to."""
+    """Table of the scans of progressive JPEGs, to which rows of ``jpeg`` with status MANY_SCANS point."""
     non_jpegs: NonJpegs | None = None
-    """Headers of the other images; None until `non_jpegs_of` has read them."""
+    """Headers of the images that are not JPEGs; None until `non_jpegs_of` has read them."""
 
     def take(self, where: npt.NDArray[Any] | slice) -> ParsedHeaders:
         others = self.non_jpegs
@@ -105,14 +107,14 @@ class ParsedHeaders:
 
 
 def parsed_headers(batch: Batch) -> ParsedHeaders:
-    """Return the headers of ``batch``, read at the first call."""
+    """Return the headers of the images of ``batch``, which are read at the first call and cached."""
     if batch.parsed is None:
         batch.keep_parsed(ParsedHeaders(*_jpegs.read_scans(batch.data, batch.offsets, batch.shapes[:, 0])))
     return cast("ParsedHeaders", batch.parsed)
 
 
 def non_jpegs_of(batch: Batch) -> NonJpegs:
-    """Return the headers of the images of ``batch`` that are not JPEGs, read at the first call."""
+    """Return the headers of the images of ``batch`` that are not JPEGs, which are read at the first call and cached."""
     parsed = parsed_headers(batch)
     if parsed.non_jpegs is None:
         parsed.non_jpegs = _probed(batch, np.flatnonzero(parsed.jpeg["status"] == _jpegs.NOT_JPEG))
@@ -138,26 +140,27 @@ def _probed(batch: Batch, which: I64) -> NonJpegs:
 
 
 def readonly(encoded: Any) -> Any:
-    """Return a read-only view of files' bytes: one type for Numba, whether the files are mapped read-only or not."""
+    """Return a read-only view of the encoded files, so that compiled loops get one Numba type, whether the memory is
+    writable or not."""
     encoded = encoded.view()
     encoded.flags.writeable = False
     return encoded
 
 
 def encoded_bytes(batch: Batch, i: int) -> memoryview:
-    """Return the bytes of image ``i``, without a copy."""
+    """Return the encoded bytes of image ``i``, without a copy."""
     start = int(batch.offsets[i])
     return memoryview(batch.data[start : start + int(batch.shapes[i, 0])])
 
 
 def row_of(header: Header) -> tuple[int, ...]:
-    """Return a header as a row of numbers, with the columns of `format`."""
+    """Return a header as numbers, in the order of the columns that `format` defines."""
     code = BY_NAME[header.format].code
     return code, header.width, header.height, header.channels, header.bits, header.orientation
 
 
 def header_of(row: I64) -> Header:
-    """Return the header of a row of numbers."""
+    """Return the header that `row_of` converted to numbers."""
     code, *rest = row.tolist()
     return Header(BY_CODE[code].name, *rest)
 
@@ -167,44 +170,44 @@ def header_of(row: I64) -> Header:
 
 @dataclass(slots=True)
 class Headers:
-    """Facts from the headers of N encoded images, for one call of a decoder. Threads may read it.
+    """Headers of N encoded images, as one call of a decoding operator sees them. Threads may read it.
 
-    Images that are rejected already are not ``good``, and have no pixels."""
+    Images that were already rejected are not ``good``, and their height and width are 0."""
 
     jpeg: npt.NDArray[Any]
-    """[N] rows of `jpeg.header.HEADER`; status NOT_JPEG for images of other formats."""
+    """One `jpeg.header.HEADER` row per image, [N]; status NOT_JPEG for images of other formats."""
     scans: npt.NDArray[Any]
-    """The table of scans to which rows with status MANY_SCANS point."""
+    """Table of the scans of progressive JPEGs, to which rows of ``jpeg`` with status MANY_SCANS point."""
     rows: I64
-    """[N, 6] headers of the images that are not JPEGs, with the columns of `format`; zeros for JPEGs."""
+    """Headers of the images that are not JPEGs, [N, 6], with the columns that `format` defines; zeros for JPEGs."""
     good: Mask
-    """[N] Whether the image can be decoded."""
+    """Whether each image can be decoded, as far as known, [N]."""
     orientation: I32
-    """[N] Exif orientation; 1 if it is to be ignored."""
+    """Exif orientation of each image, [N]; 1 (upright) if the operator ignores it."""
     extents: I64
-    """[N, 2] Height and width as seen (oriented)."""
+    """Height and width of each image after its orientation was applied, [N, 2]."""
     channels: I64
-    """[N] Channels as decoded with ANY_DATA."""
+    """Number of channels that ANY_DATA decodes each image to, [N]."""
     unusual: int
-    """Number of images that are not plain JPEGs, or are too large."""
+    """Number of images that needed a closer look: not a JPEG of a common kind, or too large."""
     damaged: dict[int, SampleError] = field(default_factory=dict)
-    """Errors of images that are kept nevertheless, by index."""
+    """Errors of damaged images that are decoded anyway, by index in the batch."""
     bad: int = 0
     """Number of images that are not good. Only `drop` may write this and ``good``."""
 
     @property
     def height(self) -> I64:
-        """[N] Heights as seen (oriented)."""
+        """Height of each image after its orientation was applied, [N]."""
         return self.extents[:, 0]
 
     @property
     def width(self) -> I64:
-        """[N] Widths as seen (oriented)."""
+        """Width of each image after its orientation was applied, [N]."""
         return self.extents[:, 1]
 
     @property
     def other(self) -> Mask:
-        """[N] Images that are not JPEGs."""
+        """Whether each image is not a JPEG, [N]."""
         found: Mask = self.rows[:, FORMAT] != JPEG
         return found
 
@@ -213,13 +216,14 @@ class Headers:
         return header_of(self.rows[i])
 
     def drop(self, i: int) -> None:
-        """Mark image ``i`` as bad: it has no pixels."""
+        """Mark image ``i`` as not ``good``, and set its height and width to 0."""
         self.bad += bool(self.good[i])
         self.good[i] = False
         self.extents[i] = 0
 
     def undecoded(self, status: I32) -> I64:
-        """Return the good images that a decoder did not decode: whose entry in its ``status`` [N] is not 0."""
+        """Return the indices of the good images that a decoder did not decode: those whose entry in its ``status`` [N]
+        is not 0."""
         if not _jpegs.refused(self.good, status):
             return _NO_IMAGES
         return np.flatnonzero(self.good & (status != 0))
@@ -230,7 +234,7 @@ _NO_HEADER = np.zeros(COLUMNS, np.int64)
 
 
 def read_headers(ctx: Context, batch: Batch, rules: Rules) -> Headers:
-    """Return the headers of all images. Reject files that are not images, or are too large."""
+    """Return the headers of all images of the batch. Reject samples that are not images, or that are too large."""
     parsed, n = parsed_headers(batch), len(batch)
     turned, odd, good = np.empty(n, np.int32), np.empty(n, np.bool_), np.empty(n, np.bool_)
     extents, channels = np.empty((n, 2), np.int64), np.empty(n, np.int64)
@@ -254,7 +258,7 @@ def read_headers(ctx: Context, batch: Batch, rules: Rules) -> Headers:
 
 
 def _fit(known: NonJpegs, batch: Batch, rules: Rules) -> Mask:
-    """Return which of the images that are not JPEGs are within the limits of `check_pixels`."""
+    """Return which of the images that are not JPEGs, ``known``, are within the limits on pixels (`check_pixels`)."""
     limit = np.full(len(known.indices), rules.max_pixels, np.float64)
     if rules.bomb_ratio:
         limit = np.minimum(limit, np.maximum(BOMB_PIXELS, rules.bomb_ratio * batch.shapes[known.indices, 0]))
@@ -263,8 +267,8 @@ def _fit(known: NonJpegs, batch: Batch, rules: Rules) -> Mask:
 
 
 def _take_supported(headers: Headers, known: NonJpegs, batch: Batch, rules: Rules) -> I64:
-    """Fill in the headers of those images of other formats than JPEG that are supported and within the limits, all at
-    once; return their indices. The others need `_examine`."""
+    """Fill in the headers of images of other formats than JPEG, for all images at once that are supported and within
+    the limits on pixels. Return the indices of these images. The others need `_examine`."""
     format, taken = known.rows[:, FORMAT], _fit(known, batch, rules)
     deep = (known.rows[:, BITS] > 8) & (known.rows[:, CHANNELS] > 1)  # as `is_deep`
     for code in np.unique(format).tolist():  # libraries may be missing
@@ -286,7 +290,8 @@ def _take_supported(headers: Headers, known: NonJpegs, batch: Batch, rules: Rule
 def _examine(
     headers: Headers, i: int, row: I64 | None, wrong: SampleError | None, size: int, rules: Rules
 ) -> None:  # fmt: skip
-    """Check image ``i``, which is unusual, and fill in its header. Raises SampleError if it cannot be decoded."""
+    """Check image ``i``, which is not a JPEG of a common kind, and fill in its header. Raises SampleError if it cannot
+    be decoded."""
     if wrong is not None:
         raise wrong.bare()
     if row is None:
@@ -309,7 +314,8 @@ def _examine(
 
 
 def cut(ctx: Context, headers: Headers, windows: Windows) -> tuple[I64, I64]:
-    """Return anchors and shapes of the windows in good images; images whose window was rejected become bad."""
+    """Choose the windows to decode. Return the upper left corner and the shape of each; images whose window was
+    rejected are no longer good."""
     before = len(ctx.rejects)
     anchors, sizes = windows(headers.height, headers.width)
     if len(ctx.rejects) > before:
@@ -323,7 +329,8 @@ def cut(ctx: Context, headers: Headers, windows: Windows) -> tuple[I64, I64]:
 
 
 def output_shapes(headers: Headers, rules: Rules, heights: I64, widths: I64) -> I32:
-    """Return shapes [N, 3] of images of these heights and widths; bad images have no pixels."""
+    """Return the shapes [N, 3] of decoded images or windows of these heights and widths. Images that are not good have
+    height and width 0."""
     shapes = np.empty((len(heights), 3), np.int32)
     _jpegs.decoded_shapes(heights, widths, headers.channels, rules.fixed_channels, headers.good, shapes)
     return shapes
@@ -355,8 +362,9 @@ def estimate_memory(batch: Batch, rules: Rules, stage: Stage, *, whole: bool) ->
 
 
 _MAX_BYTES = 1 << 56
-"""Maximum estimate per image, in bytes or elements, so that sums stay below 2^63."""
+"""Maximum estimate of memory per image, in bytes or elements, so that sums stay below 2^63."""
 _EXTRA_BYTES = np.zeros((2, 1 + max(BY_CODE)), np.int64)
-"""`Format.extra_bytes` by format code: row 0 for the host, row 1 for a GPU."""
+"""Extra bytes per sample that decoding needs (`Format.extra_bytes`), by format code: row 0 for the host, row 1 for a
+GPU."""
 for _format in FORMATS:
     _EXTRA_BYTES[:, _format.code] = _format.extra_bytes

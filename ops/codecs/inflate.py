@@ -99,7 +99,8 @@ class Inflate(Operator, name="decoders.inflate"):
     gpu = cpu
 
     def _chunks(self, ctx: Context, packed: Batch) -> tuple[I64, I64, I64]:
-        """Return the number of blocks per sample, [N], and for each block its start in the sample and its bytes."""
+        """Return the number of LZ4 blocks in each sample, [N], and for each block its byte offset in the sample and its
+        size in bytes."""
         n = len(packed)
         if not self._chunked:
             return np.ones(n, np.int64), np.zeros(n, np.int64), packed.sizes
@@ -153,6 +154,6 @@ class _Blocks:
         self.starts, self.sizes = starts, sizes
         self.to, self.each = to, each
         self.fits = fits
-        """Whether the block is inside its sample, and its output fits the shape."""
+        """Whether each block lies inside its sample, and its output has the size of ``shape``."""
         self.owner = owner
         """Index in the batch of the sample to which each block belongs."""

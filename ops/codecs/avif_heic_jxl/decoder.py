@@ -20,7 +20,7 @@ REMEDY = "pip install 'dali-run[formats]'"
 
 @cache
 def missing(format: str) -> str:
-    """Return the remedy if the library of ``format`` is not installed; empty if it is."""
+    """Return what to install for decoding ``format``, if its library is missing; empty if it is installed."""
     if format == "avif":
         from PIL import features
 
@@ -31,8 +31,9 @@ def missing(format: str) -> str:
 
 
 def decode(data: memoryview, header: Header, adjust_orientation: bool) -> Pixels:
-    """Return the image as (H, W, C), uint8, uint16 or float32: the first one if there are several, oriented if
-    ``adjust_orientation``. Raises SampleError if the library is missing, and the libraries' exceptions."""
+    """Return the image as (H, W, C), uint8, uint16 or float32; the first image if the file holds several.
+    ``adjust_orientation``: rotate or flip it as the file says. Raises SampleError if the library is missing, and the
+    libraries' exceptions."""
     if problem := missing(header.format):
         raise SampleError("unsupported", problem)
     pixels: Any
@@ -70,7 +71,8 @@ def _avif(data: memoryview, header: Header) -> Pixels:
 
 
 def _channels(pixels: Pixels) -> Pixels:
-    """Return ``pixels`` as (H, W, C) with 1 to 4 channels. Raises SampleError for any other array."""
+    """Return a decoded array as (H, W, C) with 1 to 4 channels. Raises SampleError if it is not an image of these
+    channels."""
     pixels = pixels[..., None] if pixels.ndim == 2 else pixels
     if pixels.ndim != 3 or not 1 <= pixels.shape[2] <= 4 or pixels.dtype not in (np.uint8, np.uint16, np.float32):
         raise SampleError("unsupported", f"an image of shape {pixels.shape} and type {pixels.dtype}")

@@ -12,14 +12,16 @@ from collections.abc import Iterator
 from ...errors import SampleError
 
 _MOST = 1024
-"""Maximum number of boxes, properties and associations that are read."""
+"""Maximum number of boxes, properties and associations that are read of a HEIF file, as protection against forged
+ones."""
 
 Found = tuple[int, int, int, int, int]
-"""A header as a tuple: width, height, channels, bits per channel, Exif orientation."""
+"""Header of one image as a tuple: width, height, channels, bits per channel, Exif orientation."""
 
 
 def boxes(data: memoryview, at: int, end: int) -> Iterator[tuple[bytes, int, int]]:
-    """Yield the boxes from ``at`` to ``end``: type, start and end of the content."""
+    """Yield the boxes of a HEIF or JPEG XL file that are stored from byte ``at`` to ``end``: type, start and end of the
+    content."""
     for _ in range(_MOST):
         if at + 8 > end:
             return
@@ -36,8 +38,8 @@ def boxes(data: memoryview, at: int, end: int) -> Iterator[tuple[bytes, int, int
 
 
 def heif(data: memoryview, cropped: bool = False) -> Found:
-    """Read the header of the primary item of a HEIF file; ``cropped``: with the size of its clean aperture, as libheif
-    decodes. Raises SampleError, struct.error, IndexError."""
+    """Read the header of the primary image of a HEIF file. ``cropped``: return the size of its clean aperture, to which
+    libheif crops it. Raises SampleError, struct.error, IndexError."""
     meta = next(((a, b) for kind, a, b in boxes(data, 0, len(data)) if kind == b"meta"), None)
     if meta is None:
         raise SampleError("unsupported", "a HEIF file without a primary image (a sequence); stills are decoded")
@@ -86,12 +88,13 @@ _ORIENTATIONS = {
     (None, 0): 1, (None, 1): 8, (None, 2): 3, (None, 3): 6,
     (1, 0): 2, (0, 0): 4, (1, 2): 4, (0, 2): 2, (1, 1): 7, (0, 1): 5, (1, 3): 5, (0, 3): 7,
 }  # fmt: skip
-"""Exif orientation by the axis of imir (1: left and right are exchanged) and irot's quarter turns to the left, which
-are applied first."""
+"""Exif orientation by (mirroring of the imir box, quarter turns to the left of the irot box). Turns are applied before
+mirroring, for which 1 exchanges left and right."""
 
 
 def _linked(data: memoryview, at: int, item: int) -> list[int]:
-    """Return the numbers of the properties that an ipma box assigns to ``item``."""
+    """Return the numbers of the properties that a HEIF file's ipma box, whose content begins at ``at``, assigns to the
+    image ``item``."""
     (version_flags, entries) = struct.unpack_from(">II", data, at)
     at += 8
     found: list[int] = []
@@ -109,7 +112,7 @@ def _linked(data: memoryview, at: int, item: int) -> list[int]:
 
 
 class _Bits:
-    """Reader of the bits of a JPEG XL codestream, the lowest bit of each byte first."""
+    """Reader of single bits of a JPEG XL codestream, from the lowest bit of each byte on."""
 
     def __init__(self, data: memoryview, at: int) -> None:
         self._data, self._at = data, 8 * at
@@ -123,7 +126,7 @@ class _Bits:
         return value
 
     def either(self, *choices: tuple[int, int]) -> int:
-        """Read a U32: two bits select one of the ``choices`` (bits, offset)."""
+        """Read a JPEG XL U32 field: two bits select one of the ``choices``, (number of bits to read, offset to add)."""
         bits, offset = choices[self.take(2)]
         return self.take(bits) + offset
 
@@ -133,8 +136,8 @@ _RATIOS = {1: (1, 1), 2: (12, 10), 3: (4, 3), 4: (3, 2), 5: (16, 9), 6: (5, 4), 
 
 
 def jpeg_xl(data: memoryview) -> Found:
-    """Read the header of a JPEG XL file, a bare codestream or in boxes. Raises SampleError, struct.error,
-    IndexError."""
+    """Read the header of a JPEG XL file, which is a bare codestream or consists of boxes. Raises SampleError,
+    struct.error, IndexError."""
     at = 0
     if data[0] == 0:
         for kind, a, _ in boxes(data, 0, len(data)):

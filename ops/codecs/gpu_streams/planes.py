@@ -26,54 +26,58 @@ PLANE = np.dtype(
     + [(n, np.int32) for n in ("samples", "channels", "bgr", "little", "inverted", "colours", "stream", "undo")]
     + [("unused", np.int32)]
 )
-"""Structure that describes one plane to the kernels. Decoders fill ``rows`` with the offset in its stream's rows, and y
-and x with its place in the image; `place` adds the fields that depend on the output."""
+"""Record that describes one plane of an image, such as a strip of a TIFF, to the kernels. Decoders fill in ``rows``,
+its offset in the rows of its stream, and y and x, its position in the image. `place` adds the fields that depend on the
+output."""
 FILTERED, PREDICTED = 1, 2
-"""Values of ``undo``: each row begins with the number of its filter (PNG), or each sample is stored as its difference
-to the previous one (TIFF)."""
+"""Values of the field ``undo`` of a plane. FILTERED: each row begins with the number of its filter (PNG). PREDICTED:
+each sample is stored as its difference to the previous one (TIFF)."""
 _SOURCE = "planes.cu"
 _BLOCKS = 8192
-"""Minimum number of thread blocks that write pixels, if there are fewer planes; up to `_EACH` per plane."""
+"""Minimum number of thread blocks to launch for writing pixels. Few planes get up to `_EACH` blocks per plane to reach
+it."""
 _EACH = 16
 
 
 @dataclass(slots=True)
 class Packed:
-    """Images of a batch whose rows the GPU unpacks and converts to pixels. Created on the host by one task."""
+    """Compressed images of a batch that the GPU decompresses and converts to pixels. They consist of S compressed
+    streams and P planes of pixels. Created on the host by one task."""
 
     planes: npt.NDArray[Any]
-    """[P] `PLANE`; ``stream`` and ``colours`` are indices in the arrays of this object."""
+    """One `PLANE` record per plane, [P]; its fields ``stream`` and ``colours`` are indices in the arrays of this
+    object."""
     owner: I64
-    """[S] Index in the batch of the image to which each stream belongs."""
+    """Index in the batch of the image to which each stream belongs, [S]."""
     room: I64
-    """[S] Bytes of the unpacked rows of each stream."""
+    """Bytes of each stream's pixel rows after decompression, [S]."""
     coding: I64
-    """[S] Coding of each stream, such as `streams.DEFLATE`."""
+    """Compression of each stream, such as `streams.DEFLATE`, [S]."""
     colours: npt.NDArray[np.uint32] = field(default_factory=lambda: np.empty((0, 256), np.uint32))
-    """[C, 256] Palettes, in the form of `png.decoder_cpu`."""
+    """Palettes of the images that have one, [C, 256], each colour as in `png.decoder_cpu`."""
     lengths: I64 = field(default_factory=lambda: np.empty(0, np.int64))
-    """[S] Bytes of each stream that the GPU unpacks."""
+    """Compressed bytes of each stream, [S]."""
     pieces: I64 = field(default_factory=lambda: np.empty((0, 5), np.int64))
-    """Byte ranges of files that make up the streams; see ``pieces`` of `streams.plan`."""
+    """Byte ranges of the files that, joined, make up the streams; see ``pieces`` of `streams.plan`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Where the kernels write the pixels of a batch."""
+    """Description of the output into which the kernels write the images of a batch."""
 
     offsets: I64
-    """[N] First element of each image in the output."""
+    """Index of each image's first element in the output, [N]."""
     shapes: I32
-    """[N, 3] Height, width and channels of each image."""
+    """Height, width and channels of each image, or of its window, [N, 3]."""
     corners: I64 | None
-    """[N, 2] Corner (y, x) of each image's window; None if it is (0, 0)."""
+    """Upper left corner (y, x) of each image's window, [N, 2]; None if all are (0, 0)."""
     bgr: bool
-    """Whether the output is BGR."""
+    """Whether the output has its channels in the order blue, green, red."""
 
 
 def place(packed: Packed, starts: I64, where: Where) -> None:
-    """Fill in the fields of the planes of ``packed`` that depend on the output; the rows of each stream begin at
-    ``starts``."""
+    """Fill in those fields of the planes of ``packed`` that depend on the output. ``starts``: byte offset of each
+    stream's decompressed rows."""
     planes, of = packed.planes, packed.owner[packed.planes["stream"]]
     planes["rows"] += starts[planes["stream"]]
     planes["destination"], planes["channels"] = where.offsets[of], where.shapes[of, 2]
@@ -85,7 +89,8 @@ def place(packed: Packed, starts: I64, where: Where) -> None:
 
 
 def unpacking(packed: Packed, where: Where) -> streams.Unpacking:
-    """Plan the unpacking of the streams of ``packed``, and complete its planes with their rows and their output."""
+    """Plan the decompression of the streams of ``packed``, and fill in the fields of its planes that depend on the
+    output."""
     found = streams.plan(packed.coding, packed.lengths, packed.room, packed.pieces)
     place(packed, found.starts, where)
     return found
@@ -95,8 +100,8 @@ Plans: TypeAlias = list[tuple[Packed, streams.Unpacking]]
 
 
 def unpacker(job: DecodeJob, decoder: str) -> Callable[[Lane, Batch, Batch, Plans], None]:
-    """Return a function of the lane, the files, the output and at most one plan, which enqueues the work of
-    ``decoder``."""
+    """Return a function of (lane, files, output, plans) that enqueues decompressing and writing the images of a plan.
+    ``plans`` holds at most one. ``decoder``: name in reports."""
 
     def enqueue(lane: Lane, files: Batch, out: Batch, plans: Plans) -> None:
         for packed, planned in plans:
@@ -110,12 +115,12 @@ def unpacker(job: DecodeJob, decoder: str) -> Callable[[Lane, Batch, Batch, Plan
 def restore(
     ctx: Context, lane: Lane, packed: Packed, rows: Any, out: Batch, decoder: str, bad: Any = None
 ) -> None:  # fmt: skip
-    """Enqueue the conversion of ``rows`` on the device to pixels in ``out``, for the images ``packed`` with complete
-    planes.
+    """Enqueue the conversion of decompressed ``rows`` to pixels in ``out``, both on the device, for the images
+    ``packed``, whose planes must be complete.
 
-    Images with a filter or a colour that does not exist, and images with a stream that is ``bad`` already (int32[S] on
-    the device, not 0 for those), are run again on the CPU, which reports the error; they are subtracted from the count
-    of ``decoder``, the name in reports."""
+    Images with an invalid filter number or palette index are decoded again on the CPU, which reports the error. So are
+    images with a stream that is already marked in ``bad`` (int32[S] on the device, not 0 for these). They are
+    subtracted from the images that reports count for ``decoder``, its name there."""
     planes = packed.planes
     if len(planes) == 0:
         return
@@ -139,11 +144,12 @@ def restore(
 
 
 def make_pixels(lane: Lane, rows: Any, planes: Any, n: int, colours: Any, out: Batch, bad: Any) -> None:
-    """Enqueue the kernel that writes pixels, in ``out``, of ``n`` ``planes`` of ``rows``, all on the device. ``bad``:
-    see `restore`; only a plane with a palette of ``colours`` can fail."""
+    """Enqueue the kernel that writes ``n`` ``planes`` of decompressed ``rows`` as pixels into ``out``, all on the
+    device. It marks planes with an invalid index into their palette in ``bad``; see `restore`."""
     lane.launch(_SOURCE, "planes_pixels", (n, _blocks(n)), 256, rows, planes, colours, out.data, bad)
 
 
 def _blocks(planes: int) -> int:
-    """Return the number of thread blocks per plane; each warp converts one row at a time."""
+    """Return the number of CUDA thread blocks per plane, if there are ``planes``; each warp converts one row at a
+    time."""
     return min(max(_BLOCKS // planes, 1), _EACH)

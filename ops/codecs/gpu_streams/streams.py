@@ -19,58 +19,61 @@ from ...gpu.lane import Lane
 STREAM = np.dtype(
     [("source", np.int64), ("rows", np.int64)] + [(n, np.int32) for n in ("size", "room", "number", "unused")]
 )
-"""Structure that describes one stream to the kernels."""
+"""Record that describes one compressed stream to the kernels."""
 STORED, DEFLATE, LZW, PACK_BITS = range(4)
-"""Codings of a stream: not packed, zlib's deflate, and TIFF's LZW and PackBits."""
+"""Compression of a stream: none, zlib's deflate, and TIFF's LZW and PackBits."""
 PIECE = np.dtype([("source", np.int64), ("destination", np.int64), ("size", np.int64)])
-"""Structure that describes to the kernels a range of a file's bytes that belongs to a stream."""
+"""Record that describes to the kernels one byte range of a file, which is copied into a stream."""
 ALIGNMENT = 16
-"""Alignment of streams and of rows on the GPU, in bytes."""
+"""Alignment in bytes of compressed streams, and of decompressed rows, on the GPU."""
 _SMALL = 1 << 16
-"""Limit on the bytes of a stream whose offsets fit into 16 bits."""
+"""Number of decompressed bytes up to which offsets in a stream fit into 16 bits."""
 _INFLATE, _LZW = "png_inflate.cu", "lzw.cu"
 
 
 def aligned(nbytes: I64) -> I64:
-    """Return ``nbytes`` rounded up to the alignment of the next stream or rows."""
+    """Return ``nbytes`` rounded up to `ALIGNMENT`, where the next stream or its rows begin."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 def before(sizes: I64) -> I64:
-    """Return the offset of each of several consecutive blocks with these sizes."""
+    """Return the offset of each block, if blocks of these ``sizes`` are stored one after the other."""
     return sizes.cumsum() - sizes
 
 
 @dataclass(slots=True)
 class Unpacking:
-    """Plan for unpacking the streams of a batch. Created by `plan` on the host, used by the launching thread."""
+    """Plan for decompressing the N streams of a batch on a GPU. Created by `plan` on the host, used by the launching
+    thread."""
 
     coding: I64
-    """[N] Coding of each stream: STORED, DEFLATE, LZW or PACK_BITS."""
+    """Compression of each stream, [N]: STORED, DEFLATE, LZW or PACK_BITS."""
     starts: I64
-    """[N] Byte offset of the unpacked rows of each stream."""
+    """Byte offset at which each stream's decompressed rows begin, [N]."""
     packed: int
-    """Total bytes of the packed streams."""
+    """Total bytes of the compressed streams."""
     room: int
-    """Total bytes of the unpacked rows of all streams."""
+    """Total bytes of the decompressed rows of all streams."""
     streams: npt.NDArray[Any]
-    """[N] One `STREAM` structure per stream, grouped by coding."""
+    """One `STREAM` record per stream, grouped by compression, [N]."""
     pieces: npt.NDArray[Any]
-    """[M] `PIECE`, pieces of packed streams first; `unpack` fills in ``source``."""
+    """One `PIECE` record for each byte range of a file, [M]; those of compressed streams come first. `unpack` fills in
+    ``source``."""
     gathered: int
-    """Number of pieces that belong to packed streams."""
+    """Number of byte ranges in ``pieces`` that belong to compressed streams; the others are copied to the rows
+    directly."""
     files: I64
-    """[M] Index of each piece's file."""
+    """Index in the batch of the file from which each of ``pieces`` is copied, [M]."""
     within: I64
-    """[M] Byte offset of each piece in its file."""
+    """Byte offset in that file of each of ``pieces``, [M]."""
     large: bool
-    """Whether some stream unpacks to more than 65,536 bytes."""
+    """Whether any stream has more than 65,536 bytes after decompression."""
 
 
 def plan(coding: I64, lengths: I64, room: I64, pieces: I64) -> Unpacking:
-    """Plan the unpacking of streams of ``lengths`` bytes, each packed by its ``coding``, to ``room`` bytes each.
-    ``pieces`` [M, 5]: index of the file, index of the stream, byte offset in the file, byte offset in the stream,
-    bytes."""
+    """Plan the decompression of streams on a GPU. ``coding``: compression of each; ``lengths``: compressed bytes;
+    ``room``: decompressed bytes. ``pieces`` [M, 5], the byte ranges of files that make up the streams: index of the
+    file, index of the stream, byte offset in the file, byte offset in the stream, bytes."""
     stored, to = coding == STORED, before(aligned(room))
     sizes = aligned(np.where(stored, 0, lengths))
     source = before(sizes)
@@ -91,8 +94,8 @@ def plan(coding: I64, lengths: I64, room: I64, pieces: I64) -> Unpacking:
 
 
 def unpack(lane: Lane, files: Batch, planned: Unpacking) -> tuple[Any, Any]:
-    """Enqueue the unpacking of ``files``, which are on the device. Return, on the device, the rows, and int32[N], not 0
-    for a stream that is invalid or unusual."""
+    """Enqueue the decompression of streams in ``files``, which are on the device. Return, on the device, the
+    decompressed rows, and int32[N], which is not 0 for streams that are invalid or that the kernels do not support."""
     planned.pieces["source"] = planned.within + files.offsets[planned.files]
     count = len(planned.coding)
     pieces, streams, bad = lane.upload(

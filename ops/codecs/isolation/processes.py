@@ -41,28 +41,31 @@ from ..pixels import Pixels
 
 T = TypeVar("T")
 Mode = Literal["auto", "all", "none"]
-"""Decoders that run in workers. ``auto``: those of all formats but JPEG, for files that built-in decoders do not
-support; ``all``: every decoder, for all files."""
+"""Which decoders run in worker processes. ``auto``: those of all formats but JPEG, for files that built-in decoders do
+not support; ``all``: every decoder, for all files; ``none``: no decoder."""
 TIMEOUT = 30.0
-"""Default limit on CPU seconds per image: ten times what the largest allowed image takes."""
+"""Default limit on the CPU seconds for one image: ten times what the largest allowed image takes."""
 PATIENCE = 10
-"""Elapsed time that an image may take, as a multiple of the timeout: the machine may be busy, or asleep."""
+"""Limit on the elapsed time for one image, as a multiple of the timeout in CPU seconds: the machine may be busy, or
+asleep."""
 
 MAX_IMAGES_PER_REQUEST = 8
-"""Maximum number of images per request: waking a worker then costs an eighth per image, and few are retried after a
-crash."""
+"""Maximum number of images per request to a worker. With 8, each image costs an eighth of waking the worker, and few
+are retried after a crash."""
 _MAX_REQUEST_BYTES = 6 << 20
-"""Maximum bytes of the pixels of a request with several images, four per pixel: they are in memory at the same time."""
+"""Maximum bytes of pixels for a request with several images, counting four per pixel: all are in memory at the same
+time."""
 HEAD = 4096
-"""Bytes at the start of a worker's memory file, which hold the number of the image that it is decoding."""
+"""Number of bytes at the start of the memory file shared with a worker, which hold the number of the image that it is
+decoding."""
 _MAX_CACHED = 32 << 20
-"""Maximum bytes that a worker's memory file keeps between images."""
+"""Maximum bytes that the memory file shared with a worker keeps between images."""
 _MAX_IMAGES = 100_000
-"""Number of images after which a worker is replaced: decoders leak some 20 bytes per damaged file."""
+"""Number of images after which a worker process is replaced, because decoders leak some 20 bytes per damaged file."""
 _ANSWER = 1 << 16
 _FIELDS = attrgetter(*(field.name for field in dataclasses.fields(Header)))
 _MAX_SERVERS = 10
-"""Consecutive fork servers that may be killed before a job gives up: an OOM killer may take several."""
+"""Number of consecutive fork servers that may be killed before a job gives up: an OOM killer may take several."""
 _PROGRAM = f"""
 import json, sys
 fd, jpeg, sys.path[:] = json.loads(sys.argv[1])
@@ -72,21 +75,21 @@ serve(fd, jpeg)
 
 
 def isolated(mode: Mode, timeout: float, report: Callable[[str], object] = lambda _: None) -> Isolation | None:
-    """Return an `Isolation`, or None if every decoder runs in this process."""
+    """Return an `Isolation`, which decodes images in worker processes; None if ``mode`` says that every decoder runs in
+    this process."""
     return None if mode == "none" else Isolation(mode == "all", timeout, report)
 
 
 class Isolation:
-    """Decodes images in worker processes, one per thread that decodes at a time.
-
-    Owned by a run's `Services`, which closes it; any thread may use it. Also a context manager."""
+    """Decodes images in worker processes: one for each thread that decodes at a time. Owned by a run's `Services`,
+    which closes it; any thread may use it. Also a context manager."""
 
     def __init__(
         self, jpeg: bool = False, timeout: float = TIMEOUT, report: Callable[[str], object] = lambda _: None
     ) -> None:
         """``timeout``: CPU seconds per image. ``report`` is called with the reason when a worker is replaced."""
         self.jpeg = jpeg
-        """Whether JPEGs are also decoded in workers."""
+        """Whether JPEGs are also decoded in worker processes."""
         self.timeout = timeout
         self._report = report
         self._idle: deque[_Worker] = deque()
@@ -101,7 +104,7 @@ class Isolation:
         self.close()
 
     def close(self) -> None:
-        """End all processes at once, even while they decode; callers that wait for them get a JobError."""
+        """End all worker processes at once, even while they decode. Callers that wait for them get a JobError."""
         with self._lock:
             self._closed = True
             server, self._server = self._server, None
@@ -116,13 +119,13 @@ class Isolation:
 
     @property
     def pids(self) -> list[int]:
-        """Process id of the fork server, if it runs."""
+        """Process id of the fork server, if it runs; otherwise empty."""
         return [] if self._server is None else [self._server.process.pid]
 
     # -- decoders -----------------------------------------------------------------------------------------------
 
     def decode(self, data: memoryview, header: Header, adjust_orientation: bool, max_pixels: int) -> Pixels:
-        """Decode like `pillow.decode`, in a worker. Raises SampleError."""
+        """Decode an image like `pillow.decode`, in a worker process. Raises SampleError."""
 
         def copied(pixels: Pixels) -> Pixels:
             return pixels.copy()
@@ -133,8 +136,8 @@ class Isolation:
         self, data: memoryview, header: Header, adjust_orientation: bool, max_pixels: int, use: Callable[[Pixels], T],
         lenient: bool = False,
     ) -> T:  # fmt: skip
-        """Return the result of ``use`` on the decoded pixels, which are in the worker's memory and valid only until
-        ``use`` returns. Raises SampleError."""
+        """Decode an image in a worker process, and call ``use`` on its pixels. The pixels are in the worker's memory,
+        and valid only until ``use`` returns. Return the result of ``use``. Raises SampleError."""
         request = self._image(data, header, adjust_orientation, max_pixels, lenient)
 
         def take(worker: _Worker, answer: Mapping[str, Any]) -> T:
@@ -147,8 +150,8 @@ class Isolation:
         self, files: Sequence[tuple[memoryview, Header]], adjust_orientation: bool, max_pixels: int,
         use: Callable[[int, Pixels], T],
     ) -> list[T | SampleError]:  # fmt: skip
-        """Call ``use`` on the index and the decoded pixels of each file, like `lend`; small files share a request.
-        Return the results, or errors."""
+        """Decode several files in a worker process, and call ``use`` on the index and the pixels of each, like `lend`.
+        Small files share a request. Return the results of ``use``, or an error for a file."""
         results: list[T | SampleError] = []
         while len(results) < len(files):
             first, count, room = len(results), 0, 0
@@ -164,7 +167,8 @@ class Isolation:
         self, files: Sequence[tuple[memoryview, Header]], first: int, end: int, adjust: bool, max_pixels: int,
         use: Callable[[int, Pixels], T],
     ) -> list[T | SampleError]:  # fmt: skip
-        """Send one request for the files ``first`` to ``end``; if the worker dies, one for each."""
+        """Decode the files ``first`` to ``end`` by one request to a worker process. If the worker dies, send one
+        request for each file."""
         group = files[first:end]
         requests = [self._image(data, header, adjust, max_pixels, False) for data, header in group]
         current_image = -1
@@ -207,7 +211,7 @@ class Isolation:
         self, data: memoryview, row: Any, output_type: DALIImageType, fast_idct: bool, out: memoryview,
         lenient: bool = False,
     ) -> None:  # fmt: skip
-        """Decode a JPEG like `turbo.decode_into`, in a worker. Raises SampleError."""
+        """Decode a JPEG like `turbo.decode_into`, in a worker process. Raises SampleError."""
         fields = {name: row[name].tolist() for name in row.dtype.names}
         request = {"what": "jpeg", "size": len(data), "timeout": self.timeout,
                    "pixels": fields["width"] * fields["height"], "row": fields, "output_type": output_type.name,
@@ -223,8 +227,8 @@ class Isolation:
         self, format: str, data: memoryview, request: Mapping[str, Any],
         take: Callable[[_Worker, Mapping[str, Any]], Any], attempts: int = 0,
     ) -> Any:  # fmt: skip
-        """Decode one image and return the result of ``take``. ``attempts``: number of earlier attempts for this
-        image."""
+        """Decode one image in a worker process. Return the result of ``take``, which is called with the worker and its
+        answer. ``attempts``: number of earlier attempts for this image."""
         code, lost, fresh = 0, 0, attempts > 0
         while attempts < 2 and lost < _MAX_SERVERS:
             worker = self._worker(fresh)
@@ -255,8 +259,8 @@ class Isolation:
 
     @contextlib.contextmanager
     def _borrowed(self, worker: _Worker) -> Iterator[_Worker]:
-        """Context manager: provide ``worker``, and return it to the idle ones afterwards, unless it died or got no
-        request."""
+        """Context manager: provide ``worker`` to this thread. Afterwards it is available to other threads, unless it
+        died or did not answer."""
         try:
             yield worker
         finally:
@@ -293,7 +297,7 @@ class Isolation:
 
 
 def _how(code: int, timeout: float) -> tuple[RejectCode, str]:
-    """Return a reject code and a text for how a process ended, by its exit code (-N: signal N)."""
+    """Return a reject code, and a text that says how a worker process ended, for its exit code (-N: signal N)."""
     if code == -signal.SIGPROF:
         return "decoder_timeout", f"took more than {timeout:g} s of CPU time"
     if code == -signal.SIGALRM:
@@ -305,17 +309,19 @@ def _how(code: int, timeout: float) -> tuple[RejectCode, str]:
 
 
 class _ForkServer:
-    """The process that forks workers, as seen from its parent. It holds the decoders' libraries, has one thread and
-    decodes nothing. Owned by an `Isolation`."""
+    """The process that forks workers, as seen from its parent. It has loaded the decoders' libraries, has one thread,
+    and decodes nothing itself. Owned by an `Isolation`."""
 
     def __init__(self, jpeg: bool) -> None:
-        """Start the process. Raises JobError with its output if it does not start."""
+        """Start the fork server. ``jpeg``: it also loads the JPEG decoder. Raises JobError with the process's output if
+        it does not start."""
         with contextlib.ExitStack() as undo:
             self._control = self._started(jpeg, undo)
             undo.pop_all()
 
     def _started(self, jpeg: bool, undo: contextlib.ExitStack) -> socket.socket:
-        """Start the process, and return this process's end of its socket. ``undo`` ends what was started."""
+        """Start the fork server, and return this process's end of the socket between them. ``undo`` collects what ends
+        and closes everything that was started."""
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         undo.callback(here.close)
         argument = json.dumps([there.fileno(), jpeg, [str(p) for p in sys.path]])
@@ -341,7 +347,7 @@ class _ForkServer:
         return here
 
     def worker(self) -> _Worker:
-        """Return a new worker. Raises OSError if the fork server has ended."""
+        """Fork a new worker process and return it. Raises OSError if the fork server has ended."""
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with there, contextlib.ExitStack() as undo:
             undo.callback(here.close)
@@ -353,7 +359,7 @@ class _ForkServer:
         return _Worker(here, file)
 
     def close(self) -> None:
-        """End the process and its workers."""
+        """End the fork server and its workers."""
         _hang_up(self._control)
         try:
             self.process.wait(5)
@@ -373,20 +379,22 @@ def _cannot_start(why: str) -> str:
 
 
 class _Worker:
-    """One worker process, as seen from its parent. Created by `_ForkServer.worker`; used by one thread at a time."""
+    """One worker process, as seen from the process that sends it images. Created by `_ForkServer.worker`; used by one
+    thread at a time."""
 
     def __init__(self, channel: socket.socket, file: Descriptor) -> None:
         self._channel, self._memory, self._file = channel, file, file.number
         self._map: mmap.mmap | None = None
         self._images = 0
         self.answered = False
-        """Whether the worker answered the last request, so that it may get another."""
+        """Whether the worker answered the last request. If it did not, it gets no other."""
 
     def ask(
         self, files: Sequence[memoryview], requests: Sequence[Mapping[str, Any]]
     ) -> list[Mapping[str, Any]] | Mapping[str, Any]:
-        """Return an answer per request: ``shape`` and ``dtype`` of the pixels for `view`, or ``error``; or, if the
-        worker ``died``, one mapping with the exit code."""
+        """Send ``requests`` for ``files`` to the worker, and return one answer per request: ``error``, or ``shape`` and
+        ``dtype`` of the pixels for `view`. If the worker died, return one mapping instead, with its exit code in
+        ``died``."""
         self.answered = False
         self._images += len(files)
         at, message = HEAD, []
@@ -407,11 +415,12 @@ class _Worker:
         return found
 
     def current_image(self) -> int:
-        """Return the number of the image that the worker started last."""
+        """Return the index, within its last requests, of the image that the worker began to decode last."""
         return int.from_bytes(os.pread(self._file, 8, 0), "little")
 
     def view(self, answer: Mapping[str, Any]) -> Pixels:
-        """Return the pixels of an answer, in the worker's memory; valid until `recycle`. Raises SampleError."""
+        """Return the decoded pixels that an answer describes. They are in the worker's memory, and valid until
+        `recycle`. Raises SampleError."""
         shape, dtype, at = answer["shape"], np.dtype(answer["dtype"]), answer["at"]
         end = at + math.prod(shape) * dtype.itemsize
         if self._map is None or len(self._map) < end:
@@ -422,8 +431,8 @@ class _Worker:
         return np.ndarray(shape, dtype, self._map, at)
 
     def recycle(self) -> bool:
-        """Free memory that few images need. Return False if the worker has decoded its maximum of images and was
-        ended."""
+        """Prepare the worker for the next request: free memory that only large images need. Return False if the worker
+        has decoded its maximum number of images and was ended."""
         if self._images >= _MAX_IMAGES:
             self.close()
             return False
@@ -432,7 +441,7 @@ class _Worker:
         return True
 
     def close(self) -> None:
-        """End the worker."""
+        """End the worker process."""
         _hang_up(self._channel)
         self._memory.close()
         self._map = None  # unmapped when its last view is released
@@ -445,14 +454,14 @@ def _write(file: int, data: memoryview, start: int) -> None:
 
 
 def _hang_up(channel: socket.socket) -> None:
-    """Shut down a socket, so that the other side sees the end even if forked processes have inherited this end."""
+    """Close a socket so that the process at its other end notices, even if forked processes have inherited this end."""
     with contextlib.suppress(OSError):  # the other side is gone already
         channel.shutdown(socket.SHUT_RDWR)
     channel.close()
 
 
 def _receive(channel: socket.socket) -> bytes:
-    """Return the next message; empty if the other side is gone."""
+    """Return the next message from the socket; empty if the process at its other end has closed it."""
     try:
         return channel.recv(_ANSWER)
     except ConnectionError:

@@ -34,9 +34,10 @@ _REQUEST = 1 << 16
 _PR_SET_PDEATHSIG = 1
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _MAX_REUSED = 32 << 20
-"""Bytes up to which malloc reuses freed memory; glibc's maximum for the second setting."""
+"""Maximum bytes of freed memory that malloc keeps for reuse; glibc's maximum for the second setting,
+M_MMAP_THRESHOLD."""
 _STEP, _ALIGNED = 4 << 20, 4096
-"""Bytes by which the shared memory grows; alignment of pixels in it, in bytes."""
+"""Bytes by which the shared memory grows; and alignment in bytes of the pixels in it."""
 _MIN_SPACE, _SPACE_PER_PIXEL = 1 << 30, 64
 """Bytes of address space per image, and per pixel: twice what the most demanding decoder needs (JPEG 2000: 32 bits per
 channel, and copies), so that only data that a file hides from its header exceeds the limit."""
