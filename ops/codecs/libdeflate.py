@@ -28,8 +28,8 @@ _NAMES = (
 
 @cache
 def functions() -> I64 | None:
-    """Return the addresses of alloc_decompressor, zlib_decompress_ex, free_decompressor and crc32; None without
-    libdeflate."""
+    """Return the addresses of libdeflate's functions alloc_decompressor, zlib_decompress_ex, free_decompressor and
+    crc32; None if it is not installed."""
     for path in _places():
         try:
             library = ctypes.CDLL(path)
@@ -41,13 +41,15 @@ def functions() -> I64 | None:
 
 
 def addresses() -> I64:
-    """Return the addresses of `functions`, or zeros without libdeflate, for loops that can work without it."""
+    """Return the addresses of `functions`, or zeros if libdeflate is not installed, for compiled loops that can work
+    without it."""
     found = functions()
     return np.zeros(len(_NAMES), np.int64) if found is None else found
 
 
 def _places() -> Iterator[str]:
-    """Return paths of the library: the package's first, because looking up the system's starts a process."""
+    """Yield paths at which libdeflate may be: that of its Python package first, because searching the system's
+    libraries starts a process."""
     with contextlib.suppress(ImportError):
         if found := import_module("deflate._deflate").__file__:
             yield found

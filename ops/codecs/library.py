@@ -19,12 +19,13 @@ from .pixels import Pixels, orient, recolour
 
 T = TypeVar("T")
 DAMAGE = ("corrupt_data", "truncated")
-"""Reject codes of errors that a decoder may be able to ignore."""
+"""Reject codes of errors after which a decoder may still be able to guess the pixels."""
 SIZES_DIFFER = SampleError("corrupt_data", "the header is damaged: two decoders read different sizes from it")
 
 
 class LibraryDecoder(Decoder):
-    """Row for images of all formats but JPEG."""
+    """Decoder for images of all formats but JPEG: by a built-in decoder for single images, else by a library such as
+    Pillow."""
 
     name = "other formats"
 
@@ -53,7 +54,8 @@ ROWS = (LibraryDecoder(),)
 
 
 def window(job: DecodeJob, i: int, pixels: Pixels, shape: Sequence[int]) -> Pixels:
-    """Return the window of the whole image ``i`` that becomes a result of ``shape``."""
+    """Cut the window of image ``i`` out of the decoded whole image ``pixels``. ``shape``: height and width of the
+    window."""
     y, x = job.anchor(i) or (0, 0)
     return pixels[y : y + shape[0], x : x + shape[1]]
 
@@ -61,9 +63,9 @@ def window(job: DecodeJob, i: int, pixels: Pixels, shape: Sequence[int]) -> Pixe
 def decode_first(
     job: DecodeJob, indices: Sequence[int], run: Callable[..., Iterable[Any]] = map
 ) -> dict[int, Pixels]:  # fmt: skip
-    """Return the images ``indices``, which are not JPEGs, decoded, oriented and recoloured, before their results have
-    memory: the headers of ``job`` get their true shapes. ``run`` maps over the images: `map`, or the method of a pool
-    of threads."""
+    """Decode the images ``indices``, which are not JPEGs, before memory for the output is allocated; used if their true
+    shapes are not known. Return the images, oriented and recoloured, by index. Their shapes are written to the headers
+    of ``job``. ``run`` maps over the images: `map`, or the method of a pool of threads."""
     rules, headers, ctx = job.rules, job.headers, job.ctx
 
     def kept(_: int, pixels: Pixels) -> tuple[int, Pixels]:
@@ -83,10 +85,11 @@ def decode_first(
 
 
 def decode_several(job: DecodeJob, use: Callable[[int, Pixels], T], indices: Sequence[int]) -> list[T | SampleError]:
-    """Return the results of ``use`` for the images ``indices``, as they are stored and oriented, or their errors.
+    """Decode the images ``indices``, which are not JPEGs, and call ``use`` on the index and the pixels of each. The
+    pixels are as stored, and oriented. Return the results of ``use``, or the errors of images.
 
-    The pixels may be in a decoder's memory: they are valid only while ``use`` runs. Isolated decoders get all images in
-    one request."""
+    The pixels may be in a decoder's memory: they are valid only while ``use`` runs. Worker processes, if they are used,
+    get several images per request."""
     if job.isolation is None:
         return [_decode_one(job, use, i) for i in indices]
     found: dict[int, T | SampleError] = {}
@@ -119,7 +122,8 @@ def _decode_one(job: DecodeJob, use: Callable[[int, Pixels], T], i: int) -> T | 
 
 
 def _stored(job: DecodeJob, data: memoryview, header: Header) -> Pixels | None:
-    """Return the pixels of an image that a built-in decoder supports, oriented if requested; None for all others."""
+    """Decode an image with the built-in decoder of its format, oriented if the rules ask for it; None if there is no
+    such decoder, or it does not support the image."""
     decode = BY_NAME[header.format].stored
     pixels = decode(data, header) if job.in_process and decode is not None else None
     if pixels is None:
@@ -130,7 +134,8 @@ def _stored(job: DecodeJob, data: memoryview, header: Header) -> Pixels | None:
 def _by_library(
     job: DecodeJob, data: memoryview, header: Header, use: Callable[[Pixels], T], lenient: bool = False
 ) -> T:  # fmt: skip
-    """Call ``use`` on the pixels that the format's library decodes, and return its result. Raises SampleError."""
+    """Decode an image with the library of its format, call ``use`` on the pixels, and return its result. Raises
+    SampleError."""
     from . import pillow
 
     how = job.rules.adjust_orientation, job.rules.max_pixels
@@ -140,8 +145,8 @@ def _by_library(
 
 
 def _after_error(job: DecodeJob, use: Callable[[int, Pixels], T], i: int, problem: SampleError) -> T | SampleError:
-    """If damaged images are kept, return the result for image ``i`` as its decoder guesses it; otherwise
-    ``problem``."""
+    """Called for image ``i`` whose decoder reported ``problem``. If the rules keep damaged images, return the result of
+    ``use`` for the pixels that the decoder guesses; otherwise return ``problem``."""
     if job.rules.on_damage == "reject" or problem.code not in DAMAGE:
         return problem
     data, header = encoded_bytes(job.batch, i), job.headers.header(i)

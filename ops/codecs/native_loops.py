@@ -27,8 +27,8 @@ _KEPT = (DALIImageType.RGB, DALIImageType.BGR, DALIImageType.ANY_DATA)
 
 
 def keeps_channels(rows: I64, output_type: DALIImageType) -> npt.NDArray[np.bool_]:
-    """Return, for headers [M, 6], whether images decoded to ``output_type`` have the stored channels or a subset of
-    them, so that no channel is computed from others."""
+    """Return for each image whether, decoded to ``output_type``, it has its stored channels or a subset of them, so
+    that no channel is computed from others. ``rows`` [M, 6]: headers."""
     if output_type in _KEPT:
         return np.ones(len(rows), np.bool_)
     few: npt.NDArray[np.bool_] = rows[:, CHANNELS] < 3
@@ -38,15 +38,15 @@ def keeps_channels(rows: I64, output_type: DALIImageType) -> npt.NDArray[np.bool
 def decode_into(
     loop: Any, batch: Batch, which: I64, windows: I64, channels: I64, bgr: bool, out: Any, origins: I64, pitches: I64
 ) -> I32:
-    """Decode the images ``which`` of ``batch`` as uint8 into ``out``; return the status of each. The other arrays have
-    one row per image of ``which``."""
+    """Decode the images ``which`` of ``batch`` as uint8 into ``out``, by a compiled loop. Return a status for each, 0
+    if it was decoded. The other arrays have one row per image of ``which``."""
     sizes = batch.shapes[which, 0].astype(np.int64)
     return _run(loop, batch.data, batch.offsets[which], sizes, windows, channels, bgr, 1, out, origins, pitches)
 
 
 def stored(loop: Any, data: memoryview, header: Header) -> Pixels | None:
-    """Return the stored pixels (H, W, C), uint8 or uint16, palettes as RGB; None if the built-in decoder does not
-    support the file: another decoder then decodes or rejects it."""
+    """Decode one image by the compiled ``loop``. Return the stored pixels (H, W, C), uint8 or uint16, palettes as RGB.
+    Return None if the loop does not support the file: another decoder then decodes or rejects it."""
     pixels = np.empty((header.height, header.width, header.channels), np.uint16 if header.bits > 8 else np.uint8)
     encoded, one = np.frombuffer(data, np.uint8), np.zeros(1, np.int64)
     window, pitch = np.array([[0, 0, header.height, header.width]], np.int64), one + header.width * header.channels

@@ -31,10 +31,12 @@ def decode(
     data: memoryview, header: Header, adjust_orientation: bool, max_pixels: int, lenient: bool = False,
     empty: Empty = fresh,
 ) -> Pixels:  # fmt: skip
-    """Return the image as (H, W, C), uint8, uint16 or float32: its first frame or page, palettes and CMYK as RGB.
+    """Decode an image that is not a JPEG to (H, W, C), uint8, uint16 or float32: its first frame or page, palettes and
+    CMYK as RGB.
 
-    ``header`` is the result of `formats.probe`. Raises SampleError, and nothing else, whatever the data is. Damage that
-    decoders pass over is rejected, unless ``lenient``. Decoders that can write into given memory get it from ``empty``.
+    ``header`` is the result of `formats.probe`. Raises SampleError, and no other exception, whatever the data is.
+    Damage that decoders do not report is also rejected, unless ``lenient``. Decoders that can write into given memory
+    get it from ``empty``.
     """
     _quiet()
     format = BY_NAME[header.format]
@@ -58,8 +60,8 @@ def decode(
 def _by_plugin(
     plugin: Any, format: Format, data: memoryview, header: Header, max_pixels: int, lenient: bool
 ) -> tuple[Pixels, bool]:
-    """Decode with Pillow's ``plugin``, or with imagecodecs if Pillow would drop bits; return the pixels and whether
-    they are oriented already."""
+    """Decode an image with Pillow's ``plugin``, or with imagecodecs if Pillow would drop bits. Return the pixels, and
+    whether the decoder has already applied the orientation."""
     image = plugin(io.BytesIO(data))
     check_pixels(image.width, image.height, max_pixels)
     if format.check is not None and not lenient:
@@ -76,7 +78,7 @@ def _by_plugin(
 
 
 def explain(format: str, error: BaseException) -> SampleError:
-    """Return a SampleError for an exception of Pillow: its code and its text."""
+    """Convert an exception of Pillow to a SampleError with its code and its text."""
     text = str(error)
     low = text.lower()
     code: RejectCode = "corrupt_data"
@@ -123,7 +125,7 @@ def _array(image: Any, format: Format, header: Header) -> Pixels:
 
 
 def _whole_range(pixels: Pixels, format: Format, header: Header) -> Pixels:
-    """Scale samples of other than 8 or 16 bits to the whole range of their type."""
+    """Scale samples that do not have 8 or 16 bits to the whole range of their type."""
     bits, width = header.bits, 8 * pixels.dtype.itemsize
     if format.widen is None or bits == width or bits >= 16 or pixels.dtype.kind != "u":
         return pixels
@@ -131,7 +133,7 @@ def _whole_range(pixels: Pixels, format: Format, header: Header) -> Pixels:
 
 
 def load() -> None:
-    """Import the modules that `decode` needs, which the first image would otherwise do."""
+    """Import the modules that `decode` needs, so that the first image does not have to wait for it."""
     for format in FORMATS:
         _plugin(format.pillow)
 
@@ -151,7 +153,8 @@ def _plugin(name: str) -> Any:
 
 
 _heard = threading.local()
-"""Per thread, ``said``: messages of libtiff's codecs about damage in the image that this thread decodes."""
+"""Messages about damage from libtiff's codecs, for the image that the current thread decodes, in its attribute
+``said``."""
 _CODECS = ("Fax", "LZW", "ZIP", "PackBits", "JPEG", "OJPEG", "Thunder", "NeXT", "SGILog", "LogLuv", "Pixar", "LZMA",
            "ZSTD")  # fmt: skip
 _Handler = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p)
@@ -159,8 +162,8 @@ _Handler = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_voi
 
 @_Handler
 def _listen(module: bytes | None, form: bytes | None, _arguments: int | None) -> None:
-    """Handle a warning or an error of libtiff, in the thread that decodes. From its codecs, it means that pixels are
-    guessed; from other modules, that a tag is unusual."""
+    """Handler of libtiff's warnings and errors, called in the thread that decodes. A message of a codec means that
+    pixels are guessed; one of another module, that a tag is unusual."""
     said = getattr(_heard, "said", None)
     name = (module or b"").decode("ascii", "replace")
     if said is not None and name.startswith(_CODECS):

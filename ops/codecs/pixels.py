@@ -13,11 +13,11 @@ from ..types import DALIImageType
 
 Pixels = npt.NDArray[Any]
 Empty = Callable[[Sequence[int]], Pixels]
-"""Function that returns uninitialised, C-contiguous uint8 of a shape."""
+"""Function that returns an uninitialised, C-contiguous uint8 array of a given shape, for decoders to write into."""
 
 
 def fresh(shape: Sequence[int]) -> Pixels:
-    """Return a new array; an `Empty` function."""
+    """Return a new uninitialised uint8 array; the default `Empty` function."""
     return np.empty(shape, np.uint8)
 
 
@@ -37,14 +37,15 @@ def orient(image: Pixels, orientation: int) -> Pixels:
 
 
 def channels_of(output_type: DALIImageType, stored: int) -> int:
-    """Return the number of channels of an image that stores ``stored`` when decoded to ``output_type``."""
+    """Return the number of channels to which an image with ``stored`` channels is decoded for ``output_type``."""
     if output_type is DALIImageType.ANY_DATA:
         return stored
     return 1 if output_type is DALIImageType.GRAY else 3
 
 
 def recolour(image: Pixels, output_type: DALIImageType, dtype: np.dtype[Any]) -> Pixels:
-    """Return ``image`` (H, W, C), uint8, uint16 or float32, in another colour space and type.
+    """Return ``image`` (H, W, C), uint8, uint16 or float32, converted to the colours ``output_type`` and the type
+    ``dtype``.
 
     C: 1 gray, 2 gray and alpha, 3 RGB, 4 RGB and alpha. Alpha is dropped, not blended (ANY_DATA keeps it). GRAY is
     ``.299 R + .587 G + .114 B``. YCbCr is ITU-R BT.601's studio range. Integers represent [0, 1] scaled to their range,
@@ -67,13 +68,15 @@ _GRAY = np.array([[0.299], [0.587], [0.114]], np.float32)
 _YCBCR = np.array(
     [[65.481, -37.797, 112.0], [128.553, -74.203, -93.786], [24.966, 112.0, -18.214]], np.float32
 ) / np.float32(255)
-"""Columns Y, Cb, Cr for R, G, B in [0, 1] (BT.601, 8 bit, as fractions of 255)."""
+"""Coefficients for converting RGB in [0, 1] to YCbCr: one row for each of R, G, B, one column for each of Y, Cb, Cr
+(BT.601, 8 bit, as fractions of 255)."""
 _YCBCR_OFFSET = np.array([16, 128, 128], np.float32) / np.float32(256)
-"""Offsets of Y, Cb and Cr as fractions of 256: 16 and 128 for 8 bit, 4096 and 32768 for 16 bit."""
+"""Numbers added to Y, Cb and Cr in that conversion, as fractions of 256: 16 and 128 for 8 bit, 4096 and 32768 for 16
+bit."""
 
 
 def spread(pixels: Pixels, most: int) -> Pixels:
-    """Scale values 0 ... ``most`` to the whole range of the type, uint8 or uint16, rounded."""
+    """Scale values of 0 ... ``most`` to the whole range of their type, uint8 or uint16, rounded."""
     full = int(np.iinfo(pixels.dtype).max)
     if most == full:
         return pixels
@@ -87,15 +90,16 @@ def full_scale(dtype: np.dtype[Any]) -> float:
 
 
 def scale(image: Pixels, dtype: np.dtype[Any]) -> Pixels:
-    """Return ``image`` with its full scale mapped to that of ``dtype``; the same array if the types are equal."""
+    """Convert ``image`` to ``dtype`` so that full brightness stays full brightness (255 becomes 1.0 for floats). Return
+    the same array if it has that type."""
     if image.dtype == dtype:
         return image
     return saturate(image * np.float32(full_scale(dtype) / full_scale(image.dtype)), dtype)
 
 
 def matrix(image: Pixels, weights: npt.NDArray[np.float32], offset: Any, dtype: np.dtype[Any]) -> Pixels:
-    """Return ``image`` (..., 3) times ``weights`` [3, K] of the full scale, plus ``offset`` in 1/256 of it (1 for
-    floats)."""
+    """Multiply the channels of ``image`` (..., 3) by ``weights`` [3, K], and add ``offset``, in 1/256 of the full scale
+    (for floats: in units of 1)."""
     top = full_scale(dtype)
     one = 1.0 if dtype.kind == "f" else top + 1
     values = image.astype(np.float32) @ (weights * np.float32(top / full_scale(image.dtype)))

@@ -31,9 +31,9 @@ from .library import window
 from .pixels import Pixels
 
 TASK = 8
-"""Maximum number of images per task: as many as a request to a decoder process holds."""
+"""Maximum number of images that one task decodes: as many as one request to a worker process holds."""
 BLOCK = 8 << 20
-"""Maximum bytes of page-locked memory per task, unless one image is larger."""
+"""Maximum bytes of page-locked memory for the images of one task, unless a single image is larger."""
 _SMALL, _STEP = 1 << 18, 1 << 20
 RANGE = np.dtype([("source", np.int64), ("destination", np.int64), ("size", np.int64)])
 _THREADS = 256
@@ -41,48 +41,50 @@ _THREADS = 256
 
 @dataclass(slots=True)
 class TaskResult:
-    """Result of one task. Created by the task's thread."""
+    """Result of one task that decodes or prepares images on the host. Created by the task's thread."""
 
     outcome: Outcome = field(default_factory=Outcome)
-    """Results for the images that rows of the host decoded."""
+    """Errors and counts of the images that host decoders have handled."""
     pixels: Batch | None = None
-    """Pixels of the images that rows of the host decoded, in page-locked memory."""
+    """Images that host decoders have decoded, in page-locked memory."""
     images: I64 = field(default_factory=lambda: NO_IMAGES)
-    """Indices of the images in `pixels`."""
+    """Index in the batch of each image in `pixels`."""
     prepared: Any = None
-    """Host data of a GPU row, passed to `RowTasks.enqueue`."""
+    """Host data from which a GPU decoder decodes the other images, passed to `RowTasks.enqueue`; None if there is
+    none."""
     count: int = 0
-    """Number of images that `prepared` covers."""
+    """Number of images that the GPU decodes from `prepared`."""
     seconds: float = 0.0
-    """Seconds that the task took."""
+    """Seconds of a thread that the task took."""
 
 
 @dataclass(slots=True)
 class RowTasks:
-    """The tasks that one row of the decoder table has queued for a batch."""
+    """The tasks that were queued for a batch on behalf of one decoder."""
 
     name: str
-    """Name of the decoder table's row in reports."""
+    """Name of the decoder in reports."""
     futures: list[Future[TaskResult]]
     nbytes: int
-    """Total bytes of the pixels of the tasks' images."""
+    """Total bytes of the decoded images of these tasks."""
     enqueue: Callable[[Any, Batch, Batch, list[Any]], None] | None
-    """Function (lane, files, output, ``prepared`` of all tasks) that enqueues the work of a GPU row; None for rows of
-    the host."""
+    """Function (lane, files, output, list of all tasks' `TaskResult.prepared`) that enqueues the work of a GPU decoder;
+    None for host decoders."""
 
 
 class ThreadedDecode:
-    """The images of a batch that threads decode or prepare. Created by `gpu_decode`, used by one thread at a time; when
-    it is released, its remaining tasks return at once."""
+    """The images of a batch on the GPU that CPU threads decode or prepare. Created by `gpu_decode`, used by one thread
+    at a time. When it is released, its remaining tasks return at once."""
 
     def __init__(self, job: DecodeJob) -> None:
         self.job = job
         self._parts: list[RowTasks] = []
         self.nbytes = 0
-        """Maximum bytes of page-locked memory that its tasks use."""
+        """Maximum bytes of page-locked memory that the tasks use for decoded images."""
 
     def place(self, images: dict[int, Pixels]) -> None:
-        """Queue copying of ``images``, which are decoded already, by index, into the batch."""
+        """Queue copying of ``images`` that are already decoded to their samples in the batch. ``images``: pixels by
+        index in the batch."""
 
         def task(self: ThreadedDecode, some: I64) -> TaskResult:
             part = self._stage(some)
@@ -94,7 +96,8 @@ class ThreadedDecode:
         self.submit("other formats", which, task, sizes=self._sizes(which))
 
     def start(self, dealt: Sequence[I64]) -> None:
-        """Queue the decoding of images: ``dealt`` has an array of image indices for each row of `thread_rows`."""
+        """Queue the decoding of images by host decoders. ``dealt``: for each decoder of `thread_rows`, the indices of
+        its images."""
         for row, some in zip(thread_rows(), dealt, strict=True):
             if len(some):
                 self.submit(row.name, some, functools.partial(_by_rows, row=row), sizes=self._sizes(some))
@@ -103,8 +106,9 @@ class ThreadedDecode:
         self, name: str, which: I64, task: Callable[[ThreadedDecode, I64], TaskResult], *, sizes: I64 | None = None,
         enqueue: Callable[[Any, Batch, Batch, list[Any]], None] | None = None, size: int = TASK, shown: bool = True,
     ) -> None:  # fmt: skip
-        """Queue the images ``which``, whose pixels take ``sizes`` bytes, in tasks of at most ``size`` images. If
-        ``shown`` is false, tasks use only those bytes of the files that the host sees."""
+        """Queue tasks of at most ``size`` images for the images ``which``. ``name``: decoder in reports; ``sizes``:
+        bytes of each decoded image. ``shown``: before a task, make all bytes of its files visible to the host; if
+        False, the task reads only bytes that the host sees anyway."""
         if len(which) == 0:
             return
         wanted = weakref.ref(self)
@@ -127,18 +131,18 @@ class ThreadedDecode:
 
     @staticmethod
     def submit_call(call: Callable[..., Any], *args: Any) -> Future[Any]:
-        """Call ``call(*args)`` in one of the threads."""
+        """Call ``call(*args)`` in one of the threads that decode for GPUs."""
         return threads().submit(call, *args)
 
     def by_host(self, which: I64) -> TaskResult:
-        """Decode the images ``which``, which a GPU row does not decode after all, with rows of the host."""
+        """Decode with host decoders the images ``which``, which a GPU decoder could not decode."""
         if not len(which):
             return TaskResult()
         show(self.job.batch, which)
         return _by_rows(self, which)
 
     def _sizes(self, which: I64) -> I64:
-        """Return the bytes of the results of the images ``which``."""
+        """Return the bytes of each of the decoded images ``which``."""
         sizes: I64 = self.job.shapes[which].astype(np.int64).prod(axis=1) * self.job.rules.dtype.itemsize
         return sizes
 
@@ -149,8 +153,8 @@ class ThreadedDecode:
     # -- to the device ---------------------------------------------------------------------------------------------
 
     def finish(self, lane: Lane, out: Batch, files: Batch) -> None:
-        """Wait for the threads, report the images that they rejected, and enqueue the copies into ``out``. ``files``:
-        the encoded images, on the device if a GPU row needs them."""
+        """Wait for the tasks, report the images that they rejected, and enqueue the copies of decoded images into
+        ``out``. ``files``: the encoded images, on the device if a GPU decoder needs them."""
         job, reshaped = self.job, list[int]()
         for part in self._parts:
             done, waited = list[TaskResult](), 0.0
@@ -189,7 +193,8 @@ class ThreadedDecode:
 
 
 def _by_rows(threads: ThreadedDecode, some: I64, row: Decoder | None = None) -> TaskResult:
-    """Run a task: decode with ``row``, or any row of the host if None, and the rows after it."""
+    """Run a task: decode the images ``some`` with the decoder ``row``, or if it is None, with the first one that
+    supports each. Later decoders of the table decode what these leave."""
     rows = thread_rows()
     part, first = threads._stage(some), 0 if row is None else rows.index(row)
     dealt = [NO_IMAGES] * len(rows)
@@ -212,13 +217,14 @@ def _page_locked(n: int, dtype: Any) -> npt.NDArray[Any]:
 
 
 def _block(nbytes: int) -> int:
-    """Return the size of the block for ``nbytes``, one of few sizes: the pool reuses a block only for the size that it
-    was allocated for, and allocating one takes milliseconds."""
+    """Return the size of the page-locked block to allocate for ``nbytes``. Only a few sizes are used: the pool reuses a
+    block only for the size that it was allocated for, and allocating one takes milliseconds."""
     return nbytes if nbytes > BLOCK else _SMALL if nbytes <= _SMALL else -(-nbytes // _STEP) * _STEP
 
 
 def _tasks(sizes: I64, most: int) -> list[tuple[int, int]]:
-    """Return the images [a, b) of each task, at most ``most``, given the bytes of each image."""
+    """Split images, given the bytes of each, into tasks of at most ``most`` images. Return the range [a, b) of each
+    task."""
     found, a, room = [], 0, 0
     for k, nbytes in enumerate(sizes.tolist()):
         if k > a and (k - a == most or room + nbytes > BLOCK):
@@ -229,7 +235,8 @@ def _tasks(sizes: I64, most: int) -> list[tuple[int, int]]:
 
 
 class ScatterCopy:
-    """Copies of samples from several host batches into one device batch, through one array on the device."""
+    """Copies samples from several host batches into one device batch, by uploading them through one array on the
+    device."""
 
     def __init__(self, lane: Lane, nbytes: int) -> None:
         """Allocate an array of ``nbytes`` on the device."""
@@ -239,7 +246,7 @@ class ScatterCopy:
         self._pieces: list[tuple[int, int, int]] = []
 
     def add(self, part: Batch, which: I64) -> None:
-        """Add ``part``, a batch in page-locked memory that holds the samples ``which`` of the device batch."""
+        """Add the copy of ``part``, a batch in page-locked memory, to the samples ``which`` of the device batch."""
         if int(part.sizes.sum()) == 0:
             return
         item, low = part.dtype.itemsize, int(part.offsets.min())
@@ -250,7 +257,7 @@ class ScatterCopy:
         self._at += host.nbytes
 
     def scatter(self, out: Batch) -> None:
-        """Enqueue the copies of all samples to the device, and from there to their places in ``out``."""
+        """Enqueue the copies of all added samples to the device, and from there to their samples in ``out``."""
         if not self._added:
             return
         to, host, nbytes = np.array(self._pieces, np.int64).T.copy()
@@ -277,11 +284,11 @@ def _scatter(lane: Lane, data: Any, starts: I64, sizes: I64, out: Batch, which: 
 
 
 def thread_count() -> int:
-    """Return the number of threads that decode for GPUs."""
+    """Return the number of CPU threads that decode for GPUs."""
     return max(1, len(os.sched_getaffinity(0)) - 2)
 
 
 @functools.cache
 def threads() -> ThreadPoolExecutor:
-    """Return the threads that decode for GPUs, shared by all lanes."""
+    """Return the pool of CPU threads that decode for GPUs, which all lanes share."""
     return ThreadPoolExecutor(thread_count(), thread_name_prefix="decode")

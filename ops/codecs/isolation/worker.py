@@ -44,8 +44,8 @@ channel, and copies), so that only data that a file hides from its header exceed
 
 
 def serve(fd: int, jpeg: bool) -> None:
-    """Run the fork server: fork a worker for every socket that arrives, report to the socket's owner how the worker
-    ended, and end with the parent process."""
+    """Run the fork server, in its own process: fork a worker for each socket that the parent process sends, and report
+    to the worker's owner how the worker ended. Ends with the parent process."""
     parent = os.getppid()
     control = socket.socket(fileno=fd)
     from .. import pillow as pillow_decode
@@ -83,7 +83,8 @@ def serve(fd: int, jpeg: bool) -> None:
 
 
 def _keep_memory() -> None:
-    """Let glibc's malloc reuse the memory of one image for the next: fresh pages took a third of a WebP's time."""
+    """Let glibc's malloc reuse the memory of one image for the next: getting fresh pages took a third of the time of
+    decoding a WebP."""
     with contextlib.suppress(AttributeError):  # other C libraries lack mallopt
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_TRIM_THRESHOLD, _MAX_REUSED)
@@ -91,7 +92,8 @@ def _keep_memory() -> None:
 
 
 def _report_ended(workers: dict[int, socket.socket], flags: int) -> None:
-    """Report to the owners of workers that have ended how they ended."""
+    """Report, for each worker that has ended, its exit code through its socket to the process that uses it. ``flags``:
+    of waitpid."""
     while workers:
         pid, status = os.waitpid(-1, flags)
         if pid == 0:
@@ -101,7 +103,8 @@ def _report_ended(workers: dict[int, socket.socket], flags: int) -> None:
 
 
 def _work(server: int, channel: socket.socket, file: int, others: list[socket.socket]) -> NoReturn:
-    """Run a worker, just forked; does not return."""
+    """Run a worker in the process that was just forked, until its owner closes the socket; then end the process.
+    ``others``: sockets of other workers, to close."""
     try:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
         if os.getppid() != server:  # the fork server ended before the signal was set
@@ -120,7 +123,8 @@ def _work(server: int, channel: socket.socket, file: int, others: list[socket.so
 
 
 def _answers(requests: Sequence[Mapping[str, Any]], memory: _Memory) -> list[dict[str, Any]]:
-    """Answer the requests in order; pixels are placed after the bytes of all images."""
+    """Decode the images of all requests in order, and return the answers. Pixels are stored in the shared memory after
+    the encoded bytes of all images."""
     end = max(request["start"] + request["size"] for request in requests)
     answers = []
     for k, request in enumerate(requests):
@@ -132,7 +136,8 @@ def _answers(requests: Sequence[Mapping[str, Any]], memory: _Memory) -> list[dic
 
 
 def _answer(request: Mapping[str, Any], memory: _Memory, at: int) -> tuple[dict[str, Any], int]:
-    """Decode one image to offset ``at``; return the answer, and the end of the memory in use."""
+    """Decode one image, to offset ``at`` of the shared memory. Return the answer, and the offset where the pixels
+    end."""
     start, size = request["start"], request["size"]
     try:
         data = memory.view(start + size)[start : start + size]
@@ -153,7 +158,7 @@ def _answer(request: Mapping[str, Any], memory: _Memory, at: int) -> tuple[dict[
 
 
 class _Memory:
-    """Memory that a worker shares with its owner process."""
+    """Memory of a worker that it shares with the process that sends it images."""
 
     def __init__(self, file: int) -> None:
         self._file = file
@@ -161,11 +166,11 @@ class _Memory:
 
     @property
     def size(self) -> int:
-        """Bytes of the shared memory that are mapped now."""
+        """Bytes of the shared memory that are mapped at present."""
         return 0 if self._map is None else len(self._map)
 
     def view(self, size: int) -> memoryview:
-        """Return at least the first ``size`` bytes; the file grows to hold them."""
+        """Return at least the first ``size`` bytes of the shared memory, which grows if it is smaller."""
         if self._map is None or len(self._map) < size:
             size = -(-max(size, 1) // _STEP) * _STEP
             if os.fstat(self._file).st_size < size:
@@ -174,12 +179,12 @@ class _Memory:
         return memoryview(self._map)
 
     def array(self, at: int, shape: Sequence[int], dtype: Any) -> Pixels:
-        """Return an array at offset ``at`` of the memory."""
+        """Return an array at offset ``at`` of the shared memory."""
         nbytes = math.prod(shape) * np.dtype(dtype).itemsize
         return np.ndarray(shape, dtype, self.view(at + nbytes), at)
 
     def bytes(self, at: int, shape: Sequence[int]) -> Pixels:
-        """Return an array of uint8 at offset ``at`` of the memory."""
+        """Return an array of uint8 at offset ``at`` of the shared memory."""
         return self.array(at, shape, np.uint8)
 
 
@@ -206,14 +211,14 @@ _DECODERS = {"image": _image, "jpeg": _jpeg}
 
 @cache
 def _own_space() -> int:
-    """Return the bytes of address space that a worker uses before its first image."""
+    """Return the bytes of address space that a worker uses before it decodes an image."""
     return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
 @contextlib.contextmanager
 def _limits(timeout: float, room: int) -> Iterator[None]:
-    """Context manager: limit the time, and the additional address space, of its body; the kernel ends the process after
-    the time."""
+    """Context manager: limit the CPU seconds of its body to ``timeout``, and its additional address space to ``room``
+    bytes. The kernel ends the process after that time."""
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     known = [limit for limit in (soft, hard, _own_space() + room) if limit != resource.RLIM_INFINITY]
     resource.setrlimit(resource.RLIMIT_AS, (min(known), hard))

@@ -26,20 +26,23 @@ _headers: Any = Kernels(".header", __package__)
 
 I64 = npt.NDArray[np.int64]
 MAX_BYTES = 1 << 32
-"""Maximum bytes of states: enough for 160 GB of JPEGs."""
+"""Maximum bytes of decoder states that are stored for partial decoding: enough for 160 GB of JPEGs."""
 MAX_WRONG = 1000
-"""Number of changed files after which states are no longer used: the data set has changed, or is never the same."""
+"""Number of changed files after which stored decoder states are no longer used: the data set has changed, or never
+gives the same files."""
 _UNKNOWN, _NEVER = -1, -2
-"""State of a record: nothing is stored yet; nothing will be, because the decoder does not support the image."""
+"""Values for a record without decoder states. _UNKNOWN: none are stored yet; _NEVER: none will be, because the decoder
+does not support the image."""
 
 STRIDE = 8
-"""Number of blocks along a row from one stored state to the next; an MCU counts as many as its horizontal sampling
-factor."""
+"""Number of 8 x 8 blocks along a row from one stored decoder state to the next. An MCU counts as many as its horizontal
+sampling factor."""
 MODE, PLACE, CHECK = 0, 1, 2
-"""Columns of ``known`` [N, 3]: mode (NOTHING, LEARN or KNOWN), index of the image's first state, 64 bits computed from
-its file."""
+"""Columns of ``known`` [N, 3], which says how to decode each image: mode (NOTHING, LEARN or KNOWN), index of the
+image's first decoder state, 64 bits computed from its file."""
 NOTHING, LEARN, KNOWN = 0, 1, 2
-"""Modes: no states; states are to be stored; states are available. The decoder sets NOTHING if it could not do so."""
+"""How decoder states are used for an image: not at all; they are found and stored; they are available. The decoder sets
+NOTHING if it could not store or use them."""
 
 NO_STATES: npt.NDArray[np.uint64] = np.empty(0, np.uint64)
 
@@ -54,11 +57,11 @@ class Anchors:
     budget: int = 1 << 28
     """Maximum bytes of host memory for decoder states."""
     used: int = 0
-    """Number of entries of `states` that are assigned to images."""
+    """Number of decoder states of `states` that are assigned to images."""
     wrong: int = 0
     """Number of images whose files had changed since their states were stored."""
     states: npt.NDArray[np.uint64] = field(default_factory=lambda: NO_STATES)
-    """Array of all decoder states, which `baseline_cpu.decode_images` reads and writes."""
+    """Array of all decoder states of the data set, which `baseline_cpu.decode_images` reads and writes."""
     _place: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
     _check: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -70,12 +73,13 @@ class Anchors:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of host memory that states and their tables take."""
+        """Bytes of host memory that decoder states and their tables occupy."""
         return 8 * self.used + self._place.nbytes + self._check.nbytes
 
     def begin(self, index: I64, headers: npt.NDArray[Any], windows: I64) -> I64:
-        """Return ``known`` for `baseline_cpu`: the states of the images ``index``, or space for new ones. ``headers``:
-        their HEADER rows. Images that are shown completely (``windows`` [N, 4]) use none."""
+        """Return the table ``known`` [N, 3] for `baseline_cpu.decode_images`: for each of the images ``index``, its
+        decoder states, or space for new ones. ``headers``: their HEADER rows. Images that are decoded as a whole
+        (``windows`` [N, 4]) use no states."""
         known = np.zeros((len(index), 3), np.int64)
         shown = (windows[:, 2] - windows[:, 0]) * (windows[:, 3] - windows[:, 1])
         part = (windows[:, 0] >= 0) & (shown < headers["height"].astype(np.int64) * headers["width"])
@@ -97,8 +101,8 @@ class Anchors:
         return known
 
     def end(self, index: I64, known: I64, wanted: I64) -> None:
-        """Store the states that a decode has found. ``known``: the table that `begin` returned, as the decoder changed
-        it; ``wanted`` [N]: the modes that it had before the decode."""
+        """Register the decoder states that were found while decoding the images ``index``. ``known``: the table that
+        `begin` returned, as the decoder changed it; ``wanted`` [N]: its modes before that."""
         if (known[:, MODE] == wanted).all() and not (wanted == LEARN).any():
             return
         with self._lock:
@@ -122,7 +126,8 @@ class Anchors:
 
 
 def _states_of(headers: npt.NDArray[Any]) -> I64:
-    """Return the number of states of each image; 0 if its scans have restart markers, or another decoder decodes it."""
+    """Return the number of decoder states to store for each image. It is 0 for images with restart markers, and for
+    those that another decoder decodes."""
     several = headers["components"] > 1
     h, v = (np.where(several, headers[k][:, 0], 1).clip(1, 2).astype(np.int64) for k in ("h", "v"))
     across = -(-headers["width"].astype(np.int64) // (8 * h))

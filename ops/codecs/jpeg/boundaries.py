@@ -25,23 +25,24 @@ _loops: Any = Kernels(".boundaries_cpu", __package__)
 
 I64 = npt.NDArray[np.int64]
 MAX_BYTES = 1 << 32
-"""Maximum bytes of states: enough for 500 GB of JPEGs."""
+"""Maximum bytes of decoder states that are stored: enough for 500 GB of JPEGs."""
 
 
 MAX_WRONG = 1000
-"""Number of wrong states after which none are used: each costs a decode on the CPU, and such a data set has changed, or
-is never the same."""
+"""Number of images with wrong decoder states after which none are used. Each costs a decode on the CPU, and the data
+set has changed, or never gives the same files."""
 _SMALL = 1 << 10
 
 
 def _reserve(nbytes: int) -> npt.NDArray[np.uint8]:
-    """Allocate zeros that take up memory only when they are first written."""
+    """Allocate zeros that take up physical memory only when they are first written."""
     return np.frombuffer(mmap.mmap(-1, nbytes), np.uint8)
 
 
 @dataclass
 class Boundaries:
-    """Decoder states at the starts of the 512-byte pieces of scans, for the images of one data set, by record number.
+    """Decoder states of the JPEGs of one data set, by record number. They let a GPU start decoding at every 512 bytes
+    of a scan.
 
     Created by `Context.facts` for a run; threads may share it."""
 
@@ -59,7 +60,7 @@ class Boundaries:
 
     @property
     def full(self) -> bool:
-        """Whether `learn` is useless: no space is left, or too many states proved wrong."""
+        """Whether no more decoder states can be stored, because no space is left, or too many proved wrong."""
         return self.used * 4 + _SMALL > self.budget or self.wrong > MAX_WRONG
 
     @property
@@ -69,11 +70,12 @@ class Boundaries:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of host memory that states and their tables take."""
+        """Bytes of host memory that decoder states and their tables occupy."""
         return 4 * self.used + self._first.nbytes + self._count.nbytes + self._bytes.nbytes
 
     def counts(self, index: I64, sizes: I64) -> I64:
-        """Return the number of stored states of each of the images ``index``, files of ``sizes`` bytes: int64[N]."""
+        """Return the number of decoder states that are stored for each of the images ``index``, int64[N]. It is 0 if
+        the file does not have the size in ``sizes`` that it had then."""
         with self._lock:
             if self.wrong > MAX_WRONG or not len(self._count):
                 return np.zeros(len(index), np.int64)
@@ -82,15 +84,16 @@ class Boundaries:
             return np.where(same, self._count[place], 0).astype(np.int64)
 
     def fill(self, index: I64, counts: I64, states: npt.NDArray[np.uint64]) -> None:
-        """Write the states of these images to ``states``, consecutively, as `cuda.plan_decode` needs them."""
+        """Copy the stored decoder states of the images ``index`` to ``states``, ``counts[i]`` of each, one image after
+        the other, as `cuda.plan_decode` needs them."""
         with self._lock:
             kept, first = self._states, self._first
         if kept is not None:
             _loops.unpack(kept, first, index, counts, states)
 
     def learn(self, index: I64, which: npt.NDArray[np.bool_], plan: cuda.DecodePlan, found: list[Any]) -> None:
-        """Store the states that `cuda.Decoder.decode` ``found`` for the images ``which``; ``index``: record numbers of
-        all images."""
+        """Store the decoder states that `cuda.Decoder.decode` ``found`` for those images of a batch for which ``which``
+        is true. ``index``: record numbers of all images of the batch."""
         starts, stream = found[0].view(np.uint64), found[1].view(np.uint32)
         images = plan.images
         which = which & (images["block_count"] > 0) & (images["known_count"] == 0)
@@ -109,7 +112,8 @@ class Boundaries:
             self.used = int(_loops.pack(starts, places, counts, index, sizes, *tables, self.used))
 
     def forget(self, index: I64) -> None:
-        """Drop the states of these images, which proved wrong. They are learned again at the next decode."""
+        """Drop the decoder states of the images ``index``, which proved wrong. New ones are stored when the images are
+        decoded again."""
         with self._lock:
             self.wrong += len(index)
             self._count[index[index < len(self._count)]] = 0

@@ -68,7 +68,7 @@ SUBSEQUENCE_BITS = 4096
 
 
 def entries_each(subsequence_bits: int) -> int:
-    """Return the number of entries of a subsequence, as in jpeg_stream.cu."""
+    """Return the number of decoded entries for which a subsequence of the scan has space, as in jpeg_stream.cu."""
     return subsequence_bits // 4 + 128
 
 
@@ -100,8 +100,8 @@ NEAR_CODES = 512
 
 
 def table_bytes(lookup_bits: int, pair_bits: int) -> int:
-    """Return the bytes of a HuffmanTable: single entries, pairs, longer codes; 16 - lookup_bits longer lengths;
-    symbols."""
+    """Return the bytes of a HuffmanTable of the kernels: entries of one code, entries of two codes, longer codes,
+    limits of the lengths of longer codes, symbols."""
     return (4 << lookup_bits) + (4 << pair_bits) + 4 * NEAR_CODES + -(-(8 * (18 - lookup_bits) + 256) // 16) * 16
 
 
@@ -160,7 +160,7 @@ BATCH = np.dtype(
 )
 
 _RECORD = Struct(f"={len(_POINTERS)}Q5i8fi")
-"""Layout of a `BATCH` for packing: NumPy takes five times as long to write it."""
+"""Layout of a `BATCH` record for `struct.pack`, because NumPy takes five times as long to write it."""
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
@@ -168,26 +168,26 @@ U8 = NDArray[np.uint8]
 
 
 class Runtime(Protocol):
-    """Runner of the kernels, in order: a lane of a GPU, or an emulator in tests."""
+    """Interface of what runs the kernels in order: a lane of a GPU, or an emulator in tests."""
 
     def allocate(self, size: int) -> tuple[Any, int]:
-        """Return device memory, aligned to 256 bytes: its owner and its address."""
+        """Return device memory of ``size`` bytes: the object that owns it, and its address, a multiple of 256."""
 
     def stage(self, size: int) -> U8:
-        """Return uninitialised host memory for one `upload` or `download`."""
+        """Return uninitialised host memory of ``size`` bytes, for one `Work.upload` or `Work.download`."""
 
     def work(self) -> Work:
-        """Return a queue of work that runs in order and is submitted together."""
+        """Return a queue of copies and launches, which run in order and are submitted together."""
 
 
 class Work(Protocol):
-    """Queue of copies and launches for the GPU, which starts at `submit` at the latest."""
+    """Interface of a queue of copies and kernel launches. The GPU starts them at `submit`, or before."""
 
     def upload(self, address: int, data: U8) -> None:
-        """Queue a copy of memory of `stage` to the device."""
+        """Queue a copy of ``data``, which `Runtime.stage` returned, to the device."""
 
     def download(self, data: U8, address: int) -> None:
-        """Queue a copy of device memory to memory of `stage`."""
+        """Queue a copy of device memory to ``data``, which `Runtime.stage` returned."""
 
     def zero(self, address: int, size: int) -> None: ...
 
@@ -197,10 +197,10 @@ class Work(Protocol):
 
 
 class LaneRuntime:
-    """The kernels on a lane of a GPU. They are compiled once per GPU, and CuPy caches the binary on disk."""
+    """Runs the kernels on a lane of a GPU. They are compiled once per GPU, and CuPy caches the binary on disk."""
 
     def __init__(self, lane: Any, defines: str = "") -> None:
-        """``defines``: CUDA text before the sources, to compile them with other sizes."""
+        """``defines``: CUDA text that is put before the sources, to compile the kernels with other sizes."""
         kernels = lane.functions(defines + source_text(), (*KERNELS, *_HELPERS))
         self._functions = {name: kernel.ptr for name, kernel in kernels.items()}
         self._kernels = kernels  # a reference to a kernel keeps its module loaded
@@ -214,7 +214,7 @@ class LaneRuntime:
 
 @dataclass(slots=True)
 class LaneWork:
-    """Queue of work for a lane, see `Work`."""
+    """Queue of copies and kernel launches for a lane; see `Work`."""
 
     functions: Mapping[str, int]
     on_lane: stream_work.Work
@@ -236,15 +236,16 @@ class LaneWork:
 
 
 class Sheet:
-    """Host memory for all that is copied to the kernels at once: the batch record, then one array after the other.
-    Arrays are planned in this memory, so that they need not be joined before the copy. Created per batch."""
+    """Host memory for all data of a batch that is uploaded for the kernels: the batch record, then one array after the
+    other. The arrays are filled in this memory directly, so that they need not be joined before the copy. Created per
+    batch."""
 
     def __init__(
         self, stage: Callable[[int], U8], pictures: int, records: int, scans: int = 0, states: int = 0, fours: int = 0
     ) -> None:
-        """Reserve memory for a plan of this many ``pictures`` (images), rows of ``images`` in all (``records``, which
-        include separate scans), ``scans`` of images with many, known decoder ``states``, images of four components
-        (``fours``), and their outputs."""
+        """Allocate memory for planning a batch. ``records``: number of image records, including those of separate
+        scans; ``pictures``: number of images; ``scans``: number of scans of progressive images; ``states``: number of
+        known decoder states; ``fours``: number of images with four components."""
         arrays = (
             (_TRAVELLING, records),
             (RESIZE.itemsize + PIXELS.itemsize, pictures),
@@ -257,7 +258,8 @@ class Sheet:
         self._end = aligned(BATCH.itemsize)
 
     def take(self, name: str, n: int, dtype: Any) -> NDArray[Any]:
-        """Return the uninitialised array ``name``; the same memory at each call."""
+        """Return the uninitialised array ``name`` of ``n`` elements; later calls with this name return the same
+        memory."""
         if name not in self._places:
             self._places[name] = slice(self._end, self._end + n * np.dtype(dtype).itemsize)
             self._end = aligned(self._places[name].stop)
@@ -265,21 +267,21 @@ class Sheet:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of host memory that the sheet occupies."""
+        """Bytes of host memory that the sheet occupies, used or not."""
         return self._memory.nbytes
 
     def travelling(self) -> U8:
-        """Return the part of the memory that is in use, which is uploaded to the device."""
+        """Return the part of the memory that arrays use; it is uploaded to the device."""
         return self._memory[: self._end]
 
     def addresses(self, base: int) -> dict[str, int]:
-        """Return the address of every array when all was uploaded to address ``base``."""
+        """Return the device address of every array by name, if the memory was uploaded to the address ``base``."""
         return {name: base + place.start for name, place in self._places.items()}
 
 
 _TRAVELLING = IMAGE.itemsize + 12 * 4
-"""Bytes of one record in all arrays of a `Sheet` that have one row per record: status, images, seven exclusive sums, of
-which those of the inverse DCTs have three."""
+"""Bytes of a `Sheet` per image record, in all arrays with one row per record: status, images, and seven numbers of
+thread blocks, of which those of the inverse DCTs have three."""
 _TRAVELLERS = 15
 """Maximum number of arrays in a `Sheet`, each padded to a multiple of 256 bytes."""
 
@@ -290,8 +292,8 @@ def _plain(size: int) -> U8:
 
 @dataclass
 class DecodePlan:
-    """Plan for decoding a batch, before any output is chosen. Created by `plan_decode`; it serves one output at a
-    time."""
+    """Plan for decoding a batch of JPEGs, whatever output is then made of them. Created by `plan_decode`; one output at
+    a time uses it."""
 
     sheet: Sheet
     # IMAGE: the images, then separate scans of images that have one per component, then streams of `scans`
@@ -314,35 +316,35 @@ class DecodePlan:
     coefficients: int
     planes: int
     known: NDArray[np.uint64]
-    """Decoder states at the subsequences of images that were decoded before, consecutively: the caller fills in as many
-    as it announced to `plan_decode`."""
+    """Decoder states of the images that were decoded in an earlier epoch, one image after the other. The caller writes
+    as many as it announced to `plan_decode`."""
     unknowns: int
-    """Number of streams whose decoder states must be found on the GPU."""
+    """Number of entropy-coded streams whose decoder states the GPU must find."""
 
     def __len__(self) -> int:
         return len(self.needed)
 
     @property
     def images(self) -> NDArray[Any]:
-        """The records of the batch's images, without those of separate scans and streams."""
+        """The `IMAGE` records of the batch's images. `records` also has those of separate scans and streams."""
         return self.records[: len(self)]
 
     @property
     def status(self) -> I32:
-        """The status words of the batch's images: 0, or bits such as `UNSUPPORTED`."""
+        """One status word per image of the batch: 0, or bits such as `UNSUPPORTED`."""
         return self.marks[: len(self)]
 
 
 def _check(blocks: int) -> None:
-    """Check the number of thread blocks of one launch. Raises ValueError if there are too many."""
+    """Raise ValueError if a kernel launch would have more thread blocks than CUDA allows."""
     if blocks >= 1 << 31:
         raise ValueError("the batch is too large for one plan: split it")
 
 
 def _rows_of(records: NDArray[Any], field: str) -> NDArray[Any]:
-    """Return ``records[field]`` [N, K] for loops. NumPy treats a single row, or none, as contiguous, for which loops
-    would be compiled separately: here it is the first of two rows at the same address. Loops read no more rows than
-    there are records."""
+    """Return ``records[field]`` [N, K] for a compiled loop. NumPy treats a single row, or none, as contiguous, for
+    which loops would be compiled separately. So a single row is returned as the first of two rows at the same address;
+    loops read no more rows than there are records."""
     rows = records[field]
     if len(rows) > 1:
         return rows
@@ -366,14 +368,15 @@ def plan_decode(
     known: I64 | None = None,
     stage: Callable[[int], U8] = _plain,
 ) -> DecodePlan:
-    """Plan a batch of files at ``offsets`` of one buffer.
+    """Plan decoding a batch of JPEG files, which are at ``offsets`` of one device buffer, on a GPU.
 
     ``windows`` (x0, y0, x1, y1 per image, in stored orientation) limits the inverse DCT to the pixels that are needed;
-    default: all; if ``limited`` is false, the caller does that by `limit`. ``luma_only``: chroma is not needed (gray
-    output). ``scans``: the table to which the headers point; without it, images in many scans are UNSUPPORTED.
-    ``which``: the images to decode, by default all supported ones; ``orientation``: overrides the headers'. ``known``:
-    number of known states per image, which the caller then writes to `DecodePlan.known`. ``stage``: allocates the
-    memory that is copied to the device, see `Runtime.stage`. Raises ValueError if the batch is too large.
+    by default, all are. If ``limited`` is false, the caller sets these limits by `limit`. ``luma_only``: chroma is not
+    needed (gray output). ``scans``: the table of scans to which ``headers`` point; without it, progressive images with
+    many scans are UNSUPPORTED. ``which``: the images to decode, by default all supported ones; ``orientation``:
+    overrides the headers'. ``known``: number of decoder states per image that are stored from earlier epochs, which the
+    caller then writes to `DecodePlan.known`. ``stage``: allocates the memory that is copied to the device, see
+    `Runtime.stage`. Raises ValueError if the batch is too large.
     """
     n = len(headers)
     fours = _loops.count_equal(headers["status"], _header.FOUR)
@@ -435,8 +438,8 @@ def plan_decode(
 
 
 def limit(plan: DecodePlan, windows: I32 | None) -> None:
-    """Limit the work to the blocks that contain the windows, and one sample more on each side, which upsampling
-    reads."""
+    """Limit the inverse DCT to the blocks that contain the ``windows``, and one more sample on each side, which
+    upsampling reads."""
     plan.idct_first = plan.sheet.take("idct_first", 3 * plan.heads + 1, np.int32)
     plan.dense_first = plan.sheet.take("dense_first", 3 * plan.heads + 1, np.int32)
     where = np.empty((0, 4), np.int32) if windows is None else np.ascontiguousarray(windows, np.int32)
@@ -449,7 +452,7 @@ def limit(plan: DecodePlan, windows: I32 | None) -> None:
 
 
 def oriented(orientation: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Return Exif orientation as (stored x is reversed, stored y is reversed, axes are swapped)."""
+    """Return what each Exif orientation means: (stored x is reversed, stored y is reversed, the axes are swapped)."""
     flip_x = np.isin(orientation, (2, 3, 7, 8))
     flip_y = np.isin(orientation, (3, 4, 6, 7))
     return flip_x, flip_y, orientation >= 5
@@ -457,7 +460,8 @@ def oriented(orientation: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDA
 
 @dataclass
 class Output:
-    """Output to compute from the planes: interleaved pixels, or resized and normalised tensors."""
+    """Output that the kernels compute from the decoded component planes: interleaved pixels, or resized and normalised
+    tensors."""
 
     shapes: I32  # height, width per image, as the user sees it
     offsets: I64  # first element of each image in the output
@@ -483,8 +487,9 @@ def pixel_output(
     orient: bool = True,
     offsets: I64 | None = None,
 ) -> Output:
-    """Return the output of the images as interleaved bytes (HWC), oriented. ``windows``: x0, y0, x1, y1 in the image as
-    it is shown; default: all of it. ``offsets``: first element of each image in the output; default: packed."""
+    """Return an output of the images as interleaved bytes (HWC), oriented. ``windows``: x0, y0, x1, y1 in the oriented
+    image; by default, the whole image. ``offsets``: first element of each image in the output; by default, images
+    follow each other."""
     n = len(plan)
     rows, shapes = plan.sheet.take("pixels", n, PIXELS), np.empty((n, 2), np.int32)
     first = plan.sheet.take("pixel_first", plan.heads + 1, np.int32)
@@ -521,11 +526,12 @@ def resize_output(
     shift: float = 0.0,
     round_to_uint8: bool = True,
 ) -> Output:
-    """Return the output of the images resized, cropped, mirrored and normalised: scale * (value - mean) / std + shift,
-    as in crop_mirror_normalize.
+    """Return an output of the images as tensors: resized, cropped, mirrored and normalised: scale * (value - mean) /
+    std + shift, as in crop_mirror_normalize.
 
-    ``sampling`` has the axes (H, W) of the images as they are shown. ``domain`` [N, 2, 2]: begin and end of the source
-    samples that may be read, for each axis; beyond it, the border sample is repeated; default: the whole image.
+    ``sampling`` describes the resizing along the axes (H, W) of the oriented images. ``domain`` [N, 2, 2]: begin and
+    end of the source samples that may be read, for each axis; by default, those of the whole image. Beyond them, the
+    border sample is repeated.
     """
     n, channels = len(plan), 1 if output_type == GRAY else 3
     region = [np.ascontiguousarray(a, np.float32) for a in (sampling.lo, sampling.hi, sampling.support)]
@@ -569,7 +575,8 @@ def resize_output(
 def _affine(
     mean: tuple[float, ...], std: tuple[float, ...], scale: float, shift: float
 ) -> tuple[tuple[float, ...], ...]:
-    """Return the factor and the summand for each of four channels; cached, because most launches have the same."""
+    """Return the factor and the summand of the normalisation for each of four channels. They are cached, because most
+    launches have the same."""
     mul = [scale / std[c % len(std)] for c in range(4)]
     with np.errstate(over="ignore"):  # overflows to infinity, as on the CPU; `Struct` would raise an error
         wanted = np.array([mul, [shift - mean[c % len(mean)] * mul[c] for c in range(4)]]).astype(np.float32)
@@ -582,17 +589,18 @@ _FILTER_TABLES[resample.NEAREST, 0] = -1
 
 @dataclass
 class Decoder:
-    """The kernels and the constant tables of one lane, and the memory of its last batch. Used by one thread at a
-    time."""
+    """JPEG decoder of one lane: its kernels and constant tables, and the device memory of its last batch. Used by one
+    thread at a time."""
 
     runtime: Runtime
 
     def __post_init__(self) -> None:
         self.workspace: Any = None
-        """Owner of the memory of the last batch. When it is dropped, later work of the lane may use the memory."""
+        """Object that owns the device memory of the last batch. When it is dropped, later work of the lane may use the
+        memory."""
         self.workspace_bytes = 0
         self.address = 0
-        """Address of the memory of the last batch, which begins with its record."""
+        """Address of the device memory of the last batch, which begins with the `BATCH` record."""
         self._filters_owner, self._filters = self.runtime.allocate(resample.TABLE.nbytes)
         staged = self.runtime.stage(resample.TABLE.nbytes)
         staged[:] = resample.TABLE.view(np.uint8)
@@ -603,12 +611,13 @@ class Decoder:
     def decode(
         self, raw: int, plan: DecodePlan, output: Output, out: int, trace: Any = None, found: list[U8] | None = None
     ) -> I32:
-        """Enqueue a batch: files at address ``raw``, output to address ``out``. Return the status words, one per image.
+        """Enqueue decoding the batch of ``plan``, whose files are at address ``raw``, to address ``out``. Return one
+        status word per image.
 
-        They are valid from when the runtime has finished the batch until the decoder is used again. ``trace(name)`` is
-        called after each launch, for measurements. ``found`` gets two arrays that are valid as long: the decoder states
-        that were found, uint64 per subsequence, and for each record the bytes of its stream and its restart markers
-        (uint32)."""
+        The status words are valid after the runtime has finished the batch, and until the decoder is used again.
+        ``trace(name)`` is called after each launch, for measurements. To the list ``found`` two arrays are added, which
+        are valid as long: the decoder states that were found, uint64 per subsequence, and for each record the bytes of
+        its stream and its restart markers (uint32)."""
         zeroed, fixed = self._regions(plan, output)
         work, staged = self.runtime.work(), plan.sheet.travelling()
         address, places = self._place(work, len(staged), zeroed, fixed)
@@ -635,9 +644,9 @@ class Decoder:
     def _place(
         self, work: Work, travelling: int, zeroed: dict[str, int], fixed: dict[str, int]
     ) -> tuple[int, dict[str, int]]:
-        """Allocate memory for ``travelling`` bytes from the host and for the regions of these sizes, ``zeroed`` or
-        uninitialised; return its address and those of the regions. Samples reuse the memory of the streams and tables,
-        unless these are read again for images in many scans."""
+        """Allocate device memory for ``travelling`` bytes that are uploaded from the host, and for regions of the given
+        sizes by name, ``zeroed`` or uninitialised. Return its address, and the address of each region. Decoded samples
+        reuse the memory of the streams and tables, unless these are read again for progressive images."""
         places, at = {}, travelling
         for name, size in zeroed.items():
             places[name] = at
@@ -657,8 +666,8 @@ class Decoder:
         return self.address, {name: self.address + place for name, place in places.items()}
 
     def _regions(self, plan: DecodePlan, output: Output) -> tuple[dict[str, int], dict[str, int]]:
-        """Return the bytes of each region of device memory by name: first the regions that must be zero at the start,
-        then the others."""
+        """Return the bytes of each region of device memory that a batch needs, by name: first the regions that must be
+        zero at the start, then the others."""
         zeroed = {
             "tickets": 256,
             "unstuff_chain": 8 * int(plan.unstuff_first[-1]),
@@ -707,8 +716,8 @@ class Decoder:
 
 
 class ApartDecoder(Decoder):
-    """Decoder for finding accesses out of bounds: each region is a separate allocation, so that no other region follows
-    it. Slow; the caller must synchronise between batches."""
+    """Decoder for tests that find accesses out of bounds: each region of its memory is a separate allocation, so that
+    no other region follows it. Slow; the caller must synchronise between batches."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -729,8 +738,8 @@ class ApartDecoder(Decoder):
 
 @cache
 def source_text() -> str:
-    """Return all kernels as one translation unit, every file included once (so that a change of any file changes the
-    cache key)."""
+    """Return the CUDA source of all kernels as one text, with every included file inserted once, so that a change of
+    any file changes the key in CuPy's cache."""
     seen: set[str] = set()
 
     def expand(name: str) -> str:

@@ -25,8 +25,8 @@ _NO_CORNERS, _ALL = np.empty((0, 2), np.int64), np.empty((0, 4), np.int64)
 
 
 class NativeJpeg(Decoder):
-    """Row for baseline and progressive JPEGs whose stored pixels are the output, decoded by compiled loops over whole
-    batches on the CPU. Its targets have a sample for each image."""
+    """Decoder for baseline and progressive JPEGs whose stored pixels are the output. Compiled loops decode whole
+    batches on the CPU. Its `Target` must have a sample for each image of the batch."""
 
     name = "cpu"
     on_threads = False
@@ -75,7 +75,8 @@ class NativeJpeg(Decoder):
 
 
 class TurboJpeg(Decoder):
-    """Row for every JPEG: libjpeg-turbo decodes one at a time, and names the damage of bad ones."""
+    """Decoder for every JPEG: libjpeg-turbo decodes one image at a time, and reports what is wrong with damaged
+    ones."""
 
     name = "libjpeg-turbo"
     judges = True
@@ -97,7 +98,8 @@ class TurboJpeg(Decoder):
 
 
 def _guessed(job: DecodeJob, i: int, target: Target) -> bool:
-    """Decode the damaged image ``i`` as libjpeg guesses it; return False if it cannot."""
+    """Decode the damaged image ``i`` with the pixels that libjpeg guesses; return False if it cannot be decoded at
+    all."""
     try:
         decode_jpeg(job, i, target, lenient=True)
     except SampleError:
@@ -106,7 +108,8 @@ def _guessed(job: DecodeJob, i: int, target: Target) -> bool:
 
 
 def decode_jpeg(job: DecodeJob, i: int, target: Target, lenient: bool = False) -> None:
-    """Decode JPEG ``i`` into ``target``: oriented, cut to its window and converted. Raises SampleError."""
+    """Decode the JPEG with index ``i`` into its sample of ``target``: oriented, cut to its window, and converted.
+    Raises SampleError."""
     rules, out, place, isolation = job.rules, target.out, target.sample(i), job.isolation
     data, row, orientation = encoded_bytes(job.batch, i), job.headers.jpeg[i], int(job.headers.orientation[i])
     decode_into = _turbo.decode_into if isolation is None or not isolation.jpeg else isolation.decode_into

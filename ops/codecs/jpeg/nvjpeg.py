@@ -30,14 +30,14 @@ U64 = npt.NDArray[np.uint64]
 
 
 class Backend(enum.IntEnum):
-    """Backend of a handle: nvjpegBackend_t."""
+    """Backend with which nvJPEG decodes, such as the hardware engine: nvjpegBackend_t."""
 
     GPU_HYBRID = 2  # batches of more than 50 baseline images entirely on the GPU's cores
     HARDWARE = 3  # the JPEG engines of A100, H100, H200, ...; baseline only
 
 
 class Output(enum.IntEnum):
-    """Format of the output: nvjpegOutputFormat_t."""
+    """Pixel format of nvJPEG's output: nvjpegOutputFormat_t."""
 
     Y = 2
     RGB = 5  # interleaved
@@ -45,7 +45,7 @@ class Output(enum.IntEnum):
 
 
 class Status(enum.IntEnum):
-    """Status of a call: nvjpegStatus_t."""
+    """Status that an nvJPEG function returns: nvjpegStatus_t."""
 
     SUCCESS = 0
     NOT_INITIALIZED = 1
@@ -61,14 +61,16 @@ class Status(enum.IntEnum):
 
 
 FANCY_UPSAMPLING = 1 << 5
-"""Flag of a handle: interpolate chroma as libjpeg does (NVJPEG_FLAGS_UPSAMPLING_WITH_INTERPOLATION)."""
+"""Flag for creating an nvJPEG handle: interpolate chroma as libjpeg does
+(NVJPEG_FLAGS_UPSAMPLING_WITH_INTERPOLATION)."""
 
 IMAGE_WORDS = 8
-"""A destination (nvjpegImage_t) is 8 uint64: the addresses of up to 4 planes, then their pitches in bytes."""
+"""Number of uint64 of an nvjpegImage_t, which describes where an image is decoded to: the addresses of up to 4 planes,
+then their pitches in bytes."""
 
 
 class NvJpegError(Exception):
-    """nvJPEG rejected or failed a call."""
+    """Raised if an nvJPEG function returns an error."""
 
     def __init__(self, call: str, status: int) -> None:
         name = Status(status).name if status in Status._value2member_map_ else "unknown"
@@ -92,7 +94,8 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 
 
 def candidates() -> list[str]:
-    """Return paths of libnvjpeg, best first: wheels, then toolkits, then the loader's own search."""
+    """Return paths at which libnvjpeg may be, best first: pip wheels, then CUDA toolkits, then the name alone, for the
+    loader to search."""
     found: list[str] = []
     spec = importlib.util.find_spec("nvidia")
     for root in (spec.submodule_search_locations or []) if spec else []:
@@ -105,10 +108,12 @@ def candidates() -> list[str]:
 
 
 class Library:
-    """A loaded libnvjpeg. Calls raise NvJpegError unless they succeed. Created once by `library`."""
+    """The loaded library libnvjpeg. Its `call` raises NvJpegError unless a function succeeds. Created once by the
+    function `library`."""
 
     def __init__(self, path: str) -> None:
-        """Load ``path``. Raises OSError if it cannot be loaded, AttributeError if it lacks a function."""
+        """Load libnvjpeg from ``path``. Raises OSError if it cannot be loaded, AttributeError if it lacks a
+        function."""
         self.path = path
         self._library = ctypes.CDLL(path)
         for name, types in _SIGNATURES.items():
@@ -116,14 +121,14 @@ class Library:
             function.argtypes, function.restype = types, _INT
 
     def call(self, name: str, *args: Any) -> None:
-        """Call ``name``; the GIL is released while it runs."""
+        """Call the nvJPEG function ``name`` with the GIL released. Raises NvJpegError unless it succeeds."""
         status = getattr(self._library, name)(*args)
         if status:
             raise NvJpegError(name, status)
 
     @property
     def version(self) -> tuple[int, int, int]:
-        """Major, minor, patch; the major number is that of the CUDA version."""
+        """Version of nvJPEG: major, minor, patch. The major number is that of the CUDA version."""
         value = ctypes.c_int()
         numbers = []
         for part in range(3):
@@ -134,8 +139,8 @@ class Library:
 
 @cache
 def library() -> Library:
-    """Return the nvJPEG of this machine, if several are installed one of CuPy's CUDA version. Raises DeviceError that
-    says what to install."""
+    """Load and return this machine's nvJPEG; if several are installed, one of CuPy's CUDA version. Raises DeviceError
+    that says what to install."""
     loaded: list[Library] = []
     problems: list[str] = []
     for path in candidates():
@@ -163,14 +168,14 @@ _creating = threading.Lock()
 
 
 class Decoder:
-    """One handle and one decoding state of nvJPEG on the current GPU. Used by one thread at a time.
+    """nvJPEG decoder on the current GPU: one nvJPEG handle with one decoding state. Used by one thread at a time.
 
     Handles are not shared: states of one handle, used from several threads, fail.
     """
 
     def __init__(self, backend: Backend, fancy_upsampling: bool = False, flags: int = 0) -> None:
-        """Create a handle and a state. Raises NvJpegError if the GPU has no such backend (ARCH_MISMATCH), DeviceError
-        without the library."""
+        """Create the nvJPEG handle and its state. Raises NvJpegError if the GPU has no such backend (ARCH_MISMATCH),
+        DeviceError if nvJPEG is not installed."""
         self.backend = backend
         self._library = library()
         self._handle, self._state = ctypes.c_void_p(), ctypes.c_void_p()
@@ -198,8 +203,8 @@ class Decoder:
         """Decode N images into device memory, in the order of ``stream``.
 
         ``data`` uint64[N]: host addresses of the encoded images; ``lengths`` uint64[N], bytes; ``images`` uint64[N, 8]:
-        destinations. The encoded bytes must stay unchanged until the stream is done. One bad image fails the call
-        (NvJpegError), which does not say which one.
+        destinations, see `destinations`. The encoded bytes must stay unchanged until the stream is done. One bad image
+        fails the call (NvJpegError), which does not say which one.
         """
         n = len(data)
         wanted = (n, threads, output)
@@ -214,7 +219,7 @@ class Decoder:
             raise
 
     def close(self) -> None:
-        """Free the memory. The stream must be done."""
+        """Free nvJPEG's handle and memory. All work on the stream must be done."""
         for name, what in (("nvjpegJpegStateDestroy", self._state), ("nvjpegDestroy", self._handle)):
             if what:
                 self._library.call(name, what)
@@ -222,7 +227,8 @@ class Decoder:
 
 
 def destinations(address: int, offsets: npt.NDArray[np.int64], pitches: npt.NDArray[np.int64]) -> U64:
-    """Return uint64[N, 8]: one interleaved (or one-plane) destination per image, ``offsets`` bytes past ``address``."""
+    """Return one nvjpegImage_t per image, uint64[N, 8], for interleaved or one-plane output: image i is decoded to
+    ``offsets[i]`` bytes past ``address``, with rows ``pitches[i]`` bytes apart."""
     images = np.zeros((len(offsets), IMAGE_WORDS), np.uint64)
     images[:, 0] = offsets.astype(np.uint64) + np.uint64(address)
     images[:, 4] = pitches
@@ -233,8 +239,8 @@ def destinations(address: int, offsets: npt.NDArray[np.int64], pitches: npt.NDAr
 
 
 class NvJpeg(GpuDecoder):
-    """Row for whole upright baseline YCbCr JPEGs in one scan, of the common samplings, as uint8; only if
-    ``jpeg_decoder`` selects nvJPEG. Pixels may differ from those of the other rows by a few levels."""
+    """Decoder for whole upright baseline YCbCr JPEGs in one scan, of the common samplings, as uint8, by nvJPEG. It is
+    used only if ``jpeg_decoder`` selects nvJPEG. Pixels may differ from those of the other decoders by a few levels."""
 
     name = "nvjpeg"
     needs_files = False
@@ -264,8 +270,8 @@ _OUTPUTS = {DALIImageType.RGB: Output.RGB, DALIImageType.BGR: Output.BGR, DALIIm
 
 
 def _ends(batch: Batch, indices: I64) -> Mask:
-    """Return which of the files end with EOI. One that does not may be cut off, which libjpeg-turbo reports, but nvJPEG
-    does not."""
+    """Return for each file whether it ends with the EOI marker. Otherwise it may be cut off, which libjpeg-turbo
+    reports, but nvJPEG does not."""
     if len(batch.data) < 2:
         return np.zeros(len(indices), np.bool_)
     last = np.clip(batch.offsets[indices] + batch.shapes[indices, 0] - 1, 1, len(batch.data) - 1)
@@ -275,7 +281,7 @@ def _ends(batch: Batch, indices: I64) -> Mask:
 
 @dataclass(slots=True)
 class NvJpegWork(GpuWork):
-    """Decoding of a batch's images by one call of nvJPEG: on hardware engines, or on the GPU's cores."""
+    """Work for the GPU: decoding images of a batch by one call of nvJPEG, on hardware engines or on the GPU's cores."""
 
     indices: I64
 
@@ -288,8 +294,8 @@ class NvJpegWork(GpuWork):
         return left
 
     def _decode(self, decoder: Decoder, job: DecodeJob, lane: Lane, out: Batch, some: I64) -> list[int]:
-        """Decode, and return the images that nvJPEG rejected. A rejected batch is halved until the images at fault are
-        found: the pixels of others must not depend on them."""
+        """Decode the images ``some``, and return those that nvJPEG rejected. A rejected batch is halved until the
+        invalid images are found, because the pixels of the others must not depend on them."""
         batch = job.batch
         data = (batch.offsets[some] + batch.data.ctypes.data).astype(np.uint64)
         lengths = batch.shapes[some, 0].astype(np.uint64)
@@ -307,8 +313,8 @@ class NvJpegWork(GpuWork):
 
 
 def _decoder_of(lane: Lane, fancy: bool) -> Decoder | None:
-    """Return the decoder of a lane, created at its first use; None if the library is missing or the GPU is not
-    supported."""
+    """Return the nvJPEG decoder of a lane, created at its first use. Return None if nvJPEG is not installed or does not
+    support the GPU."""
     key = f"nvjpeg {fancy}"
     if key not in lane.cache:
         lane.cache[key] = _opened(fancy)

@@ -28,30 +28,33 @@ from . import nvjpeg
 from .boundaries import Boundaries
 
 CUDA = "cuda"
-"""Name of the CUDA decoder's row of the decoder table in reports."""
+"""Name of the CUDA decoder for JPEGs in reports."""
 
 OUTPUT_TYPES = {
     DALIImageType.RGB: jpeg_gpu.RGB,
     DALIImageType.BGR: jpeg_gpu.BGR,
     DALIImageType.GRAY: jpeg_gpu.GRAY,
 }
-"""Output types that the kernels support. ANY_DATA would give images of one batch different numbers of channels; YCbCr
-is BT.601's studio swing in DALI, not the full swing of JPEG files."""
+"""Output types that the kernels support, with the kernels' numbers for them. Others are not supported: ANY_DATA would
+give images of one batch different numbers of channels; YCbCr is BT.601's studio swing in DALI, not the full swing of
+JPEG files."""
 
 
 class CudaDecoder:
-    """The CUDA decoder of one lane. Owned by the lane's cache; used by the thread that launches on the lane."""
+    """The CUDA decoder for JPEGs of one lane. Owned by the lane's cache; used by the thread that launches on the
+    lane."""
 
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
         self._decoder = jpeg_gpu.Decoder(jpeg_gpu.LaneRuntime(lane))
 
     def release(self) -> None:
-        """Free the memory that is cached between batches."""
+        """Free the device memory that the decoder keeps between batches."""
         self._decoder.workspace = None
 
     def run(self, ctx: Context, files: Batch, plan: jpeg_gpu.DecodePlan, output: jpeg_gpu.Output, out: Any) -> None:
-        """Enqueue all kernels; the engine runs images that fail a check again."""
+        """Enqueue all kernels that decode the batch ``plan``. Images that fail a check on the GPU are decoded again by
+        the CPU, which the engine starts."""
         lane = self._lane
         boundaries, index, found = ctx.facts(Boundaries), files.samples.index, None
         if boundaries is not None and plan.unknowns and not boundaries.full:
@@ -80,9 +83,9 @@ def plan(
     ctx: Context, headers: Headers, files: Batch, which: Mask, places: I64,
     stage: Callable[[int], npt.NDArray[np.uint8]], *, limited: bool = True,
 ) -> jpeg_gpu.DecodePlan:  # fmt: skip
-    """Plan the decoding of the images ``which`` of ``files``, which begin at ``places`` of an array on the device;
-    others are left out. ``stage`` allocates the memory that is copied to the device. ``limited``: all blocks of an
-    image are needed; if false, the caller names those that are needed by `cuda.limit`."""
+    """Plan the decoding of the images for which ``which`` is true; the others are left out. ``places``: offset of each
+    of ``files`` in an array on the device. ``stage`` allocates the host memory that is copied to the device.
+    ``limited``: all blocks of an image are needed; if False, the caller selects the needed ones by `cuda.limit`."""
     boundaries, known = ctx.facts(Boundaries), None
     if boundaries is not None:
         known = np.where(which, boundaries.counts(files.samples.index, files.sizes), 0)
@@ -96,7 +99,7 @@ def plan(
 
 
 def cuda_decoder(lane: Lane) -> CudaDecoder:
-    """Return the lane's decoder, created at its first use."""
+    """Return the CUDA decoder of the lane, created at its first use."""
     found = lane.cache.get("cuda jpeg")
     if found is None:
         found = lane.cache["cuda jpeg"] = CudaDecoder(lane)
@@ -105,17 +108,18 @@ def cuda_decoder(lane: Lane) -> CudaDecoder:
 
 
 def makes(rules: Rules) -> bool:
-    """Return whether the kernels can produce images in the form that ``rules`` require."""
+    """Return whether the kernels support the output type and dtype that ``rules`` require."""
     return rules.output_type in OUTPUT_TYPES and rules.dtype == np.uint8
 
 
 def makes_four(rules: Rules) -> bool:
-    """Return whether the kernels can produce images as ``rules`` require also from CMYK and YCCK."""
+    """Return whether the kernels also support CMYK and YCCK images, for the output type that ``rules`` require."""
     return rules.output_type is not DALIImageType.GRAY
 
 
 def takes(headers: Headers, rules: Rules) -> Mask:
-    """Return which images, by their headers, the kernels can decode under ``rules``."""
+    """Return for each image whether the kernels can decode it in the form that ``rules`` require, as far as its header
+    tells."""
     if not makes(rules):
         return np.zeros(len(headers.good), np.bool_)
     status = headers.jpeg["status"]
@@ -127,7 +131,7 @@ def takes(headers: Headers, rules: Rules) -> Mask:
 
 
 class CudaJpeg(GpuDecoder):
-    """Row for baseline and progressive JPEGs, also with four components, as RGB, BGR or GRAY of uint8."""
+    """CUDA decoder for baseline and progressive JPEGs, also with four components, as RGB, BGR or GRAY of uint8."""
 
     name = CUDA
 
@@ -154,16 +158,17 @@ class CudaJpeg(GpuDecoder):
 
 @dataclass(slots=True)
 class CudaWork(GpuWork):
-    """Plan for decoding some images of a batch to HWC, uint8."""
+    """Work for the GPU: decoding some images of a batch to HWC, uint8, with the CUDA decoder for JPEGs."""
 
     decode: jpeg_gpu.DecodePlan
     output: jpeg_gpu.Output
     indices: I64
-    """Indices in the batch of the images that `start` got to plan."""
+    """Indices in the batch of all images that this work was planned for; those that are not supported are left to other
+    decoders."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of host memory that the plan holds."""
+        """Bytes of host memory that the plan occupies."""
         return self.decode.sheet.nbytes
 
     def launch(self, job: DecodeJob, lane: Lane, files: Batch, out: Batch) -> I64:
@@ -179,7 +184,7 @@ ROWS = (CudaJpeg(), nvjpeg.NvJpeg())
 
 
 def _stored(shown: I32, headers: Headers) -> I32:
-    """Return windows (x0, y0, x1, y1) of oriented images in the coordinates in which the images are stored."""
+    """Convert windows (x0, y0, x1, y1) of oriented images to the coordinates in which the images are stored."""
     flip_x, flip_y, swap = jpeg_gpu.oriented(headers.orientation)
     x0, y0, x1, y1 = np.where(swap[:, None], shown[:, [1, 0, 3, 2]], shown).T
     width, height = headers.jpeg["width"], headers.jpeg["height"]

@@ -17,7 +17,8 @@ from ..pixels import Pixels
 from . import header as jpeg_header
 
 MAX_SCANS = 500
-"""Maximum scans of a progressive JPEG; more is an attack on time (libjpeg-turbo's fuzzers stop there too)."""
+"""Maximum number of scans of a progressive JPEG. More of them are an attack on the decoding time; libjpeg-turbo's
+fuzzers stop there too."""
 
 _SPACES = {DALIImageType.BGR: "BGR", DALIImageType.GRAY: "GRAY"}
 
@@ -40,7 +41,7 @@ def check_header(row: Any) -> None:
 
 
 def stored_channels(row: Any) -> int:
-    """Return the number of channels as decoded with ANY_DATA: CMYK counts as colour."""
+    """Return the number of channels that ANY_DATA decodes the image to: CMYK gives 3, as it is converted to RGB."""
     return 1 if row["components"] == 1 else 3
 
 
@@ -50,9 +51,10 @@ def decode_into(
     """Decode to (height, width, 1 or 3) uint8 at the start of ``out``, without orientation. ``row`` is the image's
     header.
 
-    RGB, BGR, GRAY (the Y plane) and ANY_DATA; bit-identical to libjpeg-turbo's slow integer transform and fancy
-    upsampling, unless ``fast_idct``. Damage that libjpeg only warns about is rejected if pixels may be wrong, unless
-    ``lenient``: then pixels are as libjpeg guesses them. Raises SampleError.
+    ``output_type`` may be RGB, BGR, GRAY (the Y plane) or ANY_DATA. Pixels are bit-identical to those of
+    libjpeg-turbo's slow integer transform and fancy upsampling, unless ``fast_idct``. Damage that libjpeg only warns
+    about is rejected if pixels may be wrong, unless ``lenient``: then pixels are as libjpeg guesses them. Raises
+    SampleError.
     """
     four = row["components"] == 4
     space = _SPACES.get(output_type, "RGB")
@@ -94,7 +96,8 @@ def _copy(image: npt.NDArray[np.uint8], out: memoryview) -> None:
 
 
 def _recover(data: memoryview, row: Any, space: str, fast_idct: bool, out: memoryview, problem: str) -> None:
-    """Decode after a warning that is not about damage, or raise SampleError that names the problem.
+    """Decode an image again that gave the warning ``problem``, if the warning is not about damage; otherwise raise
+    SampleError that names the problem.
 
     TurboJPEG reports the last warning only, which may hide others. So a warning is never ignored: the file is decoded
     again without the oddity that the warning names, and must then give no warning.
@@ -119,7 +122,7 @@ def _recover(data: memoryview, row: Any, space: str, fast_idct: bool, out: memor
 def _without_padding(data: memoryview, extra: int) -> bytes:
     """Return the file without ``extra`` bytes before its last EOI; empty unless all of them are 0.
 
-    Zeros are padding. Other bytes may belong to the image: a flipped bit may make codes shorter."""
+    Zeros are padding. Other bytes may be image data that is left over, because a flipped bit made codes shorter."""
     whole = bytes(data)
     end = whole.rfind(b"\xff\xd9")
     return whole[: end - extra] + whole[end:] if end >= extra and not any(whole[end - extra : end]) else b""
@@ -156,12 +159,13 @@ def _without_oddities(data: memoryview, row: Any) -> bytes:
 
 _EOI, _SOS = 0xD9, 0xDA
 _MARKER = re.compile(rb"\xff+([\x01-\xcf\xd8-\xfe])")
-"""A marker with its fill bytes; restart markers belong to the entropy-coded data."""
+"""Pattern of a marker with its fill bytes. Restart markers are not included, because they belong to the entropy-coded
+data."""
 
 
 def _by_pillow(data: memoryview, row: Any, space: str, out: memoryview, damaged: bool = False) -> None:
-    """Decode a file that TurboJPEG does not support. Pillow drops libjpeg's warnings, so damage is searched for
-    first."""
+    """Decode a file that TurboJPEG does not support, with Pillow. Pillow drops libjpeg's warnings, so the file is
+    searched for damage first, unless ``damaged`` says that its damage is known."""
     from ..pillow import decode
 
     if not damaged:
@@ -192,7 +196,7 @@ def check_undamaged(data: memoryview) -> None:
 
 
 def _explain(problem: str) -> SampleError:
-    """Return a SampleError for a message of TurboJPEG: its code and cause."""
+    """Convert an error message of TurboJPEG to a SampleError with its code and cause."""
     low = problem.lower()
     code: RejectCode = "corrupt_data"
     if "premature end of jpeg" in low or "input buffer" in low:

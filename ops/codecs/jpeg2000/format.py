@@ -41,11 +41,12 @@ def _codestream(data: memoryview) -> Header:
 
 
 _MAX_BOXES = 4096
-"""Maximum number of boxes that are searched."""
+"""Maximum number of a JP2 file's boxes that are searched for its header."""
 
 
 def _widen(pixels: Pixels, bits: int) -> Pixels:
-    """Undo Pillow's shift of samples to the top bits (5 bits: 0, 8 ... 248), and scale them to the whole range."""
+    """Scale samples that Pillow has shifted to the top bits (5 bits: 0, 8 ... 248) to the whole range of their type.
+    ``bits``: their number of bits."""
     width = 8 * pixels.itemsize
     return spread(pixels >> (width - bits), (1 << bits) - 1) if bits < 8 or width == 16 else pixels
 

@@ -34,68 +34,71 @@ BLOCK = np.dtype(
     + [(n, np.int32) for n in ("pitch", "size", "width", "height", "kind", "planes", "passes")]
     + [("step", np.float32)]
 )
-"""Structure that describes one code block to the kernels."""
+"""Record that describes one JPEG 2000 code block to the kernels."""
 TILE = np.dtype(
     [("place", np.int64)]
     + [(n, np.int32) for n in ("pitch", "left", "top", "right", "bottom", "levels", "reversible", "unused")]
 )
-"""Structure that describes one component of a tile to the kernels."""
+"""Record that describes one component of a JPEG 2000 tile to the kernels."""
 PICTURE = np.dtype(
     [("place", np.int64), ("destination", np.int64)]
     + [(n, np.int32) for n in ("width", "height", "components", "y", "x", "shown_rows", "shown_columns")]
     + [(n, np.int32) for n in ("channels", "bgr", "mixed", "reversible", "unused")]
 )
-"""Structure that describes one image to the kernels."""
+"""Record that describes one image to the kernels."""
 SAMPLES = 1 << 28
-"""Maximum samples of images that are decoded together, without those of the last one."""
+"""Number of samples after which no further images are added to those that are decoded together; the last one may exceed
+it."""
 MOST = 1 << 25
-"""Maximum pixels per image."""
+"""Maximum number of pixels of an image that the GPU decodes."""
 _SOURCE = "jpeg2000.cu"
 _LANES = 8
-"""Code blocks per warp, as in the kernel."""
+"""Number of code blocks that a warp decodes at a time, as in the kernel."""
 _BITS = 8
-"""Bits per sample of the images that the GPU decodes."""
+"""Bits per sample of the images that the GPU supports."""
 _KINDS = np.array([0] + [1, 2, 3] * 12)
-"""Kind of each band, as the kernels number them."""
+"""Kind of each wavelet band, as the kernels number them, by index of the band."""
 _LARGEST = (1 << 16) - 1
-"""Bytes of a code block above which the order of decoding no longer depends on the size."""
+"""Size in bytes of a code block up to which blocks are sorted by size; all larger blocks count as equal."""
 _THREADS, _EACH, _MANY = 256, 16, 1 << 14
-"""Threads per block; pairs of coefficients, or pixels, per thread; maximum blocks per tile or image."""
+"""Threads per CUDA block; pairs of coefficients, or pixels, per thread; maximum number of CUDA blocks per tile or
+image."""
 
 
 @dataclass(slots=True)
 class Coded:
-    """Code blocks of some images of a batch, for decoding on the GPU. Created on the host by one task. In each array,
-    the rows of one image follow those of the previous one."""
+    """Code blocks of some JPEG 2000 images of a batch, for decoding on the GPU. Created on the host by one task. In
+    each array, the rows of one image follow those of the previous one."""
 
     owner: I64
-    """[N] Index of each image in the batch."""
+    """Index in the batch of each of the N images, [N]."""
     pictures: npt.NDArray[Any]
-    """[N] `PICTURE` rows of the kernels' image table, without the fields that depend on the output."""
+    """One `PICTURE` record per image, [N], without the fields that depend on the output."""
     tiles: npt.NDArray[Any]
-    """`TILE` structures, one per component of each tile."""
+    """One `TILE` record for each component of each tile."""
     blocks: npt.NDArray[Any]
-    """`BLOCK` structures, one per code block."""
+    """One `BLOCK` record for each code block."""
     chunks: npt.NDArray[Any]
-    """`PIECE`: byte ranges of code blocks in their files, and their places in the joined bytes."""
+    """One `PIECE` record for each byte range of a file that belongs to a code block: where it is in the file, and where
+    it is copied to on the GPU."""
     of: I64
-    """Index in the batch of the image to which each chunk belongs."""
+    """Index in the batch of the image to which each of ``chunks`` belongs."""
     samples: int
-    """Total number of samples of the images."""
+    """Total number of samples (pixels times channels) of the images."""
     nbytes: int
-    """Total bytes of the code blocks."""
+    """Total compressed bytes of the code blocks."""
 
 
 def takes(rows: I64) -> npt.NDArray[np.bool_]:
-    """Return which images the GPU may support, by their headers [N, 6]."""
+    """Return for each image whether the GPU may support it, as far as its header tells. ``rows`` [N, 6]: headers."""
     taken: npt.NDArray[np.bool_] = (rows[:, FORMAT] == CODE) & (rows[:, BITS] == _BITS)
     taken &= (rows[:, CHANNELS] == 1) | (rows[:, CHANNELS] == 3)
     return taken & (rows[:, WIDTH].astype(np.float64) * rows[:, HEIGHT] <= MOST)
 
 
 class CudaJpeg2000(GpuDecoder):
-    """Row for JPEG 2000 of 8 bits, gray or RGB, whose stored pixels are the output; threads read the headers, in
-    tasks."""
+    """CUDA decoder for JPEG 2000 of 8 bits, gray or RGB, whose stored pixels are the output. CPU threads read the
+    headers of the code blocks."""
 
     name = "cuda jpeg2000"
 
@@ -127,8 +130,8 @@ ROWS = (CudaJpeg2000(),)
 
 
 def read(batch: Batch, which: I64, heights: I64, widths: I64) -> tuple[Coded, npt.NDArray[np.bool_]]:
-    """Return the code blocks of the supported images among ``which`` of ``batch``, which have these sizes, and which
-    images these are, bool[len(which)]."""
+    """Read the images ``which`` of ``batch``, which have these sizes. Return the code blocks of the images that the GPU
+    supports; and for each image whether it is one of these, bool[len(which)]."""
     c, p, n = _codestream, _packets, len(which)
     facts, steps = np.zeros((n, c.FACTS), np.int64), np.zeros((n, c.BANDS, 2), np.int64)
     taken, sizes = np.zeros(n, np.bool_), batch.shapes[which, 0].astype(np.int64)
@@ -150,8 +153,9 @@ def read(batch: Batch, which: I64, heights: I64, widths: I64) -> tuple[Coded, np
 
 
 def _blocks(facts: I64, steps: I64, rows: I64, starts: I64, places: I64) -> npt.NDArray[Any]:
-    """Return code blocks as the kernels read them, whose bytes begin at ``starts``; file numbers are rows of
-    ``facts``."""
+    """Convert code blocks, ``rows`` of `packets_cpu`, to `BLOCK` records. ``starts``: offset of each block's joined
+    bytes on the GPU. ``facts``, ``steps``: main headers, one row per file. ``places``: index of each file's first
+    coefficient."""
     c, p = _codestream, _packets
     file, band, blocks = rows[:, p.FILE], rows[:, p.BAND], np.empty(len(rows), BLOCK)
     blocks["source"], blocks["place"] = starts, places[file] + rows[:, p.PLACE]
@@ -166,7 +170,8 @@ def _blocks(facts: I64, steps: I64, rows: I64, starts: I64, places: I64) -> npt.
 
 
 def _tiles(facts: I64, rows: I64, places: I64) -> npt.NDArray[Any]:
-    """Return components of tiles as the kernels read them; file numbers are rows of ``facts``."""
+    """Convert components of tiles, ``rows`` of `packets_cpu`, to `TILE` records. ``facts``: main headers, one row per
+    file. ``places``: index of each file's first coefficient."""
     c, p = _codestream, _packets
     file, tiles = rows[:, p.TILE_FILE], np.zeros(len(rows), TILE)
     tiles["place"], tiles["pitch"] = places[file] + rows[:, p.TILE_PLACE], (facts[:, c.X1] - facts[:, c.X0])[file]
@@ -179,8 +184,8 @@ def _tiles(facts: I64, rows: I64, places: I64) -> npt.NDArray[Any]:
 def decode(
     lane: Lane, files: Batch, coded: Sequence[Coded], out: Batch, corners: I64 | None, bgr: bool
 ) -> None:  # fmt: skip
-    """Enqueue the decoding of the ``coded`` images of ``files``, on the device, into ``out``. ``corners`` [N, 2] (y,
-    x): the corner of each image's window."""
+    """Enqueue the decoding of the ``coded`` images of ``files``, which are on the device, into ``out``. ``corners`` [N,
+    2]: upper left corner (y, x) of each image's window, or None for whole images."""
     parts = [part for part in coded if len(part.owner)]
     if not parts:
         return
@@ -195,7 +200,7 @@ def decode(
 
 
 def _joined(parts: Sequence[Coded]) -> Coded:
-    """Return the images of several parts as one."""
+    """Join the images of several tasks, so that they are decoded together."""
     samples, sizes = np.array([part.samples for part in parts]), np.array([part.nbytes for part in parts])
 
     def tables(name: str, **fields: I64) -> npt.NDArray[Any]:
@@ -214,14 +219,15 @@ def _joined(parts: Sequence[Coded]) -> Coded:
 
 
 def _words(table: npt.NDArray[Any]) -> I64:
-    """Return the rows of a table as int64[N, M]: NumPy copies rows of structures field by field."""
+    """View records as int64[N, M], because NumPy copies arrays of records field by field, which takes longer."""
     return table.view(np.int64).reshape(len(table), table.itemsize // 8)
 
 
 def _decode(
     lane: Lane, files: Batch, coded: Coded, room: tuple[Any, Any], out: Batch, corners: I64 | None, bgr: bool
 ) -> None:
-    """Enqueue the decoding of some images, with memory ``room`` for the coefficients of all, twice; see `decode`."""
+    """Enqueue the decoding of one group of images; see `decode`. ``room``: two device arrays, each for the wavelet
+    coefficients of all images."""
     pictures, tiles, owner = coded.pictures, coded.tiles, coded.owner
     pictures["destination"], pictures["bgr"] = out.offsets[owner], bgr
     if corners is not None:
@@ -249,5 +255,5 @@ def _decode(
 
 
 def _teams(items: int) -> int:
-    """Return the number of thread blocks for this many coefficients or pixels."""
+    """Return the number of CUDA blocks for processing ``items`` coefficients or pixels."""
     return min(max(-(-items // (_THREADS * _EACH)), 1), _MANY)

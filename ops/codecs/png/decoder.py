@@ -23,13 +23,13 @@ _decoder: Any = Kernels(".decoder_cpu", __package__)
 
 
 def available() -> bool:
-    """Return whether the decoder's library, libdeflate, is available."""
+    """Return whether libdeflate, which the built-in PNG decoder needs, is installed."""
     return libdeflate.functions() is not None
 
 
 def writes_directly(rows: I64, sizes: I32 | I64, output_type: DALIImageType) -> npt.NDArray[np.bool_]:
-    """Return, for headers [M, 6] of files of ``sizes`` bytes, whether the decoder produces the requested output
-    directly."""
+    """Return for each image whether the built-in PNG decoder can produce ``output_type`` directly. ``rows`` [M, 6]:
+    headers; ``sizes``: bytes of the files."""
     taken: npt.NDArray[np.bool_] = (rows[:, FORMAT] == CODE) & _hold(rows, sizes)
     taken &= native_loops.keeps_channels(rows, output_type)
     if output_type is DALIImageType.ANY_DATA:  # if such a file is damaged, Pillow makes four channels of it
@@ -38,7 +38,8 @@ def writes_directly(rows: I64, sizes: I32 | I64, output_type: DALIImageType) -> 
 
 
 def _hold(rows: I64, sizes: I32 | I64) -> npt.NDArray[np.bool_]:
-    """Return whether files of ``sizes`` bytes can hold their pixels; no memory is allocated for those that cannot."""
+    """Return for each file whether its ``sizes`` bytes can hold the pixels that its header announces. No memory is
+    allocated for files that cannot."""
     palette = (rows[:, BITS] <= 8) & (rows[:, CHANNELS] == 3)  # a palette image is possible, of 1 bit at least
     stored = np.where(palette, 1, rows[:, CHANNELS])
     row = (rows[:, WIDTH].astype(np.float64) * stored + 7) // 8  # sides have 31 bits: products must not overflow
@@ -47,11 +48,11 @@ def _hold(rows: I64, sizes: I32 | I64) -> npt.NDArray[np.bool_]:
 
 
 _MAX_RATIO = 1032
-"""Maximum ratio of deflate, output bytes per input byte (RFC 1951: 258 bytes from two bits)."""
+"""Maximum output bytes per input byte of deflate (RFC 1951: 258 bytes from two bits)."""
 
 
 class NativePng(Decoder):
-    """Row for PNGs whose stored pixels are the output, decoded by compiled loops."""
+    """Decoder for PNGs whose stored pixels are the output, by compiled loops on the CPU."""
 
     name = "png"
     sure = True
@@ -75,7 +76,8 @@ class NativePng(Decoder):
 
 
 def stored(data: memoryview, header: Header) -> Pixels | None:
-    """Return the stored pixels of one file, or None; see `native_loops.stored`."""
+    """Return the stored pixels of one PNG, or None if the compiled loop does not support it; see
+    `native_loops.stored`."""
     if not ROWS[0].ready:
         return None
     row, size = np.array([row_of(header)], np.int64), np.array([len(data)], np.int64)

@@ -37,12 +37,12 @@ def probe(data: memoryview) -> Header:
 
 _CHANNELS = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}
 _MAX_CHUNKS = 4096
-"""Maximum number of chunks that are searched for eXIf."""
+"""Maximum number of a PNG's chunks that are searched for eXIf, the orientation."""
 
 
 def check_chunks(data: memoryview) -> None:
-    """Raise SampleError if the checksum of a PNG's chunk with pixels or colours is wrong (PNG 3rd ed., 5.3). Pillow
-    does not check those of pixels."""
+    """Raise SampleError if the checksum of a chunk with pixels or colours is wrong (PNG 3rd ed., 5.3). Pillow does not
+    check those of chunks with pixels."""
     at = 8
     while at + 12 <= len(data):
         length, tag = struct.unpack_from(">I4s", data, at)

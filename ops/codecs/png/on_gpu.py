@@ -27,28 +27,29 @@ from .decoder import NativePng
 _rows: Any = Kernels(".rows_cpu", __package__)
 
 _PIECE = 4096
-"""Minimum bytes of a file per piece; the CPU decodes files with more pieces."""
+"""Minimum mean size in bytes of a PNG's IDAT chunks. Files with more chunks than that are decoded on the CPU."""
 _IHDR = 33
-"""Bytes up to the end of the first chunk."""
+"""Number of bytes from the start of a PNG to the end of its first chunk, IHDR."""
 _BITS, _KIND, _INTERLACED = 24, 25, 28
-"""Byte offsets in a file of fields of IHDR."""
+"""Byte offsets in a PNG file of the fields of IHDR: bit depth, colour type, interlacing."""
 _PALETTE = 3
 _SAMPLES = np.array([1, 0, 3, 1, 2, 0, 4] + [0] * 249)
-"""Samples per pixel, by colour type (clause 11.2.1)."""
+"""Samples per pixel, by colour type (clause 11.2.1); 0 for a type that does not exist."""
 _ADAM7 = np.array(
     [(0, 0, 1, 1), (0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1)]
 )
-"""First row, first column, row step, column step: of an image in one pass, then of seven passes (clause 8.2)."""
+"""Passes of a PNG as (first row, first column, row step, column step): row 0 for an image in one pass, then the seven
+passes of an interlaced one (clause 8.2)."""
 FILES = 128
-"""Maximum number of images per task that only parses files: about a millisecond, so that it costs more than passing it
-to a thread."""
+"""Maximum number of files that one task parses. Parsing them takes about a millisecond, so that passing the task to a
+thread is worth its cost."""
 MOST = 1 << 28
-"""Maximum bytes of filtered rows per image."""
+"""Maximum bytes of an image's filtered rows."""
 
 
 def planes(batch: Batch, which: I64, heights: I64, widths: I64) -> npt.NDArray[Any]:
-    """Return the planes of the PNGs ``which``, of these sizes, by their headers: one per pass of interlaced images.
-    Field ``stream`` is the index in ``which``. An invalid colour type has no planes."""
+    """Return `PLANE` records of the PNGs ``which`` of ``batch``, by their headers: one per image, or one per pass of an
+    interlaced image. Field ``stream`` is the index in ``which``. An image with an invalid colour type has no planes."""
     at = np.where(batch.shapes[which, 0] >= _IHDR, batch.offsets[which], 0)
     data = batch.data if len(batch.data) > _IHDR else np.zeros(_IHDR, np.uint8)
     bits, samples = data[at + _BITS].astype(np.int64), _SAMPLES[data[at + _KIND]]
@@ -70,14 +71,14 @@ def planes(batch: Batch, which: I64, heights: I64, widths: I64) -> npt.NDArray[A
 
 
 def room(planes: npt.NDArray[Any], n: int) -> I64:
-    """Return the bytes of the filtered rows of each of ``n`` images."""
+    """Return the bytes of the filtered rows of each of ``n`` images, which consist of these ``planes``."""
     nbytes = np.zeros(n, np.int64)
     np.add.at(nbytes, planes["stream"], planes["height"] * planes["pitch"])
     return nbytes
 
 
 class CudaPng(GpuDecoder):
-    """Row for PNGs whose stored pixels are the output, decoded on a GPU."""
+    """CUDA decoder for PNGs whose stored pixels are the output."""
 
     name = "cuda png"
 
@@ -127,7 +128,8 @@ class Streams:
     """The zlib streams of some PNGs of a batch, found by CPU threads. Created by `CudaPng.start` for one batch."""
 
     def __init__(self, batch: Batch, which: I64, heights: I64, widths: I64, bgr: bool) -> None:
-        """``which``: indices of the PNGs in ``batch``, with their sizes. ``bgr``: palettes have blue first."""
+        """``which``: indices of the PNGs in ``batch``; ``heights``, ``widths``: their sizes. ``bgr``: palettes are
+        stored with blue first."""
         self._batch, self._which, self._bgr, n = batch, which, bgr, len(which)
         self._data = readonly(batch.data)
         self._planes = planes(batch, which, heights, widths)
@@ -135,12 +137,12 @@ class Streams:
         self._places, self._colours = _palettes(batch, which, self._planes)
         self._offsets, self._sizes = batch.offsets[which], batch.shapes[which, 0].astype(np.int64)
         self._ends = (self._sizes // _PIECE + 16).cumsum()
-        """For each file, the end of its rows in `_pieces`."""
+        """For each file, the index in `_pieces` after its last row; its rows follow those of the previous file."""
         self._pieces = np.empty((int(self._ends[-1]), 3), np.int64)
         self._lengths, self._counts, self._first = (np.empty(n, np.int64) for _ in range(3))
 
     def look(self, a: int, b: int) -> None:
-        """Parse the PNGs a ... b - 1."""
+        """Find the zlib streams of the PNGs a ... b - 1 of ``which``."""
         first, counts = int(self._ends[a - 1]) if a else 0, self._counts[a:b]
         sure = hidden(self._batch, self._which[a:b])  # the GPU's reader has checked IDATs of hidden files
         files = libdeflate.functions(), self._data, self._offsets[a:b], self._sizes[a:b], sure
@@ -149,8 +151,8 @@ class Streams:
         self._first[a:b] = first + before(counts)
 
     def found(self) -> tuple[Packed, npt.NDArray[np.bool_]]:
-        """Return the streams of the images that the decoder supports, and which images these are, bool[M]. All must be
-        parsed."""
+        """Return the zlib streams of the images that the GPU supports; and for each image whether it is one of these,
+        bool[M]. `look` must have parsed all of them."""
         counts, which = self._counts, self._which
         stream = np.arange(len(which)).repeat(counts)
         rows = np.arange(len(stream)) + (self._first - before(counts))[stream]
@@ -161,8 +163,8 @@ class Streams:
 
 
 def _palettes(batch: Batch, which: I64, planes: npt.NDArray[Any]) -> tuple[I64, npt.NDArray[np.uint32]]:
-    """Return the row of each image's palette, or -1, which is also written to ``planes``, and memory for the
-    palettes."""
+    """Assign a row of the palette table to each image with a palette, also in ``planes``. Return the row of each image,
+    or -1, and the uninitialised palette table."""
     have = np.zeros(len(which), np.bool_)
     have[planes["stream"]] = True
     have[have] = batch.data[batch.offsets[which[have]] + _KIND] == _PALETTE
@@ -172,7 +174,8 @@ def _palettes(batch: Batch, which: I64, planes: npt.NDArray[Any]) -> tuple[I64, 
 
 
 def _only(packed: Packed, taken: npt.NDArray[np.bool_]) -> Packed:
-    """Return the streams of the images ``taken``, which have one stream each; palettes stay."""
+    """Return the planes and streams of the images for which ``taken`` is true. Each image has one stream. The palette
+    table stays the same."""
     if taken.all():
         return packed
     new = taken.cumsum() - 1

@@ -24,16 +24,16 @@ _directory: Any = Kernels(".directory_cpu", __package__)
 
 
 def writes_directly(rows: I64, output_type: DALIImageType) -> npt.NDArray[np.bool_]:
-    """Return, for headers [M, 6], whether the decoder may produce the requested output directly; `are_plain` tells for
-    certain by the directories."""
+    """Return for each image whether the built-in TIFF decoder may produce ``output_type`` directly. ``rows`` [M, 6]:
+    headers, which do not suffice; `are_plain` also checks the files' directories."""
     bits = rows[:, BITS]
     known: npt.NDArray[np.bool_] = (rows[:, FORMAT] == CODE) & ((bits == 8) | (bits == 16)) & (rows[:, CHANNELS] <= 4)
     return known & native_loops.keeps_channels(rows, output_type)
 
 
 def are_plain(batch: Batch, which: I64) -> npt.NDArray[np.bool_]:
-    """Return which of the images have a supported kind of directory: for these, every decoder returns pixels of the
-    size and channels that the header says, or fails."""
+    """Return for each image whether its TIFF directory is of a kind that the built-in decoder supports. For these,
+    every decoder returns pixels of the size and channels that the header says, or fails."""
     return _plain(batch.data, batch.offsets[which], batch.shapes[which, 0].astype(np.int64))
 
 
@@ -44,7 +44,7 @@ def _plain(encoded: Any, offsets: I64, sizes: I64) -> npt.NDArray[np.bool_]:
 
 
 class NativeTiff(Decoder):
-    """Row for TIFFs of supported kinds whose stored pixels are the output, decoded by compiled loops."""
+    """Decoder for TIFFs of common kinds whose stored pixels are the output, by compiled loops on the CPU."""
 
     name = "tiff"
     sure = True
@@ -70,7 +70,8 @@ class NativeTiff(Decoder):
 
 
 def stored(data: memoryview, header: Header) -> Pixels | None:
-    """Return the stored pixels of one file, or None; see `native_loops.stored`."""
+    """Return the stored pixels of one TIFF, or None if the compiled loop does not support it; see
+    `native_loops.stored`."""
     encoded, one = np.frombuffer(data, np.uint8), np.zeros(1, np.int64)
     known = ROWS[0].ready and header.format == "tiff" and header.bits in (8, 16) and header.channels <= 4
     if not known or not _plain(encoded, one, one + len(encoded))[0]:

@@ -50,15 +50,15 @@ def probe(data: memoryview) -> Header:
 
 
 _MAX_VALUES = 1 << 16
-"""Maximum number of values of a header's tag; SamplesPerPixel has 16 bits."""
+"""Maximum number of values that are read of a tag in a TIFF's directory; SamplesPerPixel has 16 bits."""
 _MAX_ENTRIES = 4096
-"""Maximum number of a directory's entries that are read."""
+"""Maximum number of entries of a TIFF's directory that are read."""
 _TAGS = (256, 257, 258, 262, 274, 277)  # width, height, bits, photometric, orientation, samples per pixel
 _TYPES = {1: ("B", 1), 3: ("H", 2), 4: ("I", 4), 16: ("Q", 8)}
 
 
 def _decode_packed(data: memoryview, header: Header, adjust_orientation: bool, _: Empty) -> Pixels | None:
-    """Decode a TIFF of a depth for which Pillow has no mode, or (12 bits) only for some byte orders."""
+    """Decode a TIFF with a bit depth that Pillow does not support, or supports only for some byte orders (12 bits)."""
     if header.bits in ((1, 2, 4, 8, 16, 32) if header.channels == 1 else (8, 16, 32)):
         return None
     pixels: Pixels | None = _packed.decode(data, header)
@@ -66,7 +66,8 @@ def _decode_packed(data: memoryview, header: Header, adjust_orientation: bool, _
 
 
 def _widen(pixels: Pixels, bits: int) -> Pixels:
-    """Scale samples to the whole range: Pillow leaves them as stored (12 bits: 0 ... 4095)."""
+    """Scale samples to the whole range of their type: Pillow leaves them as stored (12 bits: 0 ... 4095). ``bits``:
+    their number of bits."""
     return spread(pixels, (1 << bits) - 1) if pixels.itemsize == 2 and bits > 8 else pixels
 
 

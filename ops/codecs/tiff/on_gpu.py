@@ -24,18 +24,19 @@ _strips: Any = Kernels(".strips_cpu", __package__)
 _directory: Any = Kernels(".directory_cpu", __package__)
 
 MOST = 1 << 28
-"""Maximum bytes of rows per image."""
+"""Maximum bytes of the unpacked rows of an image."""
 _FEW, _LEAST = 64, 512
-"""Number of strips and tiles that an image may have regardless of their size, and minimum mean bytes of rows of each if
-there are more."""
+"""Number of strips or tiles that an image may have whatever their size; and, for images with more, the minimum mean
+bytes of their unpacked rows."""
 
 _BESIDES, _TILE = 2, 1 << 20
-"""All tiles may have this multiple of the image's bytes, plus this many bytes: memory is estimated from the image's
-size."""
+"""Limit on the unpacked bytes of all tiles of an image, as a multiple of the image's bytes, plus a number of bytes.
+Tiles may extend beyond the image, but memory is estimated from the image's size."""
 
 
 class CudaTiff(GpuDecoder):
-    """Row for TIFFs of supported kinds whose stored pixels are the output; one task reads a batch's directories."""
+    """CUDA decoder for TIFFs of common kinds whose stored pixels are the output. One task on the host reads the
+    directories of a batch."""
 
     name = "cuda tiff"
 
@@ -67,7 +68,8 @@ ROWS = (CudaTiff(),)
 
 
 def takes(batch: Batch, which: I64) -> npt.NDArray[np.bool_]:
-    """Return which of the TIFFs ``which``, of supported kinds, have strips that the GPU can unpack."""
+    """Return for each of the TIFFs ``which`` whether the GPU can unpack its strips. Their directories must be of a
+    supported kind."""
     _, whole, shown, counts = measured(batch, which)
     taken = (counts > 0) & (whole <= MOST) & ((counts <= _FEW) | (counts * _LEAST <= whole))
     taken &= whole <= _BESIDES * shown + _TILE
@@ -75,16 +77,16 @@ def takes(batch: Batch, which: I64) -> npt.NDArray[np.bool_]:
 
 
 def measured(batch: Batch, which: I64) -> tuple[I64, I64, I64, I64]:
-    """Return, for each TIFF, the bytes of rows of its largest strip or tile, of all strips, and of the image, and the
-    number of strips."""
+    """Return four numbers for each TIFF: unpacked bytes of its largest strip or tile; of all strips; bytes of the
+    image; number of strips."""
     largest, whole, shown, counts = (np.empty(len(which), np.int64) for _ in range(4))
     _strips.measure(*_files(batch, which), largest, whole, shown, counts)
     return largest, whole, shown, counts
 
 
 def strips(batch: Batch, which: I64) -> tuple[Packed, npt.NDArray[np.bool_]]:
-    """Return the strips and tiles of the supported TIFFs among ``which`` of ``batch``, and which images these are,
-    bool[len(which)]."""
+    """Find the strips and tiles of the TIFFs ``which`` of ``batch``. Return those of the images that the GPU supports;
+    and for each image whether it is one of these, bool[len(which)]."""
     files, n = _files(batch, which), len(which)
     counts = np.empty(n, np.int64)
     _strips.measure(*files, *(np.empty(n, np.int64) for _ in range(3)), counts)

@@ -25,13 +25,14 @@ _loops: Any = Kernels(".decoder_cpu", __package__)
 
 FORMATS = ("bmp", "pnm")
 FIRST, PITCH, STEP, BACKWARDS = range(4)
-"""Columns of `find`'s rows: byte of the first pixel shown; bytes from a line to the next one below (negative if the
-last line is stored first); bytes per pixel (0: the file is not supported); whether blue comes first."""
+"""Columns of the rows that `find` returns, which say where pixels are in a file: offset of the first pixel shown; bytes
+from a line to the next one below (negative if the last line is stored first); bytes per pixel (0: the file is not
+supported); whether blue comes first."""
 
 
 def view(data: memoryview, header: Header) -> Pixels | None:
-    """Return the pixels (H, W, C) as uint8, perhaps a view of ``data``, or uint16; None if the file is in none of these
-    formats."""
+    """Return the pixels of a BMP or PNM file (H, W, C), uint8 or uint16, if possible as a view of ``data``; None if the
+    file is of another kind."""
     if header.format not in FORMATS:
         return None
     encoded, one = np.frombuffer(data, np.uint8), np.zeros(1, np.int64)
@@ -53,15 +54,16 @@ def view(data: memoryview, header: Header) -> Pixels | None:
 
 
 def makes(rows: I64, output_type: DALIImageType) -> npt.NDArray[np.bool_]:
-    """Return, for headers [M, 6], whether a supported file is only copied or rounded for this output type."""
+    """Return for each image whether ``output_type`` only needs its pixels to be copied or rounded, if the file is
+    supported. ``rows`` [M, 6]: headers."""
     format = rows[:, FORMAT]
     plain: npt.NDArray[np.bool_] = (format == BMP) | (format == PNM)
     return plain & native_loops.keeps_channels(rows, output_type)
 
 
 def find(batch: Batch, which: I64, extents: I64) -> I64:
-    """Find the pixels of the images ``which`` of ``batch`` in their files; return a row per image, with the columns
-    above. ``extents`` [M, 2] are their heights and widths, by the headers."""
+    """Find the pixels of the images ``which`` of ``batch`` in their files. Return a row per image, with the columns
+    `FIRST` to `BACKWARDS`. ``extents`` [M, 2]: heights and widths, by the headers."""
     return _found(batch.data, batch.offsets[which], batch.shapes[which, 0].astype(np.int64), extents)
 
 
@@ -74,14 +76,14 @@ def _found(encoded: Any, offsets: I64, sizes: I64, extents: I64) -> I64:
 def copy_into(
     batch: Batch, which: I64, rows: I64, windows: I64, channels: I64, bgr: bool, out: Any, origins: I64, pitches: I64
 ) -> None:
-    """Copy the pixels of the images ``which`` of ``batch``; the other arrays have a row per image. See
+    """Copy the pixels of the images ``which`` of ``batch`` to the output. The other arrays have a row per image; see
     `decoder_cpu.copy_images`."""
     encoded, places = readonly(batch.data), (windows, channels, bgr, out, origins, pitches)
     _loops.copy_images(encoded, batch.offsets[which], rows, *places)
 
 
 def places(job: DecodeJob, indices: I64) -> tuple[npt.NDArray[np.bool_], I64]:
-    """Return which of the images ``indices`` are supported, and a row of `find` for each of ``indices``."""
+    """Return for each of the images ``indices`` whether it is supported, and its row of `find`."""
     rows, taken = np.zeros((len(indices), 4), np.int64), np.zeros(len(indices), np.bool_)
     if job.rules.dtype == np.uint8 and job.in_process:
         taken = makes(job.headers.rows[indices], job.rules.output_type)
@@ -93,7 +95,7 @@ def places(job: DecodeJob, indices: I64) -> tuple[npt.NDArray[np.bool_], I64]:
 
 
 class NativeCopy(Decoder):
-    """Row for BMP and PNM files whose stored pixels are the output, copied by compiled loops."""
+    """Decoder for BMP and PNM files whose stored pixels are the output; compiled loops copy them on the CPU."""
 
     name = "plain"
     sure = True

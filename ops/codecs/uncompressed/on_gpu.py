@@ -17,13 +17,13 @@ from ..threaded_decode import ThreadedDecode
 from .decoder import BACKWARDS, FIRST, PITCH, STEP, places
 
 NAME = "cuda plain"
-"""Name of this row of the decoder table in reports."""
+"""Name of this decoder in reports."""
 _DEEP = (2, 6)
-"""Bytes per pixel of images with 16 bits per channel."""
+"""Bytes per pixel of images with 16 bits per channel: gray, RGB."""
 
 
 class CudaCopy(GpuDecoder):
-    """Row for BMP and PNM files whose stored pixels are the output, copied on a GPU."""
+    """CUDA decoder for BMP and PNM files whose stored pixels are the output; kernels copy them."""
 
     name = NAME
 
@@ -39,11 +39,12 @@ ROWS = (CudaCopy(),)
 
 @dataclass(slots=True)
 class CopyWork(GpuWork):
-    """Copy of a batch's pixels out of files on the device."""
+    """Work for the GPU: copying the pixels of a batch's BMP and PNM images out of the files, which are on the
+    device."""
 
     indices: I64
     rows: I64
-    """[len(indices), 4] Rows of `decoder.find`: the place of the pixels in each file."""
+    """Where the pixels are in each file: one row of `decoder.find` per image, [len(indices), 4]."""
 
     def launch(self, job: DecodeJob, lane: Lane, files: Batch, out: Batch) -> I64:
         which, rows = self.indices, self.rows

@@ -18,14 +18,14 @@ from ..format import Header
 from ..pixels import Empty, Pixels, fresh
 
 _FLAGS = 0b111100
-"""Flags of VP8X that are allowed: a profile, alpha, Exif and XMP, but not animation."""
+"""Flags of a WebP's VP8X chunk that are supported: a colour profile, alpha, Exif and XMP, but not animation."""
 _ABI = 0x0209
 """ABI version of libwebp's decoder (WEBP_DECODER_ABI_VERSION); its high byte must equal the library's."""
 
 
 def decode(data: memoryview, header: Header, empty: Empty = fresh) -> Pixels | None:
-    """Return the pixels (H, W, 3 or 4) as uint8, in memory from ``empty``; None without libwebp, or for a file that is
-    left to Pillow."""
+    """Decode a WebP to uint8 (H, W, 3 or 4), in memory from ``empty``. Return None if libwebp is missing, or for a file
+    that Pillow must decode or reject."""
     library = _library()
     image = None if library is None else _image(data)
     if image is None:
@@ -44,7 +44,7 @@ def decode(data: memoryview, header: Header, empty: Empty = fresh) -> Pixels | N
 
 
 def is_lossy(data: memoryview) -> bool:
-    """Return whether the file is a lossy image without alpha, and at least as long as its header says."""
+    """Return whether the file is a lossy WebP without alpha that is at least as long as its header says."""
     name = bytes(data[12:16])
     if name == b"VP8 ":
         return 8 + int(struct.unpack_from("<I", data, 4)[0]) <= len(data)
@@ -53,8 +53,8 @@ def is_lossy(data: memoryview) -> bool:
 
 
 def _image(data: memoryview) -> memoryview | None:
-    """Return the chunks of the image, ALPH and VP8 or VP8L, if the file's chunks follow each other up to the end that
-    it names; otherwise None. A decoder that gets more bytes reads on after a damaged image."""
+    """Return the chunks with the image, ALPH and VP8 or VP8L, if the file consists of valid chunks up to the end that
+    its header names; otherwise None. Given more bytes, the decoder would read on after a damaged image."""
     if len(data) < 20:
         return None
     end, at = 8 + int(struct.unpack_from("<I", data, 4)[0]), 12
@@ -76,7 +76,7 @@ def _image(data: memoryview) -> memoryview | None:
 
 @cache
 def _library() -> Any:
-    """Return the libwebp that Pillow has loaded; None if it is not found."""
+    """Return the libwebp library that Pillow has loaded; None if it is not found."""
     try:
         from PIL import _webp  # noqa: F401 (loads it)
 

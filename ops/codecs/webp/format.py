@@ -47,7 +47,8 @@ def _matches(data: memoryview) -> bool:
 
 
 def _decode(data: memoryview, header: Header, adjust_orientation: bool, empty: Empty) -> Pixels | None:
-    """Decode with libwebp itself; None for animations and invalid files, which Pillow decodes or rejects."""
+    """Decode a WebP with libwebp, without Pillow. Return None for animations and invalid files, which Pillow decodes or
+    rejects."""
     pixels: Pixels | None = _decoder.decode(data, header, empty)
     return pixels if pixels is None or not adjust_orientation else orient(pixels, header.orientation)
 

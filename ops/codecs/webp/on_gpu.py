@@ -27,23 +27,23 @@ from . import decoder
 from .format import CODE
 
 NAME = "cuda webp"
-"""Name of this row of the decoder table in reports."""
+"""Name of this decoder in reports."""
 PICTURE = np.dtype(
     [(n, np.int64) for n in ("source", "size", "planes", "destination")]
     + [(n, np.int32) for n in ("width", "height", "y", "x", "shown_rows", "shown_columns", "bgr", "unused")]
 )
-"""Structure that describes one image to the kernels."""
+"""Record that describes one WebP image to the kernels."""
 LONGEST = 4096
-"""Maximum pixels of a side: the kernel keeps a row of macroblocks in shared memory."""
+"""Maximum width and height in pixels: the kernel keeps a row of macroblocks in shared memory."""
 LARGEST = 1 << 22
-"""Maximum pixels of an image: one warp decodes it, and its batch waits."""
+"""Maximum number of pixels of an image: a single warp decodes it, and its batch waits for it."""
 _SOURCE = "vp8.cu"
 _FILTER, _PIXELS = 128, 256
 _ALIGNED = 256
 
 
 class CudaWebp(GpuDecoder):
-    """Row for lossy WebPs without alpha whose stored pixels are the output, as RGB or BGR of uint8."""
+    """CUDA decoder for lossy WebPs without alpha whose stored pixels are the output, as RGB or BGR of uint8."""
 
     name = NAME
 
@@ -76,8 +76,8 @@ ROWS = (CudaWebp(),)
 
 @dataclass(slots=True)
 class WebpWork(GpuWork):
-    """Decoding of a batch's WebPs, concurrently with the lane's other work, because it takes long and leaves most of
-    the GPU idle."""
+    """Work for the GPU: decoding a batch's WebPs. It runs concurrently with the lane's other work, because it takes
+    long and leaves most of the GPU idle."""
 
     indices: I64
     _rest: Callable[[], npt.NDArray[np.int32]] | None = None
@@ -95,7 +95,7 @@ class WebpWork(GpuWork):
         return NO_IMAGES
 
     def finish(self, job: DecodeJob) -> None:
-        """Make the lane's later work wait for the WebPs."""
+        """Make the lane's later work wait until the WebPs are decoded, and have their errors checked."""
         assert self._rest is not None
         marks, which, ctx = self._rest(), self.indices, job.ctx
 
@@ -108,9 +108,9 @@ class WebpWork(GpuWork):
 
 
 def launch(lane: Lane, files: Any, pictures: npt.NDArray[Any], out: Any) -> Callable[[], npt.NDArray[np.int32]]:
-    """Enqueue all kernels, concurrently with the lane's other work. Return a function that makes later work wait for
-    them and returns the errors of each image, valid when the lane is synchronized: 0 if it was decoded. ``pictures``
-    need no place in scratch memory yet."""
+    """Enqueue the kernels that decode WebPs, concurrently with the lane's other work. Return a function. It makes later
+    work of the lane wait for the kernels, and returns a number per image, valid when the lane is synchronized: 0 if it
+    was decoded. ``pictures``: `PICTURE` records; their offsets in scratch memory are filled in here."""
     macroblocks = (pictures["width"].astype(np.int64) + 15 >> 4) * (pictures["height"].astype(np.int64) + 15 >> 4)
     room = -(-macroblocks * (256 + 64 + 64 + 4) // _ALIGNED) * _ALIGNED
     pictures["planes"] = np.cumsum(room) - room
