@@ -60,9 +60,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def loops_for(level: str, pack: Path, folder: Path, selected: Sequence[Loop] | None = None) -> int:
-    """Compile the listed loops (or only ``selected``) for a level of x86-64 into ``pack``. Return the number of loops
-    in it. Raises SystemExit that names every loop that could not be compiled or stored: a wheel without it would
-    compile it, or fail, on the user's machine."""
+    """Compile CPU loops (all that wheels contain, or only ``selected``) for a level of x86-64, and store them in the
+    file ``pack``. Return the number of loops in it. Raises SystemExit that names every loop that could not be compiled
+    or stored: a wheel without it would compile it, or fail, on the user's machine."""
     todo = sorted(loops() if selected is None else selected, key=lambda loop: -loop.seconds)
     entries: dict[str, tuple[str, bytes]] = {}
     cache_folder = folder.absolute() / "dali-run"
@@ -93,14 +93,14 @@ def loops_for(level: str, pack: Path, folder: Path, selected: Sequence[Loop] | N
 
 
 def environment_for(level: str, folder: Path) -> Mapping[str, str]:
-    """Return the environment variables with which a process compiles for ``level`` and stores the code in
-    ``folder``."""
+    """Return the environment variables with which a process compiles loops for ``level``, a level of x86-64, and stores
+    the code in ``folder``."""
     return {"NUMBA_CPU_NAME": level, "NUMBA_CPU_FEATURES": "", "NUMBA_CACHE_DIR": str(folder.absolute())}
 
 
 def add_to_wheel(wheel: Path, out: Path, files: Mapping[str, bytes]) -> Path:
-    """Write a copy of ``wheel`` with ``files`` to the folder ``out``, tagged for this Python on Linux x86-64, and
-    return its path."""
+    """Add ``files`` to a copy of the wheel file ``wheel`` in the folder ``out``. The copy is tagged for this Python on
+    Linux x86-64; return its path."""
     python = f"cp{sys.version_info[0]}{sys.version_info[1]}"
     name = "-".join([*wheel.name.split("-")[:2], python, "none", "manylinux2014_x86_64.whl"])
     out.mkdir(parents=True, exist_ok=True)

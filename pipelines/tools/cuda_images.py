@@ -23,17 +23,17 @@ from ...ops.compiled import binaries, store
 from ..cores import usable_cores
 
 JPEG = "the JPEG decoder"
-"""Entry of the list for the source that `ops.codecs.jpeg.cuda` assembles from many files, which takes longest to
-compile."""
+"""Name, in the list of CUDA sources, of the one that `ops.codecs.jpeg.cuda` assembles from many files. It takes longest
+to compile."""
 
 
 class CompileError(Exception):
-    """NVRTC's error message."""
+    """Error of a CUDA compilation, with NVRTC's message."""
 
 
 def image(library: str, text: str, kernel: str, kind: str, folder: Path | None) -> tuple[bytes, str]:
-    """Compile ``text`` for ``sm_90``, for example, or as ``ptx_80``. Return the image and the mangled name of
-    ``kernel``. Raises CompileError."""
+    """Compile ``kernel`` of the CUDA source ``text`` for ``kind``: a GPU architecture such as ``sm_90``, or PTX such as
+    ``ptx_80``. Return the image and the mangled name of ``kernel``. Raises CompileError."""
     nvrtc = ctypes.CDLL(library)
     program = ctypes.c_void_p()
 
@@ -74,7 +74,8 @@ def _log(nvrtc: Any, program: Any) -> str:
 
 @cache
 def text_of(source: str) -> tuple[str, Path | None]:
-    """Return the source text that NVRTC compiles for an entry of the list, and the folder of its include files."""
+    """Return the text that NVRTC compiles for ``source``, a name in the list of CUDA sources, and the folder of its
+    include files."""
     if source == JPEG:
         return source_text(), None
     return (binaries.SOURCES / source).read_text(), binaries.SOURCES
@@ -82,12 +83,13 @@ def text_of(source: str) -> tuple[str, Path | None]:
 
 @cache
 def digest_of(source: str) -> str:
-    """Return the digest of everything that NVRTC reads for an entry of the list."""
+    """Return a digest of everything that NVRTC reads for ``source``, a name in the list of CUDA sources."""
     return binaries.digest(*text_of(source))
 
 
 def _compile(task: tuple[str, str, str, str]) -> tuple[str, str, bytes] | str:
-    """Return an entry of the pack, or NVRTC's error."""
+    """Compile one kernel in a worker process. Return its entry in the pack of images as (key, digest of the source,
+    content), or NVRTC's error as text."""
     library, source, kernel, kind = task
     text, folder = text_of(source)
     made_from = digest_of(source)
@@ -99,9 +101,9 @@ def _compile(task: tuple[str, str, str, str]) -> tuple[str, str, bytes] | str:
 
 
 def compile_pack(out: Path, library: str, architectures: Sequence[int], processes: int) -> Iterator[tuple[int, int]]:
-    """Compile all listed kernels into the pack ``out``. Yield (images done, images in total). Images that the same
-    compiler made earlier from the same sources are reused. Raises CompileError that names every image that could not be
-    made; the others are kept."""
+    """Compile all CUDA kernels of the package into the file ``out``, a pack of images. Yield (images done, images in
+    total). Images that the same compiler made earlier from the same sources are reused. Raises CompileError that names
+    every image that could not be made; the others are kept."""
     kinds = [*(f"sm_{a}" for a in architectures), f"ptx_{binaries.PTX}"]
     tasks = [(library, source, kernel, kind) for source, kernel in everything() for kind in kinds]
     entries: dict[str, tuple[str, bytes]] = {_COMPILER: (made_by := _version(library), b"")}
@@ -134,7 +136,7 @@ def compile_pack(out: Path, library: str, architectures: Sequence[int], processe
 
 
 _COMPILER = "compiler"
-"""Entry of a pack whose stamp identifies the library that made it."""
+"""Key of the entry of a pack that identifies the version of NVRTC that compiled it."""
 
 
 def _version(library: str) -> str:
@@ -144,13 +146,13 @@ def _version(library: str) -> str:
 
 
 def everything() -> list[tuple[str, str]]:
-    """Return the sources and kernel instances for which images are needed."""
+    """Return (source, kernel instance) of all CUDA kernels for which images are needed."""
     return [(JPEG, ""), *binaries.listed()]
 
 
 def without_image(capability: int, versions: Sequence[int]) -> list[str]:
-    """Return the kernels that have no image for GPUs of this compute capability (90 for 9.0) in these versions of
-    CUDA."""
+    """Return the CUDA kernels for which the package has no image that fits GPUs of this compute capability (90 for 9.0)
+    and any of these versions of CUDA."""
     return [
         f"{source} {kernel}".rstrip()
         for source, kernel in everything()

@@ -50,7 +50,7 @@ _MOST_SHOWN = 60
 
 @dataclass(slots=True)
 class Record:
-    """One record with its fields."""
+    """One record of a data set with its fields, for display."""
 
     key: str
     source: str
@@ -62,11 +62,11 @@ class Record:
 
 @dataclass(slots=True)
 class DataSet:
-    """The data found at a path."""
+    """The records found at a path, with their kind and number."""
 
     kind: str
     count: int | None
-    """Number of records; None if only a full read can tell."""
+    """Number of records; None if only reading the whole data set can tell."""
     records: Iterator[Record]
 
 
@@ -110,8 +110,8 @@ def inspect_data(
 
 
 def _pictures(record: Record) -> Iterator[tuple[str, Image.Image]]:
-    """Yield the fields of a record that can be displayed: encoded images and videos that decode, arrays that look like
-    images or sequences of frames."""
+    """Yield name and image for each field of a record that can be displayed: encoded images and videos that decode,
+    arrays that look like images or sequences of frames."""
     for name, value in record.fields.items():
         if isinstance(value, bytes) and is_video(value):
             with suppress(SampleError):
@@ -130,8 +130,8 @@ def _pictures(record: Record) -> Iterator[tuple[str, Image.Image]]:
 
 
 def describe(value: Any) -> dict[str, Any]:
-    """Describe a field: ``{"what", ...}`` and, for images, ``{"format", "width", "height", "mode", "problem"}``, for
-    videos ``{"codec", "width", "height", "frames", "seconds"}``."""
+    """Describe the value of a field as data for JSON: ``{"what", ...}`` and, for images, ``{"format", "width",
+    "height", "mode", "problem"}``, for videos ``{"codec", "width", "height", "frames", "seconds"}``."""
     if isinstance(value, bytes):
         try:
             return {"bytes": len(value), **_image(value)}
@@ -182,8 +182,8 @@ def _short(text: str) -> str:
 
 
 def open_data(target: Path, *, in_part: bool = False) -> DataSet:
-    """Return the records at ``target``: a shard, a folder of files, an LMDB, or an output of dali-run, of which only
-    some shards exist if ``in_part``. Raises SpecError."""
+    """Return the records at ``target``: a shard, a folder of files, an LMDB, or an output of dali-run. With
+    ``in_part``, shards of that output may be missing. Raises SpecError."""
     load_operators()
     if not target.exists():
         raise SpecError(f"{target}: there is no such file or folder")
@@ -218,7 +218,7 @@ def check_links(target: Path) -> None:
 
 
 def written_files(output: Path) -> list[tuple[str, int, list[str]]]:
-    """Return name, number of samples and files of the shards in an output of dali-run, from its manifest. Raises
+    """Return (name, number of samples, files) of each shard in an output of dali-run, from its manifest. Raises
     SpecError if the manifest is invalid, JobError if it names files outside of the folder."""
     path = output / "manifest.json"
     try:
@@ -233,7 +233,7 @@ def written_files(output: Path) -> list[tuple[str, int, list[str]]]:
 
 
 def _output(target: Path, in_part: bool) -> DataSet:
-    """Return the records in the output of a dali-run job."""
+    """Return the records in the output of a dali-run job; with ``in_part``, shards may be missing."""
     shards = written_files(target)
     names = [name for _, _, files in shards for name in files]
     count = sum(samples for _, samples, _ in shards)
@@ -245,7 +245,8 @@ def _output(target: Path, in_part: bool) -> DataSet:
 
 
 def _folder(target: Path) -> DataSet:
-    """Return the records of a folder, which may hold a million files: no system call and no object per file."""
+    """Return the records of a folder. It may hold a million files, so there is no system call and no object per
+    file."""
     if (streaming := _streaming(target)) is not None:
         return streaming
     with os.scandir(target) as entries:
@@ -325,7 +326,8 @@ def _parquet(paths: list[Path]) -> DataSet:
 
 
 def _table(kind: str, reader: str, paths: list[Path], columns: list[ReadableColumn], refused: list[str]) -> DataSet:
-    """Return the records of tables with all readable columns; for the other columns, the reason replaces the value."""
+    """Return the records of Parquet or similar tables, with all columns that can be read. In place of each other
+    column, a record has the reason for which it cannot be read."""
     key = next((c.name for c in columns if c.name == "key" and c.kind == "text" and len(columns) > 1), None)
     names = [c.name for c in columns if c.name != key]
     if not names:
@@ -351,8 +353,8 @@ def _table(kind: str, reader: str, paths: list[Path], columns: list[ReadableColu
 def read_through(
     kind: str, name: str, arguments: dict[str, Any], take_apart: Any, spread: int | None = None
 ) -> DataSet:
-    """Return the data set that reader ``name`` opens; ``take_apart`` converts the outputs for a record to its fields.
-    ``spread``: read only this many records, evenly distributed."""
+    """Return the data set that the reader ``name`` opens with ``arguments``. ``take_apart`` converts the reader's
+    outputs for a record to its fields. ``spread``: read only this many records, evenly distributed."""
     op_class = find(name)
     assert issubclass(op_class, Reader)
     known = parameters(op_class)
@@ -366,7 +368,8 @@ def read_through(
 
 
 def _through(reader: Reader, source: Any, indices: Iterable[int], take_apart: Any) -> Iterator[Record]:
-    """Yield one record after the other; an invalid one has its reason in ``problem``."""
+    """Yield the records ``indices`` of a reader one after the other. A record that cannot be read has the reason in
+    ``problem``."""
     for i in indices:
         at = np.array([i], np.int64)
         samples = Samples(np.zeros(1, np.int32), at, np.zeros(1, np.int64), at, source)
@@ -538,7 +541,7 @@ def _load(path: Path) -> Any:
 
 
 def _named(suffixes: str) -> re.Pattern[str]:
-    """Return a pattern for file names with these suffixes, also compressed, or followed by a number
+    """Return a pattern for file names that end with one of ``suffixes``, also compressed, or followed by a number
     (``x.tfrecord-00000-of-00010``)."""
     return re.compile(rf".*\.({suffixes})(\.(gz|bz2|xz)|-\d+-of-\d+)?")
 
@@ -551,4 +554,5 @@ _CONTAINERS: dict[re.Pattern[str], Callable[[list[Path]], DataSet]] = {
     _named("parquet"): _parquet,
     _named("npy"): _npy,
 }
-"""Containers by name pattern, in the order in which a folder is searched for them."""
+"""Function that opens files of a container, by the pattern of their names. A folder is searched for them in this
+order."""

@@ -22,19 +22,20 @@ from ..cores import usable_cores
 from ..wording import size
 
 Status = Literal["ok", "note", "missing", "warning"]
-"""ok; note: works, but slower or with limits; missing: an optional part; warning: needs repair."""
+"""State of a part of the machine. ok; note: works, but slower or with limits; missing: an optional part; warning: needs
+repair."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One fact about the machine."""
+    """One fact that ``doctor`` found about the machine."""
 
     area: str
     what: str
     status: Status
     value: str
     remedy: str = ""
-    """Remedy, as an instruction; empty if none is needed."""
+    """What the user should do, as an instruction; empty if nothing is needed."""
 
 
 def examine() -> dict[str, Any]:
@@ -50,8 +51,8 @@ def examine() -> dict[str, Any]:
 
 
 def _guarded(probe: Callable[[], Iterator[Finding]]) -> list[Finding]:
-    """Return the findings of ``probe`` up to its end or its exception, which becomes a finding: doctor must work on a
-    broken machine."""
+    """Return the findings of ``probe``. If it raises an exception, that becomes a last finding, because doctor must
+    work on a broken machine."""
     findings: list[Finding] = []
     try:
         findings.extend(probe())
@@ -91,9 +92,10 @@ OPTIONAL = {
     "ray": ("jobs on a Ray cluster (--on ray)", "ray"),
     "opencv-python-headless": ("optical_flow if no GPU has an engine for it", "flow"),
 }
-"""Optional packages: their purpose, and the extra that installs them. Packages for a GPU are examined with it."""
+"""Optional packages, each with its purpose and the extra of dali-run that installs it. GPU packages are missing here:
+they are examined with the GPU."""
 _SAME = {"opencv-python-headless": ("opencv-python", "opencv-contrib-python", "opencv-contrib-python-headless")}
-"""Packages that can replace another one."""
+"""For a package: other packages that can be installed in place of it."""
 
 
 def _packages() -> Iterator[Finding]:
@@ -262,7 +264,8 @@ def _flow_engine() -> Iterator[Finding]:
 
 
 def _uploads() -> Iterator[Finding]:
-    """Yield how records reach the GPU: directly from containers, and through host memory."""
+    """Yield findings about the ways in which records reach the GPU: directly from containers, and through host
+    memory."""
     from ...ops.gpu.registered import probe, why_not_locked
 
     if importlib.util.find_spec("cupy") is None:
@@ -298,7 +301,7 @@ def _folders() -> Iterator[Finding]:
 
 
 def _compiled() -> Iterator[Finding]:
-    """Yield where compiled loops come from: the wheel, a folder, or a compiler at every start."""
+    """Yield a finding about the origin of compiled CPU loops: the wheel, a folder, or a compiler at every start."""
     from ...ops.compiled import store, target
 
     for pack in store.packs():
@@ -326,7 +329,7 @@ def _compiled() -> Iterator[Finding]:
 
 
 def _images(gpu_driver: GpuDriver | None) -> Iterator[Finding]:
-    """Yield whether the wheel's CUDA images fit this machine's GPUs and CuPy."""
+    """Yield a finding about whether the wheel's CUDA images fit this machine's GPUs and CuPy."""
     from ...ops.compiled import binaries, store
     from .cuda_images import everything, without_image
 

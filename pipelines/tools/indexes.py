@@ -12,7 +12,8 @@ from ...readers import mxnet, tfrecord, webdataset
 
 
 def write_tfrecord_index(source: Path, index: Path) -> int:
-    """Write the index of ``tfrecord2idx``: lines of offset and length, framing included. Return the number of records.
+    """Write the index of a TFRecord file in the format of ``tfrecord2idx``: per record one line with offset and length,
+    framing included. Return the number of records.
 
     Raises JobError for a file that is damaged or cannot be read; no index is written then.
     """
@@ -22,7 +23,8 @@ def write_tfrecord_index(source: Path, index: Path) -> int:
 
 
 def write_recordio_index(source: Path, index: Path) -> int:
-    """Write the index of ``rec2idx``: lines of number and offset, with a tab between. Return the number of records.
+    """Write the index of a RecordIO file in the format of ``rec2idx``: per record one line with number and offset,
+    separated by a tab. Return the number of records.
 
     Raises JobError for a file that is damaged or cannot be read; no index is written then.
     """
@@ -32,8 +34,8 @@ def write_recordio_index(source: Path, index: Path) -> int:
 
 
 def write_webdataset_index(source: Path, index: Path) -> int:
-    """Write the index of ``wds2idx``: ``v1.2`` and the number of samples, then one line per sample with extension,
-    offset, size and name of each member. Return the number of samples.
+    """Write the index of a tar archive in the format of ``wds2idx``: ``v1.2`` and the number of samples, then one line
+    per sample with extension, offset, size and name of each member. Return the number of samples.
 
     Raises JobError for an archive that is damaged, has no samples, or cannot be read; no index is written then.
     """
@@ -63,7 +65,7 @@ def _found(source: Path) -> str:
 
 
 def _write(index: Path, lines: Iterable[str]) -> None:
-    """Write the whole index or nothing: the file gets its name when it is complete."""
+    """Write ``lines`` to the file ``index``, all or none: the file gets its name when it is complete."""
     unfinished = index.with_name(f".{index.name}.{os.getpid()}")
     try:
         with unfinished.open("w", encoding="utf-8", errors="surrogateescape") as out:

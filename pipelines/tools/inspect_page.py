@@ -22,7 +22,7 @@ _NOT_PICTURES = (".npy", ".wav", ".flac", ".ogg")
 
 
 def spec_page(result: Mapping[str, Any], command: Sequence[str]) -> str:
-    """Return the page for a result of `inspect_spec`, with the images that it wrote."""
+    """Return the HTML page for a result of `inspect_spec`, with the images that it wrote."""
     folder = Path(result["folder"])
     files = [name for row in result["intermediates"] for name in row["files"] if not name.endswith(_NOT_PICTURES)]
     files = [name for name in files if (folder / name).stat().st_size <= _MOST_BYTES]
@@ -51,7 +51,7 @@ def spec_page(result: Mapping[str, Any], command: Sequence[str]) -> str:
 
 
 def data_page(result: Mapping[str, Any], images: Sequence[tuple[int, str, Image.Image]], command: Sequence[str]) -> str:
-    """Return the page for a result of `inspect_data`, with ``images``: number of the record, name of the field,
+    """Return the HTML page for a result of `inspect_data`, with ``images``: number of the record, name of the field,
     image."""
     rows, figures = [], []
     for number, s in enumerate(result["samples"]):

@@ -31,15 +31,15 @@ from ..spec.build import load_spec
 from .overlays import Pictures, overlays
 
 Entry = tuple[str, int, Batch]
-"""Name of an operator, index of its output, and the batch in host memory."""
+"""One output to inspect: name of the operator, index of its output, and the batch in host memory."""
 CONTACT_SHEET = "contact-sheet.png"
 _SOUNDS = {b"RIFF": ".wav", b"fLaC": ".flac", b"OggS": ".ogg"}
-"""Suffixes of audio files by their first bytes."""
+"""File name suffixes for audio data, by its first bytes."""
 _CELL, _LABEL = 160, 14
 
 
 Against = tuple[Path, Mapping[str, Any]]
-"""Path and overrides of another spec, or of the same one."""
+"""Path of a spec to compare with, which may be the same one, and overrides for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,9 @@ class InspectedSamples:
     nodes: list[Node]
     entries: list[Entry]
     edges: list[Edge]
-    """Edges of the entries."""
+    """Edge of the graph for each of ``entries``."""
     samples: list[str]
-    """Keys of the samples."""
+    """Keys of the inspected samples."""
     rejects: list[dict[str, str]]
 
     def titled(self) -> Iterator[tuple[str, Batch]]:
@@ -68,8 +68,8 @@ def inspect_spec(
 ) -> dict[str, Any]:
     """Run the first ``n`` samples of a spec on the CPU, without fusion, and `dump` the outputs of every operator.
 
-    ``against`` is also run; rows of operators in both specs, by name, then contain the `apart` of their results.
-    Nothing is written to the spec's output. Raises SpecError, JobError.
+    The spec in ``against`` is also run. For operators with the same name in both specs, the rows then contain the
+    differences of their results, see `apart`. Nothing is written to the spec's output. Raises SpecError, JobError.
     """
     with _looked_at(path, overrides, n) as inspected:
         drawn = dict(
@@ -89,7 +89,8 @@ def inspect_spec(
 
 @contextmanager
 def _looked_at(path: Path, overrides: Mapping[str, Any] | None, n: int) -> Iterator[InspectedSamples]:
-    """Run the first ``n`` samples of a spec; the data sets that batches may view stay open in the body."""
+    """Context manager with the outputs of a spec's operators for its first ``n`` samples. In its body the data sets
+    stay open, because batches may be views of them."""
     built = load_spec(path, overrides)
     settings = built.spec.pipeline
     plan = compile_graph(built.graph, Target("cpu"), settings.seed, fusing=False)
@@ -134,14 +135,14 @@ def apart(batch: Batch, other: Batch) -> dict[str, Any]:
 
 
 def _by_record(batch: Batch) -> Iterator[tuple[tuple[int, int], NDArray[Any]]]:
-    """Yield the samples with their index in the batch and their record."""
+    """Yield each sample with its key for comparisons: (index in the batch, number of its record)."""
     who = zip(batch.samples.slot.tolist(), batch.samples.index.tolist(), strict=True)
     for key, sample in zip(who, batch, strict=True):
         yield key, np.asarray(sample)
 
 
 def _drawn_over(nodes: Sequence[Node], batches: Mapping[Edge, Batch]) -> list[tuple[Edge, Pictures]]:
-    """Return boxes, polygons and class masks drawn over the graph's own images."""
+    """Return boxes, polygons and class masks that operators output, drawn over images that the graph computes."""
     pictures: dict[Edge, Pictures] = {}
     for edge, batch in batches.items():
         slots = batch.samples.slot.tolist()
@@ -156,7 +157,8 @@ def dump(entries: Sequence[Entry], folder: Path, drawn: Sequence[Pictures] | Non
 
     Images (uint8, float or other numbers, HWC or CHW with 1 or 3 channels) become PNG files, stretched to 0..255 unless
     they are uint8; encoded images keep their bytes; other samples become .npy. ``drawn`` has, for each entry, images
-    with the entry drawn over them, or none. All images are on the contact sheet, one row per entry.
+    over which the entry is drawn, such as boxes; empty for other entries. All images are on the contact sheet, one row
+    per entry.
     """
     folder.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []
@@ -187,7 +189,7 @@ def dump(entries: Sequence[Entry], folder: Path, drawn: Sequence[Pictures] | Non
 
 
 def facts(batch: Batch) -> dict[str, Any]:
-    """Return shapes, dtype, layout, and the range of the values."""
+    """Return shapes, dtype, layout, and the range of the values of a batch."""
     shapes = sorted({tuple(map(int, s)) for s in batch.shapes})
     values = [np.asarray(s) for s in batch if np.asarray(s).size]
     result: dict[str, Any] = {
@@ -236,7 +238,7 @@ def _write(sample: NDArray[Any], layout: str, stem: Path) -> tuple[Path, Image.I
 
 
 def save_pictures(rows: Sequence[tuple[str, Sequence[Image.Image]]], folder: Path) -> None:
-    """Write named images and their contact sheet below ``folder``."""
+    """Write images, given in rows with names, and a contact sheet of all of them below ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, pictures in rows:
         for i, picture in enumerate(pictures):
@@ -245,7 +247,7 @@ def save_pictures(rows: Sequence[tuple[str, Sequence[Image.Image]]], folder: Pat
 
 
 def safe_name(text: str) -> str:
-    """Return ``text`` as part of a file name."""
+    """Return ``text`` without characters that are not allowed in a file name."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "_", text).strip("_.") or "unnamed"
 
 

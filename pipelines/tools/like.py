@@ -15,9 +15,10 @@ _DALI = ("nvidia.dali.fn", "nvidia.dali.ops", "dali_run.fn", "dali_run.ops", "da
 
 
 def operators_like(name: str) -> list[dict[str, Any]]:
-    """Return steps that are equivalent to ``name``: ``[{"name", "steps", "note", "operators"}]``, for every library
-    with a transform of this name, unless ``name`` includes the library. An entry without steps has no equivalent; its
-    note says more. DALI's own names, also older ones and classes, return the operator.
+    """Return steps of a spec that are equivalent to ``name``, a transform of another library: ``[{"name", "steps",
+    "note", "operators"}]``, for every library with a transform of this name, unless ``name`` includes the library. An
+    entry without steps has no equivalent; its note says more. DALI's own names, also older ones and classes, return the
+    operator.
 
     Raises SpecError with the nearest names.
     """

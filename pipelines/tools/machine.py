@@ -17,7 +17,7 @@ _PACKAGES = ("numpy", "numba", "simplejpeg", "pillow", "cupy-cuda12x", "cupy-cud
 
 
 def facts() -> dict[str, Any]:
-    """Return CPU, cores, GPUs, driver and versions as data for JSON."""
+    """Return this machine's CPU, cores, GPUs, driver and versions as data for JSON."""
     gpu_driver = driver()
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -14,7 +14,7 @@ from ...ops.batch import Batch
 from ..graph.nodes import Edge, Node
 
 Pictures = Mapping[int, Image.Image]
-"""Images by slot (index in the batch); dropped samples are missing."""
+"""Images of a batch by the sample's slot (index in the batch); dropped samples are missing."""
 
 _BLANK = 300
 _PALETTE = [tuple(int(v) for v in row) for row in (
@@ -25,21 +25,21 @@ _PALETTE = [tuple(int(v) for v in row) for row in (
 
 @dataclass(slots=True)
 class Drawing:
-    """An output of one operator that can be drawn."""
+    """An output of one operator that can be drawn over images, such as boxes."""
 
     node: int
     kind: str
     """Kind of the output: boxes, polygons or classes."""
     layout: str
-    """Layout of boxes: xyXY, xyWH, ..."""
+    """Layout of the boxes, such as xyXY or xyWH; empty for other kinds."""
     edge: Edge
     others: dict[str, Edge] = field(default_factory=dict)
-    """Other outputs of the operator: labels of boxes, vertices of polygons."""
+    """Other outputs of the operator that are drawn with it, by name: labels of boxes, vertices of polygons."""
 
 
 def drawings(nodes: Sequence[Node]) -> list[Drawing]:
-    """Return the drawable batches of a graph, in its order: those that operators declare (`Operator.shows`), and class
-    masks passed on by operators with one output."""
+    """Return the outputs of a graph that can be drawn, in its order: those that operators declare (`Operator.shows`),
+    and class masks that operators with one output pass on."""
     drawable: list[Drawing] = []
     classes: set[Edge] = set()
     for node in nodes:
@@ -60,8 +60,9 @@ def drawings(nodes: Sequence[Node]) -> list[Drawing]:
 def overlays(
     nodes: Sequence[Node], batches: Mapping[Edge, Batch], pictures: Mapping[Edge, Pictures]
 ) -> list[tuple[Edge, Pictures]]:
-    """Return images for each drawing: drawn over the next image of the graph before another drawing of the same kind,
-    otherwise over the last image before it; over a blank if there is none."""
+    """Return one entry per drawable output of the graph, with its edge and its images. The output is drawn over the
+    next image that the graph computes, if no other output of the same kind comes before that; otherwise over the last
+    image before it, or over a blank if there is none."""
     to_draw = drawings(nodes)
     masks = {d.edge for d in to_draw if d.kind == "classes"}
     plain = sorted((e for e in pictures if e not in masks), key=lambda e: (e.node, e.output))
@@ -84,7 +85,8 @@ def overlays(
 def _of_its_size(
     drawing: Drawing, batches: Mapping[Edge, Batch], pictures: Mapping[Edge, Pictures], plain: Sequence[Edge]
 ) -> Pictures:
-    """Return the nearest images that have the size of the class masks, preferring images that are computed later."""
+    """Return the nearest images in the graph that have the size of the class masks ``drawing``, preferring images that
+    are computed later."""
     extents = {int(s): _plane(np.asarray(x)).shape[::-1] for s, x in _by_slot(batches[drawing.edge])}
     for edge in sorted(plain, key=lambda e: (abs(e.node - drawing.node), -e.node)):
         if all(s in pictures[edge] and pictures[edge][s].size == size for s, size in extents.items()):
@@ -127,8 +129,8 @@ def color_of(number: int) -> tuple[int, ...]:
 def with_boxes(
     picture: Image.Image, boxes: NDArray[Any], layout: str = "xyXY", labels: NDArray[Any] | None = None
 ) -> Image.Image:
-    """Return ``picture`` with boxes [n, 4] in the order of ``layout``, in fractions of the image (if no value is above
-    2) or in pixels; each label has a color, and is written as a number."""
+    """Return ``picture`` with boxes drawn over it. ``boxes`` [n, 4] are in the order of ``layout``, in fractions of the
+    image (if no value is above 2) or in pixels. Each label has a color, and is written as a number."""
     drawn = picture.convert("RGB")
     canvas = ImageDraw.Draw(drawn)
     at = [layout.index(c) for c in ("xyXY" if "X" in layout else "xyWH")]
@@ -150,8 +152,8 @@ def with_boxes(
 
 
 def with_polygons(picture: Image.Image, polygons: NDArray[Any], vertices: NDArray[Any]) -> Image.Image:
-    """Return ``picture`` with polygons [n, 3] (object, first vertex, vertex after the last) of ``vertices`` [v, 2], in
-    fractions of the image (if no value is above 2) or in pixels."""
+    """Return ``picture`` with polygons drawn over it. ``polygons`` [n, 3] are (object, first vertex, vertex after the
+    last); ``vertices`` [v, 2] are in fractions of the image (if no value is above 2) or in pixels."""
     drawn = picture.convert("RGB")
     points = np.asarray(vertices, np.float64).reshape(len(vertices), -1)[:, :2]
     if points.size and np.abs(points).max() <= 2:
@@ -167,7 +169,7 @@ def with_polygons(picture: Image.Image, polygons: NDArray[Any], vertices: NDArra
 
 
 def with_classes(picture: Image.Image, classes: NDArray[Any]) -> Image.Image:
-    """Return ``picture`` with a color for every class except 0, half transparent."""
+    """Return ``picture`` with every class of the mask ``classes``, except 0, in a half-transparent color."""
     drawn = np.asarray(picture.convert("RGB"), np.float32)
     palette = np.array(_PALETTE, np.float32)
     numbers = np.asarray(classes).astype(np.int64)

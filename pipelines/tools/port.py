@@ -36,26 +36,27 @@ _SETTINGS = (
     "concurrency",
     "set_affinity",
 )
-"""Arguments of Pipeline that have no effect in dali-run."""
+"""Arguments of DALI's Pipeline that have no effect in dali-run."""
 _METHODS = {
     "serialize": "gives JSON, not DALI's protobuf",
     "executor_statistics": "has calls, samples, bytes and seconds of every operator besides DALI's sizes",
 }
-"""Methods of pipelines that differ, by name, because an object's type is unknown unless the program runs."""
+"""Methods of DALI's pipelines that differ in dali-run, with the difference. They are found by name alone, because an
+object's type is unknown unless the program runs."""
 _PRIVATE = {
     "_batches_to_consume", "_build_graph", "_consumer_iter", "_feed_input", "_first_iter", "_get_checkpoint",
     "_get_params", "_iter_setup", "_last_iter", "_names_and_devices", "_py_graph_built", "_run_input_callbacks",
     "_schedule_py_workers", "_set_api_type",
 }  # fmt: skip
-"""Private members of DALI's Pipeline that dali-run does not have."""
+"""Private members of DALI's Pipeline, used by some programs, that dali-run does not have."""
 _FATAL: tuple[Kind, ...] = ("unreadable", "missing", "refused")
-"""Kinds of findings with which the program fails."""
+"""Kinds of findings with which the program would fail under dali-run."""
 _DRAWS = "random numbers are not DALI's, unless the pipeline has rng='dali'"
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Finding:
-    """One finding at a position of a program."""
+    """One difference between DALI and dali-run at a position of a program."""
 
     line: int
     column: int
@@ -66,18 +67,19 @@ class Finding:
 
 @dataclass(slots=True)
 class Report:
-    """The findings in one program."""
+    """The findings in one program for DALI."""
 
     path: Path
     findings: list[Finding] = field(default_factory=list)
     rewritten: str = ""
-    """The program with imports of dali-run; empty if there is nothing to change."""
+    """Text of the program with imports of dali-run instead of DALI; empty if there is nothing to change."""
     encoding: str = "utf-8"
     """The file's encoding, as declared in its first lines."""
 
     @property
     def runs(self) -> bool:
-        """Whether the program can be parsed, uses nothing that is missing, and no argument is rejected."""
+        """Whether the program should run: it can be parsed, uses nothing that is missing, and no argument is
+        rejected."""
         return all(f.kind not in _FATAL for f in self.findings)
 
     def described(self, rewritten: bool) -> dict[str, Any]:
@@ -87,8 +89,8 @@ class Report:
 
 
 def examine(path: Path) -> Report:
-    """Examine the program ``path``. If it cannot be read or is not valid Python of this version, that is the only
-    finding."""
+    """Examine the program for DALI in the file ``path``. If it cannot be read or is not valid Python of this version,
+    that is the only finding."""
     try:
         raw = path.read_bytes()
         encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
@@ -106,7 +108,8 @@ def examine(path: Path) -> Report:
 
 
 def lines_of(reports: Iterable[Report]) -> Iterator[str]:
-    """Yield lines for people: each finding once, at its first position, with the number of positions."""
+    """Yield lines of text about the findings: each finding once, at its first position, with the number of
+    positions."""
     first: dict[tuple[Kind, str], str] = {}
     places: Counter[tuple[Kind, str]] = Counter()
     files: dict[tuple[Kind, str], set[Path]] = {}
@@ -126,7 +129,8 @@ def lines_of(reports: Iterable[Report]) -> Iterator[str]:
 
 
 def rewrite(report: Report) -> bool:
-    """Write the program with imports of dali-run. Return False if there is nothing to change. Raises SpecError."""
+    """Write the program's file again with imports of dali-run. Return False if there is nothing to change. Raises
+    SpecError."""
     if not report.rewritten:
         return False
     try:
@@ -140,7 +144,8 @@ def rewrite(report: Report) -> bool:
 
 
 def _bindings(tree: ast.Module) -> dict[str, str]:
-    """Return the program's names for DALI's modules and members: ``fn`` -> ``nvidia.dali.fn``."""
+    """Return the names under which the program imports DALI's modules and members, with their full names: ``fn`` ->
+    ``nvidia.dali.fn``."""
     bound: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -160,7 +165,8 @@ def _is_dali(name: str) -> bool:
 
 
 def _dotted(node: ast.expr, bound: dict[str, str]) -> str:
-    """Return the full name for an expression like ``fn.readers.file``; empty if it is not DALI's."""
+    """Return the full name of an expression such as ``fn.readers.file`` (``nvidia.dali.fn.readers.file``); empty if it
+    is not DALI's. ``bound`` are the names from `_bindings`."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -172,7 +178,8 @@ def _dotted(node: ast.expr, bound: dict[str, str]) -> str:
 
 
 def _missing(full: str) -> str:
-    """Return the reason for which dali-run lacks DALI's name ``full``; empty if it has it."""
+    """Return the reason for which dali-run lacks the member of DALI with the name ``full``; empty if dali-run has
+    it."""
     module_name = _OURS
     module: Any = importlib.import_module(_OURS)
     parts = dali_run_name(full.removeprefix(_DALI).removeprefix(".")).split(".") if full != _DALI else []
@@ -208,7 +215,8 @@ def _found(name: str) -> ModuleSpec | None:
 
 
 def _is_in_source(origin: Path, names: Sequence[str]) -> bool:
-    """Return whether the module in the file ``origin`` has a member, or modules below it, with these names."""
+    """Return whether the nested ``names`` lead from the module in the file ``origin`` through submodules to a
+    member."""
     for name in names:
         below = (origin.parent / f"{name}.py", origin.parent / name / "__init__.py")
         inner = [p for p in below if origin.name == "__init__.py" and p.exists()]
@@ -278,7 +286,7 @@ def _calls(tree: ast.Module, bound: dict[str, str]) -> Iterator[Finding]:
 
 
 def _arguments(name: str, arguments: Mapping[str, ast.expr]) -> Iterator[tuple[Kind, str]]:
-    """Yield findings about ``arguments`` of a call of DALI's ``name``."""
+    """Yield findings about the ``arguments`` in a call of DALI's function ``name``."""
     room, _, rest = name.partition(".")
     if name in ("Pipeline", "pipeline.Pipeline", "pipeline_def", "pipeline.pipeline_def"):
         known = {*inspect.signature(Pipeline).parameters, "enable_conditionals", "debug", "fn"}
@@ -308,7 +316,7 @@ def _arguments(name: str, arguments: Mapping[str, ast.expr]) -> Iterator[tuple[K
 
 
 def _refused(cls: type[Operator], arguments: Mapping[str, ast.expr]) -> Iterator[str]:
-    """Yield the reasons for which ``cls`` rejects constants among ``arguments``."""
+    """Yield the reasons for which operator ``cls`` rejects constants among ``arguments``."""
     known, constants = parameters(cls), {}
     for argument, value in arguments.items():
         if argument in known and (plain := _constant(value)) is not None:
@@ -327,7 +335,7 @@ def _refused(cls: type[Operator], arguments: Mapping[str, ast.expr]) -> Iterator
 
 
 def _constant(value: ast.expr) -> Any:
-    """Return the value of a literal; None for other expressions."""
+    """Return the value of an expression that is a literal; None for other expressions."""
     try:
         return ast.literal_eval(value)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
@@ -388,6 +396,6 @@ def _rewritten(source: str, tree: ast.Module, bound: dict[str, str]) -> str:
 
 
 def _renamed(name: str) -> str:
-    """Return the name in dali-run of a module of DALI."""
+    """Return the dali-run name of ``name``, a module of DALI."""
     module_name = name.removeprefix(_DALI).removeprefix(".")
     return f"{_OURS}.{dali_run_name(module_name)}" if module_name else _OURS

@@ -25,8 +25,9 @@ def check_spec(path: Path, overrides: Overrides | None = None, plugins: bool = F
     """Check a spec: ``{"file", "problems": [{"file", "line", "column", "text"}], "notes": [...], "summary"}``; notes
     are remarks that are not mistakes.
 
-    The spec is compiled for the CPU and for a GPU (which may be missing), unless it requires one of them. Python files
-    that it names are run only with ``plugins``; otherwise steps that need them are not checked, and a note says so.
+    The spec is compiled for the CPU and for a GPU (which this machine need not have), unless it requires one of them.
+    Python files that it names are run only with ``plugins``; otherwise steps that need them are not checked, and a note
+    says so.
     """
     problems: list[dict[str, Any]] = []
     notes: list[dict[str, Any]] = []
@@ -61,7 +62,8 @@ def problem_line(problem: Mapping[str, Any]) -> str:
 
 
 def _target_of(device: str) -> Target:
-    """Return the target for ``device``; if that GPU is missing, a target that is only compiled for a GPU."""
+    """Return the target for ``device``. If this machine lacks that GPU, return a target for which graphs can be
+    compiled, but not run."""
     try:
         return resolve_target(device)
     except DeviceError:

@@ -77,7 +77,7 @@ def describe_writer(writer: type[Writer]) -> dict[str, Any]:
 
 
 def describe(op: type[Operator]) -> dict[str, Any]:
-    """Return the description of ``op``: facts, arguments, an example."""
+    """Return the description of the operator ``op`` as data for JSON: facts, arguments, an example."""
     return {
         "name": op.name,
         "aliases": list(op.aliases),
@@ -130,8 +130,8 @@ def _argument(p: Parameter) -> dict[str, Any]:
 
 
 def without_effect(operator: Mapping[str, Any], quote: str = "") -> str:
-    """Return the arguments of a described operator that are accepted and have no effect, with the reasons; "" for none.
-    They are DALI's arguments, and are listed separately from the others."""
+    """Return text about the arguments of a described operator that are accepted but have no effect, with the reasons;
+    "" for none. They are DALI's arguments, and are listed separately from the others."""
     why: dict[str, list[str]] = {}
     for a in operator["arguments"]:
         if a["without_effect"]:

@@ -20,25 +20,25 @@ CONTAINERS: tuple[tuple[str, ...], ...] = (
     (".parquet",),
     (".array_record", ".arrayrecord"),
 )
-"""Suffixes of containers, one kind after the other, in the order in which they are searched."""
+"""File name suffixes of containers, one entry per kind, in the order in which remote folders are searched for them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Skeleton:
-    """The local part of remote data."""
+    """A partial local copy of a remote data set, for inspecting it."""
 
     place: Path
-    """The local folder, or the file that the URL names."""
+    """Path of the copy: a folder, or a file if the URL names a file."""
     containers: tuple[str, ...]
-    """URLs of all containers of the kind that was found; only the first one was copied."""
+    """URLs of all containers of the kind that was found. Only the first one was copied."""
     deeper: str = ""
-    """A file in a folder of a folder, which is not a sample; empty if there is none."""
+    """A file that is nested two folders deep and therefore not a sample, for a message; empty if there is none."""
 
 
 @contextlib.contextmanager
 def skeleton(url: str, files: int) -> Iterator[Skeleton]:
-    """Context manager with a temporary copy of a part of ``url``. If there are no containers, ``files`` files are
-    copied, and the others are empty.
+    """Context manager with a temporary copy of a part of the data set at ``url``. If it has no containers, ``files``
+    files are copied, and the others are empty files.
 
     Raises SpecError if there is no data, JobError if the store cannot be read.
     """

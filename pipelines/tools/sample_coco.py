@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 CATEGORIES = {1: "disc", 3: "box", 7: "triangle"}
-"""Category names by id; ids have gaps, as in COCO."""
+"""Names of the categories in the sample data, by id. Ids have gaps, as in COCO."""
 ANNOTATIONS = "instances.json"
 
 _F64 = NDArray[np.float64]
 
 
 def write_coco(folder: Path, count: int, seed: int) -> dict[str, Any]:
-    """Write ``count`` images and their annotations under ``folder``, and return both counts. Every fifth image has an
-    object in run-length encoding, as COCO uses for crowds."""
+    """Write ``count`` images and their annotations under ``folder``, and return the numbers of images and annotations.
+    Every fifth image has an object in run-length encoding, as COCO uses for crowds."""
     (folder / "images").mkdir(parents=True)
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
@@ -88,7 +88,8 @@ def _annotation(number: int, image: dict[str, Any], category: int, outline: _F64
 
 
 def _runs(mask: NDArray[np.bool_]) -> list[int]:
-    """Return the lengths of runs outside, inside, outside, ... of the mask, column by column."""
+    """Return the run-length encoding of ``mask``, column by column: lengths of runs outside, inside, outside, ... of
+    the object."""
     flat = np.concatenate([[False], mask.T.reshape(-1)])
     changes = np.flatnonzero(flat[1:] != flat[:-1])
     runs: list[int] = np.diff(np.concatenate([[0], changes, [mask.size]])).tolist()

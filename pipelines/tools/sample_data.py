@@ -28,12 +28,12 @@ from .sample_coco import write_coco
 from .sample_sounds import SOUNDS, write_sounds
 
 CLASSES = ("landscape", "shapes", "text", "texture")
-"""Class folders, in the order of their labels."""
+"""Names of the class folders, in the order of their labels."""
 MARKER = "sample-data.json"
-"""File with the parameters of the data; its presence means that the folder is complete."""
+"""Name of the file with the parameters of the sample data. It is written last: if it exists, the folder is complete."""
 
 LEAST = 2 * len(CLASSES)
-"""Smallest number of images: for every class one for training and one for validation."""
+"""Smallest number of images that can be requested: for every class one for training and one for validation."""
 
 _VERSION = 3
 _SUBSAMPLING = ("4:2:0", "4:4:4", "4:2:2")
@@ -55,7 +55,7 @@ _ORIENTATION_TAG = 0x0112
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Parameters of one image and its file."""
+    """Parameters of one sample image and its file."""
 
     number: int
     label: int
@@ -146,8 +146,8 @@ def _write(root: Path, count: int, seed: int, progress: Callable[[int, int], Non
 
 
 def _validates(turn: int, count: int) -> bool:
-    """Return whether images of this turn through the classes are for validation: every fourth turn, or the last one of
-    fewer than four."""
+    """Return whether images of round ``turn`` are for validation. Each round makes one image per class; every fourth
+    round is for validation, or the last one if there are fewer than four."""
     turns = count // len(CLASSES)
     return turn % 4 == 3 if turns >= 4 else turn == turns - 1
 
@@ -182,7 +182,7 @@ def plan_pictures(count: int, seed: int) -> list[Picture]:
 
 
 def draw(picture: Picture, seed: int) -> Image.Image:
-    """Return the upright RGB image."""
+    """Return the image for ``picture``, drawn upright in RGB."""
     rng = np.random.default_rng((seed, 2, picture.number))
     painter: Callable[[Generator, int, int], Image.Image] = (_landscape, _shapes, _text, _texture)[picture.label]
     image = painter(rng, picture.width, picture.height)
@@ -191,7 +191,7 @@ def draw(picture: Picture, seed: int) -> Image.Image:
 
 
 def encode(image: Image.Image, picture: Picture) -> bytes:
-    """Return the JPEG file of ``picture``."""
+    """Return ``image`` as the JPEG file that ``picture`` describes."""
     extra: dict[str, Any] = {}
     if picture.orientation != 1:
         image = image.transpose(_STORE_AS[picture.orientation])
@@ -300,14 +300,14 @@ def _write_lmdb(folder: Path, pictures: Sequence[tuple[Picture, bytes]]) -> None
 
 
 def datum(data: bytes, picture: Picture) -> bytes:
-    """Return a Caffe Datum (caffe.proto: channels 1, height 2, width 3, data 4, label 5, encoded 7)."""
+    """Return an image as a Caffe Datum (caffe.proto: channels 1, height 2, width 3, data 4, label 5, encoded 7)."""
     stored = _stored_size(picture)
     return b"".join((_int(1, 1 if picture.gray else 3), _int(2, stored[1]), _int(3, stored[0]), _bytes(4, data),
                      _int(5, picture.label), _int(7, 1)))  # fmt: skip
 
 
 def example(data: bytes, picture: Picture) -> bytes:
-    """Return a TensorFlow Example with the usual feature names (image/encoded, image/class/label, ...)."""
+    """Return an image as a TensorFlow Example with the usual feature names (image/encoded, image/class/label, ...)."""
     width, height = _stored_size(picture)
     texts = {"image/encoded": data, "image/format": b"JPEG", "image/filename": picture.name.encode(),
              "image/class/text": CLASSES[picture.label].encode()}  # fmt: skip

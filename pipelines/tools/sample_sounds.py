@@ -12,14 +12,14 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 SOUNDS = ("chirp", "noise", "speech", "tone")
-"""Class folders, in the order of their labels."""
+"""Names of the class folders of audio files, in the order of their labels."""
 _RATES = (16000, 44100, 8000)
 _Array = NDArray[Any]
 
 
 def write_sounds(root: Path, count: int, seed: int) -> int:
     """Write ``count`` recordings of one to three seconds, ``root/<class>/*.wav``, and ``root/manifest.json`` in NVIDIA
-    NeMo's format, with a text for each. Return their number."""
+    NeMo's format, with a text for each recording. Return the number of recordings."""
     lines = []
     for number in range(count):
         kind, rate = SOUNDS[number % len(SOUNDS)], _RATES[number // len(SOUNDS) % len(_RATES)]
@@ -39,7 +39,7 @@ def write_sounds(root: Path, count: int, seed: int) -> int:
 
 
 def sound(kind: str, rate: int, rng: Generator) -> _Array:
-    """Return a recording of one to three seconds, within [-0.9, 0.9]."""
+    """Return a generated recording of the class ``kind``, one to three seconds long, with values within [-0.9, 0.9]."""
     t = np.arange(int(rate * rng.uniform(1, 3))) / rate
     pitch = float(rng.uniform(100, 400))
     if kind == "tone":

@@ -23,7 +23,8 @@ _QUALITY = 80
 _MOST_PIXELS = 100_000_000
 _MEMORY, _CPU_SECONDS, _SECONDS = 2 << 30, 20, 40
 _RESTARTS = 3
-"""Number of images that may crash the process; images after them get no thumbnails."""
+"""Number of images that may crash the decoding process, which is then started again; images after them get no
+thumbnails."""
 _LENGTH = struct.Struct("<q")
 
 
@@ -48,7 +49,8 @@ def thumbnails(encoded: Sequence[bytes]) -> list[bytes | None]:
 
 
 def _apart(encoded: Sequence[bytes]) -> list[bytes | None]:
-    """Return the thumbnails that the process makes of ``encoded`` before it ends."""
+    """Decode images in a separate process, and return the thumbnails that it makes before it ends, which may be
+    early."""
     request = b"".join(_LENGTH.pack(len(image)) + image for image in encoded)
     try:
         done = subprocess.run([sys.executable, "-m", __name__], input=request, stdout=subprocess.PIPE,
@@ -71,7 +73,7 @@ def _apart(encoded: Sequence[bytes]) -> list[bytes | None]:
 
 
 def _made(data: bytes) -> bytes:
-    """Return the thumbnail; empty if there is none."""
+    """Return the thumbnail of an encoded image or video; empty if it cannot be decoded."""
     try:
         if is_video(data):
             return thumbnail(contact_sheet(glimpse(data, FRAMES, FRAME_SIDE)[1]))
@@ -83,7 +85,7 @@ def _made(data: bytes) -> bytes:
 
 
 def main() -> None:
-    """Read images from stdin and write their thumbnails to stdout."""
+    """Read encoded images from stdin and write their thumbnails to stdout: the program of the decoding process."""
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     resource.setrlimit(resource.RLIMIT_CPU, (_CPU_SECONDS, _CPU_SECONDS))
     Image.MAX_IMAGE_PIXELS = _MOST_PIXELS

@@ -18,25 +18,27 @@ from .deduplicate import Duplicates
 from .score_files import Kind
 
 CLUSTERS = 50
-"""Clusters that are shown, the largest ones."""
+"""Number of clusters of duplicates that the page shows, the largest ones."""
 MEMBERS = 8
-"""Rows of a cluster that are shown: the kept one, and those whose keys sort first."""
+"""Number of rows that the page shows of each cluster: the kept one, and those whose keys sort first."""
 _MOST_BYTES = 64 << 20
-"""Bytes of an image that is shown."""
+"""Size in bytes up to which an image file is shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A row of a cluster that is shown."""
+    """One row of a cluster of duplicates that the page shows."""
 
     key: str
     kept: bool
     distance: int | None
-    """Bits by which its perceptual hash differs from that of the kept row; None without perceptual hashes."""
+    """Number of bits in which its perceptual hash differs from that of the cluster's kept row; None without perceptual
+    hashes."""
 
 
 def clusters_page(found: Duplicates, images: Path | None, command: Sequence[str]) -> str:
-    """HTML of the largest clusters. ``images``: the folder that keys are paths in."""
+    """Return an HTML page with the largest clusters of duplicates. ``images``: the folder in which the rows' keys are
+    paths of image files; None to show no images."""
     numbers = found.summary()
     shown = largest(found)
     clusters = members_of(found, shown)
@@ -62,7 +64,8 @@ def clusters_page(found: Duplicates, images: Path | None, command: Sequence[str]
 
 
 def largest(found: Duplicates) -> list[int]:
-    """Numbers of the largest clusters, those of equal size in the order of their kept keys."""
+    """Return the numbers of the largest clusters. Clusters of equal size are in the order of the keys of their kept
+    rows."""
     import pyarrow as pa
 
     sizes = found.sizes[found.sizes > 1]
@@ -81,7 +84,7 @@ def largest(found: Duplicates) -> list[int]:
 
 
 def members_of(found: Duplicates, shown: Sequence[int]) -> list[list[Member]]:
-    """The rows of each cluster that are shown, the kept one first."""
+    """Return, for each of the clusters ``shown``, the rows that the page shows, the kept one first."""
     import pyarrow as pa
 
     options, wanted = found.options, np.zeros(len(found.sizes), np.bool_)
@@ -111,7 +114,8 @@ def members_of(found: Duplicates, shown: Sequence[int]) -> list[list[Member]]:
 
 
 def _thumbnails(clusters: Sequence[Sequence[Member]], images: Path | None) -> dict[str, bytes]:
-    """Small JPEGs of the files that keys name in the folder ``images``, by key. Keys that lead out of it name none."""
+    """Return small JPEGs of the rows' image files in the folder ``images``, by key. Keys that lead out of the folder
+    have none."""
     if images is None:
         return {}
     root, files = images.resolve(), dict[str, bytes]()

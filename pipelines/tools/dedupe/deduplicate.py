@@ -28,50 +28,52 @@ I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
 U64 = npt.NDArray[np.uint64]
 EXACT, NEAR = "content_hash", "phash"
-"""Columns that are used if none is named."""
+"""Names of the columns that are used if the user names none: content hashes and perceptual hashes."""
 _PENDING = 1 << 20
-"""Rows of clusters that are held before all but the best of each are let go."""
+"""Number of rows in clusters that are collected before only the best row of each cluster is kept."""
 _CLUSTERS = 1 << 22
-"""Clusters whose best rows are looked for in one pass over the keys, which are held meanwhile."""
+"""Number of clusters whose best rows are found in one pass over the files. The pass holds their keys in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class DedupeOptions:
-    """Columns, and the bound of what is a duplicate."""
+    """Options of one deduplication: the columns to use, and the largest distance of duplicates."""
 
     exact: str | None = None
-    """Column of content hashes: rows with equal ones are duplicates."""
+    """Name of the column of content hashes. Rows with equal ones are duplicates."""
     near: str | None = None
-    """Column of perceptual hashes: rows that differ in at most ``distance`` bits are duplicates."""
+    """Name of the column of perceptual hashes. Rows that differ in at most ``distance`` bits are duplicates."""
     distance: int = 4
     key: str = "key"
-    """Column of keys."""
+    """Name of the column of keys, which identify samples."""
     best: str | None = None
-    """Column of numbers: the row with the largest one is kept; None: the row whose key sorts first."""
+    """Name of a column of numbers: of each cluster the row with the largest number is kept. None keeps the row whose
+    key sorts first."""
     keys: str | None = None
-    """Text file of the keys of a .npy file."""
+    """Path of a text file with the keys for a .npy file, one per line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Duplicates:
-    """The clusters of all rows, and the rows to keep."""
+    """Result of a deduplication: the clusters of duplicate rows, and which rows to keep. Rows are numbered over all
+    files."""
 
     files: list[ScoreFile]
     options: DedupeOptions
-    """With the columns that are used."""
+    """The options of the deduplication, with default columns filled in."""
     roots: I32
-    """int32[n]: number of each row's cluster, its smallest row."""
+    """For each row, the number of its cluster, which is the cluster's smallest row number. int32[n]."""
     sizes: I64
-    """int64[n]: rows of the cluster of each number; 0 for numbers that are not a cluster's."""
+    """For each cluster, by its number, the number of its rows; 0 for numbers that are not a cluster's. int64[n]."""
     keep: npt.NDArray[np.bool_]
-    """bool[n]."""
+    """For each row, whether it is kept. bool[n]."""
     exact: int
-    """Rows left out because of equal content hashes."""
+    """Number of rows left out because of equal content hashes."""
     near: int
-    """Other rows left out."""
+    """Number of other rows left out, because of similar perceptual hashes."""
 
     def summary(self) -> dict[str, Any]:
-        """The numbers that the command prints."""
+        """Return the counts that the command prints, such as the number of kept rows."""
         return {
             "rows": len(self.roots), "kept": int(np.count_nonzero(self.keep)), "exact": self.exact, "near": self.near,
             "clusters": int(np.count_nonzero(self.sizes > 1)), "largest": int(self.sizes.max(initial=0)),
@@ -79,7 +81,8 @@ class Duplicates:
         }  # fmt: skip
 
     def rows(self, wanted: dict[str, Kind]) -> Iterator[tuple[int, Block]]:
-        """The blocks of all files, each with the number of its first row."""
+        """Yield the rows of all files in blocks, with the columns ``wanted``; each block with the number of its first
+        row."""
         return _numbered(self.files, wanted)
 
 
@@ -121,7 +124,7 @@ def deduplicate(
 
 
 def _with_columns(file: ScoreFile, options: DedupeOptions) -> DedupeOptions:
-    """The options with the columns that are used if none is named."""
+    """Return ``options`` with the default columns that ``file`` has, if the user named none."""
     from dataclasses import replace
 
     if options.exact or options.near:
@@ -144,7 +147,7 @@ def _numbered(files: list[ScoreFile], wanted: dict[str, Kind]) -> Iterator[tuple
 
 
 def _hashes(files: list[ScoreFile], name: str, n: int) -> U64:
-    """A column of hashes of all rows."""
+    """Return the column ``name`` of hashes for all ``n`` rows of all files."""
     out, end = np.empty(n, np.uint64), 0
     for first, block in _numbered(files, {name: "hash"}):
         end = first + len(block.table)
@@ -156,7 +159,7 @@ def _hashes(files: list[ScoreFile], name: str, n: int) -> U64:
 
 
 def _key_hashes(column: Any) -> U64:
-    """XXH64 of each text of an Arrow column of large_string."""
+    """Return the XXH64 hash of each text in an Arrow column of large_string."""
     parts = []
     for chunk in column.chunks:
         _, offsets, data = chunk.buffers()
@@ -169,7 +172,7 @@ def _key_hashes(column: Any) -> U64:
 
 
 def _check_keys(files: list[ScoreFile], name: str) -> int:
-    """The number of rows. Raises JobError if a key is not unique."""
+    """Return the number of rows in all files. Raises JobError if a key occurs twice."""
     hashes = np.concatenate([_key_hashes(b.table.column(0)) for _, b in _numbered(files, {name: "key"})] or
                             [np.empty(0, np.uint64)])  # fmt: skip
     if len(hashes) > MAX_ROWS:
@@ -184,7 +187,7 @@ def _check_keys(files: list[ScoreFile], name: str) -> int:
 
 
 def _find_twice(files: list[ScoreFile], name: str, hashes: U64) -> None:
-    """Raises JobError if two rows with one of these hashes have the same key."""
+    """Read all keys again, and raise JobError if two rows whose key has one of these ``hashes`` have the same key."""
     seen: dict[str, str] = {}
     for _, block in _numbered(files, {name: "key"}):
         column = block.table.column(0)
@@ -197,7 +200,8 @@ def _find_twice(files: list[ScoreFile], name: str, hashes: U64) -> None:
 
 
 def _best_rows(files: list[ScoreFile], options: DedupeOptions, roots: I32, sizes: I64, low: int, high: int) -> I64:
-    """The best rows of the clusters of several rows whose numbers are ``low`` to ``high``."""
+    """Return the numbers of the rows to keep, one per cluster, for all clusters of several rows whose numbers are
+    ``low`` to ``high``."""
     import pyarrow as pa
 
     wanted: dict[str, Kind] = {options.key: "key"}
@@ -221,7 +225,7 @@ def _best_rows(files: list[ScoreFile], options: DedupeOptions, roots: I32, sizes
 
 
 def _first_of_each(table: Any) -> Any:
-    """The row of each cluster with the largest value and, of those, the smallest key."""
+    """Return one row per cluster: that with the largest value and, among equal values, the smallest key."""
     import pyarrow.compute as pc
 
     by = [("cluster", "ascending"), ("value", "descending"), ("key", "ascending")]
@@ -241,7 +245,7 @@ def write_keys(found: Duplicates, out: Path) -> None:
 
 
 def _kept_keys(found: Duplicates) -> Iterator[Any]:
-    """The keys to keep, as Arrow arrays."""
+    """Yield the keys of the rows to keep, as Arrow arrays."""
     import pyarrow as pa
 
     for first, block in found.rows({found.options.key: "key"}):
@@ -277,7 +281,8 @@ def _write_lines(path: Path, keys: Iterator[Any]) -> None:
 
 @contextmanager
 def _replaced(path: Path) -> Iterator[Path]:
-    """A temporary file that replaces ``path`` if all goes well, and is removed if not."""
+    """Return a context manager with the path of a temporary file. It replaces ``path`` if the body succeeds, and is
+    removed if not."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         yield temporary

@@ -24,36 +24,37 @@ from ....readers.parquet.blocks import errors, one_line, wrong_sizes
 from ..datasets import written_files
 
 Kind = Literal["hash", "key", "number"]
-"""Type that a column must have: integers of 64 bits, texts, or any numbers."""
+"""Type that a column must have: 64-bit integers (hash), texts (key), or any numbers (number)."""
 _WORDS = {"hash": "integers of 64 bits (uint64 or int64)", "key": "texts", "number": "numbers"}
 _SUFFIXES = {".parquet": "Parquet", ".jsonl": "JSON Lines", ".ndjson": "JSON Lines", ".npy": ".npy"}
 _BLOCK_ROWS = 1 << 17
-"""Rows of a block; row groups are read together until there are as many."""
+"""Number of rows in a block; row groups of a Parquet file are read together until they have this many."""
 _BLOCK_BYTES = 8 << 20
 _SIGNED = 1000
-"""Lines of JSON that decide whether hashes are signed: half of all signed hashes are negative."""
+"""Number of lines of JSON that are checked to decide whether hashes are signed: half of all signed hashes are
+negative."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Some rows of one file."""
+    """A range of consecutive rows of one score file."""
 
     place: str
-    """The file, and what names the block in it."""
+    """The file's path and the position of the block in it, for messages."""
     line: str
-    """Noun of a row (``row``, ``line``)."""
+    """Word for a row in messages: ``row`` or ``line``."""
     start: int
-    """Number of the first row in its file, from 1 on."""
+    """Number of the block's first row in its file, counted from 1."""
     table: Any
-    """Arrow table of the columns that were asked for: hashes uint64, keys large_string, numbers float64."""
+    """Arrow table with the requested columns: hashes as uint64, keys as large_string, numbers as float64."""
 
     def name(self, i: int) -> str:
-        """Text that says where row ``i`` of the block is."""
+        """Return the position of row ``i`` of the block as text for messages."""
         return f"{self.place}: {self.line} {self.start + i}"
 
 
 class ScoreFile(ABC):
-    """One file of scores."""
+    """A file with one row of keys, hashes and scores per sample. Subclasses read one format each."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -61,14 +62,15 @@ class ScoreFile(ABC):
     @property
     @abstractmethod
     def columns(self) -> tuple[str, ...]:
-        """Names of its columns."""
+        """Names of the file's columns."""
 
     @abstractmethod
     def blocks(self, wanted: dict[str, Kind]) -> Iterator[Block]:
-        """Its rows in their order, with the columns ``wanted``. Raises JobError with the place."""
+        """Yield the file's rows in their order, with the columns ``wanted``. Raises JobError that names the position of
+        the problem."""
 
     def check(self, wanted: dict[str, Kind]) -> None:
-        """Raises SpecError if a column is missing."""
+        """Raise SpecError if one of the columns ``wanted`` is missing."""
         for name in wanted:
             if name not in self.columns:
                 known = self.columns
@@ -77,8 +79,9 @@ class ScoreFile(ABC):
 
 
 def score_files(paths: Sequence[str], keys: str | None) -> list[ScoreFile]:
-    """The files at ``paths``: files, patterns, URLs, or folders, of which an output of a job counts with its shards,
-    another one with its files of scores. ``keys``: a text file with one key per line, for a .npy file.
+    """Return the score files at ``paths``: files, patterns, URLs, or folders. A folder that is the output of a job
+    stands for its shards, any other folder for the score files in it. ``keys``: a text file with one key per line, for
+    a .npy file.
 
     Raises SpecError for other kinds of files, JobError for files that are not there.
     """
@@ -123,7 +126,8 @@ def _opened(path: str, keys: str | None) -> ScoreFile:
 
 
 def as_wanted(table: Any, wanted: dict[str, Kind], place: str, line: str, start: int) -> Block:
-    """A block of ``table``. Raises JobError for columns of other types, and for rows without a value."""
+    """Return a block of the rows in ``table``, with columns converted to the types ``wanted``. Raises JobError for
+    columns of other types, and for rows without a value."""
     import pyarrow as pa
     import pyarrow.types as kinds
 
@@ -150,7 +154,7 @@ def as_wanted(table: Any, wanted: dict[str, Kind], place: str, line: str, start:
 
 
 class ParquetScores(ScoreFile):
-    """A Parquet file, as the ``parquet`` writer and pandas, polars or Spark write it."""
+    """A Parquet file of scores, as written by the ``parquet`` writer and by pandas, polars or Spark."""
 
     def __init__(self, path: str) -> None:
         import pyarrow.parquet as pq
@@ -192,7 +196,7 @@ class ParquetScores(ScoreFile):
 
 
 class JsonScores(ScoreFile):
-    """A file of JSON Lines: an object a line."""
+    """A JSON Lines file of scores: one object per line."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
@@ -209,7 +213,7 @@ class JsonScores(ScoreFile):
         return self._names
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
-        """The lines that are not blank, with their numbers from 1 on."""
+        """Yield (number, text) of each line that is not blank; numbers count from 1."""
         try:
             with open(self._local, "rb") as file:
                 yield from ((number, line) for number, line in enumerate(file, 1) if line.strip())
@@ -245,7 +249,7 @@ class JsonScores(ScoreFile):
             raise JobError(f"{self.path}: cannot be read: {one_line(e)}") from None
 
     def _explain(self, wanted: dict[str, Kind]) -> None:
-        """Raises JobError for the first line that is at fault."""
+        """Raise JobError for the first line with a value that is not of the type ``wanted``."""
         for number, text in self._lines():
             row = self._parsed(number, text)
             for name, kind in wanted.items():
@@ -262,7 +266,7 @@ class JsonScores(ScoreFile):
 
 
 class NpyScores(ScoreFile):
-    """Hashes in a .npy file, their keys in a text file or, without one, the rows' numbers from 0 on."""
+    """Hashes in a .npy file. Their keys are in a text file or, without one, the rows' numbers from 0 on."""
 
     def __init__(self, path: str, keys: str | None) -> None:
         super().__init__(path)
@@ -280,7 +284,8 @@ class NpyScores(ScoreFile):
         return ()
 
     def check(self, wanted: dict[str, Kind]) -> None:
-        """Every name of a hash is that of the file's hashes."""
+        """Raise SpecError for a column of numbers, which the file cannot have. Any name of a hash column stands for the
+        file's hashes."""
         if numbers := [name for name, kind in wanted.items() if kind == "number"]:
             raise SpecError(f"{self.path} holds hashes alone, no column {numbers[0]!r}; use Parquet or JSON Lines")
 
@@ -309,7 +314,7 @@ class NpyScores(ScoreFile):
                            f"({n:,}); give one key per line")  # fmt: skip
 
     def _texts(self) -> Iterator[Any]:
-        """The lines of the file of keys, as Arrow arrays."""
+        """Yield the lines of the text file of keys, as Arrow arrays."""
         import pyarrow as pa
         import pyarrow.csv as pc
 

@@ -84,9 +84,9 @@ class Measured(TypedDict):
     codes: dict[str, int]
     rejects: list[Refused]
     left_out: dict[str, int]
-    """Samples that each operator of a spec leaves out on purpose (`keep_if`)."""
+    """Number of samples that each operator of a spec leaves out on purpose (`keep_if`)."""
     mixtures: dict[str, dict[str, int]]
-    """Samples from each data set of a mixture, by the reader (`readers.mix`)."""
+    """Number of samples from each data set of a mixture, by the name of the reader (`readers.mix`)."""
     seconds: float
     samples_per_second: float | None
     device: str
@@ -138,16 +138,16 @@ class Deduplicated(TypedDict):
     """Numbers of rows that ``dedupe`` keeps and leaves out."""
 
     out: str
-    """File of the keys to keep."""
+    """Path of the file with the keys to keep."""
     rows: int
     kept: int
     exact: int
-    """Rows left out because of equal content hashes."""
+    """Number of rows left out because of equal content hashes."""
     near: int
-    """Other rows left out: near duplicates."""
+    """Number of other rows left out: near duplicates."""
     clusters: int
-    """Clusters of more than one row."""
+    """Number of clusters of more than one row."""
     largest: int
-    """Rows of the largest cluster."""
+    """Number of rows in the largest cluster."""
     distance: int | None
     """Largest number of bits that near duplicates differ in; null if only content hashes were compared."""

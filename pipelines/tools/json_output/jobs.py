@@ -35,12 +35,12 @@ class Stage(TypedDict):
     waiting_for_input_seconds: float
     blocked_on_output_seconds: float
     worker_seconds: NotRequired[float]
-    """Seconds of worker threads in the stage, summed over threads."""
+    """Seconds that worker threads spent in the stage, summed over threads."""
     processor_seconds: NotRequired[float]
-    """Seconds during which these threads ran on cores."""
+    """Seconds of ``worker_seconds`` during which the threads ran on cores."""
     core_wait_seconds: NotRequired[float]
-    """Seconds during which these threads were ready, but all cores ran other threads. For the rest of
-    ``worker_seconds`` they waited for something else, mostly for Python's lock."""
+    """Seconds of ``worker_seconds`` during which the threads were ready to run, but all cores ran other threads. For
+    the rest of ``worker_seconds`` they waited for something else, mostly for Python's lock."""
 
 
 class Queue(TypedDict):
@@ -85,13 +85,13 @@ class OverTime(TypedDict):
     samples: list[int]
     rejected: list[int]
     left_out: NotRequired[list[int]]
-    """Samples left out on purpose; not known while several workers run."""
+    """Number of samples left out on purpose; not known while several workers run."""
     queues: dict[str, QueueOverTime]
     operators: dict[str, list[float]]
     memory: dict[str, list[int]]
     gpu_busy_seconds: NotRequired[list[float]]
     workers: NotRequired[dict[str, list[int]]]
-    """Samples of each worker, if there are several; for more than 64 workers, of each machine."""
+    """Number of samples of each worker, if there are several; for more than 64 workers, of each machine."""
 
 
 class Machine(TypedDict):
@@ -158,7 +158,7 @@ class CudaKernels(TypedDict):
     """Origin of the CUDA kernels of a run, including earlier runs in the same process."""
 
     images: int
-    """Number of modules loaded from the wheel's images."""
+    """Number of CUDA modules loaded from the wheel's images."""
     nvrtc: dict[str, float]
     """Kernels without an image, with the seconds for which NVRTC compiled them or CuPy loaded them from its cache."""
 
@@ -172,7 +172,7 @@ class Report(TypedDict):
     threads: int
     seconds: float
     processor_seconds: NotRequired[float]
-    """Processor seconds of the process."""
+    """Processor seconds that the process used."""
     samples: dict[str, int]
     samples_per_second: float | None
     operators: list[Operator]
@@ -180,7 +180,7 @@ class Report(TypedDict):
     queues: list[Queue]
     rejected: dict[str, int]
     left_out: dict[str, int]
-    """Samples that each operator left out on purpose (`keep_if`)."""
+    """Number of samples that each operator left out on purpose (`keep_if`)."""
     decoders: dict[str, int]
     decoder_times: dict[str, DecoderTimes]
     fallbacks: dict[str, int]
@@ -196,7 +196,7 @@ class Report(TypedDict):
     over_time: NotRequired[OverTime]
     command: NotRequired[Command]
     mixtures: NotRequired[dict[str, dict[str, int]]]
-    """Samples from each data set of a mixture, by the reader (`readers.mix`)."""
+    """Number of samples from each data set of a mixture, by the name of the reader (`readers.mix`)."""
     splits: NotRequired[dict[str, dict[str, int]]]
     """Counts of samples of each part, if a job writes all parts of a split; tables are then those of the last part."""
     resumed_from: NotRequired[int]

@@ -41,4 +41,4 @@ OUTPUTS: dict[str, tuple[str, Any]] = {
     "sample-data": ("sample-data", Sampled),
     "report": ("report.json", Report),
 }
-"""(title, type) of the printed object, by the command's name for `output_schema`."""
+"""For each command with ``--json``, by its name for `output_schema`: (title, type) of the object that it prints."""

@@ -51,14 +51,14 @@ def _schema(declared: Any) -> dict[str, Any]:
 
 
 def _required(declared: Any) -> set[str]:
-    """Return the names of the required fields. (`__required_keys__` does not recognize NotRequired in annotations that
-    are text.)"""
+    """Return the names of the fields that the TypedDict ``declared`` requires. (`__required_keys__` does not recognize
+    NotRequired in annotations that are text.)"""
     hints = get_type_hints(declared, include_extras=True)
     return {name for name, tp in hints.items() if get_origin(tp) is not NotRequired}
 
 
 def as_page() -> str:
-    """Return the text of docs/json.md."""
+    """Return the text of docs/json.md, which describes the output of all commands with ``--json``."""
     lines = [
         "# JSON for programs",
         "",
@@ -89,7 +89,7 @@ def as_page() -> str:
 
 
 def _declared() -> list[Any]:
-    """Return every TypedDict once, in the order of first use."""
+    """Return every TypedDict that describes JSON output once, in the order of first use."""
     types_found: dict[Any, None] = {}
 
     def visit(declared: Any) -> None:
