@@ -10,8 +10,8 @@ from typing import Literal
 
 
 def threads_of(num_threads: int | Literal["auto"]) -> int:
-    """Return the number of worker threads. ``auto``: one per core that this process may use, or its share of the cores
-    if torchrun started several processes on this machine."""
+    """Return ``num_threads``, the number of worker threads, as a number. ``auto``: one per core that this process may
+    use, or its share of the cores if torchrun started several processes on this machine."""
     return max(1, usable_cores() // local_ranks()) if num_threads == "auto" else num_threads
 
 
@@ -41,7 +41,7 @@ def _quotas() -> Iterator[int]:
 
 def control_groups(controller: str) -> Iterator[tuple[Path, int]]:
     """Yield the folders of this process's control groups for ``cpu`` or ``memory``, and of all groups above them, each
-    with the version of its interface, 1 or 2."""
+    with the version of the control group interface, 1 or 2."""
     with suppress(OSError, ValueError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)

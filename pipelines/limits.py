@@ -13,10 +13,10 @@ from typing import Any
 from .cores import control_groups, local_ranks
 
 HOST_SHARE, GPU_SHARE = 0.5, 0.8
-"""Default shares of the host memory and of the GPU's free memory that a run may use."""
+"""Default limits of a run's memory: shares of the host memory, and of the GPU memory that is free at the start."""
 
 Limit = int | float | None
-"""Bytes (int), a share of the memory (float), or None for the default share."""
+"""A memory limit: bytes (int), a share of the memory (float), or None for the default share."""
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGT]i?B|B|%)?")
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
@@ -26,20 +26,20 @@ ALLOWED = "auto, a number of bytes such as 512MiB or 4GiB, or a share such as 50
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Memory limits of a run, from a spec or a program."""
+    """Memory limits of a run, as set in a spec or by a program."""
 
     host: Limit = None
-    """Limit of host memory; a share counts from the memory that this process may use."""
+    """Limit of host memory. A share is a fraction of the memory that this process may use."""
     gpu: Limit = None
-    """Limit of GPU memory; a share counts from the memory that is free when the run starts."""
+    """Limit of GPU memory. A share is a fraction of the memory that is free when the run starts."""
 
     def host_bytes(self) -> int:
-        """Return the host budget on this machine in bytes. If torchrun started several processes here, each gets an
-        equal part of the default."""
+        """Return the limit of host memory in bytes, on this machine. If torchrun started several processes here, each
+        gets an equal part of the default share."""
         return _resolve(self.host, HOST_SHARE / local_ranks(), host_memory())
 
     def gpu_bytes(self, free: int) -> int:
-        """Return the budget in bytes on a GPU with ``free`` bytes of free memory."""
+        """Return the limit of GPU memory in bytes, for a GPU with ``free`` bytes of free memory."""
         return _resolve(self.gpu, GPU_SHARE, free)
 
     def to_dict(self) -> dict[str, int | str]:
@@ -48,7 +48,7 @@ class Memory:
         return {k: f"{v * 100:g}%" if isinstance(v, float) else v for k, v in limits.items() if v is not None}
 
     def describe(self, device: str, default: str) -> dict[str, Any]:
-        """Return the limits for display in plans: the host budget in bytes, and the GPU's limit as the user wrote it
+        """Return the limits for display in plans: that of the host in bytes, and that of the GPU as the user wrote it
         (free memory is known only at run time) or the text ``default``."""
         limits: dict[str, Any] = {"host": self.host_bytes()}
         if device != "cpu":
@@ -63,7 +63,8 @@ def _resolve(limit: Limit, default: float, total: int) -> int:
 
 
 def parse_limit(value: Any) -> Limit:
-    """Parse ``auto``, ``4GiB``, ``50%`` or a number of bytes. Raises ValueError for anything else."""
+    """Parse a limit that a user wrote: ``auto``, ``4GiB``, ``50%`` or a number of bytes. Raises ValueError for anything
+    else."""
     if value == "auto" or value is None:
         return None
     if isinstance(value, (int, str)) and not isinstance(value, bool):
@@ -77,7 +78,8 @@ def parse_limit(value: Any) -> Limit:
 
 
 def memory_of(given: Mapping[str, Any] | None) -> Memory:
-    """Parse ``{"host": "4GiB", "gpu": "50%"}``, an argument of the Python API. Raises ValueError."""
+    """Parse memory limits from an argument of the Python API, such as ``{"host": "4GiB", "gpu": "50%"}``. Raises
+    ValueError."""
     if given is not None and not isinstance(given, Mapping):
         raise ValueError(f"memory must be like {{'host': '4GiB', 'gpu': '50%'}}, got {given!r}")
     unknown = set(given or {}) - {"host", "gpu"}

@@ -33,8 +33,8 @@ _plugins: dict[Path, ModuleType] = {}
 
 @cache
 def load_operators() -> None:
-    """Import every module that declares an operator, found by its class statement; other modules may import
-    compilers."""
+    """Import every module of dali-run that declares an operator. They are found by their class statements, so that
+    other modules, which may import compilers, are not imported."""
     for module in _declaring():
         importlib.import_module(module)
 
@@ -106,7 +106,7 @@ def load_installed_plugins() -> tuple[str, ...]:
 
 
 class NotRunError(SpecError):
-    """Code that a spec names was not run, because the user did not allow it."""
+    """Error for a Python file that a spec names and that was not run, because the user did not allow it."""
 
 
 _allowed: ContextVar[bool] = ContextVar("allowed", default=True)
@@ -114,8 +114,8 @@ _allowed: ContextVar[bool] = ContextVar("allowed", default=True)
 
 @contextlib.contextmanager
 def running_code(allowed: bool) -> Iterator[None]:
-    """Context manager that allows or forbids to run the Python files that specs name: inspecting a spec must not
-    execute it."""
+    """Return a context manager in which the Python files that specs name may be run or not (``allowed``). Inspecting a
+    spec must not execute them."""
     token = _allowed.set(allowed)
     try:
         yield
@@ -124,7 +124,8 @@ def running_code(allowed: bool) -> Iterator[None]:
 
 
 def check_allowed(path: str | os.PathLike[str]) -> None:
-    """Raise NotRunError inside ``running_code(False)``. Called before a file that a spec names is run."""
+    """Raise NotRunError if `running_code` forbids to run the Python file ``path``. Called before a file that a spec
+    names is run."""
     if not _allowed.get():
         raise NotRunError(f"{os.fspath(path)} is code and was not run; read it, then pass --plugins to run it")
 

@@ -9,7 +9,7 @@ from typing import Any
 from ..ops.errors import SpecError
 
 MOST_FOUND = 100
-"""Number of problems after which checking stops: the rest of such a file is no better."""
+"""Number of problems after which a spec is not checked further."""
 MOST_SHOWN = 50
 MOST_CHARACTERS = 600
 
@@ -54,7 +54,7 @@ class SpecErrors(SpecError):  # noqa: N818 - several errors in one
 
 @dataclass(slots=True)
 class Problems:
-    """Problems found so far, without duplicates, in the order of their discovery."""
+    """Collection of the problems found so far in a spec, without duplicates, in the order of their discovery."""
 
     found: dict[Problem, None] = field(default_factory=dict)
 

@@ -22,7 +22,8 @@ Rng = Literal["philox", "dali"]
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """Settings with which a graph is run, independent of its data."""
+    """Settings of a run that do not depend on its data, such as the random numbers to use. Specs and Pipeline share
+    them."""
 
     rng: Annotated[
         Rng,
@@ -94,7 +95,8 @@ class RunSettings:
     ] = True
 
     def shared(self) -> dict[str, Any]:
-        """Return the fields of `RunSettings` alone, as keyword arguments for another class that has them."""
+        """Return the fields of `RunSettings` without those of a subclass, as keyword arguments for another class that
+        has the same fields."""
         return {name: getattr(self, name) for name in parameters(RunSettings)}
 
     def to_dict(self) -> dict[str, Any]:
@@ -127,7 +129,7 @@ def _coerced(p: Parameter, value: Any) -> Any:
 
 
 def table() -> str:
-    """Return name, default and help of every setting, as the rows of a Markdown table."""
+    """Return the rows of a Markdown table with name, default and help of every setting."""
     return "".join(f"| `{n}` | {_shown(p.default)} | {p.arg.help} |\n" for n, p in parameters(RunSettings).items())
 
 

@@ -10,19 +10,20 @@ _PACKAGE = __name__.partition(".")[0] + "."
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warn like `warnings.warn`, at the innermost line outside this package that led here."""
+    """Issue a warning like `warnings.warn`. Its position is the innermost line outside this package that led to this
+    call."""
     _, level = _user_frame()
     warnings.warn(message, category, stacklevel=level)
 
 
 def user_line() -> tuple[str, int]:
-    """Return file and line of the user's code that led here."""
+    """Return file and line number of the user's code that led to this call."""
     frame, _ = _user_frame()
     return frame.f_code.co_filename, frame.f_lineno
 
 
 def is_ours(frame: types.FrameType) -> bool:
-    """Return whether the frame belongs to this package."""
+    """Return whether the code of the stack frame belongs to this package."""
     return f"{frame.f_globals.get('__name__')}.".startswith(_PACKAGE)
 
 

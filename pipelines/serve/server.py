@@ -24,7 +24,7 @@ Arrays = Mapping[str, Any]
 
 
 class RequestError(DaliRunError):
-    """A request cannot be answered. Other requests of the same batch are not affected."""
+    """Error of one request that cannot be answered. Other requests of the same batch are not affected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,23 +34,23 @@ class Port:
     name: str
     dtype: DALIDataType
     shape: tuple[int | None, ...]
-    """Shape of one sample; None for lengths that differ between samples."""
+    """Shape of one sample; None in place of a length that differs between samples."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Checked:
-    """A valid request."""
+    """A client's request after its inputs were checked."""
 
     number: int
     samples: dict[str, Any]
-    """Samples of each input: an array (N, ...), or a list of N arrays."""
+    """Samples of each input, by its name: an array (N, ...), or a list of N arrays."""
     n: int
     wanted: Collection[str]
     """Names of the requested outputs."""
 
 
 def inputs_of(graph: Graph) -> tuple[Port, ...]:
-    """Return the inputs of ``graph``: its external_sources. Raises SpecError if the type of one is unknown."""
+    """Return the inputs of ``graph``: the external_sources. Raises SpecError if the type of one is unknown."""
     ports = []
     for node in prune(graph).nodes:
         if not isinstance(node.op, ExternalSource):
@@ -76,7 +76,7 @@ def outputs_of(graph: Graph) -> tuple[Port, ...]:
 
 
 class Server:
-    """A pipeline of a spec that answers requests. May be called by several threads; they take turns."""
+    """A running pipeline of a spec that answers requests. Several threads may call it; they take turns."""
 
     def __init__(self, spec: Any, **arguments: Any) -> None:
         """``arguments`` are passed to Pipeline. Raises SpecError, DeviceError."""
@@ -102,8 +102,8 @@ class Server:
     def execute(
         self, requests: Sequence[Arrays], requested: Sequence[Collection[str]] | None = None
     ) -> list[dict[str, Any] | RequestError]:
-        """Return an answer for each request: arrays (N, ...) by output, or the error of this request alone.
-        ``requested`` names the requested outputs of each request; by default all.
+        """Return an answer for each request: a mapping from output names to arrays (N, ...), or the error of this
+        request. ``requested`` names the requested outputs of each request; by default all.
 
         A request contains an array (N, ...) for each input, or N byte strings for an input of encoded files. Requests
         are combined into batches of up to ``max_batch_size`` samples.
@@ -130,7 +130,7 @@ class Server:
     # -- requests -----------------------------------------------------------------------------------------------
 
     def _checked(self, number: int, request: Arrays, requested: Collection[str]) -> _Checked:
-        """Return the request with its inputs checked. Raises RequestError."""
+        """Check the inputs of one request and return it. ``number`` is its index, for messages. Raises RequestError."""
         if set(request) != set(self.inputs):
             raise RequestError(
                 f"the inputs are {', '.join(self.inputs)}; the request has {', '.join(request) or 'none'}"
@@ -148,7 +148,8 @@ class Server:
     # -- batches ------------------------------------------------------------------------------------------------
 
     def _answer(self, group: Sequence[_Checked], answers: list[Any]) -> None:
-        """Run the requests of ``group`` as one batch, or each alone if that batch fails."""
+        """Run the requests of ``group`` as one batch, or each of them alone if that batch fails. Store their results in
+        ``answers``."""
         try:
             outputs, why = self._run([r.samples for r in group])
         except Exception as e:  # any error must not reach the other requests
@@ -169,7 +170,8 @@ class Server:
             start += request.n
 
     def _run(self, requests: Sequence[dict[str, Any]]) -> tuple[dict[str, TensorList], dict[int, str]]:
-        """Return the outputs of a batch, and the reasons for which samples are missing, by index in the batch."""
+        """Run ``requests`` as one batch. Return its outputs, and the reasons for which samples are missing, by index in
+        the batch."""
         pipe = self._pipeline()
         batch = {name: _joined([r[name] for r in requests]) for name in self.inputs}
         outputs = pipe.run(**batch)
@@ -177,21 +179,22 @@ class Server:
         return dict(zip(pipe.output_names, outputs, strict=True)), why
 
     def _text(self, problem: Exception) -> str:
-        """Return the error's text for a client, without positions in spec files of this server."""
+        """Return an error as text for a client, without positions in spec files of this server."""
         text = str(problem) or type(problem).__name__
         for mark in {str(node.mark) for node in self._graph.nodes if node.mark}:
             text = text.replace(f"{mark}: ", "").replace(f" ({mark})", "")
         return text
 
     def _forget(self) -> None:
-        """Close the pipeline, which may be broken: the next batch gets a new one."""
+        """Close the pipeline, which may be broken after an error. The next batch gets a new one."""
         if self._pipe is not None:
             self._pipe.close()
         self._pipe = None
 
 
 def _samples(values: Any, port: Port) -> Any:
-    """Return an array (N, ...), or a list of arrays. Raises RequestError if its type differs from that of ``port``."""
+    """Return the values that a request has for an input as an array (N, ...), or a list of arrays. Raises RequestError
+    if their type differs from that of ``port``."""
     ndim = len(port.shape)
     if getattr(values, "dtype", None) == np.object_ or isinstance(values, (list, tuple)):
         items = np.asarray(values, np.object_).reshape(-1).tolist() if hasattr(values, "dtype") else list(values)
@@ -206,7 +209,8 @@ def _samples(values: Any, port: Port) -> Any:
 
 
 def _groups(requests: Sequence[_Checked], max_samples: int) -> list[list[_Checked]]:
-    """Combine requests in their order into groups of up to ``most`` samples."""
+    """Divide the requests, in their order, into groups of at most ``max_samples`` samples, each of which becomes a
+    batch."""
     groups: list[list[_Checked]] = []
     free = 0
     for request in requests:
@@ -219,7 +223,8 @@ def _groups(requests: Sequence[_Checked], max_samples: int) -> list[list[_Checke
 
 
 def _joined(parts: Sequence[Any]) -> Any:
-    """Return the samples of several requests as one array if their shapes agree, otherwise as a list."""
+    """Return the samples that several requests have for one input, as one array if their shapes agree, otherwise as a
+    list."""
     if len(parts) == 1:
         return parts[0]
     if all(isinstance(p, np.ndarray) for p in parts) and len({p.shape[1:] for p in parts}) == 1:
@@ -228,7 +233,8 @@ def _joined(parts: Sequence[Any]) -> Any:
 
 
 def _part(outputs: Mapping[str, TensorList], why: Mapping[int, str], start: int, n: int) -> dict[str, Any]:
-    """Return the outputs of samples ``start`` to ``start + n``. Raises RequestError if one is missing."""
+    """Return the part of a batch's outputs for one request: samples ``start`` to ``start + n``. Raises RequestError
+    with the reason in ``why`` if one is missing."""
     missing = [slot for slot in range(start, start + n) if slot in why]
     if missing:
         raise RequestError("; ".join(f"sample {slot - start}: {why[slot]}" for slot in missing[:4]))

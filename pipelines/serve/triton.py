@@ -52,7 +52,7 @@ CONFIG, MODEL_FILE, SPEC_FILE = "config.pbtxt", "model.py", "spec.yaml"
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The contents of a model, not written yet."""
+    """The files of a model for Triton, not written yet."""
 
     name: str
     spec: str
@@ -70,7 +70,8 @@ def make_model(
     strings: Sequence[str] = (),
     instances: int = 1,
 ) -> Model:
-    """Return a model that serves the spec at ``path``, which may be a Python file with an autoserialize'd definition.
+    """Return a model for Triton that serves the spec at ``path``, which may be a Python file with an autoserialize'd
+    definition.
 
     Readers are replaced by inputs with the names of their batches. ``outputs`` are the outputs to serve, by default
     all; ``strings`` names inputs that accept encoded files as byte strings (TYPE_STRING). Raises SpecError, SpecErrors.
@@ -100,8 +101,8 @@ def make_model(
 
 
 def write_model(model: Model, repository: Path, force: bool = False) -> list[Path]:
-    """Write the model below ``repository`` and return the written files. Raises SpecError if a file already exists,
-    unless ``force``."""
+    """Write the model below the folder ``repository``, Triton's model repository, and return the written files. Raises
+    SpecError if a file already exists, unless ``force``."""
     folder = repository / model.name
     files = {folder / CONFIG: model.config, folder / "1" / MODEL_FILE: MODEL, folder / "1" / SPEC_FILE: model.spec}
     existing = [f for f in files if f.exists() or f.is_symlink()]
@@ -117,7 +118,7 @@ def write_model(model: Model, repository: Path, force: bool = False) -> list[Pat
 
 
 def _batch_names(spec: Spec) -> dict[tuple[str, int, int], tuple[str, ...]]:
-    """Return the names of each step's output batches, by the step's position."""
+    """Return the names that a spec gives to each step's output batches, by (file, line, column) of the step."""
     batch_names: dict[tuple[str, int, int], tuple[str, ...]] = {}
 
     def walk(steps: Sequence[Step | Condition]) -> None:
@@ -133,7 +134,8 @@ def _batch_names(spec: Spec) -> dict[tuple[str, int, int], tuple[str, ...]]:
 
 
 def with_inputs(graph: Graph, names: Mapping[tuple[str, int, int], Sequence[str]]) -> Graph:
-    """Return the graph with an external_source instead of every used output of a reader.
+    """Return ``graph`` with every used output of a reader replaced by an external_source. ``names`` are the names of
+    the batches, by the position of their step.
 
     Raises SpecError if the result has no input, or if the type of an input is unknown.
     """

@@ -11,22 +11,22 @@ from .page import Section, facts, lead, listing, page, picture, table, table_of,
 from .plots import MOST_LINES, bars, growth, over_time, plot, rates, thinned
 
 _MOST_WORKERS = 100
-"""Largest number of workers in the report."""
+"""Largest number of workers that the report lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One sample before and after the run, as small JPEGs."""
+    """One sample before and after the job's operators, as small JPEGs for the report."""
 
     key: str
     before: bytes | None
     after: Sequence[tuple[str, str, bytes]]
-    """For each field: name, description, and JPEG."""
+    """Name, description and JPEG of each field in the job's output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """One rejected sample."""
+    """One sample that the job rejected, for the report."""
 
     key: str
     operator: str
@@ -37,17 +37,17 @@ class Reject:
 
 @dataclass(frozen=True, slots=True)
 class ReportSamples:
-    """The samples in a report."""
+    """The samples that a report shows as images."""
 
     samples: Sequence[Sample] = ()
     rejects: Sequence[Reject] = ()
     more_rejects: int = 0
-    """Number of further rejects."""
+    """Number of rejected samples that the report does not list."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The command and spec of a run."""
+    """Command line and spec of a run, for the report."""
 
     command: str = ""
     spec: str = ""
@@ -58,7 +58,7 @@ class Origin:
 def html_report(
     report: Mapping[str, Any], report_samples: ReportSamples | None = None, origin: Origin | None = None
 ) -> str:
-    """Return the HTML page for a report.json, with images if ``report_samples`` has any."""
+    """Return the HTML page for the contents of report.json, with images if ``report_samples`` has any."""
     report_samples, origin = report_samples or ReportSamples(), origin or Origin()
     samples = report["samples"]
     figures = [
@@ -103,7 +103,7 @@ def _busy(operator: Mapping[str, Any]) -> float:
 
 
 def work_bars(operators: Sequence[Mapping[str, Any]]) -> str:
-    """Return a bar per operator with its busy seconds."""
+    """Return HTML with a bar per operator for its busy seconds."""
     longest = max((_busy(o) for o in operators), default=0.0) or 1.0
     total = sum(_busy(o) for o in operators) or 1.0
     rows = [(f"{o['name']} ({o['runs_on']})", [(_busy(o) / longest, "busy")],
@@ -112,7 +112,8 @@ def work_bars(operators: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _stages(report: Mapping[str, Any]) -> str:
-    """Return a bar per stage with the shares of its time."""
+    """Return HTML with a bar per stage: the shares of time in which it was busy, waited for input, or was blocked by
+    its output."""
     # for several workers, the sum of their times
     seconds = float(report.get("work_seconds") or report["seconds"] or 1.0)
     by_name = {o["name"]: _busy(o) for o in report["operators"]}
@@ -131,7 +132,8 @@ def _stages(report: Mapping[str, Any]) -> str:
 
 
 def _workers(report: Mapping[str, Any]) -> list[str]:
-    """Return tables of the machines and workers of a job, each with its bottleneck and the shares of its stages."""
+    """Return HTML tables of the machines and workers of a job, each with its bottleneck and the shares of its
+    stages."""
     workers, nodes = report.get("workers", []), report.get("nodes", [])
     if not workers:
         return []
@@ -157,7 +159,7 @@ def _workers(report: Mapping[str, Any]) -> list[str]:
 
 
 def operators(operators_of_report: Sequence[Mapping[str, Any]]) -> str:
-    """Return a table with all figures of the operators."""
+    """Return an HTML table with all figures of the operators."""
     columns = ("operator", "on", "calls", "samples", "busy", "p50 ms", "p95 ms", "speed", "in", "out")
     rows = [
         (o["name"], o["runs_on"], f"{o['calls']:,}", f"{o['samples']:,}", duration(_busy(o)), f"{o['p50_ms']:.2f}",
@@ -168,7 +170,7 @@ def operators(operators_of_report: Sequence[Mapping[str, Any]]) -> str:
 
 
 def plots(report: Mapping[str, Any]) -> list[str]:
-    """Return plots of the report over time; none if the run was too short."""
+    """Return HTML plots of the run over time; none if the run was too short."""
     course = over_time(report.get("over_time"))
     if course is None:
         return []
@@ -234,14 +236,14 @@ def _rejects(report: Mapping[str, Any], report_samples: ReportSamples) -> list[s
 
 
 def rejects_table(rejects: Sequence[Reject]) -> str:
-    """Return a table of rejected samples with reasons and, if they can be displayed, images."""
+    """Return an HTML table of rejected samples with reasons and, if they can be displayed, images."""
     rows = [[text(r.key), picture(r.picture, f"displayable part of {r.key}") if r.picture else "no image",
              text(r.operator), text(r.code), text(r.message)] for r in rejects]  # fmt: skip
     return table_of(("sample", "image", "operator", "reason", "message"), rows, 5, "Samples that were rejected")
 
 
 def _memory(memory: Mapping[str, float]) -> list[str]:
-    """Return a table of peak memory next to its limits."""
+    """Return an HTML table of peak memory next to its limits."""
     names = (
         ("host_peak_bytes", "batches and work on the host", "host_budget_bytes"),
         ("gpu_peak_bytes", "batches and work on the GPU", "gpu_budget_bytes"),
@@ -274,7 +276,7 @@ def _counts(label: str, number: str, counts: Mapping[str, int], caption: str) ->
 
 
 def _this_run(report: Mapping[str, Any], origin: Origin) -> list[str]:
-    """Return command, date, machine, versions and spec."""
+    """Return the HTML parts about the run: command, date, machine, versions and spec."""
     machine = report.get("machine", {})
     rows = [("started", report.get("started")), ("machine", in_words(machine) if machine else None),
             ("system", machine.get("system")), ("Python", machine.get("python")),
@@ -290,6 +292,6 @@ def _this_run(report: Mapping[str, Any], origin: Origin) -> list[str]:
 
 
 def in_words(machine: Mapping[str, Any]) -> str:
-    """Return a machine as text: ``AMD EPYC, 8 of 16 cores, NVIDIA H200``."""
+    """Return facts about a machine as one line of text: ``AMD EPYC, 8 of 16 cores, NVIDIA H200``."""
     gpus = "".join(f", {name}" for name in machine.get("gpus", ()))
     return f"{machine['cpu']}, {machine['usable_cores']} of {count(machine['cores'], 'core')}{gpus}"

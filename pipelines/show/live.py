@@ -19,7 +19,7 @@ _WORDS = {"preparing": "is preparing", "lost": "is lost: its process ended witho
 
 
 def live_view(status: Mapping[str, Any]) -> RenderableType:
-    """Return the present state of one job; it fits one screen."""
+    """Return a view of the present state of one job, which fits one screen."""
     rows = status.get("workers", status.get("operators", []))
     return OneScreen(lambda max_rows: Group(*_lines(status, max_rows)), len(rows))
 
@@ -45,7 +45,7 @@ def _lines(status: Mapping[str, Any], max_rows: int) -> list[RenderableType]:
 
 
 def _workers(status: Mapping[str, Any], max_rows: int) -> RenderableType:
-    """Return a line per worker; if they do not fit, the slowest workers."""
+    """Return a table with a line per worker; if there are more than ``max_rows``, only the slowest workers."""
     workers = status["workers"]
     first = sorted(range(len(workers)), key=lambda i: workers[i]["samples_per_second"])[:max_rows]
     fastest = max((w["samples_per_second"] for w in workers), default=0.0) or 1.0
@@ -72,7 +72,7 @@ def _workers(status: Mapping[str, Any], max_rows: int) -> RenderableType:
 
 
 def live_views(statuses: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Return several jobs, or the parts of one: a row for each that is not finished."""
+    """Return a view of several jobs, or of the parts of one job, with a row for each that is not finished."""
     rows: list[Row] = []
     finished = [s for s in statuses if s["state"] == "finished"]
     for s in statuses:
@@ -114,7 +114,7 @@ def pace(status: Mapping[str, Any]) -> str:
 
 
 def held_back(status: Mapping[str, Any]) -> str:
-    """Return the busiest resource as text: ``cpu 92%``."""
+    """Return the resource that limits a job's speed as text: ``cpu 92%``."""
     bottleneck = status["bottleneck"]
     return f"{bottleneck['what']} {min(bottleneck['share'], 1):.0%}"
 

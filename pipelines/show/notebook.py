@@ -22,19 +22,19 @@ from ..wording import count, size
 from .pictures import as_picture
 
 MOST_SAMPLES = 16
-"""Largest number of displayed samples of a batch."""
+"""Largest number of samples of a batch that are displayed."""
 MOST_FRAMES = 4
-"""Largest number of displayed frames of a sequence."""
+"""Largest number of frames of a sequence that are displayed."""
 _SIDE = 160
 _SHOWN_BYTES = 256 << 10
 _MIMES = {f.name: f.mime for f in FORMATS if f.mime}
-"""Encoded images that browsers can display."""
+"""MIME types of the image formats that browsers can display, by the format's name."""
 
 # -- batches ----------------------------------------------------------------------------------------------------------
 
 
 def batch_html(batch: Batch, title: str) -> str:
-    """Return the samples of ``batch`` (host memory) as cells of a grid, below a line of facts."""
+    """Return HTML for a batch in host memory: a line of facts, and a grid with a cell per sample."""
     cells = [
         _cell(np.asarray(batch.sample(i)), batch.layout, _key(batch, i)) for i in range(min(len(batch), MOST_SAMPLES))
     ]
@@ -77,7 +77,8 @@ def _content(sample: NDArray[Any], layout: str, key: str) -> str:
 
 
 def _bytes(content: bytes, key: str) -> str:
-    """Display encoded images that a browser supports; otherwise the first bytes."""
+    """Return HTML for bytes: the image, if they are an encoded image that browsers display; otherwise the first
+    bytes."""
     try:
         kind = recognise(memoryview(content))
     except SampleError:
@@ -99,21 +100,21 @@ def _image(mime: str, content: bytes, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """One operator of a graph, or one of its outputs (then ``op`` is empty)."""
+    """A box in the drawing of a graph: one operator, or one of the graph's outputs (then ``op`` is empty)."""
 
     name: str
     op: str
     stage: str
     inputs: tuple[int, ...]
-    """Indices of the boxes that it reads."""
+    """Indices of the boxes whose outputs this box reads."""
     arguments: Mapping[str, int]
-    """Indices of the boxes whose outputs are per-sample arguments, by argument name."""
+    """Indices of the boxes whose outputs are per-sample arguments of this operator, by the name of the argument."""
     numbers: tuple[int | None, ...] = ()
-    """Index of the output that is read, per entry of ``inputs``; None for boxes with one output."""
+    """For each entry of ``inputs``, the index of the output that is read; None if that box has only one output."""
     argument_numbers: Mapping[str, int | None] = field(default_factory=dict)
-    """Index of the output that is read, per entry of ``arguments``; None for boxes with one output."""
+    """For each entry of ``arguments``, the index of the output that is read; None if that box has only one output."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """Constant arguments that differ from the default, as text."""
+    """Constant arguments of the operator that differ from their defaults, as text."""
 
 
 _FILLS = {"cpu": "#3b82f6", "mixed": "#14b8a6", "gpu": "#22c55e", "": "#94a3b8"}
@@ -121,7 +122,7 @@ _LETTER, _HIGH, _ROW, _GAP = 7.0, 34, 66, 22
 
 
 def graph_svg(boxes: Sequence[Box]) -> str:
-    """Return the boxes as SVG, each below its inputs; dashed lines are per-sample arguments."""
+    """Return the graph as SVG, with each box below its inputs. Dashed lines are per-sample arguments."""
     if not boxes:
         return '<svg xmlns="http://www.w3.org/2000/svg" width="1" height="1"></svg>'
     ranks: list[int] = []
@@ -187,7 +188,7 @@ def _line(x0: float, y0: float, x1: float, y1: float, argument: str) -> str:
 
 
 def outline(boxes: Iterable[Box]) -> str:
-    """Return the boxes as lines of text: ``resize = resize(images[0], size=[224, 224]; mode=flag)``."""
+    """Return the graph as lines of text, one per box: ``resize = resize(images[0], size=[224, 224]; mode=flag)``."""
     listed = list(boxes)
     lines = []
     for box in listed:

@@ -74,29 +74,31 @@ footer { margin-top: 3rem; border-top: 1px solid var(--line); color: var(--soft)
   section, figure, tr { break-inside: avoid; } section.long { break-inside: auto; } pre { white-space: pre-wrap; } }
 """
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
-"""Content security policy: the browser loads and executes nothing."""
+"""Content security policy of a page, with which the browser loads and executes nothing."""
 
 
 def text(value: object) -> str:
-    """Return ``value`` as HTML text: data cannot contain tags, end an attribute, or include control characters."""
+    """Return ``value`` as HTML text. Special characters are escaped, so that data cannot contain tags, end an
+    attribute, or include control characters."""
     return escape(printable(str(value)))
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of a page with a heading; ``parts`` are HTML."""
+    """A section of an HTML page: a heading, and ``parts`` in HTML below it."""
 
     title: str
     parts: Sequence[str]
 
     @property
     def id(self) -> str:
-        """Anchor of the heading."""
+        """Id of the section's heading, to which links lead."""
         return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
 
 
 def page(title: str, kind: str, head: Sequence[str], sections: Sequence[Section], foot: str) -> str:
-    """Return a whole page: ``head`` (HTML) below the title, the sections that have parts, and ``foot`` (plain text)."""
+    """Return a whole HTML page: ``head`` (HTML) below the title, the ``sections`` that have parts, and ``foot`` (plain
+    text)."""
     sections = [s for s in sections if s.parts]
     links = "".join(f'<li><a href="#{s.id}">{text(s.title)}</a></li>' for s in sections)
     body = "\n".join(
@@ -118,24 +120,24 @@ def page(title: str, kind: str, head: Sequence[str], sections: Sequence[Section]
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> str:
-    """Return a few figures, each with its name."""
+    """Return HTML for a few figures: pairs of name and value."""
     inner = "".join(f"<div><dt>{text(k)}</dt><dd>{text(v)}</dd></div>" for k, v in pairs)
     return f'<dl class="facts">{inner}</dl>'
 
 
 def lead(sentence: str, advice: str) -> str:
-    """Return the paragraph about the bottleneck of a run, with advice."""
+    """Return an HTML paragraph about the bottleneck of a run (``sentence``), with advice."""
     return (f'<div class="lead" role="note"><p><strong>{text(sentence)}</strong></p>'
             f"<p>To go faster: {text(advice)}</p></div>")  # fmt: skip
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], words: int, caption: str) -> str:
-    """Return a table; the first ``words`` columns are text, the others numbers."""
+    """Return an HTML table from plain text; the first ``words`` columns contain text, the others numbers."""
     return table_of(columns, [[text(cell) for cell in row] for row in rows], words, caption)
 
 
 def table_of(columns: Sequence[str], rows: Iterable[Sequence[str]], words: int, caption: str) -> str:
-    """Return a table like `table`, with cells that are HTML. The first cell of a row is its heading."""
+    """Return an HTML table like `table`, but from cells that are HTML. The first cell of a row is its heading."""
 
     def cell(i: int, inner: str) -> str:
         kind = "" if i < words else ' class="n"'
@@ -148,15 +150,15 @@ def table_of(columns: Sequence[str], rows: Iterable[Sequence[str]], words: int, 
 
 
 def scrolling(inner: str, name: str) -> str:
-    """Return a region with HTML that may be wider than a phone; it scrolls separately, also by keyboard."""
+    """Return an HTML region for contents that may be wider than a phone; it scrolls separately, also by keyboard."""
     return f'<div class="scroll" role="region" aria-label="{text(name)}" tabindex="0">{inner}</div>'
 
 
 def picture(jpeg: bytes, alt: str) -> str:
-    """Return an image that is embedded in the page."""
+    """Return HTML for an image that is embedded in the page."""
     return f'<img alt="{text(alt)}" src="data:image/jpeg;base64,{base64.b64encode(jpeg).decode()}">'
 
 
 def listing(content: str, name: str) -> str:
-    """Return preformatted text."""
+    """Return HTML for preformatted text."""
     return f'<pre tabindex="0" role="region" aria-label="{text(name)}"><code>{text(content)}</code></pre>'

@@ -11,22 +11,23 @@ from PIL import Image
 
 _WIDTH, _HEIGHT = 640, 120
 SIGNAL = 1000
-"""Smallest number of values in a row that is drawn as a signal."""
+"""Smallest number of values in an array that is drawn as a waveform."""
 ACROSS, FRAMES, FRAME_SIDE = 4, 8, 160
 """Contact sheets of videos: frames per row, largest number of frames, and length of a frame's longer side in pixels."""
 SPECTRA = ("ft", "tf")
-"""Layouts of spectrograms."""
+"""Array layouts that are drawn as spectrograms: frequency and time, in either order."""
 
 
 def is_signal(sample: NDArray[Any], layout: str) -> bool:
-    """Return whether the sample is a long row of numbers with at most 8 channels, like audio."""
+    """Return whether the sample is a long row of numbers with at most 8 channels, like audio, so that it is drawn as a
+    waveform."""
     channels = sample.shape[1] if sample.ndim == 2 else 1
     return layout == "" and sample.ndim in (1, 2) and channels <= 8 and len(sample) >= SIGNAL and sample.dtype in (
         np.float32, np.int16)  # fmt: skip
 
 
 def draw_signal(sample: NDArray[Any]) -> Image.Image:
-    """Draw a waveform: for each column the range of its values, a band per channel."""
+    """Draw a waveform. Each column shows the range of its values; each channel has its own band."""
     bands = []
     for signal in np.nan_to_num(sample.astype(np.float64).reshape(len(sample), -1)).T:
         width = min(_WIDTH, len(signal))
@@ -41,7 +42,8 @@ def draw_signal(sample: NDArray[Any]) -> Image.Image:
 
 
 def draw_spectrum(sample: NDArray[Any], layout: str) -> Image.Image:
-    """Draw a spectrogram: time to the right, frequency upwards; powers as logarithms, over eight decades."""
+    """Draw a spectrogram: time to the right, frequency upwards; brightness is the logarithm of the power, over eight
+    decades."""
     values = np.nan_to_num((sample if layout == "ft" else sample.T).astype(np.float64))[::-1]
     if values.min() >= 0 and values.max() > 0:
         values = np.log10(np.maximum(values / values.max(), 1e-8))
@@ -62,7 +64,7 @@ def contact_sheet(frames: Sequence[NDArray[np.uint8]]) -> Image.Image:
 
 
 def _sequence(sample: NDArray[Any], layout: str) -> Image.Image | None:
-    """Return a contact sheet of evenly spaced frames of a sequence."""
+    """Return a contact sheet of evenly spaced frames of a sequence; None if the frames are not images."""
     frames = sample if layout == "FHWC" else sample.transpose(0, 2, 3, 1)
     selected = frames[np.unique(np.linspace(0, len(frames) - 1, FRAMES).round().astype(int))]
     scale = -(-max(selected.shape[1:3]) // FRAME_SIDE)
@@ -74,8 +76,9 @@ def _sequence(sample: NDArray[Any], layout: str) -> Image.Image | None:
 
 
 def as_picture(sample: NDArray[Any], layout: str) -> Image.Image | None:
-    """Return an image that can be displayed, or None if the sample is not an image: HWC or CHW, 1 or 3 channels (or
-    only H x W). Signals and spectrograms are drawn; sequences become a contact sheet of some frames."""
+    """Return an image that can be displayed, or None if there is none. Samples that are images have the layout HWC or
+    CHW with 1 or 3 channels, or only H x W. Signals and spectrograms are drawn; sequences become a contact sheet of
+    some frames."""
     if sample.size == 0 or sample.dtype.kind not in "uifb":
         return None
     if is_signal(sample, layout):

@@ -17,7 +17,8 @@ _WIDTH, _HEIGHT = 600, 120
 MOST_LINES = 5
 """Largest number of lines in a plot."""
 _FEW_LINES = 2
-"""Number of lines up to which their ranges are written above a plot; they are also in its table."""
+"""Number of lines up to which the range of each is written above a plot; with more lines, ranges are only in its
+table."""
 _MOST_POINTS = 60
 _MOST_NUMBERS = 24
 """Largest number of rows in a plot's table."""
@@ -27,9 +28,9 @@ def bars(
     columns: Sequence[str], rows: Sequence[tuple[str, Sequence[tuple[float, str]], Sequence[str]]], caption: str,
     spreads: Sequence[tuple[float, float]] = (),
 ) -> str:  # fmt: skip
-    """Return a table with a bar in every row: name, shares (0..1, each with its class: busy, waits, blocked) next to
-    each other, and further cells of text. ``columns`` name the first cell and the texts; ``spreads`` (lowest and
-    highest value) are drawn over the bars."""
+    """Return an HTML table with a bar in every row. A row is (name, shares, further cells of text). The shares (0..1,
+    each with its class: busy, waits, blocked) are drawn next to each other. ``columns`` are the headings of the first
+    cell and the texts; ``spreads`` (lowest and highest value) are drawn over the bars."""
     drawn = []
     for i, (name, shares, texts) in enumerate(rows):
         at, inner = 0.0, ""
@@ -53,9 +54,9 @@ def plot(
     name: str, title: str, seconds: Sequence[float], lines: Sequence[tuple[str, Sequence[float]]],
     shown: Callable[[float], str], top: float | None = None, total: bool = False,
 ) -> str:  # fmt: skip
-    """Return a figure of ``lines`` over ``seconds``, with its range as text and its numbers in a table. ``name`` makes
-    the ids of its parts unique; ``shown`` formats a value; ``top`` is the value at the upper edge. For a ``total``,
-    which only grows, the last value is written instead of the mean."""
+    """Return an HTML figure of ``lines`` over ``seconds``, with the range of each line as text and its numbers in a
+    table. ``name`` makes the ids of its parts unique; ``shown`` formats a value; ``top`` is the value at the upper
+    edge. For a ``total``, which only grows, the last value is written instead of the mean."""
     highest = top if top is not None else max((max(values, default=0.0) for _, values in lines), default=0.0)
     end = seconds[-1] if seconds else 0.0
     paths, swatches, texts = [], [], []
@@ -91,8 +92,9 @@ def plot(
 
 
 def rates(seconds: Sequence[float], counts: Sequence[float]) -> tuple[list[float], list[float]]:
-    """Return the growth of the running total ``counts``: the borders of equal time spans, and counts per second before
-    each border. There are as many spans as the rows can resolve."""
+    """Return a running total as rates: the borders of equal time spans, and the counts per second before each border.
+    ``counts`` is the total at the times ``seconds``. The number of spans depends on how finely these resolve the
+    growth."""
     at, total = np.asarray(seconds, np.float64), np.asarray(counts, np.float64)
     if len(at) < 2 or at[-1] <= at[0]:
         return [], []
@@ -102,19 +104,21 @@ def rates(seconds: Sequence[float], counts: Sequence[float]) -> tuple[list[float
 
 
 def growth(seconds: Sequence[float], counts: Sequence[float], borders: Sequence[float]) -> list[float]:
-    """Return the counts per second before each of ``borders``; the first value repeats the second."""
+    """Return the growth of the running total ``counts`` in counts per second, before each of ``borders`` (in seconds);
+    the first value repeats the second."""
     grown: Floats = np.diff(np.interp(borders, seconds, counts)) / np.diff(borders)
     return [float(grown[0]), *grown.tolist()]
 
 
 def thinned(seconds: Sequence[float], values: Sequence[float]) -> tuple[list[float], list[float]]:
-    """Return at most as many points as a plot can display: means of equal spans."""
+    """Return a line with at most as many points as a plot can display. Points are means over equal time spans."""
     n = len(seconds)
     parts = np.array_split(np.arange(n), min(n, _MOST_POINTS)) if n else []
     return ([float(seconds[p[-1]]) for p in parts], [float(np.mean(np.asarray(values, np.float64)[p])) for p in parts])
 
 
 def over_time(course: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return ``over_time`` of a report if it has all fields for plots; reports may be from other versions."""
+    """Return ``course``, the ``over_time`` of a report, if it has all fields for plots, else None. Reports may be from
+    other versions."""
     required = {"seconds", "samples", "queues", "operators", "memory"}
     return course if course and required <= set(course) and len(course["seconds"]) > 1 else None

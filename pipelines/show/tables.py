@@ -14,12 +14,12 @@ from rich.text import Text
 Row = Sequence[str | Text]
 
 _GAP = 2
-"""Blanks between columns."""
+"""Number of blanks between two columns."""
 _READABLE = 22
 """Width in characters below which running text is hard to read."""
 _INDENT = 4
 _SPEAKING = ("", "on", "operator", "summary", "meaning", "type", "dtype", "field", "holds", "engine")
-"""Columns whose cells are clear without the column's name."""
+"""Headings of columns whose cells are clear without the heading, as in rows that are printed as paragraphs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +27,16 @@ class FittingTable:
     """A plain table, as wide as the terminal allows.
 
     If it is too wide, columns are omitted, in the order of ``dispensable``. If it is still too wide, every row becomes
-    a paragraph: its first cell, and the others after it or below it. Cells are plain text: rich's markup in them is
-    displayed literally.
+    a paragraph: its first cell, and the others after it or below it. Cells are plain text: markup of the library rich
+    in them is displayed literally.
     """
 
     columns: Sequence[str]
     rows: Sequence[Row]
     numbers: Sequence[str] = ()
-    """Columns that are right-aligned and never wrapped."""
+    """Headings of the columns that are right-aligned and never wrapped."""
     dispensable: Sequence[str] = ()
-    """Columns that may be omitted, the first ones first; the name of a bar is ``""``."""
+    """Headings of the columns that may be omitted, the first ones first; the heading of a bar is ``""``."""
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         return Measurement(min(_READABLE, options.max_width), options.max_width)
@@ -54,7 +54,7 @@ class FittingTable:
         yield from self._paragraphs(shown, rows, options.max_width)
 
     def _least(self, shown: Sequence[int], widths: Sequence[int], width: int) -> int:
-        """Return the smallest readable width of the table in characters."""
+        """Return the smallest width in characters in which the table's columns ``shown`` are readable."""
         return sum(self._narrowest(i, widths, width) for i in shown) + _GAP * (len(shown) - 1)
 
     def _narrowest(self, i: int, widths: Sequence[int], width: int) -> int:
@@ -74,8 +74,8 @@ class FittingTable:
         return grid
 
     def _paragraphs(self, shown: Sequence[int], rows: Sequence[Sequence[Text]], width: int) -> RenderResult:
-        """Yield every row's first cell, and below it the others, as many per line as fit. If some first cells are
-        empty, their rows belong to the row above, and first cells are headings."""
+        """Yield the rows as paragraphs: the first cell of each row, and below it the others, as many per line as fit.
+        If some first cells are empty, their rows belong to the row above, and first cells are headings."""
         grouped = any(not row[0].plain for row in rows)
         for row in rows:
             cells = [self._told(i, row[i]) for i in shown if row[i].plain]
@@ -89,7 +89,7 @@ class FittingTable:
                 yield Padding(line, (0, 0, 0, _INDENT * (2 if grouped and k else 1)))
 
     def _told(self, i: int, cell: Text) -> Text:
-        """Return a cell as one line, with its column's name if the cell needs it."""
+        """Return cell ``i`` of a row as one line, with its column's heading if the cell is not clear without it."""
         text = Text(", ").join(cell.split("\n"))
         return text if i == 0 or self.columns[i] in _SPEAKING else Text.assemble((f"{self.columns[i]} ", "dim"), text)
 
@@ -118,14 +118,16 @@ def table(
 
 
 LINES = 21
-"""Largest number of lines of a summary: with the command above it and the prompt below, one screen of 24 lines."""
+"""Largest number of lines of a summary on the terminal: with the command above it and the prompt below, one screen of
+24 lines."""
 _FEWEST = 3
-"""Smallest number of rows, even if they do not fit."""
+"""Smallest number of rows that a table is cut to, even if they do not fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class OneScreen:
-    """A view that fits one screen: ``of`` creates it with a limited number of rows out of ``rows``."""
+    """A view for the terminal that fits one screen. ``of`` creates it with a limited number of rows, out of ``rows`` in
+    total."""
 
     of: Callable[[int], RenderableType]
     rows: int

@@ -22,15 +22,15 @@ _BAR = 12
 
 
 _MACHINES = 8
-"""Largest number of machines of a job with a line each."""
+"""Largest number of machines of a job that get a line each."""
 _NAMED = 3
 """Largest number of operators of a stage, reasons of rejects, fallbacks and decoders that are listed; the others are
 counted."""
 
 
 def report_view(report: Mapping[str, Any]) -> RenderableType:
-    """Return the report of a run: operators, stages, rejects, and bottleneck. It fits one screen: of many operators,
-    only the busiest are included."""
+    """Return a view of the report of a run that fits one screen: operators, stages, rejects, and bottleneck. Of many
+    operators, only the busiest are included."""
 
     def of(max_rows: int) -> Group:
         return Group(_headline(report), Text(), operator_table(report, max_rows), Text(), _stage_table(report), Text(),
@@ -56,7 +56,7 @@ def _headline(report: Mapping[str, Any]) -> Text:
 
 
 def _machines(report: Mapping[str, Any]) -> list[Text]:
-    """Return a line per machine of a job with several workers, with its bottleneck."""
+    """Return lines of text, one per machine of a job with several workers, with its bottleneck."""
     nodes = report.get("nodes", [])
     lines = [
         Text(f"{n['name']}: {count(n['workers'], 'worker')}, {rate(n['samples_per_second'])}. "
@@ -68,7 +68,8 @@ def _machines(report: Mapping[str, Any]) -> list[Text]:
 
 
 def operator_table(report: Mapping[str, Any], max_rows: int | None = None) -> FittingTable:
-    """Return a table of a report's operators, or of the ``max_rows`` busiest, with a line for the others."""
+    """Return a table of a report's operators, or of the ``max_rows`` busiest, with a last line for the others
+    together."""
     operators = report["operators"]
     busiest = max((_busy(o) for o in operators), default=0.0) or 1.0
     total = sum(_busy(o) for o in operators) or 1.0
@@ -89,7 +90,7 @@ def operator_table(report: Mapping[str, Any], max_rows: int | None = None) -> Fi
 
 
 def _busy(operator: Mapping[str, Any]) -> float:
-    """Return seconds on the GPU, or summed over CPU threads."""
+    """Return the busy time of an operator: its seconds on the GPU, or its seconds summed over CPU threads."""
     return float(operator["gpu_seconds"] or operator["cpu_seconds"])
 
 
@@ -108,13 +109,13 @@ def _stage_table(report: Mapping[str, Any]) -> FittingTable:
 
 
 def working_seconds(report: Mapping[str, Any]) -> float:
-    """Return the time to which shares of stages refer: for several workers the sum of their working times, so that
-    shares are means."""
+    """Return the seconds that the shares of stages refer to. For several workers, it is the sum of their working times,
+    so that shares are means over the workers."""
     return float(report.get("work_seconds") or report["seconds"] or 1.0)
 
 
 def _some(names: Sequence[str]) -> str:
-    """Return the first few of ``names``, and the number of the others."""
+    """Return the first few of ``names`` as text, and the number of the others."""
     more = len(names) - _NAMED
     return ", ".join([*names[:_NAMED], *([f"{more} more"] if more > 0 else [])])
 
@@ -140,7 +141,7 @@ def _memory(report: Mapping[str, Any]) -> list[RenderableType]:
 
 
 _NOTABLE = 0.1
-"""Seconds of waiting for a decoder from which on they are reported."""
+"""Smallest number of seconds of waiting for a decoder that is reported."""
 
 
 def _rejects(report: Mapping[str, Any]) -> list[RenderableType]:
@@ -177,7 +178,7 @@ def _bottleneck(report: Mapping[str, Any]) -> list[RenderableType]:
 
 
 def plan_view(plan: Mapping[str, Any]) -> RenderableType:
-    """Return the steps of a plan with their devices and outputs."""
+    """Return a view of the steps of a plan, with their devices and outputs."""
     kinds = {s["id"]: s["kind"] for s in plan["stages"]}
     ids = list(kinds)
     rows: list[Row] = []
@@ -265,12 +266,12 @@ def _write_line(write: Mapping[str, Any]) -> str:
 
 
 def operators_view(operators: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Return all operators, one line each."""
+    """Return a view of all operators, one line each."""
     return table(("operator", "on", "summary"), [[o["name"], " ".join(o["stages"]), o["summary"]] for o in operators])
 
 
 def operator_view(operator: Mapping[str, Any], idle: str = "") -> RenderableType:
-    """Return one operator with its arguments; ``idle`` lists the arguments without effect."""
+    """Return a view of one operator with its arguments; ``idle`` is text about the arguments without effect."""
     parts: list[RenderableType] = [Text(operator["name"], "bold"), Text(_flowing(operator["doc"])), Text()]
     parts.append(table(("", ""), [[Text(k, "dim"), v] for k, v in operator["facts"].items()]))
     rows = [[a["name"], a["type"], a["default"], a["help"]] for a in operator["arguments"] if not a["without_effect"]]
@@ -292,7 +293,7 @@ def _flowing(text: str) -> str:
 
 
 def like_view(answers: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Return the steps that are equivalent to other libraries' transforms."""
+    """Return a view of the steps that are equivalent to other libraries' transforms."""
     parts: list[RenderableType] = []
     for answer in answers:
         parts += [
@@ -315,7 +316,7 @@ def like_view(answers: Sequence[Mapping[str, Any]]) -> RenderableType:
 
 
 def intermediates_view(result: Mapping[str, Any]) -> RenderableType:
-    """Return the outputs of every operator of a spec."""
+    """Return a view of the outputs of every operator of a spec, from `inspect_spec`."""
     rows: list[Row] = []
     for r in result["intermediates"]:
         shapes = " ".join("x".join(map(str, s)) or "scalar" for s in r["shapes"][:3])
@@ -352,7 +353,7 @@ def _apart(difference: Mapping[str, Any] | None) -> tuple[str, str, str]:
 
 
 def data_view(result: Mapping[str, Any]) -> RenderableType:
-    """Return the contents of a data set."""
+    """Return a view of the records of a data set, from `inspect_data`."""
     records = "" if result["records"] is None else f", {count(result['records'], 'record')}"
     rows: list[Row] = []
     for s in result["samples"]:
@@ -389,7 +390,7 @@ def value_in_words(f: Mapping[str, Any]) -> str:
 
 
 def doctor_view(result: Mapping[str, Any]) -> RenderableType:
-    """Return the findings by area, then what to repair, and which optional packages can be installed."""
+    """Return a view of doctor's findings by area, then what to repair, and which optional packages can be installed."""
     rows: list[Row] = []
     area = ""
     for f in result["findings"]:
