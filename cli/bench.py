@@ -152,7 +152,7 @@ def command(
 
 
 def _specs(paths: list[Path], suite: str | None, data: Path | None, folder: Path) -> dict[str, Path]:
-    """Return the specs to measure, by name."""
+    """Return the paths of the specs to measure, by name: those on the command line, and those of the ``suite``."""
     from ..pipelines.bench.suites import GENERATED, SUITES, write_suite
 
     if suite is None and not paths:
@@ -168,7 +168,8 @@ def _specs(paths: list[Path], suite: str | None, data: Path | None, folder: Path
 
 
 def _files(suite: str | None, data: Path | None, folder: Path) -> Path | None:
-    """Return the folder with the data. A suite may create its files, from the files in ``data`` or without any."""
+    """Return the folder with the data for the specs. A suite may first create its files there, from the files in
+    ``data`` or without any."""
     if data is not None and not data.is_dir():
         raise typer.BadParameter(f"there is no folder {data}", param_hint="--data")
     if suite is None:
@@ -181,7 +182,8 @@ def _files(suite: str | None, data: Path | None, folder: Path) -> Path | None:
 
 
 def _told_apart(paths: list[Path], sweep: list[str] | None) -> tuple[list[Path], list[str]]:
-    """Separate specs from values to sweep: in `--sweep a=1,2 b=3,4`, the second value is parsed as a spec."""
+    """Separate the arguments into paths of specs and values of ``--sweep``. In `--sweep a=1,2 b=3,4`, typer parses the
+    second value as the path of a spec."""
     more = [str(p) for p in paths if sweep and "=" in str(p) and not p.exists()]
     return [p for p in paths if str(p) not in more], [*(sweep or []), *more]
 
@@ -197,7 +199,8 @@ def _swept(sweep: list[str]) -> dict[str, list[str]]:
 
 
 def _peers(names: list[str] | None, pythons: list[str] | None) -> dict[str, str]:
-    """Return the interpreter of every peer; without --peer-python, the current one."""
+    """Return the path of the Python interpreter for every peer (another library to measure); without --peer-python, the
+    current one."""
     from ..pipelines.bench.run import PEERS
 
     interpreters = {}

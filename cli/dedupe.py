@@ -51,7 +51,7 @@ def command(
     the one with the largest number. The rows that are kept do not depend on how scores are split into files, nor on
     their order.
 
-    Without --exact and --near, the columns content_hash and phash are used, as far as they are there.
+    Without --exact and --near, the columns content_hash and phash are used, if they exist.
 
     \b
     Examples:

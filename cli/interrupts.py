@@ -13,12 +13,12 @@ State = TypeVar("State")
 
 _KINDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _BOUNCE = 0.5
-"""Seconds after an interrupt during which further ones are ignored: the key bounced, or both shell and terminal sent
-it. They would interrupt the cleanup."""
+"""Seconds after an interrupt during which further ones are ignored, because they would interrupt the cleanup. The key
+may bounce, or both shell and terminal may send the signal."""
 _asked = False
-"""Whether an interrupt has arrived."""
+"""Whether an interrupt has arrived since signal handlers were installed."""
 _last = -_BOUNCE
-"""Time of the last raised interrupt, in seconds of `time.monotonic`."""
+"""Time at which the last interrupt arrived, in seconds of `time.monotonic`."""
 
 
 def _interrupt(*_: Any) -> None:
@@ -45,9 +45,9 @@ def _heed() -> None:
 
 @contextmanager
 def interruptible(process: bool) -> Iterator[None]:
-    """Context manager: SIGTERM, which schedulers send, and SIGHUP raise KeyboardInterrupt like Ctrl-C. Afterwards the
-    previous handlers apply. For a ``process`` that is about to exit, signals then end it; if it was interrupted, they
-    are ignored, so that its exit code shows the interrupt."""
+    """Context manager in which SIGTERM, which schedulers send, and SIGHUP raise KeyboardInterrupt like Ctrl-C.
+    Afterwards the previous handlers apply again. If ``process``, the process is about to exit: signals after the body
+    end it, unless it was interrupted; then they are ignored, so that its exit code shows the interrupt."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -67,8 +67,9 @@ def interruptible(process: bool) -> Iterator[None]:
 
 
 def heeded(report: Callable[[State], None]) -> Callable[[State], None]:
-    """Return ``report``, to be called after every batch. An interrupt inside a library's callback or import may be
-    lost, and the job would continue: the next call raises it again."""
+    """Return ``report``, a function to be called after every batch, with a check for interrupts. An interrupt inside a
+    library's callback or import may be lost, and the job would continue: the next call of the function raises it
+    again."""
     if signal.getsignal(signal.SIGTERM) is not _interrupt:
         _heed()
 

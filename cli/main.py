@@ -47,7 +47,7 @@ from .output import INTERRUPTED, JOB_FAILED, USAGE, error_as_json, open_missing_
 
 
 class _Commands(TyperGroup):
-    """The group of commands. It prints their summaries in full, which click shortens on narrow terminals."""
+    """Group of all commands. Its help prints their summaries in full, which click shortens on narrow terminals."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         rows = [(name, self.commands[name].get_short_help_str(limit=200)) for name in self.list_commands(ctx)]
@@ -86,7 +86,7 @@ COMMANDS = (
 
 
 def _typer(modules: Iterable[Any]) -> typer.Typer:
-    """Return ``dali-run`` with the commands of these modules."""
+    """Return the command line ``dali-run`` with the commands that ``modules`` define."""
     group = typer.Typer(
         name="dali-run",
         cls=_Commands,
@@ -110,8 +110,8 @@ _NAMES = {module.NAME: module for module in COMMANDS}
 
 @cache
 def _with(command: str) -> Any:
-    """Return a command line with ``command`` alone: typer reads the signature of each registered command, which takes 3
-    ms."""
+    """Return the command line ``dali-run`` with only one command, to start faster: typer reads the signature of each
+    registered command, which takes 3 ms."""
     return typer.main.get_command(_typer([_NAMES[command]]))
 
 
@@ -169,7 +169,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _usage(error: Exception) -> tuple[int, str]:
-    """Return exit code and message for a wrong command line."""
+    """Return exit code and message for an error in the use of the command line."""
     ctx = getattr(error, "ctx", None)
     path = ctx.command_path if ctx else "dali-run"
     message = error.format_message().rstrip(".")  # type: ignore[attr-defined]
@@ -177,7 +177,7 @@ def _usage(error: Exception) -> tuple[int, str]:
 
 
 def _error(error: Exception) -> tuple[int, str]:
-    """Return exit code and message for an exception of a command."""
+    """Return exit code and message for an exception that a command raised."""
     from ..ops.errors import DaliRunError, SpecError
 
     if isinstance(error, DaliRunError):

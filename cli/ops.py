@@ -12,7 +12,7 @@ NAME = "ops"
 
 
 def _names(incomplete: str) -> list[str]:
-    """Return shell completions for ``dali-run ops``."""
+    """Return shell completions for ``dali-run ops``: names of operators that begin with ``incomplete``."""
     from ..pipelines.tools.reference import list_operators
 
     return [o["name"] for o in list_operators() if o["name"].startswith(incomplete)]

@@ -50,7 +50,8 @@ Device = Annotated[
 
 
 def writable(path: Path | None) -> Path | None:
-    """Return ``path`` if it can be written; otherwise raise BadParameter, before any work is done."""
+    """Return ``path``, a file to be written at the end. Raise BadParameter if it cannot be written, before any work is
+    done."""
     if path is None:
         return None
     folder = path.parent
@@ -66,7 +67,8 @@ def writable(path: Path | None) -> Path | None:
 
 
 def written_to(help: str) -> Any:
-    """Return the option for a file that is written at the end; its ``PATH`` is checked at the start."""
+    """Return a command's option for a file that is written at the end. Whether it can be written is checked at the
+    start."""
     return typer.Option(metavar="PATH", help=help, callback=writable)
 
 
@@ -97,12 +99,12 @@ def overrides(changes: list[str] | None, settings: Path | None = None) -> dict[s
 
 
 def tell(text: str) -> None:
-    """Print a line of the command's result on stdout."""
+    """Print a line that belongs to the command's result, on stdout."""
     typer.echo(_broken(printable(text), sys.stdout))
 
 
 def remark(text: str) -> None:
-    """Print a line unchanged on stderr. A closed stderr must not end a job."""
+    """Print a line on stderr without a prefix. A closed stderr must not end a job."""
     with contextlib.suppress(OSError, ValueError):
         typer.echo(_broken(printable(text), sys.stderr), err=True)
         return
@@ -110,8 +112,8 @@ def remark(text: str) -> None:
 
 
 def _broken(text: str, stream: Any) -> str:
-    """Break a sentence between words if the terminal would break it within a word; leave other text, and text with
-    several lines, unchanged. A command in it gets its own line, so that it can be copied."""
+    """Break ``text`` between words, if it is one line that is longer than the terminal is wide. Other text is
+    unchanged. A dali-run command at the end gets its own line, so that it can be copied."""
     width = shutil.get_terminal_size().columns
     if len(text) <= width or "\n" in text or not stream.isatty():
         return text
@@ -121,12 +123,12 @@ def _broken(text: str, stream: Any) -> str:
 
 
 def say(line: str) -> None:
-    """Print a message on stderr that is not part of the command's result."""
+    """Print a message that is not part of the command's result, on stderr with the prefix ``dali-run:``."""
     remark(line if _has_place(line) else f"dali-run: {line}")
 
 
 def to_nowhere(fd: int) -> None:
-    """Discard all further output to ``fd``, including Python's flush at exit."""
+    """Discard all further output to the file descriptor ``fd``, including Python's flush at exit."""
     null = os.open(os.devnull, os.O_WRONLY)
     if null != fd:
         os.dup2(null, fd)
@@ -134,7 +136,7 @@ def to_nowhere(fd: int) -> None:
 
 
 class Unfailing:
-    """A stream whose write errors are ignored."""
+    """Wrapper of a stream that ignores errors when writing."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -211,8 +213,8 @@ def console(stream: Any = None) -> Console:
 
 @contextmanager
 def errors_as_json(enabled: bool) -> Iterator[None]:
-    """Context manager for jobs with ``--json``: an error before there is a result, or Ctrl-C, is also printed as JSON
-    on stdout. (`main` does this for the errors of all commands.)"""
+    """Context manager for commands that run a job. With ``--json`` (``enabled``), Ctrl-C before there is a result is
+    also printed as JSON on stdout. (`main` does this for the errors of all commands.)"""
     try:
         yield
     except KeyboardInterrupt:
@@ -223,14 +225,14 @@ def errors_as_json(enabled: bool) -> Iterator[None]:
 
 
 def error_as_json(code: int, message: str) -> None:
-    """Print an error in the form of a job's result."""
+    """Print an error as JSON on stdout, with the keys of a job's result."""
     print_json({"exit_code": code, "message": message, "path": None, "report": {}})
 
 
 @contextmanager
 def done(exit_code: int) -> Iterator[None]:
-    """Context manager: print a result in its body, then exit with ``exit_code``. A reader that has ended (``| head
-    -1``) or a full disk does not change the exit code."""
+    """Context manager in whose body the result is printed; it then exits with ``exit_code``. A reader that has ended
+    (``| head -1``) or a full disk does not change the exit code."""
     try:
         yield
         sys.stdout.flush()
@@ -242,7 +244,7 @@ def done(exit_code: int) -> Iterator[None]:
 
 
 def end_with(result: JobResult, *, json: bool, quiet: bool) -> None:
-    """Print the result of a job, as one JSON object or for people, and exit with its exit code."""
+    """Print the result of a job, as one JSON object or as text for people, and exit with the job's exit code."""
     with done(result.exit_code):
         if json:
             print_json({"exit_code": result.exit_code, "message": result.message, "path": str(result.path),

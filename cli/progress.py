@@ -23,7 +23,7 @@ _SECONDS_BETWEEN_LOOKS = 0.5
 
 
 class State(Protocol):
-    """The progress of a job, reported after every batch."""
+    """Protocol of a job's progress, which is reported after every batch."""
 
     @property
     def done(self) -> int: ...
@@ -33,7 +33,7 @@ class State(Protocol):
     def rejected(self) -> int: ...
     @property
     def started(self) -> float:
-        """Value of time.perf_counter() at the start."""
+        """Time at which the job started, as a value of `time.perf_counter`."""
 
     @property
     def status(self) -> Callable[[], Mapping[str, Any]]:
@@ -53,9 +53,9 @@ def counted(
     verb: str, *, quiet: bool, amount: Callable[[float], str] | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Iterator[Callable[[int, int], None]]:  # fmt: skip
-    """Context manager with a function to call with (amount done, total): it shows a bar, or a line every few seconds,
-    with rate and remaining time. ``verb`` begins the text; ``amount`` formats an amount, by default as
-    bytes."""
+    """Context manager that shows the progress of some work on stderr, as a bar or as a line every few seconds, with
+    rate and remaining time. It yields a function to call with (amount done, total). ``verb`` begins the text;
+    ``amount`` formats an amount, by default as bytes."""
     if quiet:
         yield lambda *_: None
         return
@@ -95,8 +95,8 @@ def counted(
 
 @contextmanager
 def shown(*, quiet: bool, watch: bool = False) -> Iterator[Report]:
-    """Context manager with a function to call with the state after every batch. On stderr it shows a bar, with
-    ``watch`` the view of `dali-run top`, or without a terminal lines."""
+    """Context manager that shows the progress of a job on stderr, as a bar, or as lines if it is not a terminal. With
+    ``watch`` it shows the view of `dali-run top`. It yields a function to call with the state after every batch."""
     from ..ops.compiled.times import messages_to
 
     if quiet:
@@ -128,7 +128,8 @@ def shown(*, quiet: bool, watch: bool = False) -> Iterator[Report]:
 
 @contextmanager
 def _watched() -> Iterator[Report]:
-    """Context manager that shows the job's own view, refreshed several times a second, even if no batches arrive."""
+    """Context manager that shows the job's view of `dali-run top`, refreshed several times a second, even if no batches
+    arrive. It yields a function to call with the state after every batch."""
     from rich.live import Live
     from rich.text import Text as RichText
 
@@ -151,7 +152,7 @@ def _watched() -> Iterator[Report]:
 
 
 class Lines:
-    """Progress as text, with at least `SECONDS_BETWEEN_LINES` between two lines."""
+    """Progress of a job as lines on stderr, with at least `SECONDS_BETWEEN_LINES` between two lines."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -179,7 +180,7 @@ def line(state: State, now: float) -> str:
 
 
 def _held(status: Mapping[str, Any]) -> str:
-    """Return the busiest resource and its share: ``cpu 92%``."""
+    """Return the busiest resource of a job and its share as text: ``cpu 92%``; empty if unknown."""
     if "bottleneck" not in status:
         return ""
     from ..pipelines.show.live import held_back
@@ -204,7 +205,7 @@ def _bar() -> Progress:
     from rich.text import Text as RichText
 
     class Rate(ProgressColumn):
-        """Samples per second over the last 30 seconds."""
+        """Column of a progress bar with the samples per second over the last 30 seconds."""
 
         def render(self, task: Task) -> Text:
             from ..pipelines.wording import rate

@@ -126,8 +126,8 @@ def command(
 
 
 def _part(num_shards: str, shard_id: int | None, part: str | None, quiet: bool) -> tuple[int, int] | None:
-    """Return the requested part; None for the whole job. Only ``auto`` reads the environment: otherwise a job inside an
-    allocation writes everything."""
+    """Return the part of the job to run as (index, number of parts); None for the whole job. The environment of a
+    scheduler is read only for ``auto``: otherwise a job inside an allocation writes everything."""
     if part is not None:
         from ..pipelines.job.launchers import part_of
 

@@ -12,7 +12,7 @@ NAME = "schema"
 
 
 def _names(incomplete: str) -> list[str]:
-    """Return shell completions for ``--of``."""
+    """Return shell completions for ``--of`` of ``dali-run schema``: names that begin with ``incomplete``."""
     from ..pipelines.tools.json_output.outputs import OUTPUTS
 
     return [name for name in ("spec", *OUTPUTS) if name.startswith(incomplete)]

@@ -66,7 +66,7 @@ def _view(jobs: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def _watch(output: str | None) -> None:
-    """Show the jobs until they end; the last view stays on the terminal."""
+    """Show the jobs until all of them end; the last view stays on the terminal."""
     from rich.live import Live
 
     from ..pipelines.job.live import statuses
