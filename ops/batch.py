@@ -37,8 +37,8 @@ class Origin:
     offset: int = -1
     """Byte offset in the container; -1 if there is none."""
     named: str = field(default="", compare=False)
-    """DALI's ``source_info`` of the sample if it is given as text of its own; empty if it is the source or a position
-    in the source."""
+    """Text that DALI reports as the sample's ``source_info``, such as the file name as it is listed; empty if that text
+    is ``source``, or follows from ``source`` and the position in it."""
 
     @property
     def source_info(self) -> str:

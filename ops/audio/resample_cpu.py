@@ -74,14 +74,16 @@ def _row(pairs, lobes, steps, shrink, first, count, weights, at):
 
 @jit
 def _between(rows, at, width, part, count, weights):
-    """Interpolate between ``count`` numbers of ``rows`` from ``at`` on and the numbers ``width`` after them."""
+    """Write weights that lie between two rows of a table: ``count`` numbers of ``rows`` from ``at`` on, plus the
+    fraction ``part`` of the difference to the numbers ``width`` after them."""
     for j in range(count):  # unsigned indices cannot be negative, which allows vectorisation
         k, here = np.uint64(j), np.uint64(at + j)
         weights[k] = rows[here] + part * (rows[here + np.uint64(width)] - rows[here])
 
 
 _WIDE = 512
-"""Maximum taps per output for which rows are used: the rows of all fractions must fit into the processor's cache."""
+"""Maximum number of filter weights per output for which the table in rows is used: the rows of all fractions must fit
+into the processor's cache."""
 
 
 @jit

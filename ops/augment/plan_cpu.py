@@ -8,11 +8,12 @@ from __future__ import annotations
 import numba
 
 SOURCE, TARGET, FROM, TO, ROWS, COLUMNS, CHANNELS, STEP = range(8)
-"""Columns of a job: offsets of the image in the memory before and after, which memory that is (0 the input, 1 and 2
-buffers between, 3 the output), the size of the image, and the position of its kind and parameters. cuda/augment.cu has
-the same columns."""
+"""Columns of a job, one step of one image: offsets of the image in the memory that is read and in the memory that is
+written; which memory each is (0 the input, 1 and 2 intermediate buffers, 3 the output); rows, columns and channels; and
+kind and parameters of the step. cuda/augment.cu has the same columns."""
 _KIND = 1 << 32
-"""Factor in a job's STEP, which is its kind times this, plus the row of its parameters."""
+"""Factor of the kind in a job's column STEP, whose value is the step's kind times this, plus the row of its
+parameters."""
 
 
 @numba.njit(nogil=True, cache=True)

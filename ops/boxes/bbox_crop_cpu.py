@@ -65,7 +65,8 @@ def _shuffled(key, sequence, state, order):
 
 @inline
 def _fixed(shape, ratios, order):
-    """Scale lengths whose ratio is fixed to that ratio; the largest length remains."""
+    """Adjust the lengths of a window whose ratio is fixed (smallest equal to largest ratio); the largest length stays
+    as it is."""
     D, P = len(shape), len(ratios)
     most = F(0)
     for d in range(D):

@@ -251,7 +251,8 @@ def objects(
 
 
 GOOD, UNKNOWN, TWICE, OUTSIDE = range(4)
-"""Status of a sample of select_masks."""
+"""Status of a sample of select_masks: valid; or a mask id that does not exist, or occurs twice; or a polygon whose
+vertices do not exist."""
 
 
 @jit

@@ -101,8 +101,8 @@ def _execute(src, dst, dims, base, out_base, border, fill, factors):
 
 @jit
 def _is_turned(dims, i):
-    """Whether lines of sample ``i``, whose values are adjacent in the source, are columns of the output, and the whole
-    sample lies in the source."""
+    """Whether the copy of sample ``i`` transposes a plane: values that are adjacent in the source become columns of the
+    output, and the whole output lies in the source."""
     first = dims.shape[1] - 3
     if (
         first < 0
@@ -165,7 +165,7 @@ def _line(src, dst, s, o, w, f):
 
 @jit
 def _is_box(dims):
-    """Whether nothing of the sample lies in the source, and its lines are contiguous."""
+    """Whether the whole output lies outside of the source, so that it is only filled, and its lines are contiguous."""
     row, col = dims[1], dims[2]
     outside = dims[0, EXTENT] == 0 or row[EXTENT] == 0 or col[EXTENT] == 0
     return outside and col[OUT_STRIDE] == 1 and row[OUT_STRIDE] == col[SHAPE]
@@ -173,7 +173,7 @@ def _is_box(dims):
 
 @jit
 def _box(dst, to, dims, fill):
-    """Fill one line, and copy it to all others."""
+    """Fill the first line of the output, and copy it to all others."""
     n, step = dims[1, SHAPE] * dims[2, SHAPE], dims[0, OUT_STRIDE]
     _filled(dst, to, _NONE, dims[1, SHAPE], _NONE, dims[2, SHAPE], dims[1], dims[2], fill)
     for y in range(1, dims[0, SHAPE]):

@@ -16,12 +16,12 @@ import numpy as np
 from numba import types
 
 _GIVEN = types.Array(types.int64, 2, "A", readonly=True)
-"""Type of arrays that are only read: they may have any strides, and may be read-only."""
+"""Numba type of arrays that a function only reads: they may have any strides, and be read-only."""
 _MADE = types.Array(types.int64, 2, "C")
 _FLAT = types.Array(types.int64, 1, "C")
 
 SHAPE, STRIDE, ANCHOR, EXTENT, OUT_STRIDE = range(5)
-"""Columns of the dimensions of loops."""
+"""Columns of the arrays of loops, such as `strided.Loops.dims`."""
 _SHORT = 4
 """Maximum length of a dimension that the CPU kernel uses as the innermost one (channels)."""
 

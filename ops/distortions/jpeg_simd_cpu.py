@@ -51,7 +51,7 @@ def _sums(builder, pairs, factors, bias, bits):
 
 
 def _rotations(t4: int, t5: int, t6: int, t7: int) -> list[int]:
-    """The odd part of jfdctint.c: frequencies 1, 3, 5, 7, scaled by 2^13."""
+    """Compute the odd part of libjpeg's DCT (jfdctint.c): frequencies 1, 3, 5 and 7, scaled by 2^13."""
     z5 = (t4 + t6 + t5 + t7) * 9633  # 1.175875602
     z1, z2 = (t4 + t7) * -7373, (t5 + t6) * -20995  # 0.899976223, 2.562915447
     z3, z4 = (t4 + t6) * -16069 + z5, (t5 + t7) * -3196 + z5  # 1.961570560, 0.390180644
@@ -192,7 +192,8 @@ def _rgb_to_ycc(_typing, upper, lower, luma_upper, luma_lower, blue, red):
 
 
 def _chroma(builder, pair, factors, own, bias):
-    """Return the products of ``pair`` and ``factors``, plus 2^15 times the first of ``own``: int16[16]."""
+    """Return one chroma channel as int16[16]: the products of ``pair`` and ``factors``, plus 2^15 times the first value
+    of each pair in ``own``."""
     found = []
     for half in (0, 1):
         first = builder.lshr(builder.shl(builder.bitcast(own[half], _WIDE), _splat(_I32, 8, 16)), _splat(_I32, 8, 1))

@@ -30,8 +30,8 @@ def _below(draws: Any, at: Any, limit: Any) -> Any:
 
 @numba.njit(types.boolean(_DRAWS, types.int64, _PLACES), nogil=True, cache=True)
 def permuted(draws: Any, kind: Any, out: Any) -> Any:
-    """Fill ``out`` as ``kind`` says: a sum of 1 for no_fixed_points and 2 for allow_repetitions. Return False if there
-    are too few draws.
+    """Fill ``out`` with random indices. ``kind`` is the sum of 1 for no_fixed_points and 2 for allow_repetitions.
+    Return False if there are too few draws.
 
     Permutations are made as the GNU C++ library's std::shuffle does, with two swaps per draw; those without fixed
     points by Sattolo's algorithm; DALI 2.4 does the same.

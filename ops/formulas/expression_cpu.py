@@ -37,7 +37,7 @@ inner = njit(error_model="numpy")
 
 @inner
 def _floats(op, n, at, bt, ct, to):
-    """Functions of float32 that return float32."""
+    """Compute function ``op`` of ``n`` float32 values, with float32 results."""
     a, b, c = carray(_at(at), n, np.float32), carray(_at(bt), n, np.float32), carray(_at(ct), n, np.float32)
     o = carray(_at(to), n, np.float32)
     if op == plan.ADD_F:
@@ -84,7 +84,8 @@ def _floats(op, n, at, bt, ct, to):
 
 @inner
 def _integers(op, n, at, bt, ct, to):
-    """Functions of int32 that return int32 and wrap around; comparisons and logic return 0 or 1."""
+    """Compute function ``op`` of ``n`` int32 values, with int32 results that wrap around; comparisons and logic give 0
+    or 1."""
     a, b, c = carray(_at(at), n, np.int32), carray(_at(bt), n, np.int32), carray(_at(ct), n, np.int32)
     o = carray(_at(to), n, np.int32)
     if op == plan.ADD_I:
@@ -148,7 +149,7 @@ def _integers(op, n, at, bt, ct, to):
 
 @inner
 def _compared(op, n, at, bt, to):
-    """Comparisons of float32; return 0 or 1."""
+    """Compare ``n`` pairs of float32 values by function ``op``; results are 0 or 1."""
     a, b = carray(_at(at), n, np.float32), carray(_at(bt), n, np.float32)
     o = carray(_at(to), n, np.int32)
     if op == plan.EQ_F:

@@ -16,9 +16,9 @@ from .expression import Typed
 I64 = npt.NDArray[np.int64]
 
 BLOCK = 1024
-"""Elements that pass through an expression at a time: 4 KB per register."""
+"""Number of elements that are computed at a time: a register (the memory for one intermediate result) then has 4 KB."""
 _MAX_REGISTERS = 96
-"""Maximum number of registers."""
+"""Maximum number of registers, memory for intermediate results, of one expression."""
 
 U8, I8, U16, I16, I32, F32 = range(6)
 """Element types; bool counts as U8."""
@@ -33,7 +33,8 @@ _KINDS = {
     EQ_F, NE_F, LT_F, LE_F, GT_F, GE_F, NOT_F,
     FLOAT_OF, CLIP, TRUE_OF, ROUNDED,
 ) = range(42)  # fmt: skip
-"""Numbers of functions: of float32, of int32, comparisons of float32, conversions."""
+"""Numbers of the functions that the compiled interpreter has: first those of float32, then of int32, comparisons of
+float32, and conversions."""
 
 _OF_FLOATS = {
     "add": ADD_F, "sub": SUB_F, "mul": MUL_F, "div": DIV_F, "fdiv": DIV_F, "min": MIN_F, "max": MAX_F,
@@ -51,7 +52,7 @@ _BOOL = np.dtype(np.bool_)
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """An expression in the form that `expression_cpu.calculate` takes."""
+    """An expression as a program for the compiled interpreter `expression_cpu.calculate`."""
 
     functions: I64
     sources: I64
@@ -63,7 +64,7 @@ class Program:
 
 
 class _UnknownError(Exception):
-    """The compiled interpreter does not support this expression."""
+    """The compiled interpreter does not support this expression; NumPy then computes it."""
 
 
 class _Writer:
@@ -87,7 +88,7 @@ class _Writer:
         return to
 
     def value(self, tree: Typed, as_float: bool) -> int:
-        """Return the register of ``tree`` as float32 or as int32."""
+        """Return the register (number of the memory) that holds the value of ``tree``, as float32 or as int32."""
         if tree.dtype not in _KINDS:
             raise _UnknownError
         if tree.fn == "name":

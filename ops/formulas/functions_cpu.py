@@ -46,8 +46,8 @@ def _within(values, low, high):
 
 @inline
 def _log2(x):
-    """Logarithm of a positive number that is not subnormal: exponent plus 2 atanh((m - 1) / (m + 1)) of the mantissa
-    m."""
+    """Return the binary logarithm of a positive number that is not subnormal: its exponent plus a series, 2 atanh((m -
+    1) / (m + 1)), of its mantissa m."""
     bits = np.float64(x).view(np.int64)
     exponent = np.int32(np.uint64(bits) >> np.uint64(52)) - np.int32(1023)
     m = np.int64((bits & _MANTISSA) | _ONE).view(np.float64)
@@ -73,8 +73,8 @@ def _exp2(v):
 
 @inline
 def _atan(a):
-    """Arctangent of a number that is not negative, also of infinity: reduced to at most tan(pi / 8) by two
-    identities."""
+    """Return the arctangent of a number that is not negative, also of infinity. Two identities reduce the argument to
+    at most tan(pi / 8)."""
     steep = a > 1
     t = 1 / a if steep else a
     middle = t > 0.41421356237309503

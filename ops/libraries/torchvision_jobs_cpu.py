@@ -11,7 +11,8 @@ import numpy as np
 
 _CONTRAST, _AUTOCONTRAST, _EQUALIZE = 2, 8, 9
 _INPUT, _OUTPUT, _TABLE = 0, 3, 256
-"""Memory from which a step reads and to which it writes (1 and 2 are buffers between steps), and entries of a table."""
+"""Numbers of the memory that a step reads and of the memory that it writes (1 and 2 are buffers between steps), and
+number of entries in a table of pixel values."""
 
 
 @numba.njit(nogil=True, cache=True)

@@ -224,7 +224,8 @@ def _pick(pixels, place, first, last, picked):
 
 @jit
 def _one(picked, shift, inside, outside, line):
-    """Write one channel of the selected pixels."""
+    """Write one channel of a row of pixels, from 32-bit numbers that hold a pixel each; pixels that are not ``inside``
+    become ``outside``."""
     for x in range(len(line)):
         line[x] = np.uint8((picked[x] >> shift) & np.uint32(255)) if inside[x] else outside
 

@@ -13,7 +13,8 @@ _TRIES = 10
 
 @numba.njit("float64(uint32, float64, float64)", nogil=True, cache=True)
 def _between(word: Any, span: Any, first: Any) -> Any:
-    """Apply PyTorch's ``uniform_`` to one word."""
+    """Convert one random word to a number from ``first`` on, less than ``span`` above it, as PyTorch's ``uniform_``
+    does."""
     return np.float64(np.float32(np.float64(word & np.uint32(0xFFFFFF)) * 2.0**-24 * span + first))
 
 

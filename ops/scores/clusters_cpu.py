@@ -20,7 +20,7 @@ _AT_ONCE = 64
 
 
 def _ones(_typing, word):
-    """Number of bits of a uint64 that are 1."""
+    """Return the number of bits of a uint64 that are 1 (an LLVM intrinsic)."""
 
     def generate(_context, builder, _signature, args):
         return builder.ctpop(args[0])

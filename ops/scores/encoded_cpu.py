@@ -55,7 +55,8 @@ def _entry(data, at, wide, place):
 
 @jit
 def jpeg_quality(data, offsets, sizes, hashes, sums, out):
-    """``hashes`` and ``sums`` int64[2, 100]: the tables of `encoded.ijg_sums`."""
+    """Write the estimated quality of each JPEG file to ``out``, 0 for other files. ``hashes`` and ``sums`` int64[2,
+    100] are the tables of `encoded.ijg_sums`."""
     for i in range(len(offsets)):
         file = data[offsets[i] : offsets[i] + sizes[i]]
         tables, wide = _tables(file)

@@ -94,9 +94,9 @@ def _bounds(line, y, first, last, tolerance, bounds):
 
 @jit
 def _across(columns, line, whole, part, cells, to):
-    """Write to ``to`` the integral of the image over the rectangles from its top left corner to each of the ``cells`` +
-    1 column boundaries of the cells. Their rows: those summed in ``columns``, times ``whole``, and ``line``, times
-    ``part``."""
+    """Write one row of the integral image to ``to``: sums over the rectangles from the image's top left corner to each
+    of the ``cells`` + 1 column boundaries of the cells. Rows above are already summed in ``columns``, and count
+    ``whole`` times; the row ``line`` counts ``part`` times."""
     n, at, total = len(columns), 0, np.int64(0)
     for k in range(cells + 1):
         end, rest = k * n // cells, k * n % cells
@@ -172,8 +172,8 @@ def _entropy(counts, pixels, logs):
 
 @jit
 def _hashed(line, y, rows, columns, next_, cells, across, integral):
-    """Compute the integral at the row boundaries of cells that lie within row ``y``; return the index of the next
-    boundary."""
+    """Compute the rows of the integral image at the cells' row boundaries that lie within row ``y``; return the number
+    of the next boundary."""
     while next_ <= cells and next_ * rows // cells == y:
         _across(columns, line, np.int64(cells), np.int64(next_ * rows % cells), across, integral[next_])
         next_ += 1
@@ -200,7 +200,8 @@ def _sharpen(lines, y, rows, width, sums):
 
 @jit
 def _walk(image, rows, width, channels, wanted, tolerance, sums, counts, bounds, large, small):
-    """Pass over the rows of one image that has pixels, and fill the last five arrays."""
+    """Process the rows of one image, which has pixels, once, and fill the last five arrays: what the scores in
+    ``wanted`` need."""
     pitch, coarse, fine = width * channels, 0, 0
     lines, columns = np.zeros((3, width + 2), np.uint8), np.zeros(width, np.uint32)
     corners = np.zeros(2, np.uint8)
@@ -239,8 +240,8 @@ def image_scores(
     data, base, sizes, wanted, tolerance, cosines, logs,
     phash, dhash, sharpness, entropy, brightness, saturation, border,
 ):  # fmt: skip
-    """``sizes`` [N, 3]: rows, columns, channels; ``wanted``: bits of the scores whose outputs [N] are written; zeros
-    for images without pixels."""
+    """Compute scores of N images of ``sizes`` [N, 3] (rows, columns, channels). ``wanted``: bits of the scores whose
+    outputs [N] are written; they are 0 for images without pixels."""
     sums, counts, bounds = np.zeros(4, np.int64), np.zeros(256, np.int64), np.zeros(4, np.int64)
     large, small = np.zeros((33, 33), np.int64), np.zeros((9, 10), np.int64)
     gray, few = np.zeros((32, 32), np.uint8), np.zeros((8, 9), np.uint8)

@@ -18,7 +18,7 @@ Kernel = Callable[..., Batch]
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """M frames of N sequences, each a sample of its own; the data is shared."""
+    """The M frames of N sequences as a batch in which each frame is a sample of its own; the data is shared."""
 
     ctx: Context
     inputs: list[Batch]

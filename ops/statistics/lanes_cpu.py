@@ -23,7 +23,7 @@ _I32, _F64 = ir.IntType(32), ir.DoubleType()
 
 
 class _Side:
-    """Access to an array's elements as vectors."""
+    """Generator of LLVM code that loads and stores elements of an array as vectors."""
 
     def __init__(self, context: Any, builder: Any, kind: Any, array: Any) -> None:
         self.builder, self.number = builder, kind.dtype

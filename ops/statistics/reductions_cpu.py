@@ -54,7 +54,7 @@ def _size(dims, first, last):
 
 @jit
 def _take(src, at, count, kind, center, out, place):
-    """Combine ``count`` adjacent values from ``at`` on with as many results from ``place`` on."""
+    """Combine each of ``count`` adjacent values, from ``at`` on, with a result of its own, from ``place`` on."""
     line, to = src[at : at + count], out[place : place + count]
     if kind == SUM:
         for j in range(count):

@@ -189,8 +189,8 @@ def _area(begin, scale, n, row):
 
 @jit
 def _whole(weights, rule, top):
-    """Return weights as int32, and their bits: PyTorch uses as many as 16-bit integers can hold for the largest,
-    ``top``."""
+    """Return the ``weights`` as int32, and the number of their fractional bits: PyTorch uses as many as 16-bit integers
+    can hold for the largest weight, ``top``."""
     bits = 11
     if rule <= DOWN_FIRST:
         bits = 22
@@ -208,8 +208,9 @@ def _whole(weights, rule, top):
 
 @jit
 def _top(rule, lo, hi, size, kind, n, anchor, weights):
-    """Return the largest weight of an axis, if it matters: over all outputs, so that windows get the same bits. Of very
-    long axes only the ends are examined, where the largest weights are."""
+    """Return the largest weight of an axis if it determines the bits of weights, else 1. All outputs of the axis count,
+    so that windows get the same bits as the whole; of very long axes only the ends are examined, where the largest
+    weights are."""
     if rule != _BYTES_15:
         return 1.0
     if anchor == 0 and len(weights) == size:
@@ -312,9 +313,10 @@ def taps_of_extent(rule, extent, size, anchor, count, kind, flip):
 
 @jit
 def known_axes(lo, hi, size, anchor, shape, kind, flip, domain, rules, known, table, missing):
-    """Fill ``table`` as `whole_axes` does, from rows by axis and length, ``known`` [2, E, 6], whose pixels count from
-    the begin of a window. Return the number of ``missing`` rows [:, 2]; -1 if samples differ in more than their
-    windows, or windows do not begin and end at pixel borders."""
+    """Fill ``table`` as `whole_axes` does, from the rows that are cached in ``known`` [2, E, 6] by axis and window
+    length. Their pixels are counted from the start of a window. Return the number of rows that are ``missing`` in the
+    cache, which are listed there as (axis, length); -1 if samples differ in more than their windows, or windows do not
+    begin and end at pixel borders."""
     count = 0
     for i in range(len(lo)):
         if rules[i] != rules[0]:

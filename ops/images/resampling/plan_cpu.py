@@ -29,7 +29,8 @@ _FARTHEST = 1e6
 
 @numba.njit(error_model="numpy", forceinline=True)
 def _complete(wanted: Any, lo: Any, hi: Any, i: Any, known: Any, mode: Any, limit: Any) -> None:
-    """Fill in the zeros of image ``i``'s ``wanted``, and apply the limits."""
+    """Compute the lengths of image ``i`` that are 0 in ``wanted`` from the other lengths, by ``mode``, and apply the
+    maximum lengths in ``limit``."""
     if known == 0:
         for a in range(len(wanted)):
             wanted[a] = hi[i, a] - lo[i, a]
@@ -66,7 +67,8 @@ def _complete(wanted: Any, lo: Any, hi: Any, i: Any, known: Any, mode: Any, limi
 
 @numba.njit(error_model="numpy", forceinline=True)
 def _fit(wanted: Any, lo: Any, hi: Any, i: Any, extents: Any, mode: Any, limit: Any, subpixel: Any, sizes: Any) -> None:
-    """Compute `fit` for image ``i``, whose region is [``lo``, ``hi``); ``wanted`` [A] is overwritten."""
+    """Do the work of `fit` for image ``i``, whose region is [``lo``, ``hi``). ``wanted`` [A], its requested size, is
+    overwritten."""
     known, empty = np.int64(0), False  # with a literal, Numba would compile `_complete` a second time
     for a in range(len(wanted)):
         if hi[i, a] < lo[i, a]:
