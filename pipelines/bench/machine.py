@@ -15,16 +15,16 @@ from ..tools.machine import facts
 __all__ = ["facts", "limits"]
 
 _MAX_READ = 1 << 29
-"""Maximum bytes of the data set that are read to measure the page cache."""
+"""Maximum bytes of the data set that are read to measure how fast the page cache delivers them."""
 _COPIED = 1 << 28
-"""Bytes of the arrays that are copied to measure memory."""
+"""Size in bytes of the arrays that are copied to measure the speed of memory."""
 _REPEATS = 3
 
 
 def limits(files: Sequence[str], threads: int, gpu: int | None = None) -> dict[str, float]:
-    """Return measured speeds in GB/s: reading ``files`` from the page cache and copying memory, with ``threads``
-    threads; with a ``gpu``, also uploads from page-locked memory and copies on the device. Speeds that cannot be
-    measured are left out."""
+    """Measure the machine and return speeds in GB/s: reading ``files`` from the page cache and copying memory, with
+    ``threads`` threads. With a ``gpu``, also uploads from page-locked memory and copies on the device. Speeds that
+    cannot be measured are left out."""
     measured: dict[str, float] = {}
     with ThreadPoolExecutor(threads) as pool:
         if files:
@@ -36,8 +36,8 @@ def limits(files: Sequence[str], threads: int, gpu: int | None = None) -> dict[s
 
 
 def _best(work: Callable[[], int]) -> float:
-    """Return the GB/s of the fastest of a few calls of ``work``, which returns bytes; a first call, not measured, fills
-    caches."""
+    """Call ``work``, which returns a number of bytes, a few times, and return the speed of the fastest call in GB/s.
+    One more call at first, which is not measured, fills caches."""
     work()
     speeds = []
     for _ in range(_REPEATS):

@@ -31,38 +31,42 @@ from .machine import limits
 from .strata import only
 
 MIN_BATCHES = 4
-"""Minimum number of batches of a measurement: with one batch, it would only tell when a batch happened to arrive."""
+"""Minimum number of batches of a measurement. The time of a single batch would only tell when it happened to arrive."""
 READY = "ready"
-"""The line that a process prints when it is ready to measure."""
+"""Line that a measuring process prints when it has warmed up and is ready to measure."""
 _MAX_FILES = 4096
-"""Number of samples whose files are read to measure the page cache."""
+"""Number of samples whose files are read to measure the speed of the page cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """The settings of one measurement by one process. Created by the command line, passed to the process as JSON."""
+    """Settings of one measurement, which one process performs. Created by the command line, passed to the process as
+    JSON."""
 
     spec: str
     overrides: Mapping[str, str]
     seconds: float
     warm_up: int
-    """Number of batches before the clock starts."""
+    """Number of batches that are run before the clock starts."""
     to_host: bool = False
-    """Whether outputs of the GPU are copied to the host."""
+    """Whether outputs of the GPU are copied to the host during the measurement."""
     encode: bool = True
     """Whether the encoders that ``write:`` needs are part of the measurement."""
     stratum: str = ""
-    """Only files of this stratum are read; empty for all. See `bench.strata`."""
+    """Kind of files, such as ``progressive``, to which the measurement is limited; empty for all files. See
+    `bench.strata`."""
     on: str = ""
-    """``processes:N`` to measure with N processes together; several GPUs have one process each. See `bench.several`."""
+    """``processes:N`` to measure with N processes at the same time; empty for one process, or one per GPU if there are
+    several. See `bench.several`."""
     resources: Mapping[str, Any] | None = None
-    """The `WorkerResources` of one of several processes, as plain data; it then waits for the others before it
-    measures. None for a single process."""
+    """The `WorkerResources` of this process as plain data, if it is one of several; it then waits for the others before
+    it measures. None for a single process."""
     turn: tuple[int, int] = (0, 1)
-    """Number of this process, and number of processes: it begins at its part of the data set."""
+    """Number of this process, and number of all processes. Each process begins with its own part of the data set."""
 
     def compiled(self) -> tuple[BuiltSpec, Plan]:
-        """Return the spec as it is measured, and its plan. Raises SpecError and DeviceError."""
+        """Build and compile the spec as it is to be measured; return it and its plan. Raises SpecError and
+        DeviceError."""
         built = load_spec(self.spec, self.overrides)
         if self.resources is not None:
             built = replace(built, spec=fitted_spec(built.spec, WorkerResources.of(self.resources)))
@@ -74,13 +78,14 @@ class Measurement:
         return built, compile_graph(built.graph, resolve_target(settings.device), settings.seed)
 
     def as_json(self, what: str) -> str:
-        """Return the argument for a process that does ``what``: measure or limits."""
+        """Return the command-line argument for a process that performs this measurement. ``what``: ``measure`` or
+        ``limits``."""
         return json.dumps({"what": what, **asdict(self)})
 
 
 def measure(this: Measurement, together: Callable[[], None] = lambda: None) -> dict[str, Any]:
-    """Run the spec's graph repeatedly, without writing, and return the samples per second after the warm-up, with the
-    report of that time. ``together()`` is called after the warm-up, and waits for other processes."""
+    """Run the spec's graph repeatedly, without writing. Return the samples per second after the warm-up, with the
+    report of that time. ``together()`` is called after the warm-up, and waits for the other processes."""
     built, plan = this.compiled()
     settings = built.spec.pipeline
     by_batches = built.spec.depends_on_batches  # otherwise like `dali-run run`
@@ -117,7 +122,8 @@ def measure(this: Measurement, together: Callable[[], None] = lambda: None) -> d
 
 
 def _requests(this: Measurement, sources: Sources, size: int) -> Iterator[Request]:
-    """Yield requests from this process' part of the data set on, as each worker of a job has a part of its own."""
+    """Yield requests without end, beginning with this process' part of the data set: each worker of a job has a part of
+    its own."""
     turn, of = this.turn
     records = len(sources.readers[0][4].job()) if sources.readers else 0
     first = records * turn // of // size * size
@@ -125,7 +131,8 @@ def _requests(this: Measurement, sources: Sources, size: int) -> Iterator[Reques
 
 
 def _reset_counters(engine: Engine) -> None:
-    """Reset all counters: times while caches filled and kernels were compiled are not part of the result."""
+    """Set all counters of the engine to zero after the warm-up: the result must not include the time in which caches
+    filled and kernels were compiled."""
     engine.services.stats = Stats()
     for channel in engine.channels:
         channel.waited_full = channel.waited_empty = 0.0
@@ -133,7 +140,7 @@ def _reset_counters(engine: Engine) -> None:
 
 
 def measure_limits(this: Measurement) -> dict[str, float]:
-    """Measure the limits of the machine, with the files, threads and GPU of this spec."""
+    """Measure the limits of the machine (see `bench.machine.limits`), with the files, threads and GPU of this spec."""
     built, plan = this.compiled()
     with Sources(plan, built.spec.pipeline.batch_size) as sources:
         samples, _ = EndlessFeed(sources).samples(Request(0, _MAX_FILES))
@@ -144,7 +151,7 @@ def measure_limits(this: Measurement) -> dict[str, float]:
 
 
 def _wait_for_start() -> None:
-    """Print that this process is ready, and wait for the line to start; exit if the parent process has ended."""
+    """Tell the parent process that this one is ready, and wait for its line to start. Exit if the parent has ended."""
     sys.stdout.write(READY + "\n")
     sys.stdout.flush()
     if not sys.stdin.readline():
@@ -152,7 +159,7 @@ def _wait_for_start() -> None:
 
 
 def main() -> None:
-    """Do what the first argument says, and print the result as the last line."""
+    """Measure what the first argument (JSON) says, and print the result as the last line."""
     arguments = json.loads(sys.argv[1])
     work = {"measure": measure, "limits": measure_limits}[arguments.pop("what")]
     this = Measurement(**{**arguments, "turn": tuple(arguments["turn"])})

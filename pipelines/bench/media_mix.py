@@ -17,23 +17,23 @@ from .web_mix import in_turns
 
 RATE = 16_000
 SECONDS = 10
-"""Length of an audio clip in seconds."""
+"""Length in seconds of each generated audio clip."""
 _OFFSET_SECONDS = 60
-"""Length in seconds of the noise in which clips begin at different offsets."""
+"""Length in seconds of the part of the generated noise in which clips begin, each at another offset."""
 FRAMES = 64
 HEIGHT, WIDTH = 720, 1280
-"""Height and width of a video in pixels."""
+"""Height and width in pixels of the generated videos."""
 SOUNDS: Mapping[str, float] = {"wav": 0.5, "flac": 0.35, "ogg": 0.15}
-"""Shares of the audio formats; without MP3, which DALI does not decode."""
+"""Fraction of the clips in each audio format. MP3 is not among them, because DALI does not decode it."""
 VIDEOS: Mapping[str, float] = {"h264": 0.6, "vp9": 0.25, "hevc": 0.15}
-"""Shares of the video codecs."""
+"""Fraction of the videos with each codec."""
 _CODECS: Mapping[str, tuple[str, str, Mapping[str, str]]] = {
     "h264": ("mp4", "libx264", {"preset": "veryfast"}),
     "hevc": ("mp4", "libx265", {"preset": "ultrafast", "x265-params": "log-level=none"}),
     "vp9": ("webm", "libvpx-vp9", {"deadline": "realtime", "cpu-used": "8"}),
 }
 _GOP = 24
-"""Frames from one key frame of a video to the next."""
+"""Number of frames from one key frame of a video to the next."""
 
 
 def write_sounds(folder: Path, count: int = 600, shares: Mapping[str, float] = SOUNDS) -> None:
@@ -81,7 +81,7 @@ def write_videos(folder: Path, count: int = 24, shares: Mapping[str, float] = VI
 
 
 def _background() -> npt.NDArray[np.uint8]:
-    """Return an image with coarse and fine structure in all colours, larger than a video."""
+    """Return an image, larger than a video frame, with coarse and fine structure in all colours."""
     draw = np.random.default_rng(0)
     height, width = HEIGHT + 640, WIDTH + 960
     total = np.zeros((height, width, 3), np.float32)

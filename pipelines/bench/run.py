@@ -34,7 +34,8 @@ from .strata import strata_of
 SCHEMA_VERSION = 2
 OURS = "dali-run"
 WITHOUT_ENCODERS = ", without encoders"
-"""Suffix for the label of a setting that is compared with peers."""
+"""Suffix for the label of a setting that is measured without its encoders, so that it can be compared with other
+libraries."""
 PEERS = {
     "dali": "NVIDIA DALI, the same graph",
     "torchvision": "torchvision's decoders and transforms on tensors",
@@ -45,43 +46,44 @@ PEERS = {
     "torchcodec": "torchcodec in threads, torch's resizing",
     "pyav": "PyAV in threads, FFmpeg's resizing",
 }
-"""The libraries (peers) that can be measured for comparison, with a description."""
+"""The other libraries (peers) that can be measured for comparison, each with a description."""
 _SCRIPTS = {"nvjpeg": "nvjpeg.py", **dict.fromkeys(("torchvision", "dataloader"), "torch_loop.py")}
 _MEDIA = ("torchaudio", "librosa", "torchcodec", "pyav")
-"""Peers for audio and video, on the CPU."""
+"""Peers that process audio and video, on the CPU."""
 _PIPELINE_KEYS = ("batch_size", "num_threads", "device", "prefetch_queue_depth", "rng")
-"""Settings that a sweep may name without the prefix `pipeline.`."""
+"""Settings of ``pipeline:`` that a sweep may name without that prefix."""
 _MAX_START_SECONDS = 600
-"""Maximum seconds for a process to start and warm up."""
+"""Maximum seconds for a measuring process to start and warm up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """All measurements of one benchmark. Created by the command line."""
+    """Everything that one benchmark measures. Created by the command line."""
 
     specs: Mapping[str, Measurement]
-    """Measurements by name (unused if there is only one), with their lengths; their overrides hold for all settings."""
+    """One measurement per spec, by a name that labels use if there are several. Their overrides hold for all settings
+    of the sweep."""
     sweep: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Values of overrides; all combinations are measured. Keys of ``pipeline:`` may be written without the section."""
+    """Overrides whose values are varied, each with the values to measure; all combinations are measured. Keys of
+    ``pipeline:`` may be written without the section."""
     repeats: int = 3
     peers: Mapping[str, str] = field(default_factory=dict)
-    """The Python interpreter in which each peer is installed, by the peer's name."""
+    """Path of the Python interpreter in which each peer is installed, by the peer's name."""
     strata: bool = False
-    """Whether to measure also each kind of JPEG in the data set alone."""
+    """Whether each kind of JPEG in the data set is also measured alone."""
     limits: bool = False
-    """Whether to measure also the limits of the machine."""
+    """Whether the limits of the machine, such as the speed of copying memory, are also measured."""
 
     @property
     def first(self) -> Measurement:
-        """The first measurement, for facts that all have in common."""
+        """The first measurement; used for facts that are the same for all."""
         return next(iter(self.specs.values()))
 
     def settings(self) -> list[tuple[str, Measurement]]:
-        """Return every spec with every combination of the swept values, for all files and for each stratum, with a
-        label.
+        """Return all settings to be measured, each with a label: every spec with every combination of the swept values,
+        for all files and for each stratum (kind of files).
 
-        Raises SpecError for a wrong spec or setting.
-        """
+        Raises SpecError for a wrong spec or setting."""
         labelled = []
         for (name, base), values in itertools.product(self.specs.items(), itertools.product(*self.sweep.values())):
             one = dict(zip(self.sweep, values, strict=True))
@@ -103,7 +105,7 @@ def _full_key(key: str) -> str:
 
 @dataclass(slots=True)
 class _Subject:
-    """One setting of one engine, with its results. Created by `run_bench`."""
+    """One setting, measured with dali-run or with a peer, and its results. Created by `run_bench`."""
 
     label: str
     engine: str
@@ -111,7 +113,7 @@ class _Subject:
     results: list[dict[str, Any]] = field(default_factory=list)
 
     def ended(self) -> bool:
-        """Return whether a process has reported that it cannot give a result."""
+        """Whether a measuring process has reported that it cannot give a result, so that it is not tried again."""
         return any("refused" in r or "error" in r for r in self.results)
 
 
@@ -124,9 +126,8 @@ def run_bench(
     """Measure all settings with dali-run and the peers in turn, ``repeats`` times, and return the report as plain data.
 
     ``note`` is called with each result. ``baseline``: an earlier report, to compare with. Raises SpecError before
-    anything is measured for a wrong spec, or if no setting is in the baseline; later failures are ``error`` entries in
-    the report.
-    """
+    anything is measured if a spec is wrong, or if no setting is in the baseline; later failures are ``error`` entries
+    in the report."""
     subjects = []
     for base in bench.specs.values():
         check(base.on)
@@ -183,7 +184,7 @@ def run_bench(
 
 
 def _encodes(built: BuiltSpec) -> bool:
-    """Return whether the spec's `write:` section adds encoders to the graph."""
+    """Return whether the spec's `write:` section adds image encoders or other encoders to the graph."""
     return built.spec.write is not None and any(n.op.name.startswith("encoders.") for n in built.graph.nodes)
 
 
@@ -191,18 +192,19 @@ _SAME_MACHINE = ("cpu", "usable_cores", "gpus")
 
 
 def _other_machine(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
-    """Return signs that the baseline was measured on another machine; empty if there are none."""
+    """Return the facts that show that the baseline was measured on another machine; empty if there are none."""
     return [f"{k} {now.get(k)}, was {before.get(k)}" for k in _SAME_MACHINE if now.get(k) != before.get(k)]
 
 
 def _medians(report: Mapping[str, Any]) -> dict[str, float]:
-    """Return the median speeds of dali-run by setting, for those that have one."""
+    """Return the median speed of dali-run for each setting that has one, by the setting's label."""
     rows = report["results"]
     return {r["setting"]: m for r in rows if r["engine"] == OURS and (m := median_of(r)) is not None}
 
 
 def _reject_different(peer: _Subject, subjects: Sequence[_Subject]) -> None:
-    """Remove a peer's result if its outputs differ from those of dali-run in number, type, dimensions or layout."""
+    """Remove the results of ``peer`` if its outputs differ from those of dali-run in number, type, dimensions or
+    layout."""
     ours = next(s for s in subjects if s.label == peer.label and s.engine == OURS)
     if peer is ours or "outputs" not in peer.results[-1] or "outputs" not in ours.results[-1]:
         return
@@ -214,13 +216,13 @@ def _reject_different(peer: _Subject, subjects: Sequence[_Subject]) -> None:
 
 
 def _alike(a: Sequence[Any], b: Sequence[Any]) -> bool:
-    """Return whether types and dimensions are equal, and layouts too if both are known."""
+    """Return whether two outputs have equal types and dimensions, and equal layouts if both are known."""
     return a[:2] == b[:2] and (a[2] == b[2] or not a[2] or not b[2])
 
 
 def run_in_process(this: Measurement, what: str) -> dict[str, Any]:
-    """Measure with dali-run in a fresh process, and return its result. Loops are compiled before, with a message for
-    the user."""
+    """Measure with dali-run in a new process, and return its result. Native loops are compiled before, with a message
+    for the user. ``what``: ``measure`` or ``limits``."""
     with suppress(DaliRunError):  # the process reports the error
         plan = this.compiled()[1]
         compile_ahead(clients_of(plan), check=lambda: opened_once(plan), background=False)
@@ -231,7 +233,8 @@ def run_in_process(this: Measurement, what: str) -> dict[str, Any]:
 
 
 def _peer(name: str, this: Measurement, python: str) -> Callable[[], dict[str, Any]]:
-    """Return a function that runs a peer; if the graph cannot be translated, it returns the reason."""
+    """Return a function that measures a peer in a process. If the graph cannot be translated for the peer, the function
+    returns the reason."""
     try:
         files = peer_files(name, this)
     except SpecError as e:
@@ -249,8 +252,8 @@ def _peer(name: str, this: Measurement, python: str) -> Callable[[], dict[str, A
 
 
 def peer_files(name: str, this: Measurement) -> dict[str, str]:
-    """Return the files of peer ``name``: its script, and the recipe that it reads. Raises SpecError if the peer has no
-    equivalent."""
+    """Return the files, by name, that the process of peer ``name`` needs: its script, and the recipe that it reads.
+    Raises SpecError if the peer has no equivalent of the graph."""
     built, plan = this.compiled()
     settings, target = built.spec.pipeline, plan.target
     graph = compile_graph(built.graph, target, settings.seed, fusing=False).graph
@@ -278,7 +281,7 @@ def peer_files(name: str, this: Measurement) -> dict[str, str]:
 
 
 def _run(command: Sequence[str], seconds: float) -> dict[str, Any]:
-    """Return the JSON in the last line that ``command`` prints, or an ``error``."""
+    """Run ``command`` for at most ``seconds``. Return the JSON in the last line that it prints, or an ``error``."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=seconds + _MAX_START_SECONDS
@@ -332,7 +335,7 @@ def median_of(row: Mapping[str, Any]) -> float | None:
 
 
 def failures(report: Mapping[str, Any]) -> list[str]:
-    """Return a text for each setting of dali-run that did not run."""
+    """Return a text for each setting that dali-run could not measure."""
     return [f"{r['setting']}: {r['error']}" for r in report["results"] if r["engine"] == OURS and "error" in r]
 
 
@@ -351,7 +354,8 @@ def load_baseline(path: Path) -> dict[str, Any]:
 
 
 def compare(report: Mapping[str, Any], share: float) -> list[str]:
-    """Return a sentence for each setting of dali-run whose median is below ``share`` of the baseline's."""
+    """Return a sentence for each setting for which the median speed of dali-run is less than ``share`` of the
+    baseline's."""
     before, now = report["baseline"]["samples_per_second"], _medians(report)
     return [
         f"{label}: {now[label]:,.1f}/s is {now[label] / was:.1%} of the baseline's {was:,.1f}/s"
@@ -361,7 +365,7 @@ def compare(report: Mapping[str, Any], share: float) -> list[str]:
 
 
 def comparison(report: Mapping[str, Any], share: float) -> list[str]:
-    """Return the lines that tell what was compared with the baseline, if anything was."""
+    """Return lines for the user that say what was compared with the report's baseline, and with which result."""
     baseline, now = report["baseline"], _medians(report)
     ratios = [now[k] / v for k, v in baseline["samples_per_second"].items() if k in now and v]
     alone = [k for k in now if k not in baseline["samples_per_second"]]

@@ -32,7 +32,8 @@ def check(on: str) -> None:
 
 
 def resources_of(on: str, target: Target) -> list[WorkerResources]:
-    """Return the resources of the processes that measure together; empty if one process measures alone."""
+    """Return the resources of each process if several measure together, because of ``on`` or because there are several
+    GPUs. Empty if one process measures alone."""
     match = _PROCESSES.fullmatch(on)
     n = int(match[1]) if match and match[1] else 0
     if not n and (target.device != "gpu" or len(target.indices) < 2):
@@ -41,10 +42,11 @@ def resources_of(on: str, target: Target) -> list[WorkerResources]:
 
 
 def measure_together(this: Measurement, resources: Sequence[WorkerResources], patience: float) -> dict[str, Any]:
-    """Measure with one process for each of ``resources`` and return one result: the sum of their rates, one report.
+    """Measure with one process for each of ``resources``, all at the same time, and return one result: the sum of their
+    rates, and one report.
 
-    They start to count at the same moment, when all are warm. If a process returns no result within ``patience``
-    seconds, the result has an ``error``."""
+    The processes start to count at the same moment, when all are warm. If a process returns no result within
+    ``patience`` seconds, the result has an ``error``."""
     processes: list[_Process] = []
     late = threading.Timer(patience, _kill, (processes,))
     try:
@@ -91,7 +93,7 @@ def _kill(processes: Sequence[_Process]) -> None:
 
 
 class _Process:
-    """One measuring process. Created by `measure_together`, which also kills it."""
+    """One of several processes that measure together. Created by `measure_together`, which also kills it."""
 
     def __init__(self, this: Measurement, resources: WorkerResources, turn: tuple[int, int]) -> None:
         self.resources = resources
@@ -111,7 +113,7 @@ class _Process:
         self._last = ""
 
     def ready(self) -> bool:
-        """Wait until the process is warm; return False if it ended instead."""
+        """Wait until the process has warmed up; return False if it ended instead."""
         for line in self._out:
             if line.strip() == READY:
                 return True
@@ -150,7 +152,7 @@ class _Process:
         return lines[-1] if lines else f"ended with {code}"
 
     def kill(self) -> None:
-        """End the process, whatever it does."""
+        """Kill the process, whatever it is doing."""
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()

@@ -22,25 +22,26 @@ from ...readers.videos.reader import VideoReader
 from ..graph.nodes import Graph
 
 LARGE = 8_000_000
-"""Number of pixels from which a photo is large."""
+"""Number of pixels from which a photo belongs to the stratum ``large``."""
 _MAX_FILES = 20_000
-"""Maximum number of files whose headers are read."""
+"""Maximum number of files of a data set whose headers are read."""
 _HEADER_BYTES = 1 << 16
-"""Bytes of a file in which its header is searched; a file whose first scan begins later is read completely."""
+"""Number of first bytes of a file that are read to find its header. A file whose first scan begins later is read
+completely."""
 _SAMPLING = {(1, 1): "4:4:4", (2, 1): "4:2:2", (2, 2): "4:2:0", (1, 2): "4:4:0", (4, 1): "4:1:1"}
 _BASELINE = (0xC0, 0xC1)
 _AUDIO = ((8, b"WAVE", "wav"), (0, b"fLaC", "flac"), (0, b"OggS", "ogg"), (0, b"ID3", "mp3"), (0, b"\xff\xfb", "mp3"))
-"""First bytes of audio files: offset, bytes, and stratum."""
+"""Signatures of audio formats: offset in the file, the bytes that are found there, and the name of the stratum."""
 
 
 def strata_of(graph: Graph) -> dict[str, int]:
-    """Return the number of files of each stratum in the data set of ``graph``, the largest first.
+    """Count the files of the data set of ``graph`` in each stratum (kind of files); return the counts, the largest
+    first.
 
     Strata are the formats other than JPEG (``png``, ``webp``, ...), and of JPEGs ``large`` (8 megapixels and more),
     ``progressive`` (or anything else that is not sequential Huffman), ``gray``, ``cmyk``, one for each chroma
     subsampling, and ``other``; a file belongs to the first that applies. Audio files are divided by format (``wav``,
-    ``flac``, ...), videos by codec (``h264``, ...). Raises SpecError if the graph does not read files.
-    """
+    ``flac``, ...), videos by codec (``h264``, ...). Raises SpecError if the graph does not read files."""
     files, _ = _files(graph)
     counts: dict[str, int] = {}
     for kind in _kinds_in(graph, files):
@@ -49,7 +50,8 @@ def strata_of(graph: Graph) -> dict[str, int]:
 
 
 def only(graph: Graph, stratum: str) -> Graph:
-    """Return ``graph`` with only the files of ``stratum``. Raises SpecError if there are none."""
+    """Return ``graph`` with a reader that reads only the files of ``stratum``, a kind of files. Raises SpecError if
+    there are none."""
     files, labels = _files(graph)
     selected = [i for i, kind in enumerate(_kinds_in(graph, files)) if kind == stratum]
     if not selected:
@@ -74,7 +76,7 @@ def _reader(graph: Graph) -> tuple[int, File | VideoReader]:
 
 
 def _files(graph: Graph) -> tuple[Sequence[str], Sequence[int]]:
-    """Return the first files of the data set, with their labels."""
+    """Return the paths of the first `_MAX_FILES` files of the data set, with their labels."""
     reader = _reader(graph)[1]
     if isinstance(reader, VideoReader):
         parts = reader.parts()[:_MAX_FILES]

@@ -78,16 +78,20 @@ SUITES: Mapping[str, Mapping[str, str]] = {
     "video": {"clips": _CLIPS},
 }
 DERIVED: Mapping[str, Callable[..., object]] = {"web": write_mix}
-"""Suites whose images are generated from the user's, with the function that does it."""
+"""Suites whose images are generated from the user's images, each with the function that generates them."""
 GENERATED: Mapping[str, Callable[[Path], object]] = {"audio": write_sounds, "video": write_videos}
-"""Suites that generate their files if the user has none, with the function that does it."""
+"""Suites whose files are generated if the user has none, each with the function that generates them."""
 MIN_FILES = 2000
-"""Minimum number of files that are generated; more if the user's folder has more."""
+"""Minimum number of files that are generated from the user's images. If the user has more files, as many are
+generated."""
 
 
 def suite_data(name: str, images: Path | None, folder: Path) -> Path:
-    """Return the folder of files with which suite ``name`` is measured: ``images`` (FOLDER/<class>/<file>), or files
-    that are generated in ``folder``, from ``images`` or without. Raises SpecError if there are none."""
+    """Return the folder of the files with which suite ``name`` is measured: ``images`` itself (FOLDER/<class>/<file>),
+    or files that are generated in ``folder``.
+
+    They are generated from ``images`` or, for audio and video, from nothing. Raises SpecError if the suite needs
+    ``images`` and there are none."""
     if images is None:
         if name not in GENERATED:
             raise SpecError(f"the suite {name} needs a folder of images")
@@ -102,11 +106,11 @@ def suite_data(name: str, images: Path | None, folder: Path) -> Path:
 
 
 _MAX_SOURCES = 200
-"""Maximum number of images from which a mix is generated."""
+"""Maximum number of the user's images from which a mix of files is generated."""
 
 
 def write_suite(name: str, folder: Path) -> dict[str, Path]:
-    """Write the specs of a suite to files in ``folder``, and return them by name."""
+    """Write the specs of a suite as YAML files to ``folder``, and return their paths by name."""
     paths = {}
     for spec, text in SUITES[name].items():
         paths[spec] = folder / f"{spec}.yaml"

@@ -18,15 +18,15 @@ from .measure import Measurement
 from .run import run_in_process
 
 Point = dict[str, int]
-"""A value for each tuned key of ``pipeline:``."""
+"""One combination of settings: the value of each tuned key of ``pipeline:``."""
 
 _RANGES = {"batch_size": (1, 4096), "num_threads": (1, 1024), "prefetch_queue_depth": (1, 16)}
 _GAIN = 1.03
-"""Factor by which a step must be faster; smaller gains are noise."""
+"""Factor by which a setting must be faster to be accepted; smaller gains are noise."""
 _CONFIRMATIONS = 3
-"""Number of measurements of the spec's settings and of the best ones at the end."""
+"""Number of measurements, at the end, of both the spec's own settings and the best ones."""
 _MAX_ROUNDS = 3
-"""Maximum number of passes over all keys."""
+"""Maximum number of times that tuning goes through all keys."""
 
 
 def tune(base: Measurement, repeats: int = 1, note: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
@@ -71,8 +71,8 @@ def tune(base: Measurement, repeats: int = 1, note: Callable[[str], None] = lamb
 
 
 def climb(start: Point, keys: list[str], speed: Callable[[Point], float]) -> Point:
-    """Return the settings after hill climbing by coordinates from ``start``: each of ``keys`` is doubled or halved
-    while that gains."""
+    """Return the fastest settings that hill climbing from ``start`` finds. Each of ``keys`` in turn is doubled or
+    halved as long as that raises ``speed``."""
     best = dict(start)
     for _ in range(_MAX_ROUNDS):
         began = dict(best)
@@ -99,7 +99,7 @@ def _overridden(base: Measurement, point: Mapping[str, int]) -> Measurement:
 
 
 def _measured(base: Measurement, point: Mapping[str, int], repeats: int) -> float:
-    """Return the median speed; 0 for settings that do not run (for example for lack of memory)."""
+    """Return the median speed with the settings ``point``; 0 if they do not run (for example for lack of memory)."""
     results = [run_in_process(_overridden(base, point), "measure") for _ in range(repeats)]
     return statistics.median(float(r.get("samples_per_second", 0.0)) for r in results)
 
@@ -109,7 +109,7 @@ def _problem(base: Measurement, point: Mapping[str, int]) -> str:
 
 
 def text_of(point: Mapping[str, int]) -> str:
-    """Return a point as text: ``batch_size=64 num_threads=2 prefetch_queue_depth=2``."""
+    """Return settings as text: ``batch_size=64 num_threads=2 prefetch_queue_depth=2``."""
     return " ".join(f"{k}={v}" for k, v in point.items())
 
 
@@ -117,7 +117,7 @@ def text_of(point: Mapping[str, int]) -> str:
 
 
 def settings_text(result: Mapping[str, Any]) -> str:
-    """Return the content of a file for ``--settings``, from the result of `tune`."""
+    """Return the content of a file for the option ``--settings``, from the result of `tune`."""
     values = "".join(f"  {k}: {v}\n" for k, v in result["settings"].items())
     before = result["before"]
     return (
@@ -129,7 +129,8 @@ def settings_text(result: Mapping[str, Any]) -> str:
 
 
 def read_settings(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the overrides in a file of settings: sections with values, as in a spec. Raises SpecError."""
+    """Read a file of settings and return them as overrides of a spec. The file has sections with values, as a spec has.
+    Raises SpecError."""
     problems = Problems()
     root = read(Path(path), problems)
     problems.raise_any()

@@ -18,7 +18,7 @@ from ..wording import count, duration, rate, size
 from .run import OURS, median_of
 
 _KINDS = {OURS: "busy"}
-"""Kinds of bars by engine; peers have another kind."""
+"""CSS class of the bars in charts, by engine. Bars of peers have another one."""
 _LIMITS = {
     "page_cache_to_memory": "reading the data set from the page cache",
     "memory_copy": "copying memory",
@@ -27,7 +27,7 @@ _LIMITS = {
 }
 _COLUMNS = ("setting", "engine", "median", "min", "max", "against", "first batch", "memory")
 _WITH_BASELINE, _WITH_GPU = "of baseline", "GPU memory"
-"""Columns that are shown only if they have content."""
+"""Names of table columns that are shown only if some row has a value there."""
 
 
 def bench_view(report: Mapping[str, Any]) -> RenderableType:
@@ -50,7 +50,7 @@ def bench_view(report: Mapping[str, Any]) -> RenderableType:
 
 
 def bench_html(report: Mapping[str, Any]) -> str:
-    """Return the HTML page of a benchmark, which needs no other files."""
+    """Return an HTML page about a benchmark, which needs no other files."""
     measured = [r for r in report["results"] if median_of(r) is not None]
     fastest = max((r["samples_per_second"]["max"] for r in measured), default=0.0) or 1.0
     spreads = [(r["samples_per_second"]["min"] / fastest, r["samples_per_second"]["max"] / fastest) for r in measured]
@@ -126,7 +126,8 @@ def _rows(report: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _table(report: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Return columns and rows, with columns for a baseline and for GPU memory if there are any."""
+    """Return the columns and the rows of the table of results. Columns for a baseline and for GPU memory are included
+    only if there are values."""
     columns, rows = list(_COLUMNS), _rows(report)
     if any(_gpu_memory(r) for r in report["results"]):
         columns.append(_WITH_GPU)
@@ -142,7 +143,7 @@ def _table(report: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 
 def _gpu_memory(row: Mapping[str, Any]) -> float | None:
-    """Return the GPU memory of an engine in bytes; None if it is not known."""
+    """Return the GPU memory in bytes that a result reports; None if it is not known."""
     return (row.get("memory") or {}).get("gpu_pool_bytes")
 
 
@@ -156,6 +157,6 @@ def _problem(row: Mapping[str, Any]) -> str:
 
 
 def _best(report: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the result of the fastest setting of dali-run."""
+    """Return the result of dali-run with the highest speed; None if there is none."""
     results: Sequence[Mapping[str, Any]] = [r for r in report["results"] if r["engine"] == OURS and median_of(r)]
     return max(results, key=lambda r: median_of(r) or 0.0, default=None)

@@ -20,11 +20,12 @@ from ...ops.errors import SpecError
 from ..cores import usable_cores
 
 SHARES: Mapping[str, float] = {"baseline": 0.62, "progressive": 0.25, "png": 0.06, "webp": 0.05, "cmyk": 0.02}
-"""Shares of kinds in a scraped data set, by number of files."""
+"""Fraction of the files of each kind in a data set of images from the web."""
 Sizes = Sequence[tuple[float, float]]
-"""Rows of a table of image sizes: the share of images that are smaller, and megapixels."""
+"""Table of the distribution of image sizes. Each row: the fraction of images that are smaller than a size, and the size
+in megapixels."""
 MEGAPIXELS: Sizes = ((0.0, 0.01), (0.05, 0.04), (0.5, 0.25), (0.9, 1.0), (0.99, 4.0), (1.0, 20.0))
-"""Sizes of images on the web, in megapixels."""
+"""Distribution of the sizes of images on the web; see `Sizes`."""
 _WAYS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     "baseline": ("jpg", "JPEG", {"quality": 88, "subsampling": "4:2:0"}),
     "progressive": ("jpg", "JPEG", {"quality": 88, "subsampling": "4:2:0", "progressive": True}),
@@ -39,7 +40,7 @@ _WAYS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     "png16": ("png", "", {}),
 }
 KINDS = tuple(_WAYS)
-"""The kinds of files that an image can be written as."""
+"""Names of the kinds of files, such as ``progressive``, as which an image can be encoded."""
 
 
 def write_mix(
@@ -49,11 +50,10 @@ def write_mix(
     """Write ``count`` files to ``folder``/0, and more until they hold about ``nbytes`` bytes; return the number of
     files of each kind.
 
-    Every image is encoded as every kind, in sizes drawn from ``megapixels``, ``variants`` times: each time cropped,
+    Every image is encoded ``variants`` times as every kind, in sizes drawn from ``megapixels``: each time cropped,
     mirrored and with another quality. Further files are copies of these, in turn, with the given shares. With
     ``variants`` 0 each file is a variant of its own, which processes encode on all cores: all bytes are different, as
-    in real data sets. Raises SpecError if there are no images.
-    """
+    in real data sets. Raises SpecError if there are no images."""
     if not pictures:
         raise SpecError("there are no images to generate a mix from")
     variants_of_all = [(path, k) for k in range(max(1, variants)) for path in pictures]
@@ -81,8 +81,8 @@ def write_mix(
 
 
 def _all_encoded(kind: str, ones: Sequence[tuple[Path, int]], megapixels: Sizes) -> list[bytes]:
-    """Return `encoded` of all ``ones``: in several processes if there are many, since Pillow's encoders hold the
-    GIL."""
+    """Return the files of the ``kind`` that `encoded` makes of all ``ones``, pairs of image and variant. If there are
+    many, several processes encode, because Pillow's encoders hold the GIL."""
     if len(ones) <= _MAX_IN_PROCESS:
         return [encoded(kind, *one, pixels_of(k, megapixels)) for k, one in enumerate(ones)]
     with ProcessPoolExecutor(usable_cores(), get_context("spawn")) as pool:
@@ -91,11 +91,11 @@ def _all_encoded(kind: str, ones: Sequence[tuple[Path, int]], megapixels: Sizes)
 
 
 _MAX_IN_PROCESS = 64
-"""Number of files that are encoded without extra processes."""
+"""Maximum number of files that are encoded in this process, without starting others."""
 _SIZE_SAMPLES = 24
-"""Number of images from which the mean file size is estimated."""
+"""Number of images that are encoded to estimate the mean size of a file."""
 _FILES_PER_TASK = 16
-"""Number of files that a process encodes from an image before it takes the next image."""
+"""Number of files that a process encodes from one opened image before it takes the next image."""
 
 
 def _name(folder: Path, number: int, kind: str) -> Path:
@@ -103,7 +103,8 @@ def _name(folder: Path, number: int, kind: str) -> Path:
 
 
 def _write_different(pictures: Sequence[Path], jobs: Sequence[tuple[Path, str, int]], megapixels: Sizes) -> None:
-    """Write file k of each kind as a variant of image number k modulo the number of images."""
+    """Write a different file for each of ``jobs`` (path, kind, number k within the kind): a variant of image number k
+    modulo the number of images."""
     jobs_of_image: list[list[tuple[Path, str, int]]] = [[] for _ in pictures]
     for path, kind, k in jobs:
         jobs_of_image[k % len(pictures)].append((path, kind, k // len(pictures)))
@@ -126,7 +127,7 @@ def _write_some(picture: Path, rows: Sequence[tuple[Path, str, int]], megapixels
 
 
 def in_turns(shares: Mapping[str, float], count: int) -> Iterator[str]:
-    """Yield ``count`` kinds, so that any stretch of them has about the given shares."""
+    """Yield ``count`` kinds of files in an order in which every stretch has about the given ``shares`` of each kind."""
     owed = dict.fromkeys(shares, 0.0)
     total = sum(shares.values())
     for _ in range(count):
@@ -138,22 +139,22 @@ def in_turns(shares: Mapping[str, float], count: int) -> Iterator[str]:
 
 
 def pixels_of(number: int, table: Sizes = MEGAPIXELS) -> int:
-    """Return the number of pixels of image ``number``: consecutive images have the distribution of sizes of ``table``,
-    however many they are."""
+    """Return the number of pixels that image ``number`` gets. Any number of consecutive images has about the
+    distribution of sizes in ``table``."""
     shares, megapixels = zip(*table, strict=True)
     share = (0.5 + number * (5**0.5 - 1) / 2) % 1  # multiples of the golden ratio fill the range evenly
     return int(1e6 * np.exp(np.interp(share, shares, np.log(megapixels))))
 
 
 def encoded(kind: str, path: Path, variant: int, pixels: int) -> bytes:
-    """Return the image at ``path`` as a file of one of KINDS, with about ``pixels`` pixels; ``variant`` 0 shows all of
-    it."""
+    """Encode the image at ``path`` as a file of ``kind`` (one of KINDS) with about ``pixels`` pixels, and return its
+    bytes. ``variant`` 0 shows the whole image, other variants are cropped and mirrored."""
     with Image.open(path) as opened:
         return _encoded(kind, opened.convert("RGB"), variant, pixels)
 
 
 def _scaled(image: Image.Image, pixels: int) -> Image.Image:
-    """Scale the image to about ``pixels`` pixels."""
+    """Return the image, scaled to about ``pixels`` pixels."""
     scale = (pixels / (image.width * image.height)) ** 0.5
     return image.resize((max(1, round(image.width * scale)), max(1, round(image.height * scale))))
 
@@ -171,8 +172,8 @@ def _encoded(kind: str, image: Image.Image, variant: int, pixels: int) -> bytes:
 
 
 def _png_of_16_bits(image: Image.Image, seed: int) -> bytes:
-    """Return a PNG with 16 bits per channel, which Pillow does not write for colours: ``image`` with noise in the low 4
-    bits, with the filter "up" for all lines."""
+    """Return the image as a PNG with 16 bits per channel, which Pillow cannot write for colours. The low 4 bits are
+    noise, and all lines have the filter "up"."""
     pixels = np.asarray(image)
     noise = np.random.default_rng(seed).integers(0, 16, pixels.shape, np.uint16)
     rows = (pixels.astype(np.uint16) * 257 ^ noise).astype(">u2").view(np.uint8).reshape(image.height, -1)
@@ -190,8 +191,8 @@ def _png_of_16_bits(image: Image.Image, seed: int) -> bytes:
 
 
 def varied(image: Image.Image, variant: int) -> Image.Image:
-    """Return ``image``, cropped at the top and the left by up to a quarter and mirrored: differently for each
-    ``variant``, until all combinations are used; unchanged for 0."""
+    """Return the image cropped at the top and the left by up to a quarter, and mirrored, differently for each
+    ``variant`` until all combinations are used. Variant 0 is the image unchanged."""
     mirrored, offset = variant % 2, variant // 2
     across, down = max(1, image.width // 4), max(1, image.height // 4)
     x, y = offset % across, offset // across % down
@@ -201,5 +202,6 @@ def varied(image: Image.Image, variant: int) -> Image.Image:
 
 
 def quality_change(variant: int) -> int:
-    """Return the number that is added to the quality for ``variant``: 0 for the first, from -3 to 3 for the others."""
+    """Return the number to add to the encoder's quality for a ``variant``: 0 for the first, from -3 to 3 for the
+    others."""
     return (variant + 3) % 7 - 3

@@ -21,14 +21,15 @@ from ...spec.model import Settings
 
 _OURS_ALONE = ("encoders.", "python_function", "expr.")
 _OURS_TO_CHOOSE = ("jpeg_decoder", "hw_decoder_load")
-"""Arguments that select among the decoders of dali-run; DALI's decoders keep their defaults."""
+"""Arguments that select among the decoders of dali-run, and that are not passed to DALI: its decoders keep their
+defaults."""
 
 _FEATURE_TYPES: Mapping[str, tuple[str, Any]] = {
     "string": ("string", ""),
     "int64": ("int64", 0),
     "float": ("float32", 0.0),
 }
-"""DALI's names of features' types, with the default value that it requires."""
+"""DALI's names of the types of TFRecord features, each with the default value that DALI requires."""
 
 _HEAD = '''"""Made by `dali-run bench`: the graph of a spec for NVIDIA DALI."""
 import glob
@@ -129,7 +130,8 @@ def dali_script(
     to_host: bool,
     fewest: int = 1,
 ) -> str:
-    """Return the script that measures ``graph`` (placed, not fused) with DALI; its last line of output is JSON."""
+    """Return the Python script that measures ``graph`` with DALI. Its last line of output is JSON. The graph must be
+    placed, and not fused."""
     if target.device == "null":
         raise SpecError("DALI does not have the device null")
     checks, lines = [], []
@@ -187,7 +189,7 @@ def _call(graph: Graph, node: Node) -> str:
 
 
 def _features(features: Mapping[str, Any] | None) -> str:
-    """Return features as (shape, type, default) for `read_tfrecord` in the script."""
+    """Return TFRecord features as (shape, type, default), in the form that `read_tfrecord` in the script expects."""
     if features is None:
         raise SpecError("readers.tfrecord without features is not translated to DALI")
     features_text = {}
@@ -208,7 +210,7 @@ def _expression(op: Expr, inputs: list[str]) -> str:
 
 
 def _constants(node: Node) -> dict[str, Any]:
-    """Return the arguments that differ from their defaults, which are DALI's."""
+    """Return the arguments of a node whose values differ from their defaults, which are the same as DALI's."""
     return {
         p.name: getattr(node.op, p.name)
         for p in parameters(type(node.op)).values()
@@ -217,8 +219,8 @@ def _constants(node: Node) -> dict[str, Any]:
 
 
 def _input(graph: Graph, node: Node, edge: Edge) -> str:
-    """Return the expression of an input in the memory in which the operator reads it: DALI copies nothing
-    implicitly."""
+    """Return the Python expression for an input of a node, in the memory from which the operator reads it: DALI copies
+    nothing implicitly."""
     before = graph.node(edge)
     on_device = before.stage != "cpu" and not is_late(before)
     if node.stage == "gpu" and not on_device:
@@ -237,7 +239,7 @@ def _keywords(values: Mapping[str, Any]) -> str:
 
 
 def _literal(value: Any, what: str) -> str:
-    """Return a constant as Python text, with DALI's enumerations."""
+    """Return a constant as Python source text, with DALI's enumerations. ``what`` names it in error messages."""
     if isinstance(value, enum.Enum):
         return f"types.{value.name}"
     if isinstance(value, (list, tuple)):

@@ -68,7 +68,7 @@ def by_torchaudio(i: int) -> Any:
 
 
 def size_of(height: int, width: int) -> tuple[int, int]:
-    """Return height and width with the requested shorter side."""
+    """Return height and width of a frame after resizing, whose shorter side has the requested length."""
     scale = RECIPE["shorter"] / min(height, width)
     return round(height * scale), round(width * scale)
 
@@ -116,7 +116,8 @@ WAYS: dict[str, tuple[str, Callable[[int], Any]]] = {
 
 
 def batches(pool: Executor, work: Callable[[int], Any]) -> Iterator[tuple[Any, Any]]:
-    """Yield batch after batch, epoch after epoch; two batches are read ahead."""
+    """Yield the results of ``work`` for all batches, epoch after epoch without end. ``pool`` prepares two batches
+    ahead."""
     order, labels = list(range(len(RECIPE["files"]))), np.array(RECIPE["labels"], np.int32)
     draw = random.Random(0)
 
@@ -139,7 +140,7 @@ def batches(pool: Executor, work: Callable[[int], Any]) -> Iterator[tuple[Any, A
 
 
 def main() -> None:
-    """Measure, and print the result as the last line."""
+    """Measure this peer for the requested time, and print the result as JSON in the last line."""
     name = sys.argv[1]
     kind, work = WAYS[name]
     if kind != RECIPE["kind"]:

@@ -22,8 +22,10 @@ _WITHOUT_EFFECT = {"num_threads", "name", "initial_fill", "max_samples"}
 
 
 def media_recipe_of(graph: Graph) -> dict[str, Any]:
-    """Return the recipe of ``graph``, which is not fused: audio files to decibels of mel bands, or sequences of videos,
-    resized and normalised; with the labels. Raises SpecError with the node that a recipe cannot contain."""
+    """Return the recipe of ``graph``, from which scripts measure other libraries. It is either audio files to decibels
+    of mel bands, or sequences of videos, resized and normalised; with the labels. The graph must not be fused.
+
+    Raises SpecError with the node that a recipe cannot contain."""
     outputs, steps = [], []
     for name, edge in graph.outputs.items():
         if isinstance(graph.node(edge).op, (File, VideoReader)) and edge.output == 1:

@@ -25,12 +25,12 @@ RECIPE: dict[str, Any] = json.loads(Path(sys.argv[2]).read_text())
 
 
 def read(numbers: list[int]) -> list[bytes]:
-    """Read the files of one batch."""
+    """Read the files with these numbers, which form one batch, and return their bytes."""
     return [Path(RECIPE["files"][i]).read_bytes() for i in numbers]
 
 
 def endless_files() -> Iterator[list[bytes]]:
-    """Yield the files of batch after batch, read two batches ahead."""
+    """Yield the files of one batch after the other without end. Two batches are read ahead."""
     order = list(range(len(RECIPE["files"])))
     if RECIPE["shuffle"]:
         random.Random(0).shuffle(order)
@@ -44,7 +44,7 @@ def endless_files() -> Iterator[list[bytes]]:
 
 
 def main() -> None:
-    """Measure, and print the result as the last line."""
+    """Measure nvJPEG for the requested time, and print the result as JSON in the last line."""
     on_gpu = RECIPE["gpu"] is not None
     device = RECIPE["gpu"] if on_gpu else nvimgcodec.NVIMGCODEC_DEVICE_CPU_ONLY
     began = time.perf_counter()

@@ -22,43 +22,44 @@ _FILTERS = {
     DALIInterpType.INTERP_CUBIC: "bicubic",
     DALIInterpType.INTERP_NN: "nearest",
 }
-"""torchvision's names of the same filters."""
+"""torchvision's names of the interpolation filters, by DALI's names."""
 _WITHOUT_EFFECT = {"jpeg_decoder", "hw_decoder_load", "jpeg_fancy_upsampling", "max_pixels", "bomb_ratio", "name",
                    "initial_fill"}  # fmt: skip
-"""Arguments without effect on a recipe: they choose an implementation, or concern the order of the data."""
+"""Arguments that are ignored when a recipe is made: they choose an implementation, or concern the order of the data."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """An image recipe: files -> RGB -> [random window] -> [resize] -> [central crop] -> [mirror] -> [normalise], and
-    the labels. Created by `recipe_of`."""
+    """An image graph as a fixed sequence of steps, from which scripts measure other libraries: files -> RGB -> [random
+    window] -> [resize] -> [central crop] -> [mirror] -> [normalise], and the labels. Created by `recipe_of`."""
 
     files: tuple[str, ...]
     labels: tuple[int, ...]
     outputs: tuple[str, ...]
-    """Names ``image`` and ``label``, in the order of the graph's outputs."""
+    """``image`` and ``label``, in the order of the graph's outputs; one of them may be missing."""
     shuffle: bool = False
     area: tuple[float, float] | None = None
-    """Minimum and maximum area of the random window, as a fraction of the image; None: no window."""
+    """Minimum and maximum area of the random window, as a fraction of the image; None for no window."""
     ratio: tuple[float, float] | None = None
-    """Minimum and maximum width / height of the random window."""
+    """Minimum and maximum of width divided by height of the random window."""
     size: tuple[int, ...] | None = None
-    """Size of resized images: (height, width), or (shorter side,); None: not resized."""
+    """Size to which images are resized: (height, width), or (shorter side,). None if they are not resized."""
     filter: str = "bilinear"
     antialias: bool = True
     crop: tuple[int, int] | None = None
-    """(height, width) of the central crop; None: not cropped."""
+    """Size (height, width) of the central crop; None for no crop."""
     mirror: float = 0.0
-    """Probability of mirroring."""
+    """Probability with which an image is mirrored."""
     mean: tuple[float, ...] | None = None
-    """Mean per channel in the units of uint8; None: images stay uint8, not normalised."""
+    """Mean per channel, in the units of uint8, that is subtracted from images; None if images stay uint8 and are not
+    normalised."""
     std: tuple[float, ...] | None = None
     dtype: str = "UINT8"
     layout: str = "HWC"
 
     @property
     def only_decodes(self) -> bool:
-        """Whether images are only decoded."""
+        """Whether images are only decoded, without any further step."""
         return self.size is None and self.crop is None and self.mean is None and self.area is None
 
     def as_dict(self) -> dict[str, Any]:
@@ -67,7 +68,7 @@ class Recipe:
 
 
 def recipe_of(graph: Graph) -> Recipe:
-    """Return the recipe of ``graph``, which is not fused. Raises SpecError with the node that a recipe cannot
+    """Return the recipe of ``graph``, which must not be fused. Raises SpecError with the node that a recipe cannot
     contain."""
     reader = None
     outputs = []
@@ -97,7 +98,8 @@ def recipe_of(graph: Graph) -> Recipe:
 
 
 def chain(graph: Graph, edge: Edge, readers: tuple[type[Operator], ...] = (File,)) -> list[Node]:
-    """Return the reader and the nodes that lead to ``edge``. Raises SpecError if there are several ways."""
+    """Return the nodes that lead to ``edge``, one after the other, beginning with the reader. Raises SpecError if a
+    node has several inputs or is in a branch of a conditional, so that they form no chain."""
     node = graph.node(edge)
     if isinstance(node.op, readers):
         return [node]
@@ -107,7 +109,7 @@ def chain(graph: Graph, edge: Edge, readers: tuple[type[Operator], ...] = (File,
 
 
 def files_of(node: Node) -> Recipe:
-    """Return a recipe with the files of a readers.file and their labels, and nothing else."""
+    """Return a recipe with the files and labels of the readers.file ``node``, and without any step."""
     assert isinstance(node.op, File)
     arguments = _given(node, {"file_root", "files", "labels", "file_list", "file_filters", "dir_filters",
                           "case_sensitive_filter", "random_shuffle", "shuffle", "shuffle_after_epoch"})  # fmt: skip
@@ -176,12 +178,13 @@ def _mirror(graph: Graph, node: Node, op: CropMirrorNormalize) -> float:
 
 
 def three(values: tuple[float, ...]) -> tuple[float, ...]:
-    """Return one value per channel."""
+    """Return one value per channel, three in all. A single value is repeated."""
     return values if len(values) == 3 else values * 3
 
 
 def _given(node: Node, allowed: set[str]) -> Mapping[str, Any]:
-    """Return the arguments that differ from their defaults; raise SpecError if one is not in ``allowed``."""
+    """Return the arguments of a node that differ from their defaults. Raises SpecError if one of them is not in
+    ``allowed``."""
     op: Operator = node.op
     arguments = {p.name: getattr(op, p.name) for p in parameters(type(op)).values()
              if p.name not in op.per_sample and getattr(op, p.name) != p.default}  # fmt: skip

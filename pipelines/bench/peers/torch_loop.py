@@ -32,7 +32,8 @@ DEVICE = torch.device("cpu" if GPU is None else f"cuda:{GPU}")
 
 
 def transforms() -> list[Any]:
-    """Return the transforms after the decoder up to the crop and the mirror; they accept tensors and Pillow images."""
+    """Return torchvision's transforms that follow the decoder, up to the crop and the mirror. They accept tensors and
+    Pillow images."""
     made: list[Any] = []
     mode = v2.InterpolationMode(RECIPE["filter"])
     size, antialias = RECIPE["size"], RECIPE["antialias"]
@@ -48,8 +49,8 @@ def transforms() -> list[Any]:
 
 
 def normalizing() -> list[Any]:
-    """Return a function that converts uint8 tensors (on any device, single or in batches) to the recipe's final type
-    and layout."""
+    """Return the last transforms: they convert uint8 tensors (on any device, single or in batches) to the recipe's
+    final type and layout."""
     made: list[Any] = []
     if RECIPE["mean"] is not None:
         made += [v2.ToDtype(torch.float32), v2.Normalize(RECIPE["mean"], RECIPE["std"])]
@@ -61,7 +62,7 @@ def normalizing() -> list[Any]:
 
 
 def apply(steps: list[Any], x: Any) -> Any:
-    """Return a function that applies ``steps`` one after the other."""
+    """Return ``x`` after applying ``steps`` to it, one after the other."""
     for step in steps:
         x = step(x)
     return x
@@ -74,7 +75,7 @@ def ragged() -> bool:
 
 
 def endless_batches() -> Iterator[list[int]]:
-    """Yield the indices of files, batch after batch, epoch after epoch."""
+    """Yield the indices of the files of one batch after the other, epoch after epoch without end."""
     n = len(RECIPE["files"])
 
     def numbers() -> Iterator[int]:
@@ -91,8 +92,8 @@ def endless_batches() -> Iterator[list[int]]:
 
 
 def batches_of_torchvision() -> Iterator[tuple[Any, Any]]:
-    """Yield batches that are decoded and transformed as tensors: by threads, image by image, on a CPU; whole batches
-    through nvJPEG on a GPU."""
+    """Yield batches that torchvision decodes and transforms as tensors. On a CPU, threads do so image by image; on a
+    GPU, nvJPEG decodes whole batches."""
     before, after = transforms(), normalizing()
     files, labels = RECIPE["files"], torch.tensor(RECIPE["labels"], dtype=torch.int32)
     torch.set_num_threads(1)  # images run in parallel, not the work within an image
@@ -136,13 +137,13 @@ class PillowImages(torch.utils.data.Dataset):  # type: ignore[misc]
 
 
 def collate_ragged(items: list[tuple[Any, int]]) -> tuple[list[Any], Any]:
-    """Collate samples; images of different sizes stay separate."""
+    """Join samples to a batch for the DataLoader. Images of different sizes are not stacked, but stay a list."""
     return [x for x, _ in items], torch.tensor([y for _, y in items])
 
 
 def batches_of_dataloader() -> Iterator[tuple[Any, Any]]:
-    """Yield batches of PyTorch's DataLoader: worker processes decode with Pillow; on a GPU the batches are copied
-    there."""
+    """Yield batches of PyTorch's DataLoader. Its worker processes decode with Pillow. If there is a GPU, the batches
+    are copied there."""
     loader = torch.utils.data.DataLoader(
         PillowImages(), batch_sampler=endless_batches(), num_workers=RECIPE["num_threads"], pin_memory=GPU is not None,
         collate_fn=collate_ragged if ragged() else None,
@@ -153,7 +154,7 @@ def batches_of_dataloader() -> Iterator[tuple[Any, Any]]:
 
 
 def brought(batch: tuple[Any, Any]) -> int:
-    """Wait until the batch is complete, or copy it to the host; return its number of samples."""
+    """Copy the batch from the GPU to the host if the recipe says so; return its number of samples."""
     images, labels = batch
     if RECIPE["to_host"] and GPU is not None:
         images = [x.cpu() for x in images] if ragged() else images.cpu()
@@ -161,7 +162,7 @@ def brought(batch: tuple[Any, Any]) -> int:
 
 
 def described(batch: tuple[Any, Any]) -> list[list[Any]]:
-    """Return type, number of dimensions and layout of each output."""
+    """Return type, number of dimensions and layout of each output of the batch."""
     images, labels = batch
     one = images[0]
     types = {torch.uint8: "UINT8", torch.float32: "FLOAT", torch.float16: "FLOAT16", torch.int32: "INT32"}
@@ -170,7 +171,7 @@ def described(batch: tuple[Any, Any]) -> list[list[Any]]:
 
 
 def main() -> None:
-    """Measure, and print the result as the last line."""
+    """Measure this peer for the requested time, and print the result as JSON in the last line."""
     began = time.perf_counter()
     kinds = {"torchvision": batches_of_torchvision, "dataloader": batches_of_dataloader}
     batches = kinds[sys.argv[1]]()
