@@ -38,8 +38,6 @@ demo: $(VENV)/.runtime ## install, make sample data, run configs/quickstart.yaml
 # The tests start a thousand processes: each would compile all modules anew where the environment keeps no bytecode.
 .PHONY: test
 test: export PYTHONDONTWRITEBYTECODE =
-# glibc fills memory that is allocated or freed with these bytes: loops that read it give wrong results at once.
-test: export MALLOC_PERTURB_ = 165
 test: setup ## run the tests (GPU tests are skipped without a GPU)
 	-$(BIN)/dali-run warm --quiet # else the processes of the tests compile the same loops; what fails here fails there
 	$(BIN)/python -m pytest -q -n auto --maxprocesses 8 --dist worksteal
@@ -51,6 +49,8 @@ test-lowest: ## the tests with the lowest versions that pyproject.toml allows, i
 	build/with-lowest/bin/python -m pytest -q -n auto --maxprocesses 8 --dist worksteal
 
 .PHONY: torture
+# glibc fills memory that is allocated or freed with these bytes: loops that read it give wrong results at once.
+torture: export MALLOC_PERTURB_ = 165
 torture: setup ## the long tests: kills, power loss, full disks, flipped bits, every type (about an hour)
 	$(BIN)/python -m tests.torture
 	DALI_RUN_LONG_TESTS=1 $(BIN)/python -m pytest -q -n auto $$(grep -rlE 'kit\.(long|dali_cases)' tests --include='test_*.py')

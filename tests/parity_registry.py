@@ -116,8 +116,9 @@ class Case:
 _LEFT_OUT = {"readers", "io", "decoders", "encoders", "inputs", "auto_aug"}
 _NOT_ARRAYS = {
     "external_source", "python_function", "expr", "keep_if", "peek_image_shape", "encoded_as", "get_property",
-    "tensor_subscript", "number_from_text", "json_value", "optical_flow", "dl_tensor_python_function",
+    "tensor_subscript", "number_from_text", "json_value", "optical_flow", "dl_tensor_python_function", "text_length",
     "permute_batch", "segmentation.select_masks", "split_samples", "video_cuts", "cut_video",
+    "jpeg_quality",
 }  # fmt: skip
 """They take files, functions, texts, or numbers that depend on each other: other tests compare them."""
 

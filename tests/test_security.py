@@ -175,6 +175,7 @@ def test_no_name_reaches_the_terminal_raw(place: Path, capfd: pytest.CaptureFixt
         ["top", out, "--json"],
         ["top", NAME],
         ["retry-failed", out],
+        ["dedupe", str(folder / NAME)],
         ["verify", out],
         ["verify", out + "/" + NAME],
         ["inspect", train, "--out", str(place / "look")],

@@ -272,7 +272,7 @@ class DebugPipeline(Pipeline):
             _current.pop()
         session = self._session
         session.next += eager.request.n
-        session.taken = session.next
+        session.started, session.taken = eager.request.start, session.next
         session.iteration += 1
         tensor_lists = tuple(tensor_list(b) for b in batches)
         self._number = len(tensor_lists)

@@ -375,8 +375,8 @@ class BaseIterator:
                     tuple(_cut(t, start + n) for t in one)
                     for one, start, n in zip(outputs, starts, counts, strict=False)
                 ]
-            if any(len(one[0]) for one in outputs if one):
-                return outputs
+            if any(len(one[0]) for one in outputs if one) or (counts is not None and not any(counts)):
+                return outputs  # as in DALI, also a batch that the epoch gives no samples
 
     @property
     def _all_given(self) -> bool:

@@ -700,7 +700,7 @@ def index_cache(data: bytes) -> None:
     kept = index_cache.WORTHWHILE
     index_cache.WORTHWHILE = 1
     try:
-        place = index_cache._places(path, "tfrecord")[0]
+        place = index_cache._index_paths(path, "tfrecord")[0]
         body = struct.pack("<3q", 2, 2, 2) + data[: len(data) // 8 * 8]
         table = struct.pack("<6q", index_cache._MAGIC, 1, stat.st_size, stat.st_mtime_ns, 3, zlib.crc32(body)) + body
         place.write_bytes(table)

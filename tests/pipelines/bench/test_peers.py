@@ -200,7 +200,7 @@ def test_a_mix_has_its_shares_and_bytes(data: Path, tmp_path: Path) -> None:
     write_mix(pictures[:1], tmp_path / "different", count=12 * len(KINDS), shares=kinds, variants=0, megapixels=SMALL)
     files = sorted((tmp_path / "different" / "0").iterdir())
     assert len(files) == len({p.read_bytes() for p in files}) == 12 * len(KINDS)
-    with pytest.raises(SpecError, match="no pictures"):
+    with pytest.raises(SpecError, match="there are no images"):
         write_mix([], tmp_path / "none", count=1)
 
 

@@ -88,7 +88,7 @@ def test_plan_says_it(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*arguments, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["forecast"]["samples"] == 24
     assert cli.main(["plan", str(SPEC), "--set", "data=no-such"]) == 0  # a plan can be made where the data is not
-    assert "Samples: not known" in capsys.readouterr().out
+    assert "Samples: unknown" in capsys.readouterr().out
 
 
 def test_many_machines_follow_from_one(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

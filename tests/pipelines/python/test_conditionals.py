@@ -539,7 +539,7 @@ def test_refusals() -> None:
             return x
         return None
 
-    refused(one_return, SpecError, "what is returned after the conditional in line .*: None")
+    refused(one_return, SpecError, "the returned value after the conditional in line .*: None")
 
     def one_place(flag, other, x):
         found = {}

@@ -41,18 +41,21 @@ ENTRIES: dict[str, list[tuple[Callable[[], object], str]]] = {
     ],
     "load_spec": [
         (lambda: load_spec(QUICKSTART, batchsize=3), "load_spec has no argument 'batchsize', nor has Pipeline; "
-                                                     "did you mean batch_size?"),
+                                                     "did you mean batch_size or batching?"),
         (lambda: load_spec(QUICKSTART, data="x"), "it is a variable of the spec, so pass overrides={'data': ...}"),
         (lambda: load_spec(QUICKSTART, {"outt": "x"}), "load_spec(overrides={'outt': ...}): the spec has no variable"),
     ],
+    "Server": [
+        (lambda: dali_run.Server(QUICKSTART, batchsize=3), "'batchsize', nor has Pipeline; did you mean batch_size"),
+    ],
     "Pipeline": [
-        (lambda: dali_run.Pipeline(1, 1, None, batchsize=3), "'batchsize'; did you mean batch_size?"),
+        (lambda: dali_run.Pipeline(1, 1, None, batchsize=3), "'batchsize'; did you mean batch_size or batching?"),
         (lambda: dali_run.Pipeline(1, 1, None, memori="1 GiB"), "'memori'; did you mean memory?"),
     ],
     "pipeline_def": [
         (lambda: of_size(siz=3), "of_size() has no argument 'siz', nor has Pipeline; did you mean size?"),
         (lambda: of_size(3, num_thread=2), "did you mean num_threads?"),
-        (misspelt, "misspelt() has no argument 'batchsize', nor has Pipeline; did you mean batch_size?"),
+        (misspelt, "misspelt() has no argument 'batchsize', nor has Pipeline; did you mean batch_size or batching?"),
     ],
 }  # fmt: skip
 

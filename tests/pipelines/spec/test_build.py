@@ -289,14 +289,14 @@ write: {writer: tfrecrd, shard: {samples: many}, fields: {x: {encode: jpg}, q: {
 on_error: {policy: ignore, max_errors: 200%}
 extra: 1
 """
-    lines = [re.sub(r"(known: )files, .*|( or example.*)", r"\1...", line) for line in errors(text, tmp_path)]
+    lines = [re.sub(r"(known: )array_record, .*|( or example.*)", r"\1...", line) for line in errors(text, tmp_path)]
     assert lines == [
         "1:10: version must be 1, got 2",
         "2:7: name must be letters, digits, '.', '_' and '-', got 'my job'",
         "3:24: pipeline: batch_size must be an integer from 1 to 1048576, got 0",
         "3:27: pipeline: there is no key 'num_thread'; did you mean num_threads? (known: num_threads, "
-        "prefetch_queue_depth, batch_size, device, seed, rng, parity, isolation, decode_timeout, gpu_timeout, memory, "
-        "upload, remember)",
+        "prefetch_queue_depth, batch_size, device, seed, rng, parity, batching, isolation, decode_timeout, "
+        "gpu_timeout, memory, upload, remember)",
         "3:50: pipeline: device must be auto, cpu, gpu, gpu:N, gpu:N,N, gpu:all or null, got 'tpu'",
         '3:61: yes is a switch in YAML 1.1 and text in YAML 1.2; write true, or quote it ("yes") if text is meant',
         "6:10: step 2 (example.trun): there is no operator 'example.trun'; did you mean example.turn...",
@@ -498,7 +498,7 @@ def test_overrides_of_steps(tmp_path: Path) -> None:
     ("key", "value", "reason"),
     [
         ("roof", "x", "--set roof:1:1: the spec has no variable or section named 'roof'; did you mean root?"),
-        ("pipeline.batch", "3", "did you mean pipeline.batch_size"),
+        ("pipeline.batch", "3", "did you mean pipeline.batching or pipeline.batch_size"),
         ("pipeline.batch_size", "many", "--set pipeline.batch_size:1:1: pipeline: batch_size must be an integer"),
         ("pipeline.batch_size.x", "3", "the spec has no variable"),
         ("graph.1", "3", "the spec has no variable"),

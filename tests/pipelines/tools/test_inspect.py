@@ -137,7 +137,7 @@ def test_a_spec_against_another(
     assert cli.main(["inspect", one, "--against", two, "--against", two]) == 2
     assert "one other spec" in capsys.readouterr().err
     assert cli.main(["inspect", str(tmp_path / "data"), "--against", "by=1"]) == 2
-    assert "is for specs" in capsys.readouterr().err
+    assert "requires a spec" in capsys.readouterr().err
 
 
 def test_only_the_same_records_are_compared() -> None:
