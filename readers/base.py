@@ -23,8 +23,8 @@ from .selection.split import Split
 class Source(Origins, Protocol):
     """An open data set. `Reader.open` creates it; the engine that called `open` closes it.
 
-    Several threads may call ``fetch`` at the same time, for different batches and parts of batches: it must change
-    nothing that calls share. All other methods are called by one thread at a time.
+    Several threads may call ``fetch`` at the same time, for different batches and slices of batches, so it must not
+    change anything that these calls share. All other methods are called by one thread at a time.
     """
 
     groups: npt.NDArray[np.int64] | None
@@ -48,7 +48,8 @@ class Source(Origins, Protocol):
         ...
 
     def inventory(self) -> InventoryEntries:
-        """Files or containers of the data set, saved with a job to find later which were added, removed or edited."""
+        """Files or containers of the data set, with sizes and times. They are saved with a job, to find later which
+        were added, removed or edited."""
         ...
 
     def close(self) -> None:
@@ -57,7 +58,8 @@ class Source(Origins, Protocol):
 
 
 class Reader(Operator, abstract=True):
-    """Base of all readers: the arguments that they share. A subclass adds the arguments of its format and `open`."""
+    """Base class of all readers, with the arguments that they share. A subclass adds the arguments of its format and
+    `open`."""
 
     inputs = (0, 0)
     per_batch = True
@@ -97,8 +99,8 @@ class Reader(Operator, abstract=True):
     locations: ClassVar[tuple[str, ...]] = (
         "path", "paths", "files", "labels", "file_root", "file_list", "index_path", "index_paths", "annotations_file",
     )  # fmt: skip
-    """Names of arguments that only locate the data. A resumed job may change them, because `Source.fingerprint`
-    identifies it."""
+    """Names of the arguments that only say where the data is. A resumed job may change them, because
+    `Source.fingerprint` identifies the data."""
     maps_files: ClassVar[bool] = False
     """Whether records are views of mapped files, which a GPU can read without a copy on the host (`fetch.gpu_reads`).
     """
@@ -174,12 +176,13 @@ class Reader(Operator, abstract=True):
         )
 
     def order_of(self, source: Source, seed: int, batch_size: int) -> Order:
-        """Return the order of the records of the open data set ``source``. Raises JobError as `chosen_of`."""
+        """Return the order in which the records of the open data set ``source`` are read. Raises JobError as
+        `chosen_of`."""
         return self.order(len(source), seed, batch_size, getattr(source, "groups", None), self.chosen_of(source))
 
     def chosen_of(self, source: Source) -> npt.NDArray[np.bool_] | None:
-        """Return which records of the open data set ``source`` this reader reads, bool[records]; None for all. Raises
-        JobError if a record has no group."""
+        """Return which records of the open data set ``source`` this reader reads (arguments such as `split`),
+        bool[records]; None for all. Raises JobError if a record has no group."""
         if self.split is None or self.use is None:
             return None
         return Split.of(self.split).part_of(self.use, source, len(source))

@@ -41,7 +41,7 @@ class _Objects:
     """Annotations (boxes, labels, masks) of one image id that passed the reader's filters."""
 
     images: int = 0
-    """Number of images with this id; each receives all of its objects, as in DALI."""
+    """Number of images that have this id; each of them receives all of the id's objects, as in DALI."""
     boxes: list[list[float]] = field(default_factory=list)
     labels: list[int] = field(default_factory=list)
     polygons: list[tuple[int, list[float]]] = field(default_factory=list)
@@ -60,7 +60,7 @@ class _Objects:
 
 @dataclass(slots=True)
 class _Image:
-    """One image of the annotation file."""
+    """One image that the annotation file lists."""
 
     id: int
     name: str
@@ -72,7 +72,7 @@ class _Image:
 
 
 class _EntryError(ValueError):
-    """An unusable entry of the annotation file; the message says why."""
+    """Raised for an unusable entry of the annotation file; the message says why."""
 
 
 def _is_number(value: Any) -> bool:
@@ -98,7 +98,7 @@ def _integer(entry: dict[str, Any], name: str) -> int:
 
 
 def load_annotations(path: str) -> Any:
-    """Load the JSON document of annotations. Raises JobError if the file cannot be read or is not JSON."""
+    """Load the JSON file of annotations. Raises JobError if the file cannot be read or is not JSON."""
     try:
         return json.loads(Path(local_copy(path)).read_bytes())
     except OSError as e:

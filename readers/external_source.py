@@ -26,7 +26,7 @@ class SampleInfo:
     idx_in_epoch: int
     idx_in_batch: int
     iteration: int
-    """Number of the batch in the epoch."""
+    """Number of the batch in the epoch, from 0."""
     epoch_idx: int
 
     @property
@@ -40,7 +40,7 @@ class BatchInfo:
     """Identifies the batch that a source callable is to return. As in DALI."""
 
     iteration: int
-    """Number of the batch in the epoch."""
+    """Number of the batch in the epoch, from 0."""
     epoch_idx: int
 
 
@@ -109,7 +109,8 @@ class ExternalSource(ProgramInput, name="external_source"):
                 raise SpecError(f"the layout {layout!r} names {len(layout)} dimensions, ndim is {ndim}")
 
     def each(self, name: str) -> list[Any]:
-        """Argument ``name`` for each output; None for outputs after the last entry of a shorter list."""
+        """Return the value of the argument ``name`` for each output; None for outputs after the last entry of a shorter
+        list."""
         value, n = getattr(self, name), self.num_outputs
         each = [*value, *[None] * (n - len(value))] if isinstance(value, (list, tuple)) else [value] * n
         return [None if v is None else parse_dtype(v) for v in each] if name == "dtype" else each
@@ -143,7 +144,8 @@ class FedBatches:
         self._taken: deque[tuple[int, tuple[Batch, ...]]] = deque(maxlen=_KEPT)
 
     def put(self, start: int, outputs: tuple[Batch, ...]) -> None:
-        """Append the batch that begins at position ``start``; positions must ascend."""
+        """Append a batch to the queue; ``outputs`` has one Batch per output. Its first sample has position ``start`` in
+        the run; positions must ascend."""
         self._waiting.append((start, outputs))
 
     def take(self, ctx: Context) -> tuple[Batch, ...]:
@@ -180,7 +182,7 @@ class FedBatches:
         return found
 
     def close(self) -> None:
-        """Discard the batches that were not taken."""
+        """Discard the batches in the queue that the engine has not taken."""
         self._waiting.clear()
         self._taken.clear()
 

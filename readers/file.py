@@ -59,8 +59,8 @@ class FileSet:
     groups: I64 | None = None
 
     def __init__(self, root: str | None, names: Sequence[bytes], *, only_files: bool = False) -> None:
-        """``names`` are relative to ``root``, or to the working directory if it is None. ``only_files`` excludes
-        folders and devices; the mask ``kept`` then tells which of ``names`` remain."""
+        """``names`` are paths relative to ``root``, or to the working directory if that is None. With ``only_files``,
+        folders and devices are left out; the mask ``kept`` then tells which of ``names`` remain."""
         root = None if root is None else plain_path(root)
         self.root = root
         remote = is_url(root) if root is not None else any(is_url(os.fsdecode(n)) for n in names[:1])
@@ -144,18 +144,18 @@ class FileSet:
         return h.hexdigest()
 
     def inventory(self) -> InventoryEntries:
-        """Inventory with one entry per file."""
+        """Inventory of the data set, with one entry per file."""
         state = {"size": self.sizes, "modified": self.mtimes}
         return InventoryEntries(self._names[:-1].tobytes(), state, np.ones(len(self), np.int64))
 
     def close(self) -> None:
-        """Close the root directory."""
+        """Close the descriptor of the root folder."""
         if self._root is not None:
             self._root.close()
 
     @property
     def _directory(self) -> int:
-        """Descriptor of the folder that names are relative to."""
+        """Descriptor of the folder to which the names of files are relative."""
         return _AT_FDCWD if self._root is None else self._root.number
 
     def _stat(self) -> tuple[I64, I64]:
@@ -234,7 +234,8 @@ class FileSet:
             return None
 
     def _fetched(self, ctx: Context, remote: RemoteFiles, which: I64) -> Batch:
-        """Read files of a remote store into one batch of bytes."""
+        """Read the files ``which`` from a remote store into one batch of bytes. Files that cannot be read are
+        rejected."""
         for k in np.flatnonzero(self.sizes[which] > MAX_FILE).tolist():
             ctx.reject(k, "too_large", f"the file has {int(self.sizes[which[k]])} bytes; at most {MAX_FILE} can be one "
                        "sample")  # fmt: skip
@@ -413,7 +414,8 @@ def _where_they_are(root: str, folders: Sequence[bytes], wanted: Callable[[bytes
 
 
 def check_choice(root: str | None, files: Sequence[str] | None, file_list: str | None) -> None:
-    """Raises SpecError if the arguments name no files, or name them in two ways."""
+    """Check that the arguments say in one way which files to read: ``files``, ``file_list``, or ``root`` alone. Raises
+    SpecError."""
     if files is not None and file_list is not None:
         raise SpecError("files and file_list exclude each other")
     if files is None and file_list is None and root is None:
@@ -476,7 +478,7 @@ def _from_here(path: str) -> str:
 
 
 def list_folder(folder: bytes) -> list[bytes]:
-    """Names in a folder. Raises JobError."""
+    """Return the names of everything in a folder. Raises JobError."""
     if is_url(os.fsdecode(folder)):
         return [os.fsencode(f) for f in Store(os.fsdecode(folder)).folder()[1]]
     try:

@@ -75,7 +75,7 @@ class Hdu:
 
 
 def read_hdus(data: memoryview) -> Iterator[Hdu]:
-    """Iterate over the headers of a file, in their order. Raises SampleError."""
+    """Iterate over the HDUs (header and data units) of a FITS file, in their order. Raises SampleError."""
     at = 0
     for number in range(_MOST_HDUS):
         if at > len(data):
@@ -172,7 +172,8 @@ def read_image(data: memoryview, hdu: Hdu) -> npt.NDArray[Any]:
 
 
 def _tiles(data: memoryview, hdu: Hdu) -> npt.NDArray[Any]:
-    """Decode an image that is stored as a table of compressed tiles (section 10). Raises SampleError."""
+    """Decode an image that is stored as a table of compressed tiles (section 10 of the FITS standard). Raises
+    SampleError."""
     extents = hdu.extents("Z")
     bits = hdu.integer("ZBITPIX")
     if bits not in (8, 16, 32) or "ZSCALE" in {v for k, v in hdu.cards.items() if k.startswith("TTYPE")}:

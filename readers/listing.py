@@ -29,12 +29,12 @@ _NUMBERS: dict[str, tuple[DALIDataType, Any]] = {
     "float": (DALIDataType.FLOAT, np.float32),
 }
 _PREFIX = "field:"
-"""Prefix of a number field's key in a line; the rest is the field's name."""
+"""Prefix of the JSON keys of number fields in a line of a listing; the rest of the key is the field's name."""
 
 
 def lines_of(path: str) -> list[dict[str, Any]]:
-    """Parse a listing. Return its lines, each with ``key``, ``files`` and numbers. Raises JobError that names a
-    malformed line."""
+    """Parse a listing, which the writer `files` wrote. Return its lines, each with ``key``, ``files`` and numbers.
+    Raises JobError that names a malformed line."""
     try:
         lines = Path(local_copy(path)).read_bytes().splitlines()
     except OSError as e:

@@ -50,8 +50,9 @@ class _Meta:
 
 
 def _meta(path: str, data: U8, start: int, size: int) -> _Meta:
-    """Find the newest meta page. Raises JobError if there is no meta page, or only one: the lost one may be that of the
-    last commit, whose records the other does not have (LMDB also refuses such a file)."""
+    """Return the newest meta page of the database ``data[start : start + size]``. Raises JobError if there is no meta
+    page, or only one: the lost one may be that of the last commit, whose records the other does not have (LMDB also
+    refuses such a file)."""
     found: list[_Meta] = []
     problem = "no page is a meta page of LMDB"
     for page_size in (4096, 8192, 16384, 32768, 65536, 2048, 1024, 512):  # the second meta page is the second page
@@ -122,7 +123,7 @@ def _inside(rows: I64, size: int) -> bool:
 
 
 class Schema(Protocol):
-    """A parser of the values of records into outputs."""
+    """Protocol of a schema: it parses the values of records into the reader's outputs."""
 
     specs: tuple[Spec, ...]
 

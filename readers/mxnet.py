@@ -27,7 +27,7 @@ U8 = npt.NDArray[np.uint8]
 _VERSION = 1  # version of the cached index's layout
 _BLOCK = 1 << 16
 _EXACT = 1 << 24
-"""Largest n for which float32 holds all whole numbers up to n."""
+"""Largest n such that float32 represents all whole numbers up to n."""
 _THREADS = 16
 _COLUMNS = 4
 _START, _SIZE, _PARTS, _KIND = range(_COLUMNS)  # equal to the constants of recordio_cpu

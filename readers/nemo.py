@@ -34,7 +34,7 @@ _WORK = 16  # decoding a byte takes as long as copying this many
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line of a manifest."""
+    """One line of a NeMo manifest: an audio file or a segment of it, with its text."""
 
     path: str
     offset: float
@@ -164,7 +164,7 @@ class _Speech:
 
 
 def hash_of(value: object) -> int:
-    """A hash of 63 bits, which is equal in every process."""
+    """Return a hash of 63 bits of ``value``, which is equal in every process."""
     return int.from_bytes(hashlib.sha256(repr(value).encode()).digest()[:8], "little") >> 1
 
 

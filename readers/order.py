@@ -63,10 +63,11 @@ class Job:
 
 @dataclass(slots=True)
 class Order:
-    """Order of one reader's samples. It stores nothing but caches; one thread at a time may use an object.
+    """Order in which one reader returns its samples. It stores nothing but caches; one thread at a time may use an
+    object.
 
-    A pass is one walk over one shard; the endless sequence is pass 0, 1, ... Without ``stick_to_shard`` pass ``e``
-    walks shard (shard_id + e) mod num_shards, as a DALI reader that is run epoch after epoch.
+    A pass is one walk over one shard; the endless sequence of samples is pass 0, 1, ... Without ``stick_to_shard`` pass
+    ``e`` walks shard (shard_id + e) mod num_shards, as a DALI reader that is run epoch after epoch.
     """
 
     size: int
@@ -88,7 +89,7 @@ class Order:
     batch_size: int = 1
     """Batch size, to a multiple of which the last batch is padded."""
     subset: I64 | None = None
-    """The records that take part, in stored order, [size]; None if they are those from ``first`` on."""
+    """Indices of the records that take part, in stored order, [size]; None if they are those from ``first`` on."""
     _passes: dict[int, I64] = field(default_factory=dict, repr=False)
     _list: I64 | None = field(default=None, repr=False)
     _states: list[int] = field(default_factory=list, repr=False)
@@ -103,7 +104,7 @@ class Order:
         return self.size
 
     def epoch_size_padded(self, batch_size: int = 1) -> int:
-        """Samples of all shards in one epoch padded to full batches; DALI reports it for batches of 1."""
+        """Number of samples of all shards in one epoch, padded to full batches; DALI reports it for batches of 1."""
         return -(-_ceil(self.size, self.num_shards) // batch_size) * batch_size * self.num_shards
 
     def shard_size(self, epoch: int) -> int:
@@ -116,10 +117,8 @@ class Order:
     # -- the endless sequence -----------------------------------------------------------------------------------
 
     def samples(self, start: int, n: int, origins: Origins) -> Samples:
-        """Samples [start, start + n) of the endless sequence, for training.
-
-        Raises JobError for an empty data set, SpecError for more shards than records.
-        """
+        """Return the samples [start, start + n) of the endless sequence of passes, for training. Raises JobError for an
+        empty data set, SpecError for more shards than records."""
         if self.size == 0:
             raise JobError("the data set has no records")
         if self.num_shards > self.size:
@@ -168,10 +167,8 @@ class Order:
         return None
 
     def job(self) -> Job:
-        """This shard of epoch 0 of the whole data set, for conversion.
-
-        The order does not depend on the number of shards, so that the joined outputs of the shards equal one machine's.
-        """
+        """Return this shard of epoch 0 of the whole data set, for jobs that convert it. The order does not depend on
+        the number of shards, so that the joined outputs of the shards equal one machine's."""
         if self._job is None:
             whole = replace(self, num_shards=1, shard_id=0, stick_to_shard=False, _passes={}, _states=[],
                             _permuted=None)  # fmt: skip
@@ -269,7 +266,8 @@ def _cut(size: int, num_shards: int, shard: int) -> tuple[int, int]:
 
 
 def _random_permutation(n: int, seed: int, epoch: int) -> I64:
-    """A permutation of 0 ... n-1: the numbers sorted by 64-bit Philox numbers of (seed, epoch, number)."""
+    """Return a random permutation of 0 ... n-1: the numbers sorted by 64-bit Philox numbers of (seed, epoch,
+    number)."""
     low = np.arange(_ceil(n, 2), dtype=np.uint64)
     words = philox(seed & _MASK64, np.full(len(low), epoch, np.uint64), low)
     return np.argsort(words.view(np.uint64).reshape(-1)[:n], kind="stable").astype(np.int64)
@@ -411,7 +409,7 @@ def std_shuffle(values: I64, words: _Words) -> I64:
 
 
 def _swap(values: I64, targets: I64, first: int = 0) -> I64:
-    """Return ``values`` after element first + k was exchanged with element targets[k], for one k after the other."""
+    """Return ``values`` after exchanges of element first + k with element targets[k], for k = 0, 1, ... in turn."""
     if len(targets) > 50_000:  # enough elements to be worth the import of compiled code
         from .order_cpu import swap
 

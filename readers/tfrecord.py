@@ -31,8 +31,9 @@ _BLOCK = 1 << 22
 """Number of records that are scanned at a time. Arrays of this size are returned to the system when they are freed."""
 _THREADS = 16
 _SEARCH, _SEARCH_RATIO = 1 << 24, 16
-"""Bytes of an unpacked gzip file that are searched for records after damage: at least _SEARCH, and up to _SEARCH_RATIO
-times the packed size. Searching takes three times as long as unpacking, and a gzip bomb is nothing but damage."""
+"""Limits on the bytes of an unpacked gzip file that are searched for records after damage: at least _SEARCH, and up to
+_SEARCH_RATIO times the packed size. Searching takes three times as long as unpacking, and a gzip bomb is nothing but
+damage."""
 
 
 class _TFRecords:
@@ -200,7 +201,7 @@ def _inside(columns: list[I64], size: int) -> bool:
 
 
 def _search(mapped: Mapped, i: int) -> int:
-    """Bytes of file ``i`` that may be searched for records after damage."""
+    """Return how many bytes of file ``i`` may be searched for records after damage."""
     if not mapped.unpacked[i]:
         return int(mapped.sizes[i])
     return max(_SEARCH, _SEARCH_RATIO * int(mapped.stored[i]))

@@ -118,8 +118,8 @@ class _Samples:
         return len(self._offsets)
 
     def origin(self, index: int) -> Origin:
-        """Origin of a sample. Its key is the members' common name; if that is not unique, archive and number are
-        added."""
+        """Origin of a sample, for reports. Its key is the common name of its tar members; if another sample has the
+        same key, archive and number are added."""
         from .tar_cpu import key_length
 
         file, record = self._files.locate(index)
@@ -262,7 +262,7 @@ def _grouped(mapped: Mapped, i: int, wanted: _Extensions) -> _Archive:
 
 
 def _members(mapped: Mapped, i: int) -> tuple[I64, U8]:
-    """Members of archive ``i`` and their names: from the cached index, or by scanning the archive."""
+    """Members of the tar archive ``i`` and their names: from the cached index, or by scanning the archive."""
     start, size = int(mapped.starts[i]), int(mapped.sizes[i])
     path, key = mapped.local[i], (_VERSION, int(mapped.stored[i]), int(mapped.mtimes[i]))
     if not mapped.unpacked[i]:
@@ -281,7 +281,8 @@ def _members(mapped: Mapped, i: int) -> tuple[I64, U8]:
 
 
 def _inside(members: I64, size: int, nbytes: int) -> bool:
-    """Whether the entries of a cached index are inside their file and their names."""
+    """Whether the ``members`` of a cached index are inside their archive of ``size`` bytes, and their names inside the
+    index's ``nbytes`` bytes of names."""
     low, lengths = members[:, [_HEADER, _DATA, _NAME]], members[:, [_SIZE, _SIZE, _NAME_SIZE]]
     ends = np.array([size, size, nbytes])
     lengths = np.where(np.array([False, True, True]), lengths, 0)

@@ -34,7 +34,8 @@ class _Action(ctypes.Structure):
 
 _lost: set[str] = set()
 _mappings: dict[int, tuple[int, Sequence[int], Sequence[str]]] = {}
-"""Watched mappings by base address: (length in bytes, offset of each file, name of each file)."""
+"""Memory mappings that are watched, by base address, each as (length in bytes, offset of each file, name of each
+file)."""
 _lock = threading.Lock()
 _before = _Action()
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -64,7 +65,7 @@ def watch(base: int, length: int, starts: Sequence[int], names: Sequence[str], *
 
 
 def forget(base: int) -> None:
-    """Stop watching the mapping at ``base``; its owner calls this before it unmaps it."""
+    """Stop watching the memory mapping at ``base``; its owner calls this before it unmaps the files."""
     _mappings.pop(base, None)
 
 

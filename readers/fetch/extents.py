@@ -44,7 +44,7 @@ I64 = npt.NDArray[np.int64]
 U8 = npt.NDArray[np.uint8]
 
 MAX_RECORD = 2**31 - 1
-"""Largest size of a record in bytes: sizes are 32 bits wide in a Batch."""
+"""Largest size of a record in bytes, because a Batch stores sizes in 32 bits."""
 _MAX_FILES = 60_000  # Linux allows 65530 mappings per process
 _GUARD = mmap.PAGESIZE  # bytes of readable zeros after the last file
 _PROT_NONE, _MAP_FIXED, _MAP_NORESERVE = 0, 0x10, 0x4000
@@ -146,9 +146,9 @@ class Mapped:
             return os.dup(out.fileno())
 
     def records_left(self, i: int, found: int) -> int:
-        """Number of further records to look for in file ``i`` after the first ``found`` ones. 0 if the gzip'ed file
-        holds more records than its size allows (a bomb of empty records): the remainder of the file counts as damage.
-        """
+        """Return how many more records to look for in file ``i`` after the first ``found`` ones. 0 if the gzip'ed file
+        holds more records than its size allows (a bomb of empty records): the remainder of the file counts as
+        damage."""
         if not self.unpacked[i]:
             return sys.maxsize
         max_records = max(FREE_RECORDS, int(self.stored[i]))
@@ -175,7 +175,7 @@ class Mapped:
         return InventoryEntries(b"\0".join(os.fsencode(n) for n in names), state, records, keys)
 
     def file_of(self, offsets: I64) -> I64:
-        """Index of the file that holds each offset."""
+        """Return the index of the file that holds each of ``offsets`` in the mapping."""
         return self._files_of(offsets)[0]
 
     def _files_of(self, offsets: I64) -> tuple[I64, int, int]:
@@ -226,11 +226,8 @@ class Mapped:
         _libc().madvise(self.data.ctypes.data, len(self.data), _MADV_RANDOM)
 
     def truncated(self, offsets: I64) -> npt.NDArray[np.bool_]:
-        """bool[n]: whether each of ``offsets`` is in a file that has been truncated since it was mapped, or could not
-        be read.
-
-        Called before every batch. Pages that are lost later read as zeros, see `bus_errors`.
-        """
+        """Return whether each of ``offsets`` is in a file that has been truncated since it was mapped, or that could
+        not be read, bool[n]. Called before every batch. Pages that are lost later read as zeros, see `bus_errors`."""
         from ..file_cpu import stat_files
 
         files, low, high = self._files_of(offsets)
@@ -249,7 +246,7 @@ _known: weakref.WeakValueDictionary[int, Mapped] = weakref.WeakValueDictionary()
 
 
 def mapped_of(data: U8) -> Mapped | None:
-    """Return the mapping whose ``data`` is this array; None for any other array."""
+    """Return the `Mapped` object whose ``data`` is this array; None for any other array."""
     found = _known.get(id(data))
     return found if found is not None and found.data is data else None
 
@@ -419,7 +416,8 @@ class UncheckedRecords:
     sizes: I64
     kinds: npt.NDArray[np.int32]
     good: npt.NDArray[np.bool_]
-    """``kinds`` and ``good`` are arguments of `tfrecord_cpu.check_record`."""
+    """Whether each record is valid so far. The check of checksums updates ``kinds`` and ``good``
+    (`tfrecord_cpu.check_record`)."""
     checked: bool = False
 
 
@@ -431,7 +429,8 @@ NO_RECORDS = UncheckedRecords(
 def payload(
     ctx: Context, data: U8, offsets: I64, sizes: I64, output: int = 0, records: UncheckedRecords = NO_RECORDS
 ) -> Batch:  # fmt: skip
-    """Return extents of ``data`` as a batch of bytes, for output number ``output`` of the reader.
+    """Return the extents of ``data``, such as records in mapped files, as a batch of bytes, for output number
+    ``output`` of the reader.
 
     The batch is a view if the engine accepts views, or if the GPU reads the files itself; otherwise the bytes are
     copied into memory of the engine. Extents must lie in ``data``; rejected records have size 0. If bytes are copied,

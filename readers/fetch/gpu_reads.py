@@ -20,10 +20,13 @@ from ...ops.gpu.registered import register, unregister, why_not
 from .extents import I64, U8, Mapped, Shared
 
 Upload = Literal["auto", "copy", "registered", "pieces"]
-"""How bytes get to a GPU (``pipeline.upload``). Single files are uploaded in pieces of a few megabytes while the rest
-is read (`ops.gpu.uploads`), except with ``copy``: then one batch at a time, through page-locked memory. Records of
-containers: ``copy``; ``pieces``; or ``registered``: the GPU gathers them from registered files. ``auto``: see
-`upload_method_for`."""
+"""Values of ``pipeline.upload``: how bytes that were read get to a GPU.
+
+Single files are uploaded in pieces of a few megabytes while the rest is read (`ops.gpu.uploads`), except with ``copy``:
+then one batch at a time, through page-locked memory. Records of containers (such as TFRecord files) are uploaded in the
+same ways by ``copy`` and ``pieces``; with ``registered`` the GPU gathers them from mapped files that are registered
+with CUDA. ``auto``: see `upload_method_for`.
+"""
 UploadMethod = Literal["copy", "registered", "pieces"]
 """How records of containers get to a GPU; see `Upload`."""
 
@@ -132,7 +135,7 @@ class RegisteredFiles:
             self._account(self._used)
 
     def of(self, number: int) -> RegisteredFiles:
-        """Return the lender of batch ``number``: this one, because all GPUs read the same memory."""
+        """Return the zero-copy source for batch ``number``: this object, because all GPUs read the same memory."""
         return self
 
     def holds(self, mapped: Mapped, offsets: I64, sizes: I64) -> bool:
@@ -144,8 +147,8 @@ class RegisteredFiles:
             )
 
     def lend(self, mapped: Mapped, offsets: I64, sizes: I64) -> U8 | str:
-        """Return the files of ``mapped`` as an array whose extents a GPU can fetch, or the reason for which they must
-        be copied."""
+        """Return the files of ``mapped`` as an array from which a GPU can read the extents itself. If it cannot, return
+        the reason for which the host must copy them."""
         with self._lock:
             self._clock += 1
             lent = self._why_not or self._lent(mapped, offsets, sizes)
@@ -175,7 +178,8 @@ class RegisteredFiles:
         return lease.array()
 
     def _register_window(self, shared: Shared, window: _Window, *, local: bool) -> str:
-        """Register ``window``. Return the reason if that is not possible, else an empty text."""
+        """Register ``window`` with CUDA. Return the reason if that is not possible, else an empty text. ``local``: the
+        batch needs few windows, so that others may be unregistered for it."""
         if window.rejection:
             return window.rejection
         if self._clock - window.last < _IDLE_BATCHES:
@@ -224,8 +228,8 @@ class RegisteredFiles:
         self._account(self._used)
 
     def close(self) -> None:
-        """Stop lending, and start to unregister everything in a background thread (`wait_until_released`). The device
-        must have finished with everything that was lent; the host may still read it."""
+        """Stop lending arrays, and start to unregister all windows in a background thread (`wait_until_released`). The
+        device must have finished with everything that was lent; the host may still read it."""
         if self._kept:
             return
         with self._lock:
@@ -269,7 +273,7 @@ def _do_in_background(work: Callable[[], None]) -> None:
 
 
 def wait_until_released() -> None:
-    """Wait until closed lenders have unregistered everything."""
+    """Wait until all closed `RegisteredFiles` have unregistered their windows."""
     with _lock:
         threads = list(_background)
     for thread in threads:
@@ -277,11 +281,9 @@ def wait_until_released() -> None:
 
 
 class RegistrationCache:
-    """The registered files that successive runs of a graph share in this process. Created by the program or job that
-    starts the runs; one run at a time uses it.
-
-    With ``keep`` the files stay registered for the next run, over other records, until the process ends.
-    """
+    """Files that stay registered with CUDA, for successive runs of a graph in this process. Created by the program or
+    job that starts the runs; one run at a time uses it. With ``keep`` the files stay registered for the next run, over
+    other records, until the process ends."""
 
     def __init__(self, *, repeatedly: bool = True, keep: bool = False) -> None:
         self.repeatedly = repeatedly
@@ -292,7 +294,7 @@ class RegistrationCache:
     def files(
         self, indices: Sequence[int], limit: int, account: Callable[[int], None], told: Callable[[str, int], None]
     ) -> RegisteredFiles:
-        """Return the lender of a run, which must be the only run at the time; the parameters are those of
+        """Return the zero-copy source for one run, which must be the only run at the time; the parameters are those of
         `RegisteredFiles`."""
         if self._files is None or not self._keep:
             self._files = RegisteredFiles(indices, limit, account, told, kept=self._keep)
@@ -331,16 +333,16 @@ def lender_for(
     method: UploadMethod, indices: Sequence[int], limit: int, account: Callable[[int], None],
     told: Callable[[str, int], None], registrations: RegistrationCache | None = None,
 ) -> RegisteredFiles | None:  # fmt: skip
-    """Return the lender of containers for the GPUs ``indices``; None if the method is that the host copies them.
-    ``registrations`` holds files that earlier runs of the graph have registered; the other parameters are those of
-    `RegisteredFiles`."""
+    """Return the zero-copy source that lends records of containers to the GPUs ``indices``; None if the host copies
+    them instead. ``registrations`` holds files that earlier runs of the graph have registered; the other parameters are
+    those of `RegisteredFiles`."""
     return (
         (registrations or RegistrationCache()).files(indices, limit, account, told) if method == "registered" else None
     )
 
 
 def describe(upload: Upload, indices: Sequence[int], threads: int, *, repeatedly: bool) -> str:
-    """Describe how records of containers will be uploaded to the GPUs ``indices``, and why."""
+    """Describe, for the report, how records of containers will be uploaded to the GPUs ``indices``, and why."""
     method, reason = upload_method_for(upload, threads, repeatedly=repeatedly)
     if method == "registered":
         obstacle = why_not(indices)

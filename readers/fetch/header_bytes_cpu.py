@@ -104,8 +104,8 @@ def _png(data: Any, size: Any, crc: Any, shown: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _lowest(start: Any, facts: Any) -> Any:
-    """Offset of the first byte of a supported TIFF's directory, or of the values that it refers to, except strips and
-    tiles."""
+    """Return the lowest offset of a supported TIFF's directory and of the values that it refers to, not counting strips
+    and tiles."""
     big = facts[tiff.BIG]
     low = tiff.number(start + 4, 4, big)
     at, entries = low + 2, tiff.number(start + low, 2, big)

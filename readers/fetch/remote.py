@@ -46,12 +46,9 @@ def cache_folder() -> Path:
 
 
 def local_copy(path: str) -> str:
-    """Return ``path``, or for a URL the path of its copy in the cache, which is downloaded unless this version is
-    there.
-
-    The copy's modification time is derived from the version that the store reports, so that it is equal on all
-    machines. Raises JobError if there is no such file, or no space for it.
-    """
+    """Return a local path for ``path``: the path itself, or for a URL the path of a copy in the cache. The copy is
+    downloaded unless it is there in the same version. Its modification time is derived from the version that the store
+    reports, so that it is equal on all machines. Raises JobError if there is no such file, or no space for it."""
     if not is_url(path):
         return plain_path(path)
     store, name = split(path)
@@ -135,7 +132,7 @@ def _free_space(size: int, path: str) -> None:
 
 
 class RemoteFiles:
-    """Files at URLs, addressed by number: below one root, or each with a URL of its own."""
+    """Remote files, addressed by number; they are all below one root URL, or each has a URL of its own."""
 
     def __init__(self, root: str | None, names: Sequence[bytes]) -> None:
         """``root``: URL of the folder that ``names`` are relative to; None if the names are URLs. Raises JobError if
@@ -151,7 +148,7 @@ class RemoteFiles:
         return (self._root, self._names[i]) if self._root is not None else split(self._names[i])
 
     def stat(self, absent: int) -> tuple[list[int], list[int]]:
-        """Return the files' sizes in bytes (``absent`` for a file that does not exist) and versions."""
+        """Return sizes in bytes (``absent`` for a file that does not exist) and version numbers of all files."""
         listed = self._root.files() if self._root is not None else {}
 
         def one(i: int) -> tuple[int, int]:
@@ -168,7 +165,8 @@ class RemoteFiles:
         return [size for size, _ in rows], [version for _, version in rows]
 
     def read(self, indices: Sequence[int]) -> list[bytes | str]:
-        """Read the files ``indices``. Return the bytes of each, or as a text why it cannot be read."""
+        """Read the remote files ``indices``. Return for each its bytes, or the reason, as a text, for which it cannot
+        be read."""
 
         def one(i: int) -> bytes | str:
             store, name = self._at(i)

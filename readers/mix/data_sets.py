@@ -19,7 +19,7 @@ _FOR_THE_MIXTURE = ("num_shards", "shard_id", "stick_to_shard", "pad_last_batch"
 
 @dataclass(frozen=True, slots=True)
 class DataSet:
-    """One data set of a mixture."""
+    """One data set of a mixture: its name, reader and weight."""
 
     name: str
     reader: Reader

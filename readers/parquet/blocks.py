@@ -105,7 +105,7 @@ class ParquetFiles:
         return found
 
     def look(self, i: int, names: Sequence[str]) -> FileFacts:
-        """Return facts from the footer of file ``i`` about columns ``names``."""
+        """Return the facts about the columns ``names`` that the footer of file ``i`` states."""
         facts = FileFacts()
         if i in self.mapped.damage:
             facts.problem = self.mapped.damage[i]
@@ -357,14 +357,14 @@ class _Stream:
 
     def __init__(self, batches: Iterator[Any], step: int) -> None:
         self.at = 0
-        """Number of the next block."""
+        """Number of the next block to be read."""
         self.step = step
         self._batches = batches
         self._left: Any = None
 
     def next(self) -> Any:
-        """Return the next block as a table; it has fewer rows at the end of the row group. pyarrow's own batches may be
-        smaller."""
+        """Return the next block of rows as an Arrow table; it has fewer rows at the end of the row group. pyarrow's own
+        batches may be smaller."""
         import pyarrow as pa
 
         parts, rows = ([], 0) if self._left is None else ([self._left], self._left.num_rows)

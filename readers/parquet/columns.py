@@ -261,7 +261,7 @@ def _numbers(array: Any) -> npt.NDArray[Any]:
 
 
 class _Memory:
-    """An Arrow buffer as a writable array for NumPy: compiled code exists for writable arrays only."""
+    """Shows an Arrow buffer to NumPy as a writable array, because compiled code exists for writable arrays only."""
 
     def __init__(self, buffer: Any) -> None:
         self.buffer = buffer

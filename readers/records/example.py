@@ -89,7 +89,7 @@ class FixedLenFeature:
 
     @property
     def spec(self) -> Spec:
-        """Shape and dtype of the feature's values."""
+        """Shape and dtype of the feature's values in the reader's output."""
         if self.dtype == "string":
             return Spec((None,), DALIDataType.UINT8)
         return Spec(self.shape, DALIDataType.FLOAT if self.dtype == "float" else DALIDataType.INT64)
@@ -108,7 +108,7 @@ class VarLenFeature:
 
     @property
     def spec(self) -> Spec:
-        """Shape and dtype of the feature's values."""
+        """Shape and dtype of the feature's values in the reader's output."""
         if self.dtype == "string":
             return Spec((None,), DALIDataType.UINT8)
         return Spec((None, *self.shape), DALIDataType.FLOAT if self.dtype == "float" else DALIDataType.INT64)
@@ -171,7 +171,7 @@ class RecordParser:
 
     @staticmethod
     def of(features: Mapping[str, Feature], wire: Wire = "example") -> RecordParser:
-        """Create the parser of these features."""
+        """Create a parser that extracts these features from records of the format ``wire``."""
         encoded = [name.encode() for name in features]
         starts = np.cumsum([0, *map(len, encoded)]).astype(np.int64)
         names = np.frombuffer(bytearray(b"".join(encoded) + b"\0"), np.uint8)

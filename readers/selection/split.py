@@ -17,15 +17,15 @@ from ...ops.errors import JobError, SpecError
 _OPTIONS = ("by", "group", "seed")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 _BLOCK = 1 << 16
-"""Records whose keys are hashed at a time."""
+"""Number of records whose keys are hashed at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A checked `split` argument: ``{train: 0.9, val: 0.1, by: key, seed: 7}``.
+    """A checked `split` argument of a reader: ``{train: 0.9, val: 0.1, by: key, seed: 7}``.
 
-    A record's part depends on its key (or its group), the seed and the shares alone. So neither the order of the
-    records, nor the number of job parts, nor records that are added later move it to another part.
+    A record's part (such as ``train``) depends only on its key (or its group), the seed and the shares. So neither the
+    order of the records, nor the number of job parts, nor records that are added later move it to another part.
     """
 
     shares: Mapping[str, float]

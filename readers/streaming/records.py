@@ -63,7 +63,7 @@ class Index:
 
     path: str
     files: tuple[str, ...]
-    """Paths of the shards."""
+    """Paths of the data set's shards."""
     samples: tuple[int, ...]
     """Number of records of each shard."""
     fields: tuple[Field, ...]

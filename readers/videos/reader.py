@@ -58,18 +58,18 @@ class FrameFormat:
 
     dtype: DALIDataType = DALIDataType.UINT8
     normalized: bool = False
-    """Whether values are divided by 255."""
+    """Whether the frames' values are divided by 255."""
     colours: Colours = "rgb24"
 
     @property
     def numpy(self) -> npt.DTypeLike:
-        """NumPy dtype of the values."""
+        """NumPy dtype of the frames' values."""
         return to_numpy(self.dtype)
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceCutting:
-    """How segments are cut into sequences: the numbers of frames, step and stride."""
+    """How videos are cut into sequences: the numbers of frames, step and stride."""
 
     length: int
     step: int
@@ -330,8 +330,8 @@ class _Videos:
         return (out, *(ctx.device.to_device(b) for b in self._other_outputs(ctx, rows, numbers)))
 
     def start_early(self, ctx: Context, *, alone: bool = False) -> _StartedBatch:
-        """Start to read, in threads, the packets that `fetch_by_nvdec` needs; with ``alone`` only this batch's packets,
-        without sharing a decoder with other batches."""
+        """Start to read the packets that `fetch_by_nvdec` needs, in threads. With ``alone``, only this batch's packets
+        are read, without sharing a decoder with other batches."""
         rows, numbers, shapes = self._requested(ctx)
         which, nbytes = dict[int, list[int]](), 0.0
         for i, file in enumerate(rows[:, 0].tolist()):
@@ -492,7 +492,7 @@ def _lists(values: Sequence[npt.NDArray[np.generic]], dtype: npt.DTypeLike, ctx:
 
 
 class VideoReader(Reader, abstract=True):
-    """Base of both readers of videos."""
+    """Base class of both readers of videos, `readers.video` and `experimental.readers.video`."""
 
     bound = "exact where the CPU decodes; NVDEC's colours are as far away as in decoders.video"
     shuffles_list: ClassVar[bool] = True
@@ -549,7 +549,7 @@ class VideoReader(Reader, abstract=True):
 
     @property
     def has_labels(self) -> bool:
-        """Whether there is an output for labels."""
+        """Whether the reader has an output for labels."""
         return bool(self.file_list) or self.labels is not None or not self.filenames
 
     @property
@@ -594,7 +594,7 @@ class VideoReader(Reader, abstract=True):
         return _Videos(self, self.parts())
 
     def parts(self) -> list[VideoSegment]:
-        """Files, or segments of files, to read. Raises JobError if there are none."""
+        """Video files, or segments of them, that the reader reads. Raises JobError if there are none."""
         if self.filenames:
             labels = self.labels or range(len(self.filenames))
             names = [os.path.join(self.file_root, n) for n in self.filenames]
@@ -613,7 +613,8 @@ class VideoReader(Reader, abstract=True):
 
 
 def read_video_list(path: str, root: str) -> list[VideoSegment]:
-    """Parse the lines ``name label [start [end]]`` of a text file. Raises JobError that names a malformed line."""
+    """Parse a text file with lines ``name label [start [end]]``. Names are relative to ``root``. Raises JobError that
+    names a malformed line."""
     try:
         lines = Path(local_copy(path)).read_text().splitlines()
     except (OSError, UnicodeDecodeError) as e:

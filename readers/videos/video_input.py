@@ -28,7 +28,8 @@ class FedVideo:
     """One encoded video and its decoder, which continues where the last sequence ended. Several threads may call it."""
 
     def __init__(self, encoded: npt.NDArray[np.uint8], length: int, pads: bool) -> None:
-        """Raises SampleError if ``encoded`` is not a video."""
+        """``encoded``: bytes of a video file; ``length``: frames per sequence; ``pads``: the last sequence is padded.
+        Raises SampleError if it is not a video."""
         self._encoded, self._length, self._pads = encoded, length, pads
         self._lock = threading.Lock()
         self._clip: Clip | None = None
@@ -93,7 +94,7 @@ class FedSequences:
     _lock: Any = field(default_factory=threading.Lock)
 
     def put(self, start: int, outputs: tuple[VideoBatch, ...]) -> None:
-        """Append the batch that begins at position ``start``; positions must ascend."""
+        """Append a batch to the queue. Its first sample has position ``start`` in the run; positions must ascend."""
         with self._lock:
             self.parts.append((start, outputs[0]))
 
