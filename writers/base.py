@@ -38,7 +38,8 @@ from .bytes.written import Problem, UnreadError, WrittenShard
 Encode = Literal["auto", "raw", "npy", "keep", "text", "jpeg", "png", "webp", "avif", "flac", "wav"]
 ENCODINGS: tuple[str, ...] = get_args(Encode)
 CHECKSUMS = ("tree", "sha256")
-"""Checksums of files that a job can ask for, in addition to CRC-32C; ``sha256`` includes the tree."""
+"""Kinds of checksums that a job can ask for, in addition to CRC-32C; ``sha256`` includes the tree of checksums
+(`bytes.checksums`)."""
 ENCODED = ("keep", "text", "jpeg", "png", "webp", "avif", "flac", "wav")
 """Values of `encode` for fields whose samples are encoded already when they reach the writer: bytes, 1-D uint8."""
 
@@ -68,7 +69,7 @@ class Records:
         return len(self.samples)
 
     def take(self, where: Any) -> Records:
-        """Records at ``where`` (indices, a mask, or a slice); the data is shared, not copied."""
+        """Return the records at ``where`` (indices, a mask, or a slice); the data is shared, not copied."""
         samples = self.samples.take(where)
         return Records(samples, {k: b.take(where, samples) for k, b in self.fields.items()})
 
@@ -100,13 +101,13 @@ class FileInfo:
     """Facts of a published file, as journal and manifest list them."""
 
     name: str
-    """Path below the output directory, with forward slashes."""
+    """Path of the file below the output directory, with forward slashes."""
     bytes: int
     crc32c: str
     tree: str
     """Root of the tree of checksums of the content, see `bytes.checksums.Checksums`."""
     sha256: str = ""
-    """SHA-256 of the content, if the job asks for it; otherwise empty."""
+    """SHA-256 of the file's content, if the job asks for it; otherwise empty."""
 
     def listed(self, version: int) -> dict[str, Any]:
         """Return the file's entry for a journal of format ``version``."""
@@ -123,19 +124,20 @@ LARGE = 1 << 20
 
 
 class ShardFile:
-    """A file of an open shard, under a temporary name, with its checksums. Created by `ShardFiles`; one thread at a
-    time calls it.
+    """A file of a shard that is being written, under a temporary name, with its checksums. Created by `ShardFiles`; one
+    thread at a time calls it.
 
-    With ``workers``, large writes run in a thread, one for all of the file: `write` then returns before the bytes are
-    in the file, and they must not change until they are. If a framing thread calls `write`
-    (``framed_in_background``), that thread also computes the checksums. Otherwise several threads read the file back
+    With ``workers``, one thread does all large writes of the file in the background: `write` then returns before the
+    bytes are in the file, and they must not change until they are. If a framing thread (which converts records to the
+    format's bytes) calls `write`, that thread also computes the checksums. Otherwise several threads read the file back
     from the page cache and compute them, so that no memory is held for them however slow they are; the disk starts to
     write once everything is in the file. Small files are written in the caller's thread. ``deep``: also compute
     SHA-256, which takes one thread all the time.
     """
 
     framed_in_background = False
-    """Whether a framing thread calls `write`, instead of the thread that delivers batches."""
+    """Whether a framing thread (which converts records to the format's bytes) calls `write`, instead of the thread that
+    delivers batches."""
 
     def __init__(
         self,
@@ -179,7 +181,7 @@ class ShardFile:
 
     @property
     def pending(self) -> bool:
-        """Whether a thread still has, or had, writes of this file in its queue."""
+        """Whether writes of this file were put into a thread's queue, finished or not."""
         return self._last is not None
 
     def write(self, data: Bytes) -> None:
@@ -268,7 +270,8 @@ class ShardFile:
             self._enqueue(lambda: self._start_checksums(last=True))
 
     def finish(self) -> FileInfo:
-        """Make the content durable and close the file; return its facts. Further calls only return them."""
+        """Make the file's content durable and close it. Return name, size and checksums of the file; further calls only
+        return these."""
         if self._info is not None:
             return self._info
         if self._last is not None:
@@ -298,7 +301,8 @@ class ShardFile:
 
 
 class ShardFiles:
-    """The files of one open shard below ``root``, under temporary names until `publish`. Created by `Output`."""
+    """The files of one shard that is being written below ``root``. They have temporary names until `publish`. Created
+    by `Output`."""
 
     def __init__(
         self, root: Path, stem: str, tag: str, expected: int = 0, state: Any = None, only_part: bool = True,
@@ -306,7 +310,7 @@ class ShardFiles:
     ) -> None:  # fmt: skip
         self.root = root
         self.stem = stem
-        """The shard's name without suffix: ``train-00000-of-00012``."""
+        """The shard's name without suffix, such as ``train-00000-of-00012``."""
         self.expected = expected
         """Number of samples that the shard will hold if none is rejected; 0 if unknown."""
         self.state = state
@@ -323,7 +327,7 @@ class ShardFiles:
         self._moves: list[tuple[Path, Path]] = []
 
     def create(self, suffix: str) -> ShardFile:
-        """Create a file, to be published as ``<stem><suffix>``."""
+        """Create a file of the shard, to be published as ``<stem><suffix>``."""
         final = self.stem + suffix
         temporary = self._temporary(final)
         return self._add(ShardFile(temporary, final, self._workers, deep=self._deep), temporary, self.root / final)
@@ -338,7 +342,8 @@ class ShardFiles:
         return self._add(file, directory, self.root / final)
 
     def create_at(self, number: int, final: str) -> ShardFile:
-        """Create a file, to be published as ``final``, a path below the root that the caller has checked."""
+        """Create a file of the shard, to be published as ``final``, a path below the root that the caller has checked.
+        ``number`` is its number in the shard."""
         directory = self._temporary(self.stem)
         files_io.make_dirs(directory)
         temporary = directory / f"{number:08d}"
@@ -348,8 +353,8 @@ class ShardFiles:
         return self.root / f".{final}.tmp-{self._tag}"
 
     def frame_in_background(self) -> None:
-        """Declare that from now on a framing thread writes to the files, instead of the thread that delivers
-        batches."""
+        """Declare that from now on a framing thread, which converts records to the format's bytes, writes to the files,
+        instead of the thread that delivers batches."""
         self._framed_in_background = True
         for file in self._open:
             file.framed_in_background = True
@@ -368,7 +373,7 @@ class ShardFiles:
         return any(f.pending for f in self._open)
 
     def publish(self) -> list[FileInfo]:
-        """Make all files durable, then give them their final names, in the order of their creation."""
+        """Make all files of the shard durable, then give them their final names, in the order of their creation."""
         infos = [f.finish() for f in self._open]
         directories = {self.root}
         for temporary, final in self._moves:
@@ -401,7 +406,7 @@ class ShardFiles:
             files_io.remove(temporary)
 
     def discard(self) -> None:
-        """Close all files and remove those that are not published."""
+        """Close all files of the shard, and remove those that are not published."""
         for file in self._open:
             file.close()
         for temporary, _ in self._moves:
@@ -410,7 +415,8 @@ class ShardFiles:
 
 
 class Shard:
-    """An open shard of one format. `Writer.open` creates it; `Output` calls it, one thread at a time."""
+    """A shard of one format that is being written. `Writer.open` creates it; `Output` calls it, one thread at a
+    time."""
 
     def frame(self, records: Records) -> Frames:
         """Convert ``records`` to the bytes that the shard will get, without changing the shard."""
@@ -440,7 +446,8 @@ class Writer:
     """Default number of samples per shard, if the spec does not say; None for one shard with all samples."""
     independent: ClassVar[bool] = False
     """Whether the bytes of a shard depend on nothing but its records, neither on `ShardFiles.carry` nor on its
-    ``state``. Then a framing thread frames large records, and several shards are framed at the same time."""
+    ``state``. Then framing (converting records to the format's bytes) is done by other threads for large records, and
+    for several shards at the same time."""
     folders: ClassVar[tuple[str, ...]] = ()
     """Names of folders in an output that the format's library fills, with other bytes on every run; no checksum covers
     them."""
@@ -484,9 +491,9 @@ class Writer:
 
     @classmethod
     def walk(cls, shard: WrittenShard) -> Iterator[Problem]:  # noqa: ARG003 (formats use it)
-        """Read every record of a published shard, and yield the problems; `verify` calls this after it has compared the
-        checksums of all files. Raises UnreadError if the records cannot be read on this machine, as for all formats
-        that do not define it; any other exception counts as damage."""
+        """Read every record of a published shard, and yield the problems. `verify` calls this after it has compared the
+        checksums of all files. Raises UnreadError if the records cannot be read on this machine, and for formats that
+        do not define this function; any other exception counts as damage."""
         raise UnreadError(f"the writer {cls.name} does not read what it wrote")
 
     @classmethod

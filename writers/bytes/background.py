@@ -11,17 +11,18 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from ...ops.errors import without_frames
 
 WAITING = (128 << 20, 1 << 30)
-"""Smallest and largest number of bytes that may wait to be written."""
+"""Smallest and largest limit on the bytes that wait in memory to be written."""
 _OF_BUDGET = 32
-"""Divisor of the host's memory budget for the bytes that may wait to be written, within the bounds of WAITING. Bytes
-come in order, so several files are written at the same time only if more bytes wait than one shard has: 260 MB of
-shards, with 2.5 GB/s per file, are written at 4.0 GB/s with 128 MiB waiting, at 9.4 GB/s with 512 MiB."""
+"""Divisor: this fraction of the host's memory budget is the limit on bytes that wait to be written, within the bounds
+of WAITING. Bytes come in order, so several files are written at the same time only if more bytes wait than one shard
+has: 260 MB of shards, with 2.5 GB/s per file, are written at 4.0 GB/s with 128 MiB waiting, at 9.4 GB/s with 512
+MiB."""
 WRITERS = 4
 """Number of files that are written at the same time. The system lets one thread at a time write to a file, at 2 to 3
 GB/s into memory; if records come faster, the next shard starts while the last one is still being written."""
 FRAMERS = 3
-"""Number of shards whose large records are framed, and hashed, at the same time. One thread computes all three
-checksums of TFRecord's bytes at 3.5 GB/s, and waits for the GIL after each of its calls."""
+"""Number of shards whose large records are framed (converted to the format's bytes) and hashed at the same time. One
+thread computes all three checksums of TFRecord's bytes at 3.5 GB/s, and waits for the GIL after each of its calls."""
 _TO_FRAME = 3
 """Divisor for the limit on bytes that wait to be framed: this fraction of the bytes that may wait to be written."""
 _SHARDS = 3
@@ -115,7 +116,7 @@ class WorkQueue:
         self.check()
 
     def close(self) -> None:
-        """End the threads, once all work is done or has failed."""
+        """End the queue's threads, once all work is done or has failed."""
         for pool in self._pools:
             pool.shutdown()
 
@@ -133,8 +134,8 @@ class WriterThreads:
     def __init__(self, waiting: int = WAITING[0]) -> None:
         """``waiting``: limit on the bytes that wait to be written."""
         self.frames = WorkQueue("frame", waiting // _TO_FRAME, FRAMERS)
-        """Queue of the threads that frame large records. The framed bytes then wait in ``writes``, or are written by
-        the framing thread itself."""
+        """Queue of the threads that frame large records, that is convert them to the format's bytes. These bytes then
+        wait in ``writes``, or are written by the framing thread itself."""
         self.writes = WorkQueue("write", waiting - waiting // _TO_FRAME, WRITERS)
         # SHA-256 of a file is computed in order: one thread may wait for another
         self.following = ThreadPoolExecutor(2 * (_SHARDS + 1), "following")

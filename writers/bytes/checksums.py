@@ -35,7 +35,7 @@ class Checksums:
         """Ranges of blocks that are hashed, each as (number of the first block, bytes, CRC-32C of each block, XXH64 of
         each block). For a block that occurs twice, the later entry counts."""
         self._ended = 0
-        """Number of complete blocks that `extend` has hashed."""
+        """Number of complete blocks of the file that `extend` has hashed."""
         self._state = np.zeros(6, np.uint64)
         self._rest = np.empty(32, np.uint8)
         """Last bytes of the incomplete block, which `extend` continues; see `checksums_cpu.extend`."""

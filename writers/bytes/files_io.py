@@ -96,7 +96,8 @@ class File:
             return n
 
     def sum(self, checksums: Checksums, first: int, size: int) -> None:
-        """Add the checksums of ``size`` bytes from block ``first`` on to ``checksums``."""
+        """Compute the checksums of ``size`` bytes of this file from block ``first`` on, and add them to
+        ``checksums``."""
         with _named(self.path):
             checksums.take(self._fd, first, size)
 
@@ -107,14 +108,14 @@ class File:
             os.fsync(self._fd)
 
     def truncate(self, size: int) -> None:
-        """Cut the file to ``size`` bytes."""
+        """Truncate the file to ``size`` bytes."""
         before("truncate", self.path)
         with _named(self.path):
             os.ftruncate(self._fd, size)
         self.size = size
 
     def close(self) -> None:
-        """Close the descriptor; a second call does nothing."""
+        """Close the file's descriptor; a second call does nothing."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             with _named(self.path):
@@ -214,7 +215,8 @@ def remove(path: Path) -> None:
 
 @contextlib.contextmanager
 def job_errors(then: str = "it continues after the last finished shard") -> Iterator[None]:
-    """Raise OSError as JobError, with the operation, the reason, and the effect of running the same command again."""
+    """Context manager that raises an OSError as JobError, with the operation, the reason, and the effect of running the
+    same command again (``then``)."""
     try:
         yield
     except DaliRunError:

@@ -158,8 +158,9 @@ def add_entries(total: Any, name: Any, sizes: Any) -> None:
 
 @numba.njit(cache=True)
 def lay_out(total: Any, apart: Any, before: Any, after: Any, starts: Any, cursor: Any, ends: Any) -> Any:
-    """Lay out Examples of ``total`` bytes one after the other, with ``before`` and ``after`` bytes around each, and
-    without the values of sizes ``apart`` (int64[K, N]), which are stored elsewhere. Return the end of the last one."""
+    """Lay out serialised Examples one after the other: ``total`` bytes each, with ``before`` and ``after`` bytes around
+    each, and without the values of sizes ``apart`` (int64[K, N]), which are stored elsewhere. Return the end of the
+    last one."""
     at = np.int64(0)
     for i in range(len(total)):
         starts[i], cursor[i] = at, at + before
@@ -242,8 +243,9 @@ def _put_little(out: Any, at: Any, value: Any, nbytes: Any) -> None:
 
 @numba.njit(nogil=True, cache=True)
 def put_tfrecord_frames(own: Any, starts: Any, ends: Any, cuts: Any, addresses: Any, sizes: Any) -> None:
-    """Frame each record of a `scatter_gather.ScatteredRecords`: write the payload's length and its masked CRC before
-    the payload, which begins 12 bytes after the record's start, and the payload's masked CRC into the last 4 bytes."""
+    """Add TFRecord's framing to each record of a `scatter_gather.ScatteredRecords`: write the payload's length and its
+    masked CRC before the payload, which begins 12 bytes after the record's start, and the payload's masked CRC into the
+    last 4 bytes."""
     base = np.int64(own.ctypes.data)
     for i in range(len(starts)):
         at, end = starts[i], ends[i] - 4
@@ -308,8 +310,8 @@ def put_pages(
 
 @numba.njit(nogil=True, cache=True)
 def find_word(source: Any, start: Any, size: Any, word: Any) -> Any:
-    """Find the multiples of four bytes, counted from the start of each range of ``size[i]`` bytes at ``source +
-    start[i]``, at which the little-endian uint32 ``word`` stands: there RecordIO has to split a record. Return these
+    """Find the offsets at which RecordIO has to split a record: multiples of four bytes at which the little-endian
+    uint32 ``word`` is, counted from the start of each range of ``size[i]`` bytes at ``source + start[i]``. Return these
     offsets (int64[M]) and the index of the range that each is in (int64[M])."""
     places = [np.int64(0) for _ in range(0)]
     owners = [np.int64(0) for _ in range(0)]
@@ -328,4 +330,4 @@ def find_word(source: Any, start: Any, size: Any, word: Any) -> Any:
 
 
 _LOOK = 256
-"""Number of words that are compared together."""
+"""Number of words that `find_word` compares together."""

@@ -88,7 +88,7 @@ class ScatteredRecords:
         return totals
 
     def take(self, where: Any) -> ScatteredRecords:
-        """Records at ``where`` (indices, a mask, or a slice); nothing is copied."""
+        """Return the records at ``where`` (indices, a mask, or a slice); nothing is copied."""
         arrays = (self.cuts[:, where], self.addresses[:, where], self.sizes[:, where])
         return ScatteredRecords(self.own, self.starts[where], self.ends[where], *arrays, self.held)
 

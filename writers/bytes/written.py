@@ -24,7 +24,7 @@ class Problem:
 
 
 class UnreadError(Exception):
-    """The records of a shard cannot be read on this machine. The message is the reason, as a clause."""
+    """Raised if the records of a shard cannot be read on this machine. The message is the reason, as a clause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +33,16 @@ class WrittenShard:
 
     root: Path
     entry: Mapping[str, Any]
-    """The shard's line of the journal."""
+    """The shard's line of the journal: its files, with checksums, and numbers of samples."""
     options: Mapping[str, Any]
     """Options of the writer that wrote the shard."""
     sound: bool
     """Whether all files of the shard have the checksums that the journal lists."""
     schema: Mapping[str, Any] = field(default_factory=dict)
-    """`Writer.schema` of the job; empty in outputs of older versions."""
+    """The facts that `Writer.schema` returned for the job; empty in outputs of older versions."""
 
     def file(self, suffix: str) -> str:
-        """Name of the shard's file with this suffix. Raises LookupError if the journal names none."""
+        """Return the name of the shard's file with this suffix. Raises LookupError if the journal names none."""
         for info in self.entry["files"]:
             if info["name"].endswith(suffix):
                 return str(info["name"])

@@ -18,7 +18,7 @@ from ..base import FieldConfig, Frames, Records, Refused, Writer
 from .columns import Column, as_bytes, as_npy, check_encoded, check_field, elements, join, kind_of
 
 _LONGEST = (1 << 31) - (1 << 20)
-"""Largest size of a value in bytes: it has to fit into a page, whose size has 32 bits."""
+"""Largest size in bytes of one field of a sample: it has to fit into a Parquet page, whose size has 32 bits."""
 _PIECE = 1 << 30
 """Largest size of an Arrow array in bytes; larger columns are split, because offsets have 32 bits."""
 
@@ -120,7 +120,7 @@ class ArrowFrames(Frames):
 
 
 def schema_in(carry: Mapping[str, Any]) -> Any:
-    """Return the Arrow schema that a job's schema or ``carry`` holds."""
+    """Return the Arrow schema that is stored in ``carry``, the writer's state or the job's schema."""
     import pyarrow as pa
 
     return pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(carry["schema"])))

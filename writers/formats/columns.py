@@ -61,7 +61,7 @@ def kind_of(config: FieldConfig, dtype: np.dtype[Any], ndim: int) -> Kind:
 
 
 def is_extension(text: str) -> bool:
-    """Whether ``text`` can be a file name extension: ``jpg``, ``seg.png``."""
+    """Whether ``text`` can be a file name extension, such as ``jpg`` or ``seg.png``."""
     return re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.]{0,14}[A-Za-z0-9])?", text) is not None
 
 

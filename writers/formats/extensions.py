@@ -76,7 +76,7 @@ def sniff(column: Column) -> Extensions:
 
 
 def single(batch: Batch) -> npt.NDArray[np.bool_]:
-    """bool[n]: whether each sample is one number (a scalar, or a list of one like DALI's labels)."""
+    """Return whether each sample is one number (a scalar, or a list of one like DALI's labels), bool[n]."""
     if batch.ndim > 1:
         return np.zeros(len(batch), np.bool_)
     flags: npt.NDArray[np.bool_] = batch.sizes == 1

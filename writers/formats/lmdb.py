@@ -48,7 +48,8 @@ _BRANCH, _LEAF, _OVERFLOW, _META = 1, 2, 4, 8
 _BIG = 1
 """Flag of a leaf node whose value is on overflow pages: its data is the number of the first."""
 _NODE_MAX = ((PAGE - _HEAD) // 2 & ~1) - 2
-"""Size in bytes of the largest node that stays in its leaf: two must fit into a page."""
+"""Size in bytes of the largest node that is stored in a leaf page, because two must fit into a page; larger values go
+to overflow pages."""
 KEY_MAX = 511
 _MAGIC, _VERSION = 0xBEEFC0DE, 1
 _NO_PAGE = 0xFFFFFFFFFFFFFFFF
@@ -173,7 +174,7 @@ class LMDBShard(Shard):
             self._taken.add(keys)
 
     def _put_overflow(self, values: ScatteredRecords) -> I64:
-        """Write each value on pages of its own. Return the numbers of their first pages."""
+        """Write each value on overflow pages of its own. Return the numbers of their first pages."""
         totals, small = values.totals, values.ends - values.starts
         counts = -(-(totals + _HEAD) // PAGE)
         numbers = self._next_page + starts_of(counts)
@@ -255,7 +256,8 @@ class LMDBShard(Shard):
         return numbers, firsts
 
     def _put_metas(self, depth: int, branches: int, leaves: int, entries: int, root: int) -> None:
-        """Write the two meta pages: the empty database of transaction 0, and transaction 1, which added everything."""
+        """Write the two meta pages of the database: the empty database of transaction 0, and transaction 1, which added
+        everything."""
         free = struct.pack("<IHHQQQQQ", PAGE, 0, 0, 0, 0, 0, 0, _NO_PAGE)
         none = struct.pack("<IHHQQQQQ", 0, 0, 0, 0, 0, 0, 0, _NO_PAGE)
         main = struct.pack("<IHHQQQQQ", 0, 0, depth, branches, leaves, self._overflow_pages, entries, root)
@@ -267,7 +269,7 @@ class LMDBShard(Shard):
 
 
 def _order(keys: Column) -> I64:
-    """Indices that sort the keys by their bytes; a key precedes longer keys that begin with it."""
+    """Return the indices that sort the keys by their bytes; a key precedes longer keys that begin with it."""
     width = int(keys.sizes.max())
     padded = np.zeros((len(keys), width), np.uint8)
     copy(padded.reshape(-1), np.arange(len(keys)) * width, keys)

@@ -46,7 +46,7 @@ def _safe_part(part: str) -> str:
 
 
 def _shorten(text: str, limit: int) -> str:
-    """Shorten to at most ``limit`` bytes of UTF-8; a digest keeps shortened texts distinct."""
+    """Shorten ``text`` to at most ``limit`` bytes of UTF-8; a digest in it keeps shortened texts distinct."""
     data = text.encode()
     if len(data) <= limit:
         return text

@@ -137,7 +137,8 @@ class _Sink:
         self._failed = False
 
     def write(self, data: Any) -> int:
-        """Write all of ``data``. After the shard was given up, further bytes of pyarrow are dropped."""
+        """Write all of ``data`` to the shard's file. After the shard was given up, bytes that pyarrow still writes are
+        dropped."""
         if self._failed or self._file.closed:
             return len(data)
         self._failed = True

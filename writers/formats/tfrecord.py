@@ -71,8 +71,8 @@ class TFRecord(Writer, name="tfrecord", suffix=".tfrecord"):
 
 
 _LISTED = 32
-"""Number of batches whose lines are written to the index together: writing one batch's lines takes longer than making
-them."""
+"""Number of batches whose lines are written to the index together, because writing one batch's lines takes longer than
+making them."""
 
 
 @dataclass(slots=True)

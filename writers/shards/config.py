@@ -31,7 +31,7 @@ class WriteConfig:
     bytes: int | None = None
     """Size in bytes at which a shard ends, after the record that reaches it; None if it is not given."""
     fields: Mapping[str, FieldConfig] = field(default_factory=dict)
-    """The fields that are written, in this order."""
+    """Fields of the samples that are written, in this order, and how each is stored."""
     url: str = ""
     """URL of the output; empty if the output is a local folder."""
     split: bool = False
@@ -44,7 +44,7 @@ class WriteConfig:
     """Whether a shard ends only after ``samples`` written samples, however many are left out or rejected between
     them."""
     sha256: bool = False
-    """Whether SHA-256 is computed for every file."""
+    """Whether SHA-256 is computed for every file, in addition to the other checksums."""
 
     @property
     def by_content(self) -> bool:

@@ -22,7 +22,7 @@ _VERSIONS = (1, VERSION)
 
 
 class ForgedError(JobError):
-    """A journal with right checksums but content that this program never writes: it was forged."""
+    """Raised for a journal with right checksums but content that this program never writes: it was forged."""
 
 
 def encode_json(value: Any, indent: int | None = None) -> bytes:
@@ -123,8 +123,9 @@ def read_journal(path: Path, *, header_only: bool = False) -> JournalContents | 
 
 
 def salvage(path: Path) -> list[dict[str, Any]] | None:
-    """Return the shards that a damaged journal still lists, in order to remove them; unreadable lines are skipped. None
-    if no line is one of this program: the file is someone else's. Raises JobError if it is not a regular file."""
+    """Return the entries of shards that a damaged journal still lists, so that their files can be removed; unreadable
+    lines are skipped. None if no line is one of this program: the file is someone else's. Raises JobError if it is not
+    a regular file."""
     try:
         lines = sidecar.read(path).split(b"\n")
     except OSError:
@@ -227,8 +228,8 @@ def encode_journal(
 
 
 class Journal:
-    """A journal that is being written. Created by `open_journal`, closed by `Publisher`; one thread at a time calls
-    it."""
+    """A journal (the list of a job's durable shards) that is being written. Created by `open_journal`, closed by
+    `Publisher`; one thread at a time calls it."""
 
     def __init__(self, file: File, contents: JournalContents) -> None:
         self._file = file
@@ -305,7 +306,7 @@ class Journal:
 
     @property
     def stop(self) -> int:
-        """First position that is not in a published shard."""
+        """First position whose sample is not in a published shard."""
         return self._contents.stop
 
     @property
@@ -322,7 +323,7 @@ class Journal:
 
     @property
     def rejects_size(self) -> int:
-        """Bytes of rejects.jsonl that belong to published shards."""
+        """Size in bytes of the lines of rejects.jsonl that belong to published shards."""
         return int(self.entries[-1]["rejects_size"]) if self.entries else 0
 
     @property
@@ -332,7 +333,7 @@ class Journal:
 
     @property
     def left_out_size(self) -> int:
-        """Bytes of left_out.jsonl that belong to published shards."""
+        """Size in bytes of the lines of left_out.jsonl that belong to published shards."""
         return int(self.entries[-1].get("left_out_size", 0)) if self.entries else 0
 
     @property

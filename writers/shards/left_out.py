@@ -16,8 +16,8 @@ from ...ops.batch import I32, I64, Origin, Samples
 
 @dataclass(frozen=True, slots=True)
 class LeftOutRows:
-    """Lines of left_out.jsonl, in the job's order. They are stored as columns, because there may be as many of them as
-    of written samples."""
+    """Lines of left_out.jsonl (samples that were left out on purpose), in the job's order. They are stored as columns,
+    because there may be as many of them as of written samples."""
 
     positions: I64
     """Position of each sample in the job's order, [N]."""

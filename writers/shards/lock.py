@@ -118,7 +118,8 @@ class Lock:
             )
 
     def release(self) -> None:
-        """Release the lock; a second call does nothing. A lock that another job holds now stays."""
+        """Release the lock and remove its file; a second call does nothing. If another job holds the lock now, its file
+        stays."""
         if self._name not in _held or self._fd < 0:
             return
         _held.discard(self._name)
@@ -188,12 +189,12 @@ def _check_ours(fd: int, path: Path) -> None:
 
 
 _HEAD = b'{"host": '
-"""Beginning of the text of a lock, including a truncated one."""
+"""First bytes of the text in a lock file, by which also a truncated one is recognized."""
 
 
 def identify() -> dict[str, Any]:
-    """Identity of this process, safe against reuse of process numbers: host, boot, pid and start time. Raises OSError
-    if the system does not tell them."""
+    """Return the identity of this process: host, boot, pid and start time, so that a reused process number is noticed.
+    Raises OSError if the system does not tell them."""
     return dict(_identity(os.getpid()))
 
 
@@ -216,8 +217,8 @@ def _boot() -> str:
 
 
 def _started(pid: int) -> int | None:
-    """Start of process ``pid`` in clock ticks after boot (proc(5), field 22 of stat), or None if there is no such
-    process."""
+    """Return the start time of process ``pid`` in clock ticks after boot (proc(5), field 22 of stat), or None if there
+    is no such process."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     except (*_ABSENT, ValueError, IndexError):

@@ -33,7 +33,7 @@ class Addition:
     """An addition to a finished output: a retry of rejected samples, or an append of new inputs."""
 
     number: int
-    """Number of the addition in its output, from 1."""
+    """Number of the addition among all additions to its output, from 1."""
     kind: Literal["retry", "append"]
     positions: Sequence[int]
     """Positions of the addition's samples, ascending. Those of an append are consecutive, after all earlier ones."""
@@ -110,7 +110,7 @@ class OutputFiles:
         return sorted(os.listdir(self.root))
 
     def size(self, name: str) -> int:
-        """Size in bytes of a file of the output, -1 if there is none."""
+        """Return the size in bytes of the output's file ``name``, -1 if there is none."""
         if self.mirror is not None:
             return self.mirror.sizes.get(name, -1)
         path = self.root / name
@@ -206,7 +206,8 @@ def publish_manifest(root: Path, manifest: bytes, files: OutputFiles) -> None:
 
 
 def last_carry(root: Path, manifest: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the writer's schema of a job, or its last ``carry`` if the manifest has no schema."""
+    """Return the ``carry`` (state of the writer) with which a job ended: its schema, or the last shard's ``carry`` if
+    the manifest has no schema."""
     carry: Mapping[str, Any] | None = manifest.get("schema", {}).get("fields")
     if carry is None:
         journals = [read_journal(files.journal) for files in (*output_files_of(root), *addition_files_of(root))]
@@ -328,7 +329,8 @@ def replace(path: Path, data: bytes, files: OutputFiles) -> None:
 
 
 def replace_joined(path: Path, sources: Sequence[Path], files: OutputFiles) -> None:
-    """Publish the bytes of ``sources``, one after the other, as `replace` does; they need not fit into memory."""
+    """Publish a file that holds the bytes of ``sources``, one after the other, as `replace` does; they need not fit
+    into memory."""
     temporary = temporary_of(path, files)
     files_io.remove(temporary)
     file = File(temporary)

@@ -45,7 +45,8 @@ def staging_folder(url: str, part: tuple[int, int] | None) -> Path:
 
 @contextlib.contextmanager
 def state_of(place: str | Path) -> Iterator[Path]:
-    """Context manager for a folder with the journals, logs and manifests of an output: its own, or copies from a URL.
+    """Context manager that gives a folder with the journals, logs and manifests of an output: the output's own folder,
+    or a temporary one with copies from a URL.
 
     JobErrors that are raised inside name the URL.
     """

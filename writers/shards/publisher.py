@@ -35,7 +35,7 @@ class Publisher:
         self._journal = journal
         self._lock = lock
         self._waiting: list[ShardFiles] = []
-        """Files of closed shards that the journal does not list yet."""
+        """Files of the closed shards that the journal does not list yet, because they wait to be published."""
 
     def check(self) -> None:
         """Check that no background work has failed, and renew the lock of an output in a store. Raises the first

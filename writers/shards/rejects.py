@@ -20,15 +20,15 @@ class RejectRow:
     key: str
     source: str
     record: int
-    """Number of the record in ``source``, -1 if the source is a single file."""
+    """Number of the record in the file ``source``, -1 if the file is a single record."""
     offset: int
-    """Byte offset in ``source``, -1 if unknown."""
+    """Byte offset of the record in the file ``source``, -1 if unknown."""
     operator: str
-    """Name of the node that rejected the sample."""
+    """Name of the graph node that rejected the sample, or ``write.<format>`` for a writer."""
     code: str
     message: str
     replaced: bool = False
-    """Whether another sample was written in its place (on_error policy replace)."""
+    """Whether another sample was written in place of the rejected one (on_error policy replace)."""
     kept: bool = False
     """Whether the sample itself was written, though it is damaged (``on_damage: flag``)."""
     part: int = -1
@@ -92,8 +92,9 @@ class RejectLimit:
         raise ValueError(f"max_errors must be a count (20) or a share from 0% to 100% (0.1%), got {value!r}")
 
     def max_rejects(self, samples: int) -> int | None:
-        """Largest number of rejects among ``samples``; None for no limit. A share is rounded up: 1% of 75 samples is
-        one, not none, and only 0% is zero. (The product is rounded first: 7% of 100 is 7.000000000000001.)"""
+        """Return the largest allowed number of rejects among ``samples`` samples; None for no limit. A share is rounded
+        up: 1% of 75 samples is one, not none, and only 0% is zero. (The product is rounded first: 7% of 100 is
+        7.000000000000001.)"""
         if self.share is None:
             return self.count
         return math.ceil(round(self.share * samples, 6))
@@ -125,7 +126,7 @@ class RejectCounter:
         self._example: RejectRow | None = None
 
     def resume(self, seen: int, rejected: int) -> None:
-        """Continue with the counts of an interrupted run."""
+        """Start from the counts of an interrupted run: ``seen`` samples, of which ``rejected`` were rejected."""
         self.seen, self.rejected = seen, rejected
 
     def add(self, seen: int, rows: Sequence[RejectRow]) -> None:

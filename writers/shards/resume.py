@@ -247,7 +247,8 @@ def open_log(path: Path, listed: int) -> File:
 
 
 def earlier_entries(files: OutputFiles) -> list[Mapping[str, Any]]:
-    """Journal entries of the output before an addition; empty for a job's first run."""
+    """Return the journal entries of an output from before an addition (a retry or append); empty for a job's first
+    run."""
     if files.addition is None:
         return []
     earlier: list[Mapping[str, Any]] = []

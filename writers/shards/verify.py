@@ -307,8 +307,8 @@ def _at_hand(mirror: Mirror | None, entry: Mapping[str, Any]) -> Iterator[None]:
 
 
 def _names_below(root: Path) -> Iterator[str]:
-    """Names of all files below ``root``, except hidden files and folders; temporary files of this program are
-    included."""
+    """Iterate over the names of all files below ``root``, except hidden files and folders; temporary files of this
+    program are included."""
     for folder, folders, files in os.walk(root):
         folders[:] = sorted(f for f in folders if not f.startswith("."))
         inside = "" if Path(folder) == root else f"{Path(folder).relative_to(root).as_posix()}/"
@@ -352,7 +352,7 @@ def _is_lock_of_lmdb(name: str, listed: Collection[str]) -> bool:
 
 
 def _check_reports(root: Path, output_files_of: Sequence[OutputFiles], problems: list[Problem]) -> Iterator[str]:
-    """Check the form of the reports: they contain times, so no checksum covers them."""
+    """Check that the reports have the right form; they contain times, so no checksum covers them."""
     for path in sorted({root / "report.json", *(output_files.report for output_files in output_files_of)}):
         try:
             sidecar.read_json(path, sidecar.REPORT)
