@@ -16,9 +16,9 @@ from .tiff.format import CODE as TIFF
 from .uncompressed.decoder_cpu import bmp_header, pnm_header
 
 _LEAST = 54
-"""Minimum bytes of a file whose header this loop reads."""
+"""Minimum size in bytes of a file whose header this loop reads."""
 _CHUNKS = 4096
-"""Maximum number of a PNG's chunks that are searched for its orientation."""
+"""Maximum number of a PNG's chunks in which its orientation is searched."""
 _IHDR, _EXIF = 0x49484452, 0x65584966
 
 
@@ -80,5 +80,5 @@ def _u32(raw: Any, at: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _keep(raw: Any) -> Any:
-    """Refer to an array that was used by address, so that it is not freed before."""
+    """Do nothing; a call after the last use of the array's address keeps Numba from freeing the array earlier."""
     return len(raw)

@@ -17,7 +17,8 @@ _NOT_READY = 600
 
 @numba.njit(nogil=True, cache=True)
 def is_free(events: Any, busy: Any, state: Any, calls: Any) -> Any:
-    """Return whether the device has copied the next piece, so that it can be filled."""
+    """Return whether the device has copied the contents of the page-locked buffer to fill next, so that it can be
+    filled again."""
     piece = state[NEXT]
     if busy[piece] and _ask(calls[ASK], events[piece], 0, 0, 0, state):
         return False
@@ -27,8 +28,8 @@ def is_free(events: Any, busy: Any, state: Any, calls: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def send(pieces: Any, events: Any, busy: Any, state: Any, calls: Any, to: Any, nbytes: Any) -> Any:
-    """Start the copy of the first ``nbytes`` of the next piece to the device address ``to``. Return whether the driver
-    accepted it."""
+    """Start copying the first ``nbytes`` of the page-locked buffer that was just filled to the device address ``to``.
+    Return whether the driver accepted it."""
     piece = state[NEXT]
     busy[piece] = 1
     state[NEXT] = (piece + 1) % len(pieces)
@@ -38,8 +39,8 @@ def send(pieces: Any, events: Any, busy: Any, state: Any, calls: Any, to: Any, n
 
 @numba.njit(nogil=True, cache=True)
 def _ask(function: Any, a: Any, b: Any, c: Any, d: Any, state: Any) -> Any:
-    """Call a function of the driver. Return whether its status is not 0; any status but "not ready" is written to
-    ``state``."""
+    """Call a driver function with four arguments. Return whether its status is not 0. A status other than 0 and "not
+    ready" is also written to ``state``."""
     found = _call(function, (a, b, c, d, 0, 0, 0, 0, 0, 0, 0))
     if found != 0 and found != _NOT_READY:
         state[STATUS] = found

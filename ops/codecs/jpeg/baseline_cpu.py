@@ -62,17 +62,19 @@ from .simd_cpu import (
 )
 
 DONE, OTHER = 0, 1
-"""Status of an image: decoded, or left to libjpeg-turbo."""
+"""Values of an image's status: it was decoded, or libjpeg-turbo must decode it."""
 
 _LAST_BITS = U(63 << 6)
-"""Mask for an entry of the Huffman table: the masked bits are 0 if its last value has no bits."""
+"""Mask for an entry of an AC Huffman table, which decodes one or two coefficients: the masked bits are 0 if the last of
+them has no value bits."""
 
 _STATE_BITS, _DC_BITS = U(31), U(11)
-"""Bit widths of a state's fields, from the lowest bit on: the bits of the scan before it (without stuffing), three DC
-values."""
+"""Bit widths of the fields of a decoder state (`anchors`), from the lowest bit on: the number of bits of the scan
+before it (without stuffing), and three DC values."""
 
 _ORDER_AT, _OTHER_AT = U(256), U(512)
-"""Offset of that table, and of a second block, after the coefficients of a block."""
+"""Byte offsets in the scratch memory of a block, whose coefficients are at 0: the table `huffman_cpu.ORDER`, and a
+second block."""
 
 
 @njit(
@@ -84,9 +86,10 @@ def regions(
     shapes: Any, offsets: Any, good: Any, orientation: Any, corners: Any, needed: Any, windows: Any, channels: Any,
     origins: Any, pitches: Any,
 ) -> None:  # fmt: skip
-    """Compute where `decode_images` writes the windows that begin at ``corners`` [N, 2] (or [0, 2]: at 0) of its
-    images, as images of ``shapes`` [N, 3] at ``offsets`` of the output, and which of their pixels are needed: all, or
-    those of ``needed`` [N, 4] (or [0, 4]) in the window. Bad and turned images get invalid windows."""
+    """Compute the arguments of `decode_images` for images of ``shapes`` [N, 3] that are written at ``offsets`` of the
+    output: windows, channels, origins and pitches. ``corners`` [N, 2] (or [0, 2] for zeros): corner of the window that
+    each output shows. ``needed`` [N, 4] (or [0, 4] for all): which of its pixels are needed. Images that are not
+    ``good``, or that must be rotated, get invalid windows."""
     for i in range(len(offsets)):
         channels[i], pitches[i] = shapes[i, 2], shapes[i, 1] * shapes[i, 2]
         origins[i] = offsets[i]
@@ -110,12 +113,13 @@ def decode_images(
     raw: Any, offsets: Any, sizes: Any, headers: Any, windows: Any, channels: Any, bgr: Any, dst: Any, origins: Any,
     pitches: Any, status: Any, states: Any, known: Any,
 ) -> None:  # fmt: skip
-    """Decode N images, the bytes raw[offset : offset + size]; ``headers`` are their HEADER rows.
+    """Decode N baseline JPEGs, whose files are the bytes raw[offset : offset + size]; ``headers`` are their HEADER
+    rows.
 
     ``windows`` [N, 4] (y0, x0, y1, x1, inside the image) are the needed pixels; those of image i are written as uint8
     with ``channels[i]`` 1 (Y) or 3 (RGB, or BGR) to dst[origins[i] + y * pitches[i] + x * channels[i]:]. ``status`` [N]
-    becomes DONE or OTHER; with OTHER, some pixels of the window may have been written. ``states``, uint64, holds the
-    stored states of images, or has space for new ones, by ``known`` [N, 3]: see `anchors`.
+    becomes DONE or OTHER; with OTHER, some pixels of the window may have been written. ``states``, uint64: decoder
+    states that are stored for images, or space for new ones, as ``known`` [N, 3] says; see `anchors`.
     """
     most: Any = np.int64(0)
     for i in range(len(offsets)):
@@ -153,8 +157,9 @@ _BLOCK = np.dtype(
     [(name, np.int64) for name in ("part", "row", "column", "begin", "end")]
     + [(name, np.uint64) for name in ("dc_table", "ac_table", "factors", "line", "step")]
 )
-"""One block of an MCU: its component and place; the MCUs of the current row in which it is needed; addresses of its
-tables, and of the row's first such block in its plane; bytes to the next MCU's block there."""
+"""One block of an MCU while a row of MCUs is decoded: its component; row and column in the MCU; the MCUs of the row in
+which it is needed; addresses of its tables; address of the row's first such block in the buffer of its component; bytes
+from there to the next MCU's block."""
 
 
 @njit(nogil=True, cache=True)
@@ -373,9 +378,9 @@ def _tables(
     data: Any, row: Any, parts: Any, codes: Any, entries: Any, limit: Any, delta: Any, symbols: Any, kept: Any,
     factors: Any,
 ) -> Any:  # fmt: skip
-    """Read quantisation tables in the order of rows, and Huffman tables: two for DC, then two for AC, which is as many
-    as encoders use. Return False for any other use of them. ``kept``: the bytes of the previous image's Huffman tables,
-    see `_is_kept`."""
+    """Read the image's quantisation tables, and its Huffman tables: two for DC, then two for AC, which is as many as
+    encoders use. Return False if it uses others, or if they are invalid. ``kept``: bytes of the previous image's
+    Huffman tables, see `_is_kept`."""
     seconds = np.empty(ENTRIES, np.int32)
     for c in range(len(parts)):
         if not read_factors(data, np.int64(row.quant[c]), factors[c]):
@@ -417,13 +422,14 @@ def _tables(
 
 
 KEPT = 1 + 16 + 256
-"""Bytes cached per Huffman table: 1 if there is one, the number of codes of each length, the symbols."""
+"""Number of bytes that are kept of a Huffman table, to compare it with the next image's: 1 if there is one, the number
+of codes of each length, the symbols."""
 
 
 @njit(nogil=True, cache=True)
 def _is_kept(data: Any, at: Any, kept: Any) -> Any:
-    """Return whether the Huffman table at data[at:] equals the cached one. Small images mostly have the standard
-    tables: building their lookup tables again would take longer than decoding the image."""
+    """Return whether the Huffman table at data[at:] equals the one of the previous image, ``kept``. Most small images
+    have the standard tables: building their lookup tables again would take longer than decoding the image."""
     if kept[0] == 0 or at <= 0 or at + 16 > len(data):
         return False
     size: Any = 16
@@ -441,7 +447,8 @@ def _is_kept(data: Any, at: Any, kept: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _begin_row(my: Any, parts: Any, blocks: Any, planes: Any) -> None:
-    """Compute where the blocks of a row of MCUs are written. ``planes``: an address."""
+    """Compute, for the row ``my`` of MCUs, in which MCUs each block is needed, and where its samples are written.
+    ``planes``: address of the buffers of the components."""
     for k in range(len(blocks)):
         now = blocks[k]
         part = parts[now.part]
@@ -454,7 +461,7 @@ def _begin_row(my: Any, parts: Any, blocks: Any, planes: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def _wanted_mcus(parts: Any) -> Any:
-    """Return the rows and columns of MCUs that contain needed blocks: first, and one past the last."""
+    """Return the range of MCUs that contain needed blocks: first row, end of rows, first column, end of columns."""
     top: Any = np.int64(0)
     bottom: Any = np.int64(0)
     left: Any = np.int64(0)
@@ -473,8 +480,8 @@ def _wanted_mcus(parts: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def digest(data: Any) -> Any:
-    """Return 64 bits computed from all bytes: different files have different ones, except for one in 2^64 (and files
-    made to collide)."""
+    """Return 64 bits computed from all bytes of a file. Two different files have the same ones with a probability of
+    2^-64, unless they were made to collide."""
     at, n = U(data.ctypes.data), len(data)
     a, b, c, d = U(n), U(n) + ONE, U(n) + U(2), U(n) + THREE
     for _ in range(n // 32):

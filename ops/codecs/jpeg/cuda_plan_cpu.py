@@ -11,8 +11,8 @@ import numpy as np
 from .header import CMYK, FOUR, MANY_SCANS, OK, RGB, YCBCR, YCCK
 
 WORDS, SEGMENTS, BLOCKS, ENTRIES, COEFFICIENTS, PLANES, UNSTUFFS, ENTROPIES, UNKNOWNS, TOTALS = range(10)
-"""Indices in the totals that `plan_images` computes: elements of the device's buffers, thread blocks of two kernels,
-and streams whose decoder states are unknown."""
+"""Indices in the array of totals that `plan_images` computes: elements of buffers on the device, CUDA thread blocks of
+two kernels, and number of streams whose decoder states must be found."""
 
 
 @numba.njit(inline="always")
@@ -22,7 +22,7 @@ def _ceil(a: Any, b: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def _reserve(stream: Any, totals: Any, scan_bytes: Any, segments: Any, blocks: Any, entries: Any) -> None:
-    """Reserve places in the device's buffers for a stream of entropy-coded bytes, after those of earlier streams."""
+    """Reserve space in the device's buffers for a stream of entropy-coded bytes, after the space of earlier streams."""
     stream.words, stream.segments, stream.blocks = totals[WORDS], totals[SEGMENTS], totals[BLOCKS]
     stream.entries = totals[ENTRIES]
     totals[WORDS] += _ceil(scan_bytes, 128) * 32 + 32
@@ -47,15 +47,17 @@ def plan_images(
     status: Any, needed: Any, unstuff_first: Any, entropy_first: Any, totals: Any, heads: Any, table: Any, scans: Any,
     parts: Any, levels: Any, known: Any, fours: Any,
 ) -> None:  # fmt: skip
-    """Plan the images ``which``; others become UNSUPPORTED. Fill ``images`` and ``component`` (zeros before, for
-    scans), ``status``, ``needed``, the exclusive sums of thread blocks and the totals.
+    """Plan decoding a batch on a GPU: the images for which ``which`` is true; the others become UNSUPPORTED. Fill
+    ``images``, ``component`` (which must be zeros for scans), ``status``, ``needed``, the number of thread blocks
+    before each row (``unstuff_first``, ``entropy_first``), and the totals.
 
-    After the rows of all images come three rows for each image that has a scan per component, up to row ``heads``, and
-    then the streams of ``scans`` (and their ``parts``) of images that have a ``table`` of them; ``levels`` counts them.
-    ``limits``: status UNSUPPORTED and MISSING, maximum blocks, bits of a subsequence, entries of one, bytes per
-    unstuffing thread block, subsequences per entropy thread block, maximum blocks of an image in many scans. ``known``:
-    number of known decoder states per image; empty if none are. ``fours``: the first row of each image of four
-    components: these have two rows each, the second for black alone, where images with separate scans have three."""
+    Rows of ``images``: first one per image; then, up to row ``heads``, three for each image that has a scan per
+    component; then one for each stream of progressive images, whose scans are in ``table``. These scans are written to
+    ``scans`` and ``parts``, and counted by ``levels``. ``limits``: status UNSUPPORTED and MISSING, maximum blocks, bits
+    of a subsequence, entries of a subsequence, bytes per unstuffing thread block, subsequences per entropy thread
+    block, maximum blocks of an image in many scans. ``known``: number of decoder states per image that are known from
+    earlier epochs; empty if none are. ``fours``: for each image of four components, the first of its two additional
+    rows. The second row is for black alone. These rows are among those of images with separate scans."""
     unsupported, missing, most_blocks, sub_bits, sub_entries, unstuff_chunk, entropy_chunk, most_in_scans = limits
     unstuffs = entropies = states = np.int64(0)  # with a literal, Numba would compile `_plan_scans` a second time
     extra = len(headers)
@@ -191,8 +193,8 @@ def plan_images(
 
 @numba.njit(nogil=True, cache=True)
 def _check_four(row: Any, scan_bytes: Any, unsupported: Any, missing: Any, most_blocks: Any) -> Any:
-    """Return the status of an image of four components: at most two tables of either kind, and at least two bits per
-    block."""
+    """Return the status of an image of four components, which is supported if it has at most two tables of either kind,
+    and at least two bits per block."""
     for kind in range(2):
         first = row.dc[0] if kind == 0 else row.ac[0]
         second = first
@@ -211,8 +213,8 @@ def _check_four(row: Any, scan_bytes: Any, unsupported: Any, missing: Any, most_
 def _plan_four(
     row: Any, images: Any, component: Any, at: Any, totals: Any, scan_bytes: Any, entries: Any
 ) -> None:  # fmt: skip
-    """Plan the stream of an image of four components, which has rows ``at`` (three of its components) and ``at`` + 1
-    (the last): both have all blocks, and each computes the samples of its components."""
+    """Plan the stream of an image of four components. It has two rows: ``at`` for three components and ``at`` + 1 for
+    the last. Both have all blocks of the stream, and each computes the samples of its own components."""
     h_max, v_max = row.h[0], row.v[0]
     mcus_x, mcus_y = _ceil(row.width, 8 * h_max), _ceil(row.height, 8 * v_max)
     in_mcu, dc_slots, ac_slots = 0, 0, 0
@@ -252,8 +254,8 @@ def _plan_four(
 
 @numba.njit(nogil=True, cache=True)
 def _check_scans(row: Any, table: Any, components: Any, component: Any, unsupported: Any, missing: Any) -> Any:
-    """Return the status of an image in many scans: each block takes at least one bit of the scan that first gives its
-    DC."""
+    """Return the status of a progressive image with many scans, which is supported if its file is large enough: each
+    block takes at least one bit of the scan that first gives its DC coefficient."""
     for c in range(components):
         part = component[c]
         h_max, v_max = component[0].h, component[0].v
@@ -273,16 +275,16 @@ def _check_scans(row: Any, table: Any, components: Any, component: Any, unsuppor
 
 
 _MOST_SCAN_BYTES = 1 << 27
-"""Maximum bytes of a scan: its bits are counted in 32 bits."""
+"""Maximum bytes of a scan on the GPU, because its bits are counted in 32 bits."""
 _READ_PAST = 384
-"""Bytes beyond a stream that a warp may read before it detects the end: a block has 63 codes of 31 bits."""
+"""Bytes beyond the end of a stream that a warp may read before it detects the end: a block has 63 codes of 31 bits."""
 _SIZES = 28
-"""Number of size classes, one per power of two, by which images are ordered."""
+"""Number of size classes, one per power of two, by which progressive images are ordered, largest first."""
 
 
 @numba.njit(nogil=True, cache=True)
 def _size_class(row: Any, table: Any) -> Any:
-    """Return the size class of an image; 0 for the largest scans."""
+    """Return the size class of an image by its number of compressed bytes; 0 is the class of the largest."""
     size, found = np.int64(0), _SIZES - 1
     for s in range(row.first_scan, row.first_scan + row.scan_count):
         size = max(size, np.int64(table[s].end - table[s].begin))
@@ -294,7 +296,7 @@ def _size_class(row: Any, table: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def _refines(scan: Any, other: Any) -> Any:
-    """Return whether a scan refines coefficients of an earlier one."""
+    """Return whether ``scan`` of a progressive image refines coefficients that the earlier scan ``other`` has read."""
     if scan.high == 0 or scan.last < other.first or other.last < scan.first:
         return False
     for i in range(scan.count):
@@ -309,11 +311,10 @@ def _plan_scans(
     headers: Any, status: Any, images: Any, component: Any, table: Any, scans: Any, parts: Any, levels: Any,
     unstuff_chunk: Any, unstuffs: Any, unstuff_first: Any, at: Any, totals: Any,
 ) -> Any:  # fmt: skip
-    """Plan the scans of images that have many: their streams as rows of ``images`` from ``at`` on, their contents as
-    rows of ``scans``, the largest images first, so that none of these starts last.
-
-    Scans of an image stay in the order of its file: one may only refine scans before it. Return the number of thread
-    blocks that unstuff all streams."""
+    """Plan the scans of progressive images: their streams as rows of ``images`` from ``at`` on, their contents as rows
+    of ``scans``. The largest images come first, so that none of these starts last. Scans of an image stay in the order
+    of its file, because a scan may only refine earlier ones. Return the number of thread blocks that unstuff all
+    streams."""
     places = np.zeros(_SIZES, np.int64)
     for i in range(len(headers)):
         if headers[i].status == MANY_SCANS and status[i] == 0:
@@ -363,7 +364,7 @@ def _plan_scans(
 
 @numba.njit(nogil=True, cache=True)
 def _wanted(part: Any, x0: Any, y0: Any, x1: Any, y1: Any, needed: Any) -> None:
-    """Set the blocks of a component that the pixels (x0, y0) to (x1, y1) need, if it is ``needed`` at all."""
+    """Set which blocks of a component the pixels (x0, y0) to (x1, y1) of the image need; none unless ``needed``."""
     halo_x, halo_y = int(part.expand_x > 1), int(part.expand_y > 1)
     first_x = max(x0 // part.expand_x - halo_x, 0)
     first_y = max(y0 // part.expand_y - halo_y, 0)
@@ -378,9 +379,9 @@ def _wanted(part: Any, x0: Any, y0: Any, x1: Any, y1: Any, needed: Any) -> None:
 def limit_blocks(
     windows: Any, images: Any, component: Any, needed: Any, groups_each: Any, idct_first: Any, dense_first: Any
 ) -> Any:
-    """Set the blocks to compute: those that contain the windows (x0, y0, x1, y1; none: everything), and one sample more
-    on each side, which upsampling reads. Fill the exclusive sums of thread blocks, ``dense_first`` for images in many
-    scans; return the larger total."""
+    """Set which blocks the inverse DCT computes: those that contain the windows (x0, y0, x1, y1; if there are none, all
+    blocks), and one more sample on each side, which upsampling reads. Fill ``idct_first``, and ``dense_first`` for
+    images with many scans: the number of thread blocks before each component. Return the larger total."""
     total, dense = np.int64(0), np.int64(0)
     for i in range(len(needed)):
         x0, y0, x1, y1 = 0, 0, images[i].width, images[i].height
@@ -423,12 +424,12 @@ def limit_blocks(
 def strip_columns(
     image: Any, part: Any, axis: Any, coloured: Any, columns: Any, pool: Any, percent: Any, slots: Any
 ) -> Any:
-    """Return how many ``columns`` of an image's output, at most, a warp of jpeg_strips computes; 0 if another kernel
-    does.
+    """Return how many columns of an image's output a warp of the kernel jpeg_strips computes, at most ``columns``; 0 if
+    another kernel must resize the image.
 
-    The warp has a ``pool`` of floats: 32 rows of its columns, of three channels, and four for each pixel that they
-    reach. No two outputs may begin at the same pixel, and at most ``slots`` before the first of them ends: their starts
-    are rounded sums, which are wrong by less than 0.02 each."""
+    The warp has ``pool`` floats of shared memory. It needs them for 32 rows of its columns, in three channels, and four
+    for each source pixel that the columns depend on. No two outputs may begin at the same pixel, and at most ``slots``
+    before the first of them ends: their starts are rounded sums, which are wrong by less than 0.02 each."""
     across, down = axis[0], axis[1]
     if across.count <= 0 or down.count <= 0 or across.table < 0 or down.table < 0:
         return 0
@@ -458,8 +459,9 @@ def tile_resizes(
     images: Any, component: Any, axis: Any, coloured: Any, threads: Any, block_work: Any, blocks_at_once: Any,
     slots: Any, columns: Any, pool: Any, percent: Any, strips_at_once: Any, first: Any, strips_first: Any,
 ) -> Any:  # fmt: skip
-    """Compute how many outputs a thread block computes (``tile`` of the axes), and the exclusive sums of blocks, the
-    total after them; return both totals. Images of jpeg_strips are counted in ``strips_first``, others in ``first``.
+    """Compute how many output pixels each thread block of the resizing kernels computes (``tile`` of the axes), and the
+    number of thread blocks before each image, the total last. Images of the kernel jpeg_strips are counted in
+    ``strips_first``, the others in ``first``. Return both totals.
 
     A block's work is counted in instructions of a thread: about 20 per source pixel, 20 and 4 per tap for a column's
     share of a source row, 50 per output pixel. Source rows that two tiles read are processed twice: that costs at most
@@ -512,7 +514,7 @@ def tile_resizes(
 
 
 ELEMENTS, WEIGHTS, THREADS, THREAD_BLOCKS, STRIPS, TOTALS_OF_RESIZES = range(6)
-"""Indices in the totals that `plan_resizes` computes."""
+"""Indices in the array of totals that `plan_resizes` computes."""
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
@@ -522,14 +524,14 @@ def plan_resizes(
     limits: Any, rows: Any, axis: Any, shapes: Any, offsets: Any, windows: Any, first: Any, strips_first: Any,
     totals: Any,
 ) -> None:  # fmt: skip
-    """Fill the records of resizing images into packed outputs.
+    """Plan resizing of decoded images into outputs that follow each other: fill one record per image.
 
     ``lo`` to ``flip`` [N, 2] (H, W): a `resample.Plan` of the images as they are shown. ``domain`` [N, 2, 2]: begin and
     end of the pixels that may be read, or empty for all. ``mirror`` [N], or empty. ``planar``: channels first.
     ``tables`` [filters, 2]: first entry (-1: no table) and last index of each filter's table. ``limits``: maximum
     threads per block, and the limits of `tile_resizes`. Results are the records ``rows`` and ``axis`` (x, y), the
-    outputs' ``shapes`` and ``offsets``, the stored pixels that are read (``windows``: x0, y0, x1, y1), the exclusive
-    sums of thread blocks (those of jpeg_strips separately), and the totals.
+    outputs' ``shapes`` and ``offsets``, the stored pixels that are read (``windows``: x0, y0, x1, y1), the number of
+    thread blocks before each image (those of jpeg_strips separately), and the totals.
     """
     most_threads, block_work, blocks_at_once, slots, columns, pool, percent, strips_at_once = limits
     elements = weights = np.int64(0)
@@ -609,12 +611,13 @@ def plan_pixels(
     images: Any, status: Any, orientation: Any, windows: Any, offsets: Any, channels: Any, limits: Any, rows: Any,
     shapes: Any, first: Any,
 ) -> Any:  # fmt: skip
-    """Fill the records of interleaved pixels.
+    """Plan writing decoded images as interleaved pixels: fill one record per image.
 
     ``windows`` [N, 4] (x0, y0, x1, y1) of images as they are shown, or empty for all of them; ``offsets`` of the
-    outputs, or empty: consecutive. ``limits`` of `jpeg_pixels`: pixels of a warp's span, threads per block, pixels of a
-    turned image per block. Results are ``rows``, ``shapes`` (height, width) and the exclusive sums of thread blocks,
-    ``first``. Return the elements up to the end of the last output, and the number of thread blocks."""
+    outputs, or empty: consecutive. ``limits`` of the kernel jpeg_pixels: pixels of a warp's span, threads per block,
+    pixels per block of an image that is rotated by its orientation. Results are ``rows``, ``shapes`` (height, width)
+    and ``first``, the number of thread blocks before each image. Return the number of elements up to the end of the
+    last output, and the number of thread blocks."""
     span, threads, chunk = limits
     elements, end, blocks = np.int64(0), np.int64(0), np.int64(0)
     for i in range(len(status)):

@@ -31,16 +31,17 @@ from .tables import HEADER_ROOM
 U = np.uint64
 ZERO, ONE, BYTE = U(0), U(1), U(255)
 MCU_ROOM = 6 * 2 * 209
-"""Maximum bytes of an MCU: six blocks, 27 bits for a DC coefficient and 26 for each AC one, FF 00 for each FF."""
+"""Maximum bytes of an encoded MCU: six blocks, 27 bits for a DC coefficient and 26 for each AC coefficient, doubled
+because FF is written as FF 00."""
 SLACK = 2 * PIXELS
-"""Bytes beyond the end of a row of samples that may be written."""
+"""Bytes beyond the end of a row of samples into which vector instructions may write."""
 SET = 4 * 256
-"""Number of symbols of all Huffman tables: DC and AC of luminance, DC and AC of chrominance."""
+"""Number of symbols of all four Huffman tables: DC and AC of luminance, DC and AC of chrominance."""
 
 
 @njit(nogil=True, cache=True)
 def work_bytes(shapes: Any, h: Any, v: Any, optimize: Any) -> Any:
-    """Return the bytes of scratch memory of `encode_images` for images of ``shapes`` [N, 3]."""
+    """Return the bytes of scratch memory that `encode_images` needs for images of ``shapes`` [N, 3]."""
     largest = np.int64(0)
     for i in range(len(shapes)):
         height, width = np.int64(shapes[i, 0]), np.int64(shapes[i, 1])
@@ -52,7 +53,7 @@ def work_bytes(shapes: Any, h: Any, v: Any, optimize: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _pitch(across: Any, h: Any) -> Any:
-    """Return the bytes from one row of samples to the next, for ``across`` MCUs."""
+    """Return the bytes from one row of samples to the next, if a row has ``across`` MCUs."""
     return -(-8 * h * across // PIXELS) * PIXELS + SLACK
 
 
@@ -61,14 +62,16 @@ def encode_images(
     pixels: Any, offsets: Any, shapes: Any, fit: Any, first: Any, sampling: Any, optimize: Any, quant: Any, codes: Any,
     headers: Any, header_sizes: Any, dimensions: Any, work: Any, out: Any, places: Any, sizes: Any,
 ) -> Any:  # fmt: skip
-    """Encode images from number ``first`` on that are ``fit`` (bool[N]), as long as their files fit into ``out``
-    (uint8). Return the number of the first one that does not fit, and the bytes written.
+    """Encode images as JPEGs, one after the other from image ``first`` on, as long as their files fit into ``out``
+    (uint8). Images that are not ``fit`` (bool[N]) are left out. Return the index of the first image whose file does not
+    fit into ``out``, and the bytes written.
 
-    ``pixels``: the address from which an image's bytes begin ``offsets`` [N] further on; ``shapes`` [N, 3].
-    ``sampling``: h and v of colour. ``quant``: `quantisers`; ``codes`` uint32[1024]: length << 16 | code of each
-    symbol; ``headers`` uint8[2, HEADER_ROOM], for colour and for gray, up to the coded bits, or with ``optimize`` up to
-    the Huffman tables; ``dimensions``: offsets of height and width in them. ``work``: see `work_bytes`. ``places``
-    int64[N] and ``sizes`` int32[N, 1] become offset and size of each file in ``out``."""
+    ``pixels``: address of all images, each of which begins ``offsets`` [N] bytes after it; ``shapes`` [N, 3].
+    ``sampling``: horizontal and vertical sampling factors of luminance in colour images. ``quant``: `quantisers`;
+    ``codes`` uint32[1024]: length << 16 | code of each symbol; ``headers`` uint8[2, HEADER_ROOM], for colour and for
+    gray, up to the coded bits, or with ``optimize`` up to the Huffman tables; ``dimensions``: byte offsets of height
+    and width in these headers. ``work``: see `work_bytes`. ``places`` int64[N] and ``sizes`` int32[N, 1] become offset
+    and size of each file in ``out``."""
     end = np.int64(0)
     own = np.empty(SET, np.uint32)
     counts = np.zeros((4, 257), np.int64)
@@ -132,9 +135,9 @@ def encode_images(
 def _fill(
     source: Any, height: Any, width: Any, gray: Any, h: Any, v: Any, my: Any, pitch: Any, mcus_x: Any, planes: Any
 ) -> None:
-    """Compute the samples of a row of MCUs: 8 * v rows of Y, then 8 of Cb and 8 of Cr, ``pitch`` apart. Beyond the
-    right border the last pixel is repeated, below the lower one the last row of samples of each component, downsampled
-    or not."""
+    """Compute the samples of a row of MCUs from the pixels: 8 * v rows of Y, then 8 of Cb and 8 of Cr, each ``pitch``
+    bytes after the previous one. Beyond the image's right border, the last pixel of a row is repeated. Below the image,
+    the last row of samples of each component is repeated."""
     wide = 8 * h * mcus_x
     blue, red = planes + U(8 * v * pitch), planes + U((8 * v + 8) * pitch)
     full = planes + U((8 * v + 16) * pitch)  # two rows of Cb, then two of Cr, before they are halved
@@ -184,7 +187,7 @@ def _copy(source: Any, target: Any, n: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def _extend(row: Any, begin: Any, end: Any) -> None:
-    """Repeat the sample before ``begin`` up to ``end``."""
+    """Fill a row of samples from index ``begin`` to ``end`` with the sample before ``begin``."""
     last = u8_at(row + U(begin - 1))
     for x in range(begin, end):
         put_u8(row + U(x), last)
@@ -195,8 +198,8 @@ def _transform(
     planes: Any, pitch: Any, gray: Any, h: Any, v: Any, my: Any, mcus_x: Any, height: Any, width: Any, quant: Any,
     coefficients: Any,
 ) -> None:  # fmt: skip
-    """Compute the coefficients of a row of MCUs, in the order in which they are coded. Blocks beyond the image that
-    fill up an MCU have no AC coefficients, and the DC coefficient of the previous block."""
+    """Compute the DCT coefficients of a row of MCUs, in the order in which they are coded. Blocks that only fill up an
+    MCU, outside the image, have no AC coefficients, and the DC coefficient of the previous block."""
     across, down = -(-width // 8), -(-height // 8)
     tables = U(quant.ctypes.data)
     step = U(pitch)
@@ -223,9 +226,9 @@ def _transform(
 
 @njit(nogil=True, cache=True)
 def _code(coefficients: Any, gray: Any, h: Any, v: Any, mcus: Any, codes: Any, behind: Any, state: Any) -> Any:
-    """Code the blocks of ``mcus`` MCUs (T.81, F.1.2). ``codes``, ``behind``: addresses of the tables and of the end of
-    the output. ``state``: pending bits, their number, the last DC coefficients, the address to write to. Return whether
-    there was space, and the new state."""
+    """Append the Huffman codes of ``mcus`` MCUs to the output (T.81, F.1.2). ``codes``, ``behind``: addresses of the
+    tables and of the end of the output. ``state``: pending bits, their number, the last DC coefficients, the address to
+    write to. Return whether there was space, and the new state."""
     bits, held, last_y, last_b, last_r, at = state
     luma = h * v
     block = coefficients
@@ -264,8 +267,9 @@ def _code(coefficients: Any, gray: Any, h: Any, v: Any, mcus: Any, codes: Any, b
 
 @njit(nogil=True, cache=True)
 def _put(table: Any, zeros: Any, value: Any, bits: Any, held: Any, at: Any) -> Any:
-    """Append a symbol (``zeros`` and the number of bits of ``value``) and these bits; then write 32 bits, if that many
-    are ``held``. ``table``: an address."""
+    """Append one Huffman symbol and the bits of ``value``. The symbol combines ``zeros``, the number of zeros before
+    the value, with its number of bits. If 32 bits are then pending, write them. ``table``: address of the Huffman
+    table."""
     size = bit_length(U(abs(value)))
     entry = u32_at(table + U(4) * (zeros | size))
     length = entry >> U(16)
@@ -285,7 +289,7 @@ def _put(table: Any, zeros: Any, value: Any, bits: Any, held: Any, at: Any) -> A
 
 @njit(nogil=True, cache=True)
 def _holds_ff(word: Any) -> Any:
-    """Return whether a byte of a 32-bit word is FF."""
+    """Return whether any byte of a 32-bit word is FF."""
     other = word ^ U(0xFFFFFFFF)
     return (other - U(0x01010101)) & word & U(0x80808080) != ZERO
 
@@ -309,7 +313,7 @@ def _stuffed(word: Any, at: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _finish(state: Any) -> Any:
-    """Write the remaining bits, filled up with ones, and EOI. Return the address after it."""
+    """Write the remaining bits, filled up with ones, and the EOI marker. Return the address after it."""
     bits, held, _, _, _, at = state
     fill = -held % 8
     bits = bits << U(fill) | (ONE << U(fill)) - ONE
@@ -332,7 +336,7 @@ def _finish(state: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _count(coefficients: Any, gray: Any, h: Any, v: Any, mcus: Any, counts: Any) -> None:
-    """Count the occurrences of each symbol in ``counts`` [table, symbol]."""
+    """Add the number of times that each Huffman symbol occurs in the MCUs to ``counts`` [table, symbol]."""
     counts[:] = 0
     luma = h * v
     last_dc = np.zeros(3, np.int64)
@@ -361,8 +365,9 @@ def _count(coefficients: Any, gray: Any, h: Any, v: Any, mcus: Any, counts: Any)
 
 @njit(nogil=True, cache=True)
 def _write_tables(counts: Any, gray: Any, codes: Any, at: Any) -> Any:
-    """Compute Huffman tables for ``counts`` (T.81, K.2, with libjpeg's choice among equal counts): ``codes``
-    uint32[1024], and at the address ``at`` their DHT segments and the scan's header. Return the address after it."""
+    """Compute optimal Huffman tables for symbols that occur ``counts`` times (T.81, K.2, with libjpeg's choice among
+    equal counts): ``codes`` uint32[1024], and at the address ``at`` their DHT segments and the scan's header. Return
+    the address after it."""
     codes[:] = 0
     lengths, of_length = np.empty(257, np.int64), np.empty(64, np.int64)
     for table in range(2 if gray else 4):

@@ -34,7 +34,7 @@ from .simd_cpu import (
 )
 
 PIXELS = 32
-"""Pixels that `rgb_to_ycc` converts, and samples that `halve` produces, in one call."""
+"""Number of pixels that `rgb_to_ycc` converts, and of samples that `halve` produces, in one call."""
 
 
 def _bit_length(_typing, value):
@@ -94,9 +94,9 @@ rgb_to_ycc: Any = intrinsic(_rgb_to_ycc)
 
 
 def _halve(_typing, upper, lower, target, even, odd):
-    """Average 2 x 2 samples of two rows to PIXELS samples at ``target``; the first three arguments are addresses.
-    ``even`` and ``odd`` (int64) are added alternately to the sums of four before the division: libjpeg rounds halves up
-    and down, column by column."""
+    """Average each 2 x 2 samples of two rows, and write PIXELS averages to ``target``. The first three arguments are
+    addresses. ``even`` and ``odd`` (int64) are added alternately to the sums of four before the division: libjpeg
+    rounds halves up and down, column by column."""
 
     def generate(context, builder, _signature, args):
         short = _vector(_I16, PIXELS)
@@ -125,7 +125,7 @@ halve: Any = intrinsic(_halve)
 _ROWS = (0, 4, 1, 5, 2, 6, 3, 7)
 """Order in which four vectors hold the eight rows (or columns) of a block, two per vector."""
 _PLACES = [_ROWS.index(k // 8) * 8 + k % 8 for k in _ZIGZAG]
-"""Index of the coefficient of each zig-zag index within the four vectors of `_ROWS`."""
+"""For each zig-zag index, the position of its coefficient in the four vectors of `_ROWS`."""
 
 
 def _odd_part(d: list[int]) -> list[int]:
@@ -143,15 +143,16 @@ def _odd_part(d: list[int]) -> list[int]:
 
 
 _ODD = [_odd_part([int(i == k) for i in range(4)]) for k in range(4)]
-"""Factors of each difference in the odd results. Integers are multiplied and added exactly, so each result is a sum of
-products with these 16-bit numbers."""
+"""Contribution of each of the four differences to the odd results of the DCT. Integers are multiplied and added
+exactly, so each result is a sum of products with these 16-bit numbers."""
 _EVEN = ((4433 + 6270, 4433), (4433, 4433 - 15137))
-"""Factors of the two inner sums in results 2 and 6: 0.541196100, 0.765366865, 1.847759065."""
+"""Contribution of the two inner sums to results 2 and 6 of the DCT, from the constants 0.541196100, 0.765366865 and
+1.847759065."""
 
 
 def _transposed(builder, x):
-    """Transpose: from four vectors of rows (0, 4), (1, 5), (2, 6), (3, 7) to the columns (0, 1), (2, 3), (5, 4), (7,
-    6)."""
+    """Transpose an 8 x 8 block: from four vectors that hold its rows (0, 4), (1, 5), (2, 6), (3, 7), to vectors that
+    hold its columns (0, 1), (2, 3), (5, 4), (7, 6)."""
     low16 = [k for lane in (0, 8) for i in range(lane, lane + 4) for k in (i, 16 + i)]
     high16 = [k + 4 for k in low16]
     x = [_shuffle(builder, x[a], x[a + 1], half) for a in (0, 2) for half in (low16, high16)]
@@ -183,9 +184,9 @@ def _two(builder, a, b, shift):
 
 
 def _pass(builder, x, shift, scale):
-    """Compute one dimension of the transform of eight vectors, given as pairs (0, 1), (2, 3), (5, 4), (7, 6). Return
-    the results as pairs (0, 4), (1, 5), (2, 6), (3, 7), divided by 2^``shift``. ``scale`` divides results 0 and 4,
-    which lack the factor 2^13."""
+    """Compute the DCT of eight vectors along one dimension. They are given as pairs (0, 1), (2, 3), (5, 4), (7, 6).
+    Return the results as pairs (0, 4), (1, 5), (2, 6), (3, 7), divided by 2^``shift``. ``scale`` divides results 0 and
+    4, which lack the factor 2^13."""
     p, q, s, r = x
     sums, differences = [builder.add(p, r), builder.add(q, s)], [builder.sub(p, r), builder.sub(q, s)]
     turned = _shuffle(builder, sums[1], sums[1], [*range(8, 16), *range(8)])

@@ -143,17 +143,18 @@ def _views(buffer: Any, offsets: Any, sizes: Any, table: NDArray[Any]) -> tuple[
 
 _BYTES_PER_COEFFICIENT = 2
 _GPU_BYTES_PER_ENCODED = 9
-"""Bytes of the CUDA decoder's coefficients per byte of a file: four bytes for each coefficient of four bits."""
+"""Bytes of device memory for coefficients that the CUDA decoder needs per byte of a file: a coefficient has at least
+four bits in the file, and takes four bytes."""
 _GPU_BYTES_PER_IMAGE = 44 << 10
-"""Bytes of the CUDA decoder for the tables and records of an image."""
+"""Bytes of device memory that the CUDA decoder needs per image, for its tables and records."""
 _GPU_BYTES_PER_SCANNED, _GPU_BYTES_PER_SAMPLE, _GPU_BYTES_PER_SCAN = 3, 3, 1024
-"""Bytes of the CUDA decoder for an image in many scans: per byte of the file, which is copied without stuffing; per
-sample, which has a coefficient; per scan, which has records."""
+"""Bytes of device memory that the CUDA decoder needs for a progressive image with many scans: per byte of the file,
+which is copied without stuffing; per sample, which has a coefficient; per scan, which has records."""
 
 
 def why_not_plain(rows: NDArray[Any]) -> dict[str, int]:
-    """Return, for the report, why the CUDA decoder does not decode JPEGs, and the number of ``rows`` for each
-    reason."""
+    """Return, for the report, the reasons why the CUDA decoder does not decode these JPEGs, and the number of ``rows``
+    (headers) for each reason."""
     sof = rows["sof"]
     reasons = (
         ("unusual progressive", np.isin(sof, (0xC2, 0xC6, 0xCA, 0xCE)) & (rows["status"] != MANY_SCANS)),
@@ -178,9 +179,9 @@ def why_not_plain(rows: NDArray[Any]) -> dict[str, int]:
 def summarise(
     rows: Any, turning: Any, max_pixels: Any, orientation: Any, extents: Any, channels: Any, good: Any, odd: Any
 ) -> Any:
-    """Fill ``extents`` [N, 2] (height, width) of the images as they are shown, and their ``channels`` [N]. ``turning``:
-    apply their Exif ``orientation``; otherwise it counts as 1. All are ``good`` so far; ``odd``: those that need a
-    closer look, because they are not plain JPEGs or too large. Return the number of the latter."""
+    """Fill in, for each image, ``extents`` [N, 2] (height, width after orientation), ``channels``, ``orientation`` (1
+    unless ``turning``), and ``good``, which is always true. ``odd`` becomes true for images that need a closer look,
+    because they are not JPEGs of a common kind, or too large. Return their number."""
     found = 0
     for i in range(len(rows)):
         row = rows[i]
@@ -196,8 +197,8 @@ def summarise(
 
 @numba.njit(cache=True)
 def planes(row: Any) -> Any:
-    """Return the bytes of the CUDA decoder for the samples of an image, and for the places of its blocks'
-    coefficients."""
+    """Return the bytes of device memory that the CUDA decoder needs for the samples of an image, and for the positions
+    of its blocks' coefficients."""
     across, down, found = 1, 1, np.int64(0)
     for c in range(min(row.components, 3)):
         across, down = max(across, row.h[c]), max(down, row.v[c])
@@ -214,9 +215,9 @@ def foreseen(
     besides: Any,
 ) -> Any:  # fmt: skip
     """Estimate the elements of each decoded image, and the other bytes that decoding it needs, [N] each; see
-    `headers.estimate_memory`. ``shapes`` [N, 1]: bytes of the files. ``aside``: all JPEGs are decoded to memory apart
-    from the output; with ``turning``, those with an Exif orientation are. ``fixed``: see `decoded_shapes`. Return the
-    number of images that are not JPEGs."""
+    `headers.estimate_memory`. ``shapes`` [N, 1]: bytes of the files. ``aside``: all JPEGs are decoded to separate
+    memory first, not directly into the output. ``turning``: those with an Exif orientation are. ``fixed``: see
+    `decoded_shapes`. Return the number of images that are not JPEGs."""
     others = 0
     for i in range(len(rows)):
         row = rows[i]
@@ -255,8 +256,8 @@ def refused(good: Any, status: Any) -> Any:
 
 @numba.njit(cache=True)
 def decoded_shapes(height: Any, width: Any, channels: Any, fixed: Any, good: Any, shapes: Any) -> None:
-    """Fill shapes [N, 3] of decoded images of these sizes, without pixels if an image is not ``good``. ``fixed``: the
-    channels of all of them, or 0."""
+    """Fill ``shapes`` [N, 3] with the shapes of decoded images. Images that are not ``good`` get height and width 0.
+    ``fixed``: number of channels of all images; 0 if ``channels`` has one number for each."""
     for i in range(len(good)):
         shapes[i, 0] = height[i] if good[i] else 0
         shapes[i, 1] = width[i] if good[i] else 0
@@ -265,8 +266,8 @@ def decoded_shapes(height: Any, width: Any, channels: Any, fixed: Any, good: Any
 
 @numba.njit(nogil=True, cache=True)
 def _walk_all(buffer, offsets, sizes, table, scans, whole):  # type: ignore[no-untyped-def]
-    """Read the headers of all images into ``table``, and, if ``whole``, walk progressive files to their end. Return the
-    number of rows that the table of scans has, or would need."""
+    """Read the headers of all images into ``table``. If ``whole``, also read the headers of all scans of progressive
+    files. Return the number of rows that these need in the table ``scans``, which may be more than it has."""
     tables, known = np.empty((3, 4), np.int32), np.empty((2, 4, 64), np.int8)
     count: Any = np.int64(0)
     for i in range(len(offsets)):
@@ -286,14 +287,14 @@ def _walk_all(buffer, offsets, sizes, table, scans, whole):  # type: ignore[no-u
 
 @numba.njit(nogil=True, cache=True)
 def walking():  # type: ignore[no-untyped-def]
-    """Return three uninitialised scratch arrays for `head_of`: row, tables, known."""
+    """Return three uninitialised arrays that `head_of` needs as scratch memory: row, tables, known."""
     return np.empty(_COLUMNS, np.int32), np.empty((3, 4), np.int32), np.empty((2, 4, 64), np.int8)
 
 
 @numba.njit(nogil=True, cache=True)
 def head_of(data, row, tables, known):  # type: ignore[no-untyped-def]
-    """Return how many bytes of the file ``data`` `read_headers` reads; all of them if it has several scans, or is
-    anything that the CUDA decoder does not support."""
+    """Return the number of bytes at the start of the file ``data`` that `read_headers` reads. These are all bytes if
+    the file has several scans, or if the CUDA decoder does not support it."""
     row[:] = 0
     row[_ADOBE] = -1
     status = _walk(data, row, tables, False, np.empty((0, SCAN_COLUMNS), np.int32), known)
@@ -304,8 +305,9 @@ def head_of(data, row, tables, known):  # type: ignore[no-untyped-def]
 
 @numba.njit(nogil=True, cache=True)
 def _walk(data, row, tables, whole, scans, known):  # type: ignore[no-untyped-def]
-    """Read segments up to the first scan, or, if there are many and ``whole``, to the last, which are written to
-    ``scans``. ``tables``: offsets of the quantisation, DC and AC tables defined so far."""
+    """Read the segments of a JPEG up to its first scan. If it is progressive with many scans and ``whole``, go on to
+    the last scan, and write all scans to ``scans``. ``tables``: offsets of the quantisation, DC and AC tables defined
+    so far. Return the status of the image."""
     size = len(data)
     if size < 2 or data[0] != 0xFF or data[1] != 0xD8 or (size > 2 and data[2] != 0xFF):
         return NOT_JPEG
@@ -391,7 +393,8 @@ def _frame(data, at, end, row, marker):  # type: ignore[no-untyped-def]
 
 @numba.njit(nogil=True, cache=True)
 def _scan(data, at, end, row, tables, wide, whole, scans, known):  # type: ignore[no-untyped-def]
-    """Bind the tables to the components and choose the image's decoder."""
+    """Read the header of a scan, at data[at:end]: assign tables to the components, and choose which decoder decodes the
+    image."""
     row[_SCAN_OFFSET] = end
     count = np.int64(data[at]) if end > at else 0
     if row[_SOF] == 0 or count < 1 or count > 4 or end - at != 4 + 2 * count:
@@ -442,8 +445,8 @@ def _scan(data, at, end, row, tables, wide, whole, scans, known):  # type: ignor
 
 @numba.njit(nogil=True, cache=True)
 def _many_scans(data, at, end, row, tables, wide, scans, known):  # type: ignore[no-untyped-def]
-    """Return whether the decoder supports the scans of a progressive image; the first has its parameters in
-    data[at:end]. If not, the tables defined so far stay unchanged."""
+    """Return whether the CUDA decoder supports the scans of a progressive image, the first of which has its parameters
+    in data[at:end]. If not, the tables defined so far stay unchanged."""
     if not _sampling_supported(row):
         return False
     quant, later = row[_QUANT : _QUANT + 4].copy(), tables.copy()
@@ -460,8 +463,9 @@ def _many_scans(data, at, end, row, tables, wide, scans, known):  # type: ignore
 
 @numba.njit(nogil=True, cache=True)
 def _scans(data, at, row, tables, wide, quant):  # type: ignore[no-untyped-def]
-    """Find the scans of three components that have one each; ``at``: the parameters of the first; ``quant``: number of
-    each component's table. Return UNSUPPORTED if anything is unusual, also for tables that come too late."""
+    """Find the scans of an image whose three components have one scan each. ``at``: offset of the first scan's
+    parameters. ``quant``: number of each component's quantisation table. Return UNSUPPORTED if anything is unusual,
+    such as a table that comes too late."""
     found = np.zeros((3, 6), np.int64)  # dc, ac, quant, begin, end, interval
     interval, wide_found, component = np.int64(row[_RESTART]), np.int64(0), 0
     for nth in range(3):
@@ -493,8 +497,9 @@ def _scans(data, at, row, tables, wide, quant):  # type: ignore[no-untyped-def]
 
 @numba.njit(nogil=True, cache=True)
 def _next_scan(data, at, tables, interval, wide):  # type: ignore[no-untyped-def]
-    """Skip from the entropy-coded bytes at ``at`` to the next scan of one component. Return where they end, where its
-    parameters begin (-1: there is none, or something unusual before it), and the values of DRI and DQT in between."""
+    """Skip from the entropy-coded bytes at ``at`` to the next scan of one component. Return three things: the offset
+    where these bytes end; the offset where the next scan's parameters begin, -1 if there is none or something unusual
+    comes first; and the values of DRI and DQT in between."""
     size = len(data)
     stop, at, marker = past_scan(data, at)
     nothing = stop, np.int64(-1), interval, wide
@@ -542,8 +547,8 @@ def _sampling_supported(row):  # type: ignore[no-untyped-def]
 
 @numba.njit(nogil=True, cache=True)
 def _four_supported(row):  # type: ignore[no-untyped-def]
-    """Return whether four components are sampled in a way that TurboJPEG supports: black like the first one, the two
-    between at most as densely. Pillow converts others to RGB differently."""
+    """Return whether the sampling factors of an image of four components are supported by TurboJPEG: black is sampled
+    like the first component, the two between at most as densely. Pillow converts other images to RGB differently."""
     h, v = row[_H], row[_V]
     if row[_H + 3] != h or row[_V + 3] != v or h * v > 4 or h == 3 or v > 2:
         return False

@@ -15,7 +15,8 @@ from .simd_cpu import PLACES, big_endian_64, copy_64, lowest_bit
 
 U = np.uint64
 LOOKUP_BITS = 11
-"""Bits of the lookup tables' index: 0.2 % of all symbols have longer codes, and the tables fit into an L1 cache."""
+"""Number of bits that are looked up in a Huffman table at once. 0.2 % of all symbols have longer codes, and the tables
+fit into an L1 cache."""
 ENTRIES = 1 << LOOKUP_BITS
 SHIFT = U(64 - LOOKUP_BITS)
 ZERO, ONE, THREE, SEVEN, EIGHT = U(0), U(1), U(3), U(7), U(8)
@@ -23,12 +24,14 @@ FULL, LOW6, BYTE = U(56), U(63), U(255)
 BLOCK_END, END_OF_BLOCK = U(64), U(128)
 
 MAX_TAKEN = 18
-"""Maximum bits that an entry consumes: three entries consume no more bits than are available after fetching bytes."""
+"""Maximum number of bits that an entry of a lookup table consumes: three entries consume no more than are available
+after bytes were fetched."""
 NO_ENTRY = 64 << 16
-"""Entry of an AC table if the next symbol must be read separately."""
+"""Entry of the lookup table of an AC table that says: the next symbol must be read separately."""
 
 MCU_BYTES = 10 * 64 * 4 + 16
-"""Maximum bytes of an MCU: ten blocks of at most 64 symbols of at most 31 bits, and the bytes fetched ahead."""
+"""Maximum bytes of an MCU in a file: ten blocks of at most 64 symbols of at most 31 bits, and the bytes fetched
+ahead."""
 
 # An entry of an AC table describes the next bits: one symbol, or two if both codes fit; a second one only after a
 # coefficient whose value fits too. Bits 0 ... 5: bits consumed. 6 ... 11: 64 less the bits of the last value, which end
@@ -40,13 +43,15 @@ MCU_BYTES = 10 * 64 * 4 + 16
 
 ORDER = np.full(256, 64, np.uint8)
 ORDER[:64] = PLACES
-"""Place in a block for `inverse_dct` of each zig-zag index; beyond the block: the spare place."""
+"""For each zig-zag index, the position of the coefficient in a block as `inverse_dct` reads it. Indices beyond the
+block lead to a spare position."""
 
 
 @njit(nogil=True, cache=True)
 def read_codes(data: Any, at: Any, codes: Any, limit: Any, delta: Any, symbols: Any) -> Any:
-    """Read a Huffman table (T.81, C.2) at data[at:]: ``codes`` [2^LOOKUP_BITS] is symbol * 256 + length, 0 for longer
-    codes, which ``limit`` and ``delta`` [17] find by their length. Return False if it is not a prefix code."""
+    """Read a Huffman table (T.81, C.2) at data[at:]. ``codes`` [2^LOOKUP_BITS] becomes symbol * 256 + length of the
+    code that begins with these bits; 0 if it is longer. Longer codes are found by ``limit`` and ``delta`` [17], which
+    are indexed by length. Return False if it is not a prefix code."""
     if at <= 0 or at + 16 > len(data):
         return False
     codes[:] = 0
@@ -73,14 +78,15 @@ def read_codes(data: Any, at: Any, codes: Any, limit: Any, delta: Any, symbols: 
 
 @njit(nogil=True, cache=True)
 def _value(i: Any, taken: Any, size: Any) -> Any:
-    """Return the number of ``size`` bits (T.81, F.2.2.1: EXTEND) that end after ``taken`` of the bits ``i``."""
+    """Return the signed number (T.81, F.2.2.1: EXTEND) that the last ``size`` of the first ``taken`` bits of ``i``
+    represent."""
     value = i >> (LOOKUP_BITS - taken) & (1 << size) - 1
     return value if size == 0 or value >> (size - 1) else value + 1 - (1 << size)
 
 
 @njit(nogil=True, cache=True)
 def dc_entries(codes: Any, entries: Any) -> None:
-    """Fill ``entries``, int32, of a DC table from its ``codes``."""
+    """Fill ``entries`` (int32), the lookup table of a DC Huffman table, from its ``codes``."""
     i: Any = np.int64(0)
     while i < ENTRIES:
         length, size = np.int64(codes[i]) & 255, np.int64(codes[i]) >> 8
@@ -92,7 +98,8 @@ def dc_entries(codes: Any, entries: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def ac_entries(codes: Any, seconds: Any, entries: Any) -> None:
-    """Compute the entries of an AC table, int32; ``seconds`` is scratch memory of the same size."""
+    """Fill ``entries`` (int32), the lookup table of an AC Huffman table, from its ``codes``. ``seconds`` is scratch
+    memory of the same size."""
     i: Any = np.int64(0)
     while i < ENTRIES:  # the part that a symbol adds to the entry of the one before it
         length, symbol = np.int64(codes[i]) & 255, np.int64(codes[i]) >> 8
@@ -132,8 +139,8 @@ def ac_entries(codes: Any, seconds: Any, entries: Any) -> None:
 
 @njit(nogil=True, cache=True, forceinline=True)
 def last_value(bits: Any, entry: Any) -> Any:
-    """Return the last value of an ``entry`` that ``bits`` selected; any number if the entry says that it has no
-    bits."""
+    """Return the last value that ``entry`` decodes from ``bits``, by which it was looked up. The result is undefined if
+    the entry says that the value has no bits."""
     width = U(entry) >> U(6)
     value = np.int64(bits << ((U(entry) + width) & LOW6))
     sign = value >> np.int64(63)
@@ -142,17 +149,18 @@ def last_value(bits: Any, entry: Any) -> Any:
 
 @njit(nogil=True, cache=True, forceinline=True)
 def is_ended(index: Any, end: Any) -> Any:
-    """Return whether the last entry, which moved ``index`` to ``end`` or farther, has ended a block whose coefficients
-    are before ``end``: by an end-of-block symbol, or by its last coefficient. Otherwise the entry is NO_ENTRY, its
-    second symbol is not of this block, or a run exceeds the block, and `next_symbol` must read the entry's bits
-    again."""
+    """Return whether a block is complete. ``index``: after the last lookup entry, at least ``end``, where the block's
+    coefficients end. The entry has ended the block by an end-of-block symbol, or by its last coefficient. If not, the
+    entry is NO_ENTRY, or its second symbol belongs to the next block, or a run of zeros exceeds the block.
+    `next_symbol` must then read the entry's bits again."""
     return index - END_OF_BLOCK < end or index == end
 
 
 @njit(nogil=True, cache=True, forceinline=True)
 def next_symbol(bits: Any, at: Any, count: Any, t: Any, codes: Any, limit: Any, delta: Any, symbols: Any) -> Any:
-    """Read one symbol of table ``t``, and the value of which its lower four bits give the size. Return the symbol * 256
-    + the length of its code, or 0 if there is no code; the value; and the new ``bits``, ``at`` and ``count``."""
+    """Read one symbol of Huffman table ``t``, and the value after it, whose number of bits is in the symbol's lower
+    four bits. Return symbol * 256 + length of its code (0 if the code is invalid), the value, and the new ``bits``,
+    ``at`` and ``count``."""
     bits |= big_endian_64(at) >> (count & LOW6)
     at += (~count >> THREE) & SEVEN
     count |= FULL
@@ -167,7 +175,8 @@ def next_symbol(bits: Any, at: Any, count: Any, t: Any, codes: Any, limit: Any, 
 
 @njit(nogil=True, cache=True)
 def long_code(bits: Any, limit: Any, delta: Any, symbols: Any) -> Any:
-    """Return the code at the top of ``bits``, longer than LOOKUP_BITS: symbol * 256 + length; 0 if there is none."""
+    """Return the symbol whose code, longer than LOOKUP_BITS, is at the top of ``bits``, as symbol * 256 + length of the
+    code; 0 if there is none."""
     pattern = np.int64(bits >> U(48))
     for length in range(LOOKUP_BITS + 1, 17):
         if pattern < limit[length]:
@@ -177,9 +186,9 @@ def long_code(bits: Any, limit: Any, delta: Any, symbols: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def unstuff(data: Any, begin: Any, end: Any, stream: Any, ends: Any) -> Any:
-    """Copy the scan data[begin : end] without its stuffing to ``stream``, and write the end of each restart interval
-    but the last to ``ends``; at ``end`` is a marker. With an end of -1, the scan ends at EOI. Return the bytes written;
-    -1 if another marker than the expected restart markers comes before."""
+    """Copy the scan data[begin : end] to ``stream`` without its stuffed bytes, and write the end of each restart
+    interval but the last to ``ends``. There must be a marker at ``end``; if it is -1, the scan ends at EOI. Return the
+    bytes written; -1 if another marker than the expected restart markers comes before."""
     source, target = U(data.ctypes.data), U(stream.ctypes.data)
     i, size, out = U(begin), U(len(data)), ZERO
     found = 0

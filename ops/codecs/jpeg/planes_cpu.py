@@ -19,14 +19,14 @@ PART = np.dtype(
     [(name, np.int64) for name in ("h", "v", "across", "down", "width", "height", "top", "bottom", "left", "right")]
     + [(name, np.int64) for name in ("plane", "pitch", "ring", "dc_slot", "ac_slot", "previous")]
 )
-"""One component: sampling factors; pixels that a sample covers; its size in samples; the needed blocks (rows and
-columns from top and left to before bottom and right); the plane that buffers rows of them (row y at y & ring); its
-tables; its last DC value."""
+"""Layout of one colour component while an image is decoded: sampling factors; pixels that a sample covers in each
+direction; size in samples; the needed blocks (first and end of rows and columns); position, pitch and mask (``ring``)
+of the buffer with its latest rows, in which row y is at y & ring; indices of its tables; last DC value."""
 
 
 @njit(nogil=True, cache=True)
 def is_common(row: Any) -> Any:
-    """Return whether an image has a supported form: gray, or YCbCr whose chroma is full size, halved in width, or
+    """Return whether the native loops support an image: gray, or YCbCr whose chroma is full size, halved in width, or
     halved in both; 8-bit quantisation."""
     if row.quant_16bit != 0:
         return False
@@ -42,10 +42,10 @@ def is_common(row: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def lay_out(row: Any, window: Any, channels: Any, h_max: Any, v_max: Any, parts: Any) -> Any:
-    """Lay out the needed part of each component: the blocks that contain the window, and one sample more on each side
-    if upsampling reads it. Return the bytes of all planes.
+    """Fill in ``parts``: for each component, the blocks that contain the window (and one more sample on each side if
+    upsampling reads it), and the position of its buffer. Return the bytes of all buffers.
 
-    Planes hold two rows of MCUs: pixels are computed when their MCUs have been read, except the last row, for which
+    Buffers hold two rows of MCUs: pixels are computed when their MCUs have been read, except the last row, for which
     upsampling also needs the next MCUs."""
     y0, x0, y1, x1 = window
     size = np.int64(0)
@@ -71,9 +71,9 @@ def lay_out(row: Any, window: Any, channels: Any, h_max: Any, v_max: Any, parts:
 def write_line(
     y: Any, window: Any, parts: Any, planes: Any, lines: Any, room: Any, sums: Any, channels: Any, bgr: Any, target: Any
 ) -> None:  # fmt: skip
-    """Write row y of the window, from its first pixel on, to ``target``. ``planes``, ``lines`` (three of ``room``
-    bytes), ``sums`` and ``target`` are addresses: a view of an array is a counted reference, which costs as much as a
-    dozen pixels."""
+    """Convert row y of the window from the components' samples to pixels, and write it to ``target``. ``planes``,
+    ``lines`` (three of ``room`` bytes), ``sums`` and ``target`` are addresses: a view of an array is a counted
+    reference, which costs as much as a dozen pixels."""
     x0, x1 = window[1], window[3]
     wide = x1 - x0
     luma = planes + U(_sample(parts[0], y, x0))
@@ -110,7 +110,7 @@ def write_line(
 
 @njit(nogil=True, cache=True)
 def _sample(part: Any, y: Any, x: Any) -> Any:
-    """Return the offset of sample (y, x) of a component in the planes."""
+    """Return the byte offset, in the buffers of all components, of sample (y, x) of the component ``part``."""
     return part.plane + (y & part.ring) * part.pitch + x - 8 * part.left
 
 

@@ -65,7 +65,8 @@ from .simd_cpu import (
 )
 
 _BLOCK = 72
-"""Coefficients from one block to the next: 64 in zig-zag order, the spare place, and padding for alignment."""
+"""Number of int16 from one block's coefficients to the next: 64 in zig-zag order, a spare position, and padding for
+alignment."""
 _BLOCK_BYTES = U(2 * _BLOCK)
 _SPARE = 64
 
@@ -78,8 +79,8 @@ def decode_images(
     raw: Any, offsets: Any, sizes: Any, headers: Any, scans: Any, windows: Any, channels: Any, bgr: Any, dst: Any,
     origins: Any, pitches: Any, status: Any,
 ) -> None:  # fmt: skip
-    """Decode those of N images that have many scans and are not DONE. Arguments as in `baseline_cpu.decode_images`, and
-    the table of ``scans`` to which the headers point."""
+    """Decode the progressive images, of N images: those that have many scans and whose status is not DONE. Arguments
+    are as in `baseline_cpu.decode_images`, and ``scans``, the table of scans to which the headers point."""
     most: Any = np.int64(0)
     for i in range(len(offsets)):
         if headers[i].status == MANY_SCANS and status[i] != DONE:
@@ -116,7 +117,8 @@ def decode_images(
 
 @njit(nogil=True, cache=True)
 def _most(row: Any) -> Any:
-    """Return the sampling factors of the first component, which has the largest: 1, 1 if it is the only one."""
+    """Return the sampling factors (horizontal, vertical) of the first component, which are the largest of the image; 1,
+    1 if it is the only component."""
     if row.components == 1:
         return np.int64(1), np.int64(1)
     return np.int64(row.h[0]), np.int64(row.v[0])
@@ -124,7 +126,7 @@ def _most(row: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _coefficients(row: Any) -> Any:
-    """Return the number of coefficients, including the padding of each block (`_BLOCK`)."""
+    """Return the number of int16 for the coefficients of an image, including the padding of each block (`_BLOCK`)."""
     h, v = _most(row)
     mcus = -(-np.int64(row.width) // (8 * h)) * -(-np.int64(row.height) // (8 * v))
     return mcus * (h * v + (2 if row.components == 3 else 0)) * _BLOCK
@@ -206,7 +208,7 @@ def _dc_scan(
     scan: Any, parts: Any, begins: Any, across: Any, mcus_x: Any, units: Any, wide: Any, restart: Any, stream: Any,
     length: Any, ends: Any, codes: Any, limit: Any, delta: Any, symbols: Any, coefficients: Any,
 ) -> Any:  # fmt: skip
-    """Read the first scan of DC coefficients, or a scan of one more bit of each."""
+    """Read a scan of DC coefficients: the first one, or one that adds one more bit to each coefficient."""
     start = U(stream.ctypes.data)
     interval, left = 0, (restart if restart > 0 else units)
     stop = start + U(ends[0] if len(ends) > 0 else length)
@@ -273,7 +275,7 @@ def _first_scan(
     scan: Any, first: Any, row_bytes: Any, units: Any, wide: Any, restart: Any, stream: Any, length: Any, ends: Any,
     codes: Any, entries: Any, order: Any, limit: Any, delta: Any, symbols: Any,
 ) -> Any:  # fmt: skip
-    """Read the first scan of AC coefficients of a component, whose blocks begin at address ``first``."""
+    """Read the first scan of some AC coefficients of a component. ``first``: address of the component's first block."""
     start, places = U(stream.ctypes.data), U(order.ctypes.data)
     table = U(entries.ctypes.data)
     interval, left = 0, (restart if restart > 0 else units)
@@ -368,8 +370,8 @@ _ENDS, _PLUS, _MINUS, _NEW = U(1 << 6), U(12), U(13), U(3 << 12)
 
 @njit(nogil=True, cache=True)
 def _refining_entry(symbol: Any, length: Any, sign: Any) -> Any:
-    """Return the entry of a ``symbol`` of ``length`` bits, and of the ``sign`` that follows it if it is a
-    coefficient's."""
+    """Return the lookup entry, for scans that refine AC coefficients, of a ``symbol`` whose code has ``length`` bits.
+    ``sign``: the bit after the code, which is the sign if the symbol gives a new coefficient."""
     zeros, size = symbol >> 4, symbol & 15
     if size > 1:
         return np.int64(0)
@@ -380,7 +382,7 @@ def _refining_entry(symbol: Any, length: Any, sign: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _refining_entries(codes: Any, entries: Any) -> None:
-    """Compute the table of the next LOOKUP_BITS bits."""
+    """Fill the lookup table for scans that refine AC coefficients, which is indexed by the next LOOKUP_BITS bits."""
     i: Any = np.int64(0)
     while i < ENTRIES:
         length, symbol = np.int64(codes[i]) & 255, np.int64(codes[i]) >> 8
@@ -396,7 +398,8 @@ def _refining_entries(codes: Any, entries: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def _refining_symbol(bits: Any, codes: Any, limit: Any, delta: Any, symbols: Any) -> Any:
-    """Return the entry of the symbol at the top of ``bits``, however long its code is; 0 if there is none."""
+    """Return the lookup entry of the symbol at the top of ``bits``, also if its code is longer than LOOKUP_BITS; 0 if
+    the code is invalid."""
     code = U(codes[bits >> SHIFT])
     if code == ZERO:
         code = long_code(bits, limit, delta, symbols)
@@ -408,7 +411,8 @@ def _refining_symbol(bits: Any, codes: Any, limit: Any, delta: Any, symbols: Any
 
 @njit(nogil=True, cache=True, forceinline=True)
 def _corrected(number: Any, corrections: Any, bits: Any, at: Any, count: Any) -> Any:
-    """Append the next ``number`` bits to ``corrections``; return them and the new ``bits``, ``at``, ``count``."""
+    """Append the next ``number`` bits of the scan to ``corrections``. Return these, and the new ``bits``, ``at`` and
+    ``count`` of the bit reader."""
     if number > U(32):  # more bits than are available
         corrections = corrections << U(32) | bits >> U(32)
         bits <<= U(32)
@@ -426,7 +430,8 @@ def _refining_scan(
     scan: Any, first: Any, row_bytes: Any, units: Any, wide: Any, restart: Any, stream: Any, length: Any, ends: Any,
     codes: Any, entries: Any, limit: Any, delta: Any, symbols: Any,
 ) -> Any:  # fmt: skip
-    """Read one more bit of the AC coefficients of a component (G.1.2.3): new ones, and a bit for each that is not 0."""
+    """Read a scan that adds one more bit to AC coefficients of a component (T.81, G.1.2.3): it gives new coefficients,
+    and one bit for each that is not 0 already."""
     start, table = U(stream.ctypes.data), U(entries.ctypes.data)
     interval, left = 0, (restart if restart > 0 else units)
     stop = start + U(ends[0] if len(ends) > 0 else length)
@@ -508,7 +513,7 @@ def _pixels(
     row: Any, window: Any, channels: Any, bgr: Any, block: Any, factors: Any, coefficients: Any, parts: Any,
     begins: Any, across: Any, mcus_y: Any, held: Any, dst: Any, origin: Any, pitch: Any,
 ) -> Any:  # fmt: skip
-    """Compute the pixels of the window from the coefficients. Return the status."""
+    """Compute the pixels of the window from the coefficients of all components. Return the status, DONE or OTHER."""
     planes = np.empty(held + PIXELS, np.uint8)
     room = window[3] - window[1] + 3 * PIXELS
     lines, sums = np.empty((3, room), np.uint8), np.empty(room // 2 + PIXELS, np.int16)

@@ -21,8 +21,8 @@ from ...compiled.target import compiles_with
 _I8, _I16, _I32, _I64 = (ir.IntType(n) for n in (8, 16, 32, 64))
 
 LIMIT = 8192
-"""Coefficients, and values between the passes, in [-LIMIT, LIMIT) overflow neither here nor in libjpeg-turbo's 16
-bits."""
+"""Limit on coefficients and on values between the two passes of the inverse DCT: in [-LIMIT, LIMIT) they overflow
+neither here nor in libjpeg-turbo's 16 bits."""
 
 
 def _vector(kind: Any, n: int) -> Any:
@@ -163,7 +163,7 @@ mirrored: Any = _of_bits("bitreverse")
 
 
 def _deposit(_typing, bits, places):
-    """Move the lowest ``bits`` to the set bits of the mask ``places``, from the lowest on."""
+    """Spread bits: move bit i of ``bits`` to the i-th set bit of the mask ``places``, counted from the lowest."""
 
     def generate(_context, builder, _signature, args):
         name = "llvm.x86.bmi.pdep.64"
@@ -175,7 +175,7 @@ def _deposit(_typing, bits, places):
 
 @njit(nogil=True, cache=True)
 def deposit_by_steps(bits: Any, places: Any) -> Any:
-    """Do the same as `deposit`, on processors that have no instruction for it."""
+    """Spread bits like `deposit`, for processors that have no instruction for it."""
     found: Any = np.uint64(0)
     while places != np.uint64(0):
         lowest = places & (~places + np.uint64(1))
@@ -189,8 +189,8 @@ deposit: Any = intrinsic(_deposit) if compiles_with("bmi2") else deposit_by_step
 
 
 def _refine(_typing, address, more, plus, minus, step):
-    """Refine 64 int16 from ``address`` on: those in the mask ``more`` move ``step`` (int64) away from 0; others grow by
-    it if ``plus`` says so, and shrink by it if ``minus`` does."""
+    """Refine the 64 int16 coefficients at ``address``. Those in the mask ``more`` move away from 0 by ``step`` (int64).
+    Of the others, those in the mask ``plus`` grow by ``step``, and those in ``minus`` shrink by it."""
 
     def generate(context, builder, _signature, args):
         kind = _vector(_I16, 16)
@@ -228,7 +228,7 @@ _ZIGZAG = (
 """8 * row + column of each zig-zag index (T.81, figure A.6)."""
 
 _PAIRED = (0, 4, 2, 6, 1, 3, 5, 7)
-"""Rows, and columns, in the order in which `inverse_dct` takes them: neighbours are multiplied and added together."""
+"""Order in which `inverse_dct` takes rows, and columns: neighbours in this order are multiplied and added together."""
 
 
 def _place(row: int, column: int) -> int:
@@ -237,7 +237,7 @@ def _place(row: int, column: int) -> int:
 
 
 PLACES = tuple(_place(*divmod(k, 8)) for k in _ZIGZAG)
-"""Place in a block for `inverse_dct` of each zig-zag index."""
+"""For each zig-zag index, the position of the coefficient in a block as `inverse_dct` reads it."""
 _AT = np.array(PLACES, np.int64)
 
 
@@ -280,8 +280,8 @@ def _islow(x: list[int]) -> tuple[list[int], list[int]]:
 
 
 _UNITS = [_islow([int(i == k) for i in range(8)]) for k in range(8)]
-"""Columns of the inverse DCT as a matrix of 16-bit numbers. Integers are multiplied and added exactly, so each result
-of the transform is a sum of products with them."""
+"""Contribution of each input to the results of the inverse DCT, as 16-bit numbers. Integers are multiplied and added
+exactly, so each result of the transform is a sum of products with them."""
 
 
 def _multiply_add(builder, pairs, first, second):
@@ -300,8 +300,8 @@ def _multiply_add(builder, pairs, first, second):
 
 
 def _pack(builder, a, b, signed):
-    """Saturate two vectors to half as many bits per number; return the lower half of each, then the upper half of
-    each."""
+    """Convert two vectors to numbers of half as many bits, saturated. The result has the lower half of ``a``, that of
+    ``b``, then the upper halves."""
     kind, n = a.type.element, a.type.count
     half = ir.IntType(kind.width // 2)
     if compiles_with("avx2"):
@@ -396,7 +396,7 @@ inverse_dct: Any = intrinsic(_inverse_dct)
 
 @njit(nogil=True, cache=True)
 def in_range(seen: Any) -> Any:
-    """Return whether all values of the blocks that `inverse_dct` has ``seen`` were in [-LIMIT, LIMIT)."""
+    """Return whether all values that `inverse_dct` has collected in ``seen`` were in [-LIMIT, LIMIT)."""
     products: Any = np.uint16(0)
     between: Any = np.uint16(0)
     for k in range(16):
@@ -407,8 +407,8 @@ def in_range(seen: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def read_factors(data: Any, at: Any, factors: Any) -> Any:
-    """Read a quantisation table of 8 bits at data[at:] to ``factors`` (int16[128]) of `inverse_dct`. Return False if
-    there is none."""
+    """Read an 8-bit quantisation table at data[at:] to ``factors`` (int16[128]), in the form that `inverse_dct` takes.
+    Return False if there is none."""
     if at <= 0 or at + 64 > len(data):
         return False
     for k in range(64):
@@ -430,12 +430,12 @@ def _to_bytes(builder, values):
 # -- colour -----------------------------------------------------------------------------------------------------------
 
 PIXELS = 32
-"""Pixels that `ycc_to_rgb` converts in one call."""
+"""Number of pixels that `ycc_to_rgb` converts in one call."""
 
 
 def _blend_rows(_typing, near, far, target):
-    """Add three times PIXELS uint8 from ``near`` and those from ``far``; write int16 from ``target`` on. All arguments
-    are addresses."""
+    """Upsample vertically: write PIXELS int16 to ``target``, three times the uint8 at ``near`` plus those at ``far``.
+    All arguments are addresses."""
 
     def generate(context, builder, _signature, args):
         short = _vector(_I16, PIXELS)
@@ -450,9 +450,9 @@ blend_rows: Any = intrinsic(_blend_rows)
 
 
 def _blend_columns(_typing, sums, target, even, odd):
-    """Blend PIXELS int16 from ``sums`` on (one more is before, and one after) to twice as many uint8 from ``target``
-    on: each three times, plus the one before it and ``even``, or the one after it and ``odd`` (int64), divided by
-    16."""
+    """Upsample horizontally: from PIXELS int16 at ``sums``, with one more before and one after, compute twice as many
+    uint8 at ``target``. Each is three times a number plus its left neighbour and ``even``, or its right neighbour and
+    ``odd`` (int64), divided by 16."""
 
     def generate(context, builder, _signature, args):
         short, eight, four = _vector(_I16, PIXELS), _splat(_I16, PIXELS, 8), _splat(_I16, PIXELS, 4)

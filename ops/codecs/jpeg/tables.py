@@ -9,10 +9,10 @@ U8 = npt.NDArray[np.uint8]
 I32 = npt.NDArray[np.int32]
 
 SAMPLING = {"4:4:4": (1, 1), "4:2:2": (2, 1), "4:2:0": (2, 2)}
-"""Sampling factors of luminance, horizontally and vertically."""
+"""Sampling factors of luminance (horizontal, vertical), by the name of the chroma subsampling."""
 
 HEADER_ROOM = 1024
-"""Maximum bytes of all segments before the coded bits, with any Huffman tables."""
+"""Maximum bytes of a JPEG's segments before the coded bits, with any Huffman tables."""
 
 ZIGZAG = np.array(
     [0, 1, 8, 16, 9, 2, 3, 10, 17, 24, 32, 25, 18, 11, 4, 5, 12, 19, 26, 33, 40, 48, 41, 34, 27, 20, 13, 6, 7, 14, 21,
@@ -50,7 +50,7 @@ _HUFFMAN = [
 """Tables K.3 to K.6 in the form of DHT segments: DC and AC of luminance, DC and AC of chrominance."""
 
 HUFFMAN_KINDS = (0x00, 0x10, 0x01, 0x11)
-"""Class and destination of each Huffman table in its DHT segment."""
+"""Class and number of each of the four Huffman tables, as one byte of its DHT segment."""
 
 
 def quantisation(quality: int) -> npt.NDArray[np.int64]:
@@ -61,7 +61,8 @@ def quantisation(quality: int) -> npt.NDArray[np.int64]:
 
 
 def huffman_codes() -> npt.NDArray[np.uint32]:
-    """Return uint32[4, 256]: length << 16 | code of every symbol of the standard tables, 0 if a symbol has no code."""
+    """Return the code of every symbol in the four standard Huffman tables, as length << 16 | code, uint32[4, 256]; 0 if
+    a symbol has no code."""
     codes = np.zeros((4, 256), np.uint32)
     for table, text in enumerate(_HUFFMAN):
         code, at = 0, 16
@@ -79,8 +80,9 @@ def _segment(marker: int, payload: bytes) -> bytes:
 
 
 def before_huffman(quality: int, components: int, h: int, v: int) -> bytes:
-    """Return SOI to SOF0 of a baseline JFIF file, in libjpeg's order. Height and width are zeros: four bytes that begin
-    ``5 + 3 * components`` bytes before the end. ``h``, ``v``: sampling factors of the first component."""
+    """Return the segments from SOI to SOF0 of a baseline JFIF file, in libjpeg's order. Height and width are zeros:
+    four bytes that begin ``5 + 3 * components`` bytes before the end. ``h``, ``v``: sampling factors of the first
+    component."""
     tables = quantisation(quality)[: 1 if components == 1 else 2].astype(np.uint8)
     parts = [b"\xff\xd8", _segment(0xE0, b"JFIF\0\1\1\0\0\1\0\1\0\0")]
     parts += [_segment(0xDB, bytes((k,)) + table.tobytes()) for k, table in enumerate(tables)]

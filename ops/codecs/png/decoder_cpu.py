@@ -24,10 +24,10 @@ from .samples_cpu import narrow, rounded, sample, to_three
 from .simd_cpu import PAD, ROWS, call_1, call_3, call_7, unfilter_4, unfilter_8
 
 DONE, OTHER = 0, 1
-"""Status of an image: decoded, or left to Pillow."""
+"""Values of an image's status: it was decoded, or Pillow must decode it."""
 
 _TEXTS = 1 << 20
-"""Maximum bytes of all texts and profiles of a file, inflated; Pillow rejects a single one of this size."""
+"""Maximum bytes of all texts and colour profiles of a PNG after inflating; Pillow rejects a single one of this size."""
 
 _IHDR, _PLTE, _IDAT, _IEND = 0x49484452, 0x504C5445, 0x49444154, 0x49454E44
 _TRNS, _GAMA, _CHRM, _SRGB, _PHYS = 0x74524E53, 0x67414D41, 0x6348524D, 0x73524742, 0x70485973
@@ -35,7 +35,7 @@ _ICCP, _TEXT, _ZTXT, _ITXT = 0x69434350, 0x74455874, 0x7A545874, 0x69545874
 _ACTL, _FCTL, _FDAT = 0x6163544C, 0x6663544C, 0x66644154
 
 _ADAM7 = np.array([[0, 0, 8, 8], [0, 4, 8, 8], [4, 0, 8, 4], [0, 2, 4, 4], [2, 0, 4, 2], [0, 1, 2, 2], [1, 0, 2, 1]])
-"""Passes of an interlaced image: first row, first column, row step, column step (clause 8.2)."""
+"""The seven passes of an interlaced PNG: first row, first column, row step, column step (clause 8.2)."""
 
 
 @njit(nogil=True, cache=True)
@@ -57,7 +57,8 @@ def _find_zero(address: Any, end: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _inflate(functions: Any, machine: Any, source: Any, size: Any, target: Any, most: Any, counts: Any) -> Any:
-    """Inflate a zlib stream; return its bytes, or -1 if it is invalid or has more than ``most``."""
+    """Inflate a zlib stream to ``target``. Return the number of bytes, or -1 if the stream is invalid or gives more
+    than ``most``."""
     status = call_7(
         functions[1], (machine, source, size, target, most, counts.ctypes.data, counts.ctypes.data + 8)
     )  # fmt: skip
@@ -68,7 +69,7 @@ def _inflate(functions: Any, machine: Any, source: Any, size: Any, target: Any, 
 
 @njit(nogil=True, cache=True)
 def _text(functions: Any, machine: Any, tag: Any, at: Any, length: Any, scratch: Any, counts: Any) -> Any:
-    """Return the bytes of a text or a profile, inflated; -1 if it is invalid."""
+    """Return the number of bytes of a text or colour profile chunk after inflating it; -1 if it is invalid."""
     end = at + length
     if tag == _TEXT:
         return length
@@ -99,8 +100,8 @@ def _walk(
     functions: Any, machine: Any, start: Any, size: Any, parts: Any, packed: Any, pieces: Any, scratch: Any,
     counts: Any, sure: Any,
 ) -> Any:  # fmt: skip
-    """Check all chunks of the file at ``start``, except the CRCs of IDATs if they are ``sure`` to be right. Return
-    whether the file is valid, and there was room for all pieces.
+    """Check all chunks of the PNG at ``start``, and find the parts of it that decoding needs. The CRCs of IDATs are not
+    checked if ``sure`` says that they are right. Return whether the file is valid, and ``pieces`` had enough rows.
 
     The IDATs are copied into one stream, or, if ``pieces`` has rows, listed there: byte offset in the file, byte offset
     in the stream, bytes."""
@@ -196,8 +197,8 @@ _MAX_RATIO = 1032
 
 @njit(nogil=True, cache=True)
 def _rows_of(parts: Any) -> Any:
-    """Return the bytes of an image's filtered rows, of all passes; 0 if its kind is invalid, or its stream is too short
-    for them."""
+    """Return the total bytes of an image's filtered rows, of all passes. Return 0 if its colour type is invalid, or if
+    its stream is too short for these bytes."""
     width, height, bits, kind = parts[_WIDTH], parts[_HEIGHT], parts[_BITS], parts[_KIND]
     if width <= 0 or height <= 0 or not _is_pair(bits, kind):
         return np.int64(0)
@@ -220,7 +221,7 @@ def _emit(
 ) -> Any:  # fmt: skip
     """Write pixels ``first`` ... ``last`` - 1 of an unfiltered row to ``target``, ``step`` bytes apart. Samples of 16
     bits, with their high byte first if ``big``, become ``item`` bytes. ``colours``: a palette from `_read_colours`.
-    Return false if a colour is not in it."""
+    Return false if an index is not in the palette."""
     if bits == 16:
         size = _channels(kind)
         row += first * size * 2
@@ -286,8 +287,8 @@ _MISSING = 1 << 24
 
 @njit(nogil=True, cache=True)
 def _read_colours(palette: Any, n: Any, bgr: Any, colours: Any) -> None:
-    """Convert a palette of ``n`` colours at an address to ``colours`` [256], of any type of 32 bits or more: the three
-    bytes of a pixel, the first lowest, and `_MISSING` beyond the palette."""
+    """Convert a palette of ``n`` colours at the address ``palette`` to ``colours`` [256], of any type of 32 bits or
+    more: the three bytes of a pixel, the first lowest. Entries beyond the palette become `_MISSING`."""
     colours[:] = _MISSING
     for k in range(n):
         at = palette + 3 * k
@@ -298,8 +299,8 @@ def _read_colours(palette: Any, n: Any, bgr: Any, colours: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def _look_up(row: Any, first: Any, last: Any, bits: Any, colours: Any, target: Any, step: Any) -> Any:
-    """Write pixels ``first`` ... ``last`` - 1 of a row of indices into ``colours``. Return false if a colour is
-    missing."""
+    """Convert pixels ``first`` ... ``last`` - 1 of a row of palette indices to ``colours``, and write them to
+    ``target``, ``step`` bytes apart. Return false if an index is not in the palette."""
     all_of_them = np.int64(0)
     if bits == 8 and step == 3:
         for x in range(first, last - 1):  # the fourth byte belongs to the next pixel, which is written afterwards
@@ -321,7 +322,8 @@ def _look_up(row: Any, first: Any, last: Any, bits: Any, colours: Any, target: A
 
 @njit(nogil=True, cache=True)
 def _filter(at: Any, n: Any, k: Any, rows: Any) -> Any:
-    """Return the filter of scanline ``k`` of ``rows``, with ``n`` bytes each; 0 beyond the last one."""
+    """Return the number of the filter of scanline ``k``, if there are ``rows`` scanlines of ``n`` bytes; 0 beyond the
+    last one."""
     return np.int64(u8_at(np.uint64(at + k * (n + 1)))) if k < rows else np.int64(0)
 
 
@@ -332,9 +334,9 @@ def _scanlines(
 ) -> Any:  # fmt: skip
     """Decode one image, or one pass of an interlaced one: ``height`` filtered scanlines from ``at`` on.
 
-    Pixel (y, x) of the pass is pixel (y0 + y * down, x0 + x * across) of the image; pixels in ``window`` are written to
-    ``target + row * pitch + column * channels * item`` by their place in the whole image. Return false if a filter or a
-    colour does not exist."""
+    Pixel (y, x) of the pass is pixel (y0 + y * down, x0 + x * across) of the image; pixels of the image that are in
+    ``window`` are written to ``target + row * pitch + column * channels * item``, with row and column counted in the
+    whole image. Return false if a filter number or palette index is invalid."""
     size, pixel = channels * item, bits * _channels(kind)
     n, step = (width * pixel + 7) >> 3, max(1, pixel >> 3)
     steps, wide = (n + step - 1) // step, n + 2 * PAD
@@ -433,5 +435,5 @@ def decode_images(
 
 @njit(nogil=True, cache=True)
 def _keep(packed: Any, scratch: Any, filtered: Any, lines: Any, raw: Any, dst: Any, counts: Any) -> Any:
-    """Refer to arrays that were used by address, so that they are not freed before."""
+    """Do nothing; a call after the last use of these arrays' addresses keeps Numba from freeing the arrays earlier."""
     return len(packed) + len(scratch) + len(filtered) + len(lines) + len(raw) + len(dst) + len(counts)

@@ -47,9 +47,8 @@ def narrow(source: Any, n: Any, big: Any, target: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def to_three(source: Any, target: Any, n: Any, size: Any, turned: Any) -> None:
-    """Convert ``n`` pixels of ``size`` bytes (gray, gray and alpha, three, or four channels) to three bytes each: gray
-    three times, or the first three channels, in reverse order if ``turned``. Pixels of three bytes must be
-    ``turned``."""
+    """Convert ``n`` pixels of ``size`` bytes (gray, gray and alpha, RGB, or RGBA) to three bytes each: gray three
+    times, or the three colours, in reverse order (BGR) if ``turned``. Pixels of three bytes must be ``turned``."""
     x: Any = np.int64(0)
     safe = min((n * size - 16) // size, (3 * n - 16) // 3)  # 16 bytes are read and written
     if size == 1:

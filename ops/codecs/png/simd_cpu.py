@@ -17,9 +17,10 @@ from numba.extending import intrinsic
 _I8, _I16, _I32, _I64 = (ir.IntType(n) for n in (8, 16, 32, 64))
 
 ROWS = 8
-"""Rows that are unfiltered together: a step takes the same 20 cycles for 4, 8 and nearly for 16 rows."""
+"""Number of rows that are unfiltered at the same time. One step takes the same 20 cycles for 4, 8 and nearly for 16
+rows."""
 PAD = 128
-"""Bytes before and after a row that may be read and written: 8 for each of `ROWS`, and one vector."""
+"""Number of bytes before and after a row that may be read and overwritten: 8 for each of `ROWS`, and one vector."""
 
 
 def _c_call(n: int) -> Any:
@@ -49,7 +50,8 @@ def _shuffle(builder, a, b, places):
 
 
 def _mover(places: list[int]) -> Any:
-    """Copy 16 bytes from one address to another; byte k comes from place ``places[k]``."""
+    """Return an intrinsic that copies 16 bytes from one address to another, rearranged: byte k of the result is byte
+    ``places[k]``."""
 
     def move(_typing, source, target):
         def generate(context, builder, _signature, args):
@@ -65,7 +67,8 @@ def _mover(places: list[int]) -> Any:
 
 
 def _of_pixels(size: int, first: int, second: int, third: int) -> Any:
-    """Copy three bytes of each pixel of ``size`` bytes, as many pixels as fit; the bytes after them are undefined."""
+    """Return an intrinsic that converts pixels of ``size`` bytes, as many as fit into 16 bytes, to three bytes each:
+    bytes ``first``, ``second`` and ``third`` of each pixel. The bytes after them are undefined."""
     n = min(16 // size, 5)
     places = [size * k + c for k in range(n) for c in (first, second, third)]
     return _mover(places + [15] * (16 - len(places)))

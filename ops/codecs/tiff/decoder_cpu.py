@@ -47,20 +47,20 @@ from .directory_cpu import (
 )
 
 DONE, OTHER = 0, 1
-"""Status of an image: decoded, or left to Pillow."""
+"""Values of an image's status: it was decoded, or Pillow must decode it."""
 
 BEFORE = 264
-"""Bytes of the scratch memory before the unpacked data: each of the 256 bytes once, which are LZW's first strings, and
-as many more as one load reads after them."""
+"""Bytes of the scratch memory before the unpacked data. They hold each of the 256 byte values once, which are LZW's
+first strings, and 8 more, because a load of a string may read beyond them."""
 _AFTER = 16
 _CLEAR, _FIRST = 256, 258
-"""LZW: the code that clears the table, and the first free code after it."""
+"""Special values of LZW codes: the code that clears the table, and the first free code after it."""
 
 
 @njit(nogil=True, cache=True)
 def _copy(source: Any, target: Any, n: Any) -> None:
-    """Copy ``n`` bytes forwards; up to 7 bytes after them may also be written. Source and target may overlap if they
-    are at least 8 bytes apart."""
+    """Copy ``n`` bytes forwards. Up to 7 bytes after the target may also be overwritten. Source and target may overlap
+    if they are at least 8 bytes apart."""
     for k in range(0, n, 8):
         put_u64(np.uint64(target + k), u64_at(np.uint64(source + k)))
 
@@ -184,7 +184,7 @@ def _unpack_bits(source: Any, size: Any, target: Any, room: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _add_up(row: Any, n: Any, step: Any, bits: Any, big: Any) -> None:
-    """Undo the predictor: to each of the ``n`` samples of a row, add the sample ``step`` before it."""
+    """Undo the TIFF predictor in a row: to each of its ``n`` samples, add the sample ``step`` samples before it."""
     if bits == 16:
         s8, low = np.uint64(8), np.uint64(255)
         for first in range(row, row + 2 * step, 2):
@@ -214,7 +214,8 @@ def _add_up(row: Any, n: Any, step: Any, bits: Any, big: Any) -> None:
 def _unpacked(
     functions: Any, machine: Any, facts: Any, source: Any, size: Any, base: Any, rows: Any, table: Any, counts: Any
 ) -> Any:
-    """Return the address of ``rows`` unpacked rows of a strip or tile; 0 if it is invalid."""
+    """Unpack a strip or tile of ``rows`` rows, and return the address of the unpacked rows; 0 if the strip is
+    invalid."""
     coding, row = facts[CODING], facts[WIDE] * facts[SAMPLES] * (facts[BITS] >> 3)
     room, target, sound = rows * row, base + BEFORE, True
     if coding == NONE:

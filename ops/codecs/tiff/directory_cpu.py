@@ -19,16 +19,17 @@ FACTS = 16
     WIDTH, HEIGHT, SAMPLES, INVERTED, CODING, PREDICTOR, TILED, WIDE, HIGH, OFFSETS, OFFSET_BYTES, SIZES, SIZE_BYTES,
     BIG, BITS, ORIENTATION,
 ) = range(FACTS)  # fmt: skip
-"""Facts of a file: width and height; samples per pixel; whether 0 is white; compression and predictor of strips or
-tiles; whether these are tiles; their width and height; byte offset in the file of the table of their offsets, and bytes
-per number; the same two of their sizes; whether numbers have their high byte first; bits per sample, 8 or 16;
-orientation (Exif, 1 to 8). A strip counts as a tile as wide as the image."""
+"""Indices in the array of facts that `read` finds about a TIFF file: width and height; samples per pixel; whether 0
+is white; compression and predictor; whether the file has tiles; width and height of a tile (a strip counts as a tile
+as wide as the image); where in the file the table of the tiles' offsets is, and bytes per number in it; the same for
+the table of their sizes; whether numbers have their high byte first; bits per sample, 8 or 16; orientation (Exif, 1
+to 8)."""
 
 NONE, LZW, DEFLATE, OLD_DEFLATE, PACK_BITS = 1, 5, 8, 32946, 32773
-"""Values of the tag Compression."""
+"""Values of the TIFF tag Compression."""
 MOST = 1400
-"""Maximum number of bytes that one byte of a file can become: LZW's strings grow by a byte with each code up to 3,837,
-so a round of its table makes 1,280 of one; deflate 1,032, PackBits 64."""
+"""Maximum number of bytes that one byte of a strip can be unpacked to. LZW's strings grow by a byte with each code up
+to 3,837, so a round of its table makes 1,280 of one; deflate makes 1,032, PackBits 64."""
 
 _SHORT, _LONG = 3, 4
 _ORIENTATION, _XMP = 274, 700
@@ -36,13 +37,13 @@ _HARMLESS = (
     254, 269, 270, 271, 272, 280, 281, 282, 283, 285, 296, 297, 305, 306, 315, 316, 33432, 33550, 33922, 34264, 34675,
     34735, 34736, 34737, 42112, 42113,
 )  # fmt: skip
-"""Tags without influence on pixels: texts, resolutions, page numbers, the range of values, colour profiles, GeoTIFF and
-GDAL."""
+"""TIFF tags that do not influence pixels: texts, resolutions, page numbers, the range of values, colour profiles,
+GeoTIFF and GDAL."""
 
 
 @njit(nogil=True, cache=True)
 def number(address: Any, size: Any, big: Any) -> Any:
-    """Return the number of 2 or 4 bytes at ``address``."""
+    """Return the number stored in the ``size`` (2 or 4) bytes at ``address``. ``big``: the high byte is first."""
     value = np.int64(0)
     for k in range(size):
         byte = np.int64(u8_at(np.uint64(address + k)))
@@ -52,7 +53,7 @@ def number(address: Any, size: Any, big: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def bytes_of(kind: Any) -> Any:
-    """Return the bytes of a value of type ``kind`` (section 2); 0 if there is no such type."""
+    """Return the size in bytes of a value of the TIFF field type ``kind`` (section 2); 0 if there is no such type."""
     if kind == 1 or kind == 2 or kind == 6 or kind == 7:
         return 1
     if kind == 3 or kind == 8:
@@ -192,5 +193,5 @@ def are_plain(raw: Any, offsets: Any, sizes: Any, plain: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def _keep(raw: Any) -> Any:
-    """Refer to an array that was used by address, so that it is not freed before."""
+    """Do nothing; a call after the last use of the array's address keeps Numba from freeing the array earlier."""
     return len(raw)

@@ -40,9 +40,9 @@ def _is_space(byte: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _field(raw: Any, at: Any, end: Any) -> Any:
-    """Return where the next field of a PNM's header begins, after spaces and comments of whole lines; -1 if the header
-    is invalid. Forms that other programs read differently (a comment right after a field, or with a CR in it) count as
-    invalid."""
+    """Return the offset at which the next field of a PNM's header begins, after spaces and comments of whole lines; -1
+    if the header is invalid. Forms that other programs read differently (a comment right after a field, or with a CR in
+    it) count as invalid."""
     if at >= end or not _is_space(raw[at]):
         return -1
     while at < end:
@@ -124,8 +124,8 @@ def _bmp(raw: Any, start: Any, size: Any, height: Any, width: Any, row: Any) -> 
 
 @njit(nogil=True, cache=True)
 def bmp_header(raw: Any, start: Any, row: Any) -> None:
-    """Read the header of a BMP of at least 54 bytes that begins at ``start``: `format.BMP`, width, height, channels and
-    bits. The row stays zeros if anything is unusual."""
+    """Read the header of a BMP of at least 54 bytes that begins at ``start``, and write `format.BMP`, width, height,
+    channels and bits to ``row``, which holds zeros before. Nothing is written if anything is unusual."""
     width, height = _little(raw, start + 18, 4), _little(raw, start + 22, 4)
     if height >= 1 << 31:
         height = (1 << 32) - height
@@ -137,8 +137,8 @@ def bmp_header(raw: Any, start: Any, row: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def pnm_header(raw: Any, start: Any, size: Any, row: Any) -> None:
-    """Read the header of a PGM or PPM of ``size`` bytes, like `bmp_header`; the first number of the row is set only if
-    the header is valid."""
+    """Read the header of a PGM or PPM file of ``size`` bytes to ``row``, like `bmp_header`. The first number of the row
+    is set only if the header is valid."""
     at, end = start + 2, start + min(size, _PNM_HEADER)
     for n in range(3):
         begun = at
@@ -157,8 +157,8 @@ def pnm_header(raw: Any, start: Any, size: Any, row: Any) -> None:
 @njit(nogil=True, cache=True)
 def find(raw: Any, offsets: Any, sizes: Any, extents: Any, rows: Any) -> None:
     """Find the pixels of M files, the bytes raw[offset : offset + size]. ``extents`` [M, 2]: height and width, by the
-    headers. ``rows`` [M, 4] gets a row per file, with the columns of `decoder`; `FIRST` counts from the start of the
-    file."""
+    headers. ``rows`` [M, 4] gets a row per file, with the columns that `decoder.FIRST` to `decoder.BACKWARDS` name;
+    byte offsets count from the start of the file."""
     for k in range(len(sizes)):
         rows[k] = 0
         if sizes[k] >= 2 and 0 < extents[k, 0] < 1 << 31 and 0 < extents[k, 1] < 1 << 31:
