@@ -11,7 +11,7 @@ from .output import JOB_FAILED, USAGE, check_exists, say, tell
 
 
 def tfrecord2idx(arguments: Sequence[str] | None = None) -> int:
-    """Run ``tfrecord2idx FILE INDEX``."""
+    """Run the command ``tfrecord2idx FILE INDEX``, and return its exit code."""
     from ..pipelines.tools.indexes import write_tfrecord_index
 
     parser = _parser("tfrecord2idx", "Write the index of a TFRecord file, for readers.tfrecord.")
@@ -22,7 +22,7 @@ def tfrecord2idx(arguments: Sequence[str] | None = None) -> int:
 
 
 def rec2idx(arguments: Sequence[str] | None = None) -> int:
-    """Run ``rec2idx RECORD INDEX``."""
+    """Run the command ``rec2idx RECORD INDEX``, and return its exit code."""
     from ..pipelines.tools.indexes import write_recordio_index
 
     parser = _parser("rec2idx", "Write the index of a RecordIO file, for readers.mxnet.")
@@ -33,7 +33,8 @@ def rec2idx(arguments: Sequence[str] | None = None) -> int:
 
 
 def wds2idx(arguments: Sequence[str] | None = None) -> int:
-    """Run ``wds2idx ARCHIVE [INDEX]``. The default index is the archive's name up to its first dot, with ``.idx``."""
+    """Run the command ``wds2idx ARCHIVE [INDEX]``, and return its exit code. The default index is the archive's name up
+    to its first dot, with ``.idx``."""
     from ..pipelines.tools.indexes import write_webdataset_index
 
     parser = _parser("wds2idx", "Write the index of a tar archive, for readers.webdataset.")

@@ -191,12 +191,13 @@ _PLAIN = str.maketrans("━─▁▂▃▄▅▆▇█…", "=-..::+*##~")
 
 
 def console(stream: Any = None) -> Console:
-    """Return a console for tables: stdout, as wide as the terminal, or else COLUMNS, or else 110 columns."""
+    """Return a console for printing tables to ``stream``, by default stdout. It is as wide as the terminal; for other
+    streams it has COLUMNS or else 110 columns."""
     from rich.console import Console
     from rich.segment import Segment
 
     class Safe(Console):
-        """Console that escapes control characters in texts, after which dali-run's own colors are added."""
+        """Console that escapes control characters in texts before it adds dali-run's own colors."""
 
         def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
             plain = not _any_text(self.file)

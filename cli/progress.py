@@ -37,7 +37,7 @@ class State(Protocol):
 
     @property
     def status(self) -> Callable[[], Mapping[str, Any]]:
-        """Function that returns all facts about the job's present state."""
+        """Function that returns the job's present state as a mapping, with facts such as its speed and bottleneck."""
 
 
 Report = Callable[[State], None]

@@ -23,7 +23,8 @@ def local_ranks() -> int:
 
 
 def usable_cores() -> int:
-    """Return the number of cores by affinity and by the quotas of the control groups, at least 1."""
+    """Return the number of cores that this process may use by its affinity and the quotas of its control groups, at
+    least 1."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min([cores, *_quotas()]))
 

@@ -40,8 +40,8 @@ def load_operators() -> None:
 
 
 def find_operator(name: str) -> type[Operator]:
-    """Return the operator ``name``, which may be an alias, whatever is imported already. Only modules that contain the
-    name are imported; all of them if none declares it, so that the error can suggest similar names.
+    """Return the operator ``name``, which may be an alias. Its module need not be imported yet. Only modules that
+    contain the name are imported; all of them if none declares it, so that the error can suggest similar names.
 
     Raises SpecError with the nearest names.
     """
@@ -131,7 +131,8 @@ def check_allowed(path: str | os.PathLike[str]) -> None:
 
 
 def load_plugin(path: str) -> None:
-    """Run the Python file ``path``, once per process, so that its operators are registered.
+    """Run the Python file ``path``, which defines operators, so that they are registered. Repeated calls in one process
+    do nothing.
 
     Raises SpecError if the file does not exist or raises an exception; NotRunError if running code is not allowed.
     """

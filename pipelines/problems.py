@@ -23,7 +23,7 @@ class Mark:
     line: int
     column: int
     label: str = ""
-    """The position in words, for example ``step 3 (resize)``."""
+    """The position in words for the user, for example ``step 3 (resize)``."""
 
     def __str__(self) -> str:
         return ":".join([self.file, *(str(n) for n in (self.line, self.column) if n)])
@@ -41,7 +41,7 @@ class Problem:
 
 
 class SpecErrors(SpecError):  # noqa: N818 - several errors in one
-    """All problems of a spec, in the order of the text, one line each."""
+    """Error with all problems of a spec, in the order of the text, one line each."""
 
     def __init__(self, problems: list[Problem]) -> None:
         self.problems: tuple[Problem, ...] = tuple(problems)
@@ -78,7 +78,7 @@ class Problems:
         return iter(self.found)
 
     def raise_any(self) -> None:
-        """Raise SpecErrors with all problems, if there are any."""
+        """Raise SpecErrors with all problems found so far, if there are any."""
         if self.found:
             position = {p: (p.mark.line, p.mark.column) if p.mark else (0, 0) for p in self.found}
             raise SpecErrors(sorted(self.found, key=lambda p: position[p]))

@@ -28,8 +28,8 @@ def is_ours(frame: types.FrameType) -> bool:
 
 
 def _user_frame() -> tuple[types.FrameType, int]:
-    """Return the innermost frame outside this package, and the ``stacklevel`` with which the caller's `warnings.warn`
-    points at it."""
+    """Return the innermost stack frame outside this package, and the ``stacklevel`` with which the caller's
+    `warnings.warn` points at it."""
     frame, level = sys._getframe(2), 2
     while frame.f_back is not None and is_ours(frame):
         frame, level = frame.f_back, level + 1

@@ -62,8 +62,8 @@ class CallPlan:
         self.whole = op.per_batch
         self.node = Node(0, op, (), {}, op.name)
         self.pace = 1.0 if op.decodes else 0.0
-        """Processor seconds per byte of input in the last call. 1.0 for decoders, which are always divided between
-        threads."""
+        """Processor seconds per byte of input that the last call took, from which the work of the next one is
+        estimated. 1.0 for decoders, which are always divided between threads."""
         self.accepted: dict[Any, tuple[Spec, ...]] = {}
         """Specs of the outputs, for each kind of inputs that the operator has accepted: (dimensions, dtype, layout) per
         input."""
@@ -376,7 +376,7 @@ class DeferredCall:
         """Device of the results; None if it is unknown before the call runs."""
 
     def results(self) -> tuple[Batch, ...]:
-        """Return the outputs; the first request runs the call."""
+        """Return the outputs of the call. The first request runs it."""
         if self._results is None:
             assert self._work is not None
             self._results = self._work()

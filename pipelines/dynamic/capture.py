@@ -117,7 +117,7 @@ class Loop:
         self.pipeline, self.passed_on = None, 0
 
     def note(self, step: LoopIteration) -> None:
-        """Add the calls of a finished iteration to the recording, and build the graph again if that pays off."""
+        """Add the calls of a finished iteration to the recording, and build the pipeline again if that pays off."""
         self._count += 1
         if len(self.call_numbers) > _MAX_RECORDED_CALLS:  # too many: their constants differ in each iteration
             for cached in (

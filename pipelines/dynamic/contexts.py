@@ -45,7 +45,7 @@ class EvalMode(enum.Enum):
 
     @staticmethod
     def current() -> EvalMode:
-        """Return the mode of this thread."""
+        """Return the mode that is set in this thread."""
         return _local.modes[-1]
 
 
@@ -102,7 +102,7 @@ class ThreadPool:
 
     @property
     def device_id(self) -> int | None:
-        """The GPU that the pool belongs to; None for none."""
+        """Number of the GPU that the pool belongs to; None if it belongs to none."""
         return self._device_id
 
     def submit(self, work: Callable[..., T], *args: Any) -> Any:
@@ -129,8 +129,8 @@ def _close(lanes: dict[int, Lane]) -> None:
 
 
 class EvalContext:
-    """The resources with which operators run: a pool of threads, a GPU and its stream. A context manager, for one
-    thread at a time."""
+    """The resources with which operators run: a pool of threads, a GPU and its CUDA stream. A context manager that sets
+    them for its body, for one thread at a time."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class EvalContext:
 
     @staticmethod
     def current() -> EvalContext:
-        """Return the context of the innermost ``with`` of this thread, or its default context."""
+        """Return the context of this thread's innermost ``with``, or its default context outside of any."""
         return _local.contexts[-1] if _local.contexts else EvalContext.default()
 
     @staticmethod

@@ -142,7 +142,8 @@ class Stream:
     create_new = _NEW
 
     def __init__(self, *, stream: Any = _NEW, device_id: int | None = None) -> None:
-        """Raises DeviceError without a GPU, TypeError if ``stream`` is not a stream."""
+        """Create a CUDA stream, or wrap ``stream`` if it is given. Raises DeviceError without a GPU, TypeError if
+        ``stream`` is not a stream."""
         self._device = Device("gpu", device_id)
         if stream is _NEW:
             import cupy
@@ -156,7 +157,7 @@ class Stream:
 
     @property
     def device_id(self) -> int | None:
-        """Number of the GPU."""
+        """Number of the GPU that the stream belongs to."""
         return self._device.device_id
 
     @property

@@ -128,7 +128,8 @@ class Namespace(ModuleType):
 
 
 def look_up(module: str, prefix: str, name: str) -> Any:
-    """Return the member ``name`` of the namespace whose names begin with ``prefix``. Raises AttributeError."""
+    """Return the member ``name`` of a namespace, whose full names begin with ``prefix``, such as ``decoders.``. Raises
+    AttributeError."""
     full = prefix + name
     for last in (False, True):
         known = names()

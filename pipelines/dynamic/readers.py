@@ -181,7 +181,8 @@ class Reader:
         self._way = way
 
     def size_of(self, batch_size: int | None) -> int | None:
-        """Return the batch size of an epoch: ``batch_size``, or the constructor's for None. Raises ValueError."""
+        """Return the batch size of an epoch: ``batch_size``, or for None the batch size that was passed to the
+        constructor. Raises ValueError."""
         n = self._most if batch_size is None else batch_size
         if n is not None and n < 1:
             raise ArgumentValueError(f"{calls.line()}: {self.name}: batch_size must be at least 1, got {n}")

@@ -102,7 +102,7 @@ class RNG:
 
     @property
     def place(self) -> int:
-        """Number of the next draw."""
+        """Number of the generator's next draw."""
         return self._at
 
     def get_state(self, cuda_stream: Any = None) -> RNGState:
@@ -125,7 +125,7 @@ class RNG:
         self._at = (self._at + n) & ((1 << 130) - 1)
 
     def __call__(self) -> int:
-        """Return the next number, below 2^32."""
+        """Draw a random number below 2^32."""
         self._draw()
         self.advance(1)
         return int(self._words[0])

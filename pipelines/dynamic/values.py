@@ -245,7 +245,8 @@ class Batch(Value):
 
     @property
     def tensors(self) -> Samplewise:
-        """The samples as a sequence: ``tensors[0]``, ``len``, ``for``."""
+        """The samples of the batch as a sequence of tensors, which can be indexed and iterated over:
+        ``batch.tensors[0]``."""
         return Samplewise(self, range(self.batch_size))
 
     @property

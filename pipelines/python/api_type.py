@@ -16,8 +16,8 @@ class PipelineAPIType(enum.Enum):
 
 
 class ApiCheck:
-    """Check that a program runs one pipeline in one way only, as in DALI. Owned by the pipeline. Each way may use the
-    methods of the others internally (`scope`)."""
+    """Check of one pipeline that the program runs it in one way only, such as `Pipeline.run`, as in DALI. Owned by the
+    pipeline. Inside `scope`, one way may use the methods of the others."""
 
     __slots__ = ("used", "wanted")
 

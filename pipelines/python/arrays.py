@@ -27,7 +27,7 @@ class ReadableArray:
 
     @property
     def _array(self) -> Any:
-        """The data, as a NumPy or CuPy array."""
+        """The tensor's data, as a NumPy or CuPy array."""
         raise NotImplementedError
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:

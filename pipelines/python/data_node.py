@@ -162,10 +162,10 @@ def natural_type(value: Any) -> DALIDataType:
 
 
 class EagerBuilder(GraphBuilder):
-    """A graph whose operators run as soon as they are added, in debug mode."""
+    """A graph for debug mode, whose operators run as soon as they are added."""
 
     def ran(self, edge: Edge, device: str) -> DataNode:
-        """Return the DataNode of ``edge``, whose operator has just been added."""
+        """Return the DataNode for ``edge``, an output of an operator that has just been added to the graph."""
         raise NotImplementedError
 
     def feed(self, value: Any) -> DataNode:
@@ -241,8 +241,8 @@ class DataNode(Arithmetic["DataNode"]):
         )
 
     __iter__ = None
-    """None, because one output cannot be unpacked or iterated over: iter() raises TypeError, and isinstance(x,
-    Iterable) is False. Without this, Python would iterate with __getitem__."""
+    """None, because a DataNode is one output and cannot be unpacked or iterated over: iter() raises TypeError, and
+    isinstance(x, Iterable) is False. Without this, Python would iterate with __getitem__."""
 
     def __getitem__(self, index: Any) -> DataNode:
         return subscript(self, index)

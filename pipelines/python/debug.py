@@ -52,7 +52,8 @@ class Fed(ExternalSource, name="_debug.fed"):
 
 
 class Eager(EagerBuilder):
-    """The graph of one iteration, which runs while it is built. Created by `DebugPipeline.run`."""
+    """The graph of one iteration in debug mode, whose operators run while it is built. Created by
+    `DebugPipeline.run`."""
 
     def __init__(self, kept: Kept, request: Request, iteration: int, epoch: int) -> None:
         super().__init__()
@@ -79,7 +80,7 @@ class Eager(EagerBuilder):
         return self.ran(edge, "cpu" if batch.on_host else "gpu")
 
     def batch(self, edge: Edge) -> Batch:
-        """Return the data of ``edge``."""
+        """Return the computed data of ``edge``, an output of an operator."""
         self.run_all()
         return self.env[edge]
 
@@ -250,7 +251,7 @@ class DebugPipeline(Pipeline):
         """Do nothing: in debug mode each `run` runs the definition."""
 
     def run(self, cuda_stream: Any = None, /, **pipeline_inputs: Any) -> tuple[TensorList, ...]:
-        """Run the definition and return its outputs. Exceptions of the definition propagate."""
+        """Run the pipeline's definition and return its outputs. Exceptions in the definition propagate."""
         if self._ahead is not None:
             batch, self._ahead = self._ahead, None
             return batch

@@ -35,7 +35,8 @@ class LastBatchPolicy(enum.Enum):
 
 
 class IteratorArgumentError(ValueError, AssertionError):
-    """Arguments of an iterator contradict each other or its pipelines. Also an AssertionError, as in DALI."""
+    """Error for arguments of an iterator that contradict each other or its pipelines. It is also an AssertionError, as
+    in DALI."""
 
 
 class Epochs(Protocol):
@@ -43,7 +44,7 @@ class Epochs(Protocol):
     samples in each batch."""
 
     def batches(self) -> int:
-        """Return the number of batches of this epoch; -1 if only the pipeline knows it."""
+        """Return the number of batches in this epoch; -1 if it is unknown until the pipeline raises StopIteration."""
         ...
 
     def skipped(self) -> int:
@@ -56,7 +57,7 @@ class Epochs(Protocol):
         ...
 
     def advance(self) -> None:
-        """Go on to the next epoch."""
+        """Begin the next epoch."""
         ...
 
     def size(self) -> int:
@@ -94,8 +95,8 @@ class ReaderEpochs:
 
     @classmethod
     def of(cls, metas: Sequence[Mapping[str, Any]], batch_size: int, policy: LastBatchPolicy) -> ReaderEpochs:
-        """Create the epochs from `Pipeline.reader_meta` of each pipeline. Raises ValueError if they contradict each
-        other."""
+        """Create the epochs from ``metas``, the results of `Pipeline.reader_meta` for each pipeline. Raises ValueError
+        if they contradict each other."""
         first = metas[0]
         for key in ("epoch_size", "number_of_shards", "pad_last_batch", "stick_to_shard"):
             if any(m[key] != first[key] for m in metas):
@@ -266,7 +267,7 @@ class BaseIterator:
             )
         self._epochs = self._epochs_of(size, reader_name, last_batch_padded, last_batch_policy)
         self._total = 0
-        """Number of batches of this epoch; -1 if only the pipeline knows it."""
+        """Number of batches in this epoch; -1 if it is unknown until the pipeline raises StopIteration."""
         self._batch = 0
         """Number of batches returned in this epoch."""
         self._at_end = False
@@ -470,7 +471,7 @@ class BaseIterator:
 
     @property
     def _pipes(self) -> list[Pipeline]:
-        """DALI's name of `pipelines`, for programs that derive their own iterators."""
+        """DALI's name of `pipelines`, for programs with their own subclasses of iterators."""
         return self.pipelines
 
     @property

@@ -112,7 +112,8 @@ class _Function:
                                          f"{expected.name} of {ndim}")  # fmt: skip
 
     def _shapes(self, inputs: Sequence[Any]) -> list[Any]:
-        """Return the shapes of every output as an array [samples, dimensions]."""
+        """Return the shapes that the user's setup function sets, or those of the inputs. For every output an array
+        [samples, dimensions]."""
         n = len(inputs[0]) if inputs else 0
         ins = [
             np.array([a.shape for a in x], np.int64).reshape(n, d) for x, d in zip(inputs, self._ins_ndim, strict=True)

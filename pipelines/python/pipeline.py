@@ -111,18 +111,18 @@ class Pipeline:
 
     @staticmethod
     def push_current(pipeline: Pipeline) -> None:
-        """Make ``pipeline`` the current one."""
+        """Make ``pipeline`` the one whose graph is being built, until `pop_current`."""
         _current.append(pipeline)
         push_builder(pipeline._definition.builder)
 
     @staticmethod
     def pop_current() -> None:
-        """Make the previous pipeline the current one again."""
+        """End the last `push_current`: the pipeline from before it is the current one again."""
         _current.pop()
         pop_builder()
 
     def define_graph(self) -> Any:
-        """Call operators and return the outputs; overridden in subclasses."""
+        """Call operators and return the outputs. Subclasses override this method to define their graph."""
         raise NotImplementedError("override define_graph, or use set_outputs or pipeline_def")
 
     def set_outputs(self, *output_data_nodes: Any) -> None:
@@ -320,8 +320,8 @@ class Pipeline:
         warn(f"Pipeline._{name} is DALI's old name for {name}", Warning)
 
     def output_stream(self) -> int:
-        """Return the stream on which outputs are complete: the default one, because outputs are complete before they
-        are returned."""
+        """Return the CUDA stream on which outputs are complete: the default stream, because outputs are complete before
+        they are returned."""
         return 0
 
     def reset(self) -> None:
@@ -329,7 +329,7 @@ class Pipeline:
         self._session.reset()
 
     def empty(self) -> bool:
-        """Return whether all scheduled batches have been returned."""
+        """Return whether all scheduled iterations have been returned to the program."""
         return self._session.in_flight == 0
 
     def feed_input(
@@ -549,7 +549,7 @@ class Pipeline:
 
     @property
     def exec_pipelined(self) -> bool:
-        """Whether iterations overlap."""
+        """Whether consecutive iterations overlap in time."""
         return self._settings.exec_pipelined
 
     @property
@@ -589,12 +589,12 @@ class Pipeline:
 
     @property
     def max_streams(self) -> int:
-        """DALI's old setting: always -1."""
+        """DALI's old setting ``max_streams``: always -1."""
         return -1
 
     @property
     def default_cuda_stream_priority(self) -> int:
-        """DALI's old setting: always 0."""
+        """DALI's old setting ``default_cuda_stream_priority``: always 0."""
         return 0
 
     @property

@@ -60,7 +60,7 @@ class Regroup:
         self._skip = np.zeros(0, np.int64)
 
     def first_position(self) -> int | None:
-        """Return the lowest position of a sample that waits; None if none waits."""
+        """Return the lowest position, in the order of samples, of a waiting sample; None if none waits."""
         waiting = [piece[0].batch.samples.position[0] for pieces in self._waiting.values() for piece in pieces]
         return int(min(waiting)) if waiting else None
 

@@ -223,7 +223,8 @@ class Session:
         return self._engine
 
     def remembered(self) -> dict[str, int]:
-        """Return the bytes that operators cache about the data set, by their names; empty if caching is off."""
+        """Return, by the operator's name, the bytes that each operator caches about the data set for the next epoch;
+        empty if caching is off."""
         cache = None if self._engine is None else self._engine.services.remembered
         return {} if cache is None else {n.name: cache.nbytes(n.op) for n in self.plan.graph.nodes}
 

@@ -41,7 +41,7 @@ def boxes_of(outputs: Mapping[str, DataNode]) -> list[Box]:
 
 
 _LONGEST = 60
-"""Largest number of displayed characters of a value."""
+"""Largest number of characters that are displayed of a value."""
 
 
 def _settings(node: Node) -> dict[str, str]:

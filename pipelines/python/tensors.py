@@ -36,7 +36,7 @@ class Tensor(OneArray):
 
     @property
     def dtype(self) -> DALIDataType:
-        """Element type."""
+        """Element type of the tensor."""
         return from_numpy(self.array.dtype)
 
     def shape(self) -> list[int]:
@@ -151,11 +151,11 @@ class TensorGPU(Tensor):
 
 
 class TensorList(ManyArrays):
-    """A batch with DALI's interface. Created by pipelines."""
+    """A batch as a list of tensors, with DALI's interface. Created by pipelines."""
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
-        """The batch itself: flat data, offsets, shapes, samples."""
+        """The engine's batch: flat data, offsets, shapes, samples."""
         self._is_reset = False
 
     def __getitem__(self, i: int) -> Tensor:

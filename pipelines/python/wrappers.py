@@ -12,7 +12,7 @@ WRAPPERS: dict[str, Wrapper] = {}
 
 
 def wrap(name: str) -> Callable[[Wrapper], Wrapper]:
-    """Register the decorated function as ``fn.<name>`` instead of the generated one."""
+    """Return a decorator that registers a function as ``fn.<name>``, in place of the generated function."""
 
     def register(function: Wrapper) -> Wrapper:
         WRAPPERS[name] = function

@@ -46,7 +46,7 @@ class _Checked:
     """Samples of each input, by its name: an array (N, ...), or a list of N arrays."""
     n: int
     wanted: Collection[str]
-    """Names of the requested outputs."""
+    """Names of the outputs that the client requested."""
 
 
 def inputs_of(graph: Graph) -> tuple[Port, ...]:

@@ -51,7 +51,7 @@ class Origin:
 
     command: str = ""
     spec: str = ""
-    """Text of the spec."""
+    """Text of the spec that was run."""
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -104,7 +104,7 @@ def state_in_words(status: Mapping[str, Any]) -> str:
 
 
 def pace(status: Mapping[str, Any]) -> str:
-    """Return a job's speed as text: ``4,000/s now, 3,900/s on average, 9.5 s left, 3 rejected``."""
+    """Return a job's speed and remaining time as text: ``4,000/s now, 3,900/s on average, 9.5 s left, 3 rejected``."""
     average = status["done"] / status["seconds"] if status["seconds"] else None
     now = [f"{rate(status['samples_per_second'])} now"] if status["state"] == "running" else []
     left = _left(status)

@@ -112,7 +112,7 @@ def _width(text: Text) -> int:
 def table(
     columns: Sequence[str], rows: Sequence[Row], *, numbers: Sequence[str] = (), dispensable: Sequence[str] = ()
 ) -> FittingTable:
-    """Return a table of ``rows``. Columns in ``numbers`` are right-aligned and never wrapped; columns in
+    """Return a table for the terminal. Columns in ``numbers`` are right-aligned and never wrapped; columns in
     ``dispensable`` are omitted, one after the other, if there is too little space."""
     return FittingTable(columns, rows, numbers, dispensable)
 

@@ -215,7 +215,7 @@ class _TextError(Exception):
 
 
 class _Composer:
-    """Builder of values from YAML events, instead of PyYAML's: it limits depth and aliases and records positions."""
+    """Builder of values from YAML events. Unlike PyYAML's, it limits depth and aliases and records positions."""
 
     def __init__(self, text: str, name: str, problems: Problems, json: bool) -> None:
         loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -233,7 +233,8 @@ def setting(text: str, name: str) -> Any:
 
 
 def _from_command_line(text: str, mark: Mark, problems: Problems) -> Value:
-    """Parse lists, mappings and quoted text as YAML; any other text is one scalar, whatever characters it contains."""
+    """Parse a value from the command line. Lists, mappings and quoted text are parsed as YAML; any other text is one
+    scalar, whatever characters it contains."""
     if text[:1] in ("[", "{", '"', "'"):
         value = parse(text, mark.file, problems)
         return value if value is not None else Value(None, mark, broken=True)

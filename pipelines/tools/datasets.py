@@ -45,7 +45,7 @@ from .intermediates import save_pictures
 from .remote_sample import skeleton
 
 _MOST_SHOWN = 60
-"""Largest number of displayed characters of a value."""
+"""Largest number of characters that are displayed of a value."""
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class Record:
     source: str
     number: int
     fields: dict[str, Any] = field(default_factory=dict)
-    """Fields by name: bytes, numbers, texts or arrays."""
+    """Values of the record's fields by name: bytes, numbers, texts or arrays."""
     problem: str = ""
 
 
@@ -399,7 +399,8 @@ def _value_only(outputs: list[Any]) -> dict[str, Any]:
 
 
 def _value_fields(outputs: list[Any]) -> dict[str, Any]:
-    """Return the fields of a TFRecord or LMDB value: an Example, a Datum, an image, or bytes."""
+    """Return the fields of one value of a TFRecord or LMDB, which may be an Example, a Datum, an image, or other
+    bytes."""
     data: bytes = outputs[0].tobytes()
     try:
         recognise(memoryview(data))
@@ -443,7 +444,8 @@ def example_fields(data: bytes) -> dict[str, Any]:
 
 
 def _feature(data: memoryview) -> Any:
-    """Return the value of a Feature: one value as a scalar, several as an array or a list. Raises ValueError."""
+    """Return the value of a tf.train.Feature: one value as a scalar, several as an array or a list. Raises
+    ValueError."""
     for kind, values in message_fields(data):
         items = [v for n, v in message_fields(values) if n == 1]
         if kind == 1:
@@ -484,7 +486,8 @@ def datum_fields(data: bytes) -> dict[str, Any]:
 
 
 def tar_records(paths: list[Path]) -> Iterator[Record]:
-    """Yield samples: members with the same name up to the first dot of its last part, as in webdataset."""
+    """Yield the samples of tar archives. As in webdataset, members belong together if their names are equal up to the
+    first dot of the last part."""
     for path in paths:
         record: Record | None = None
         number = 0

@@ -47,7 +47,7 @@ class InspectedSamples:
     """The outputs of every operator of a spec for its first samples."""
 
     name: str
-    """Name of the spec."""
+    """Name of the inspected spec."""
     nodes: list[Node]
     entries: list[Entry]
     edges: list[Edge]

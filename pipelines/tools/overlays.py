@@ -122,7 +122,7 @@ def _drawn(drawing: Drawing, batches: Mapping[Edge, Batch], base: Pictures) -> P
 
 
 def color_of(number: int) -> tuple[int, ...]:
-    """Return the color of a class or an object."""
+    """Return the RGB color in which a class or an object is drawn, by its number."""
     return _PALETTE[int(number) % len(_PALETTE)]
 
 

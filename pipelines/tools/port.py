@@ -83,7 +83,7 @@ class Report:
         return all(f.kind not in _FATAL for f in self.findings)
 
     def described(self, rewritten: bool) -> dict[str, Any]:
-        """Return the report as data for JSON."""
+        """Return the report as data for JSON; ``rewritten`` is whether the program's file was changed."""
         return {"path": str(self.path), "runs": self.runs, "rewritten": rewritten,
                 "findings": [asdict(f) for f in self.findings]}  # fmt: skip
 
@@ -356,7 +356,8 @@ def _dynamic_arguments(name: str, arguments: Iterable[str]) -> Iterator[tuple[Ki
 
 
 def _rewritten(source: str, tree: ast.Module, bound: dict[str, str]) -> str:
-    """Return ``source`` with ``nvidia.dali`` replaced wherever it names a module, and otherwise unchanged."""
+    """Return the program ``source`` with ``nvidia.dali`` replaced by dali-run's name in imports and names of modules,
+    and otherwise unchanged."""
     edits: list[tuple[int, int, str]] = []
     starts = [0]
     for line in source.splitlines(keepends=True):

@@ -95,7 +95,7 @@ def describe(op: type[Operator]) -> dict[str, Any]:
 
 
 def _facts(op: type[Operator]) -> dict[str, str]:
-    """Return an operator's facts as text."""
+    """Return facts about an operator as text, by their titles."""
     low, high = op.inputs
     facts = {"runs on": ", ".join(op.stages), "inputs": str(low) if low == high else f"{low} to {high}"}
     if op.layouts:
@@ -140,7 +140,7 @@ def without_effect(operator: Mapping[str, Any], quote: str = "") -> str:
 
 
 def show_default(value: Any) -> str:
-    """Return a default in YAML notation."""
+    """Return the default value of an argument in YAML notation."""
     if value is dataclasses.MISSING or value is None:
         return "-"
     if isinstance(value, enum.Enum):

@@ -153,7 +153,8 @@ def _validates(turn: int, count: int) -> bool:
 
 
 def plan_pictures(count: int, seed: int) -> list[Picture]:
-    """Return sizes and kinds of ``count`` images. Kinds alternate: 96 images have all kinds in each class."""
+    """Return the parameters, such as size and encoding, of ``count`` images. Kinds alternate: 96 images have all kinds
+    in each class."""
     rng = np.random.default_rng((seed, 1))
     pictures = []
     for number in range(count):

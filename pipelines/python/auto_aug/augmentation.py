@@ -66,8 +66,8 @@ def drawn(values: Sequence[int], seed: int | None, shape: Sequence[int] | None =
 
 
 class Augmentation:
-    """A function of (data, parameter) that is called with the bin of a magnitude instead of the parameter. Created by
-    `augmentation`."""
+    """A function of (data, parameter) that programs call with a magnitude bin instead of the parameter. Created by the
+    decorator `augmentation`."""
 
     def __init__(
         self, op: Function, mag_range: Any = None, randomly_negate: bool | None = None,
@@ -94,12 +94,12 @@ class Augmentation:
 
     @property
     def mag_range(self) -> Any:
-        """(first, last) magnitude, an array of all magnitudes, or None if there are none."""
+        """Magnitudes of the augmentation: (first, last), an array of all of them, or None if it has none."""
         return self._config["mag_range"]
 
     @property
     def mag_to_param(self) -> Callable[[Any], Any]:
-        """The function that converts a magnitude to the parameter."""
+        """The function that converts a magnitude to the parameter of the augmentation's function."""
         function: Callable[[Any], Any] = self._config["mag_to_param"] or np.array
         return function
 

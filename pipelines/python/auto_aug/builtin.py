@@ -39,31 +39,31 @@ def shear_y(data: Any, shear: Any, fill_value: Any = 128, interp_type: Any = Non
 
 @augmentation(mag_range=(0.0, 1.0), randomly_negate=True, mag_to_param=along_x)
 def translate_x(data: Any, rel_offset: Any, shape: Any, fill_value: Any = 128, interp_type: Any = None) -> Any:
-    """Translate horizontally, by a fraction of the width in ``shape``."""
+    """Translate horizontally by ``rel_offset``, a fraction of the width in ``shape``."""
     return _moved(data, "translate_relative", rel_offset, fill_value, interp_type, shape=shape)
 
 
 @augmentation(mag_range=(0, 250), randomly_negate=True, mag_to_param=along_x, name="translate_x")
 def translate_x_no_shape(data: Any, offset: Any, fill_value: Any = 128, interp_type: Any = None) -> Any:
-    """Translate horizontally, by pixels."""
+    """Translate horizontally by ``offset`` pixels."""
     return _moved(data, "translate", offset, fill_value, interp_type)
 
 
 @augmentation(mag_range=(0.0, 1.0), randomly_negate=True, mag_to_param=along_y)
 def translate_y(data: Any, rel_offset: Any, shape: Any, fill_value: Any = 128, interp_type: Any = None) -> Any:
-    """Translate vertically, by a fraction of the height in ``shape``."""
+    """Translate vertically by ``rel_offset``, a fraction of the height in ``shape``."""
     return _moved(data, "translate_relative", rel_offset, fill_value, interp_type, shape=shape)
 
 
 @augmentation(mag_range=(0, 250), randomly_negate=True, mag_to_param=along_y, name="translate_y")
 def translate_y_no_shape(data: Any, offset: Any, fill_value: Any = 128, interp_type: Any = None) -> Any:
-    """Translate vertically, by pixels."""
+    """Translate vertically by ``offset`` pixels."""
     return _moved(data, "translate", offset, fill_value, interp_type)
 
 
 @augmentation(mag_range=(0, 30), randomly_negate=True)
 def rotate(data: Any, angle: Any, fill_value: Any = 128, interp_type: Any = None, rotate_keep_size: bool = True) -> Any:
-    """Rotate counter-clockwise, by degrees."""
+    """Rotate counter-clockwise by ``angle`` degrees."""
     if rotate_keep_size:
         return _moved(data, "rotate", angle, fill_value, interp_type)
     arguments = {"angle": angle, "fill_value": fill_value, "keep_size": False}
@@ -118,7 +118,7 @@ def solarize_add(data: Any, shift: Any) -> Any:
 
 @augmentation
 def invert(data: Any, _: Any) -> Any:
-    """Invert: 255 minus each value."""
+    """Invert all values: 255 minus the value."""
     return _augment(data, "invert")
 
 

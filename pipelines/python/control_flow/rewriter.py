@@ -15,7 +15,8 @@ HELPER = "__dali_run"
 
 
 class Rewriter(ast.NodeTransformer):
-    """AST transformer that replaces conditionals and calls by calls of the helper. One instance per function."""
+    """AST transformer that replaces conditionals and function calls by calls of `Helper` functions. One instance per
+    function."""
 
     def __init__(self, owner: str = "") -> None:
         """``owner`` is the name of the class if the function is a method, for the mangling of its private names

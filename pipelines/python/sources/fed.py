@@ -68,8 +68,8 @@ class Input:
         return self.last
 
     def feed(self, data: Any, layout: str | None) -> None:
-        """Store the data of a batch; it is copied now, unless ``no_copy``. Raises JobError with the reason if it is
-        invalid."""
+        """Store the data of a batch; it is copied at once, unless the operator has ``no_copy``. Raises JobError with
+        the reason if it is invalid."""
         raise NotImplementedError
 
     def batches(self, polled: Any) -> tuple[Sized, ...]:
@@ -78,10 +78,10 @@ class Input:
         raise NotImplementedError
 
     def say_if_lost(self) -> None:
-        """Warn if a checkpoint cannot store how far the source has advanced."""
+        """Warn that a checkpoint cannot store how far the source has advanced, if that is so."""
 
     def reset(self) -> None:
-        """Begin a new epoch."""
+        """Begin a new epoch of the source."""
 
     def skip(self, iterations: int) -> None:
         """Continue after ``iterations`` batches of this epoch. The program then feeds only the batches after these."""

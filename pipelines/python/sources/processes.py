@@ -77,8 +77,8 @@ class _Worker:
 
 
 class WorkerPool:
-    """Processes that run parallel sources ``depth`` batches ahead of the caller. Owned by the session, which closes
-    it."""
+    """Processes that run parallel external sources, ``depth`` batches ahead of the program. Owned by the session of a
+    pipeline, which closes it."""
 
     def __init__(
         self, sources: Sequence[ParallelSource], batch_size: int, depths: Mapping[str, int], workers: int, method: str,

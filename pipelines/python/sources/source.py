@@ -205,13 +205,13 @@ class SourceInput(Input):
         return self.has_source or not self.fed.empty() or self.repeats
 
     def reset(self) -> None:
-        """Begin a new epoch."""
+        """Begin a new epoch of the source."""
         self._samples = 0
         if self._iterator is not None and self.op.cycle == "raise":
             self._iterator = self._begin()
 
     def skip(self, iterations: int) -> None:
-        """Continue after ``iterations`` batches of this epoch; iterables are advanced."""
+        """Continue after ``iterations`` batches of this epoch: iterables are advanced by this many elements."""
         self._samples = iterations * self.max_batch_size
         if self._iterator is not None:
             for _ in range(iterations if self.op.batch else iterations * self.max_batch_size):

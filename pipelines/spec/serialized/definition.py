@@ -16,7 +16,7 @@ LARGEST = 16 << 20
 """Largest accepted size of a serialized pipeline, in bytes."""
 _MOST_OPERATORS = 10_000
 _DEEPEST = 4
-"""Largest nesting depth of arguments; features of readers.tfrecord have three levels."""
+"""Largest accepted nesting depth of operators' arguments. The features of readers.tfrecord have three levels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class SavedOperator:
 
 @dataclass(slots=True)
 class SavedPipeline:
-    """The contents of a serialized pipeline."""
+    """The contents of a pipeline that DALI serialized."""
 
     num_threads: int = 0
     batch_size: int = 0

@@ -189,7 +189,7 @@ class _Conversion:
         return edges
 
     def _own_name(self, op: SavedOperator) -> str | None:
-        """Return the name that the program gave to the operator; None if DALI generated it."""
+        """Return the name that the user's program gave to the operator; None if DALI generated it."""
         preserved = op.arguments.get("preserve_name", not op.name.startswith("__"))
         return op.name if preserved is True and op.name else None
 

@@ -235,7 +235,8 @@ def _first_of_each(table: Any) -> Any:
 
 
 def write_keys(found: Duplicates, out: Path) -> None:
-    """Write the keys to keep, in the order of rows: one key per line, or a Parquet file with the column ``key``.
+    """Write the keys of the rows to keep to the file ``out``, in the order of rows: as text with one key per line, or
+    as Parquet with the column ``key``.
 
     Raises JobError for a key that does not fit into a line.
     """

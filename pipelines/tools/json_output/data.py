@@ -150,4 +150,5 @@ class Deduplicated(TypedDict):
     largest: int
     """Number of rows in the largest cluster."""
     distance: int | None
-    """Largest number of bits that near duplicates differ in; null if only content hashes were compared."""
+    """Largest number of bits by which the hashes of near duplicates may differ; null if only content hashes were
+    compared."""

@@ -72,14 +72,14 @@ class Bottleneck(TypedDict):
 
 
 class QueueOverTime(TypedDict):
-    """Number of batches in a queue, row by row."""
+    """Number of batches in one queue at each row of `over_time`."""
 
     depth: int
     fill: list[int]
 
 
 class OverTime(TypedDict):
-    """A run over time, as columns of at most 241 rows. Counts and seconds are totals since the start."""
+    """The course of a run over time, as columns of at most 241 rows. Counts and seconds are totals since the start."""
 
     seconds: list[float]
     samples: list[int]

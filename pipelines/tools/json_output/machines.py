@@ -26,7 +26,7 @@ class Diagnosis(TypedDict):
 
 
 class Speed(TypedDict):
-    """A rate, measured in several turns."""
+    """A rate, from several repeated measurements."""
 
     median: float
     min: float
@@ -35,8 +35,8 @@ class Speed(TypedDict):
 
 
 class Result(TypedDict):
-    """One setting of a bench. A setting that did not run has no rates, but ``error``, or ``refused`` if a peer does not
-    support it."""
+    """Results of a bench under one setting. A setting that did not run has no rates, but ``error``, or ``refused`` if a
+    peer does not support it."""
 
     setting: str
     engine: str
@@ -86,7 +86,7 @@ class Loops(TypedDict):
 
 
 class LoadedKernels(TypedDict):
-    """CUDA kernels that were loaded in advance; ``why`` is the reason if there are none."""
+    """CUDA kernels that were loaded in advance. If none were, ``why`` is the reason."""
 
     listed: int
     loaded: int

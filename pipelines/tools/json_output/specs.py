@@ -157,7 +157,7 @@ class Intermediate(TypedDict):
 
 
 class InspectedSpec(TypedDict):
-    """The intermediates of a spec."""
+    """The outputs of every operator of a spec, for its first samples."""
 
     name: str
     folder: str
