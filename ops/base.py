@@ -37,8 +37,8 @@ Stage = Literal["cpu", "mixed", "gpu"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 T = TypeVar("T")
 _FLOAT_MAX = 2.0**128 * (1 - 2.0**-25)
-"""Largest number that float32 can represent after rounding; most kernels compute in float32, where a larger one is
-infinity."""
+"""Largest number that float32 can represent after rounding. Most kernels compute in float32, in which larger numbers
+become infinity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +132,14 @@ class Operator:
     random: ClassVar[bool] = False
     """Whether the operator draws random numbers and takes a seed (DALI's rules for seeds apply)."""
     per_batch: ClassVar[bool] = False
-    """Whether the kernel must see a whole batch at once (permutations, external sources); such a batch is never cut
-    into chunks."""
+    """Whether the kernel must see a whole batch at once, such as a permutation or an external source; such a batch is
+    never cut into chunks."""
     reads_slowly: ClassVar[bool] = False
-    """Whether the kernel sees whole batches and takes as long as the steps after it, for example because a reader also
-    decodes: the engine then always reads several batches at the same time."""
+    """Whether the kernel sees whole batches and takes as long as the steps after it, such as a reader that also
+    decodes. The engine then always reads several batches at the same time."""
     shared: ClassVar[bool] = True
-    """Whether equal operators on equal inputs may be computed once. False if the operator calls the user's program,
-    which may count calls."""
+    """Whether two equal operators on equal inputs may be computed only once. False if the operator calls the user's
+    program, which may count calls."""
     output_after_sync: ClassVar[bool] = False
     """Whether the gpu kernel's output is in host memory and exists only after the device has finished the batch. The
     kernel then returns `Context.finish_later`."""
@@ -178,8 +178,8 @@ class Operator:
     per_sample: frozenset[str] = frozenset()
     """Names of the arguments that arrive as inputs in this instance; their fields hold the default."""
     num_inputs: int = 0
-    """Number of positional inputs of this instance, set when it becomes part of a graph: some operators have one output
-    per input."""
+    """Number of positional inputs of this instance, set when it becomes part of a graph. Operators with one output per
+    input derive their number of outputs from it."""
 
     def __init_subclass__(cls, name: str = "", abstract: bool = False) -> None:
         _declared(cls)
@@ -245,8 +245,8 @@ class Operator:
         return False
 
     def check(self) -> None:
-        """Check that the arguments do not contradict each other; called once, before anything runs. Raises
-        SpecError."""
+        """Check that the values of the arguments do not contradict each other; called once, before anything runs.
+        Raises SpecError."""
 
     def selects(self) -> str:
         """Return a description of the samples that this instance chooses, for `dali-run plan`; empty if it takes all
@@ -259,7 +259,7 @@ class Operator:
         return ""
 
     def runs_in(self) -> tuple[Stage, ...]:
-        """Stages that have a kernel for this instance's arguments."""
+        """Return the stages in which this instance can run: those with a kernel for its arguments."""
         return self.stages
 
     def same_on_gpu(self) -> Operator | None:
@@ -269,8 +269,8 @@ class Operator:
         return None
 
     def infer(self, *specs: Spec) -> Spec | tuple[Spec, ...]:
-        """Return the known facts about the outputs, given those about the inputs. Raises SpecError for inputs that the
-        operator does not accept."""
+        """Return the spec of each output, as far as it follows from the specs of the inputs. Raises SpecError for
+        inputs that the operator does not accept."""
         return specs[0] if specs else Spec()
 
     def shows(self) -> Mapping[int, str]:
@@ -299,7 +299,7 @@ class Operator:
         return None
 
     def kernel(self, stage: Stage) -> Kernel:
-        """Return the kernel of ``stage``."""
+        """Return the kernel, a method of this class, for ``stage``."""
         found: Kernel = getattr(self, stage)
         return found
 
@@ -331,7 +331,7 @@ class Parameter:
 
     @property
     def is_vector(self) -> bool:
-        """Whether the argument is a list of values; as an input it has one row per sample."""
+        """Whether the argument is a list of values. If it is an input, it has one list per sample."""
         return _is_tuple(self.type)
 
 
@@ -365,8 +365,8 @@ def parameters(op: type[Any]) -> dict[str, Parameter]:
 
 @cache
 def _annotation(home: type[Any], name: str) -> Any:
-    """Return the annotation of a field in the class that declares it. `typing.get_type_hints` of an operator would also
-    evaluate all annotations of the base class, each time."""
+    """Return the annotation of field ``name`` of ``home``, the class that declares it. `typing.get_type_hints` of an
+    operator would also evaluate all annotations of the base class, each time."""
     alone = types.SimpleNamespace(__annotations__={name: inspect.get_annotations(home)[name]})
     return typing.get_type_hints(alone, vars(sys.modules[home.__module__]), include_extras=True)[name]
 

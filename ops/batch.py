@@ -151,16 +151,16 @@ class Samples:
 
     @staticmethod
     def of_epoch_0(slot: I32, zeros: I64, index: I64, origins: Origins | None = None) -> Samples:
-        """Return samples of epoch 0 whose positions equal their record numbers ``index``. In epoch 0, the keys of
-        random streams are these numbers."""
+        """Return samples of epoch 0 whose positions equal their record numbers ``index``. In epoch 0, these numbers are
+        also the keys of the random streams."""
         made = Samples(slot, index, zeros, index, NoOrigins() if origins is None else origins)
         object.__setattr__(made, "_keys", index.view(np.uint64))
         return made
 
 
 class Parsed(Protocol):
-    """Facts that were parsed from a batch's bytes, such as headers of files; cached with the batch, so that the bytes
-    are parsed once."""
+    """Facts that were parsed from a batch's bytes, such as headers of its files. They are cached with the batch, so
+    that the bytes are parsed once."""
 
     def take(self, where: npt.NDArray[Any] | slice) -> Parsed:
         """Return the facts of the samples at ``where`` (indices, a mask, or a slice)."""
@@ -218,14 +218,14 @@ class Batch:
 
     @property
     def sizes(self) -> I64:
-        """Elements per sample, int64[N]."""
+        """Number of elements of each sample, int64[N]."""
         if self.shapes.shape[1] < 2:  # np.prod takes longer than all other work on small batches
             return np.ones(len(self.shapes), np.int64) if self.ndim == 0 else self.shapes[:, 0].astype(np.int64)
         return elements(self.shapes)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the samples, without gaps."""
+        """Size of all samples in bytes, without gaps between them."""
         if self._nbytes < 0:  # counted once: statistics and memory accounting read it again and again
             n, ndim = self.shapes.shape
             if n == 1:  # for a batch of one sample, overhead dominates
@@ -447,7 +447,7 @@ def _shown(extents: Sequence[int]) -> str:
 
 
 def elements(shapes: npt.NDArray[Any]) -> I64:
-    """Return the elements per sample, int64[N], for ``shapes`` [N, D]."""
+    """Return the number of elements of each sample, int64[N], for ``shapes`` [N, D]."""
     counts: I64
     if len(shapes) <= 64 or shapes.shape[1] == 0:
         counts = np.multiply.reduce(shapes, axis=1, dtype=np.int64)  # half the time of np.prod on small batches

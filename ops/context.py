@@ -45,15 +45,16 @@ class Context:
     op: Operator
     """The operator that is called, with its constant arguments."""
     stage: Stage
-    """``cpu``, ``mixed`` or ``gpu``: stage of the kernel that is called."""
+    """Stage of the kernel that is called: ``cpu``, ``mixed`` or ``gpu``."""
     samples: Samples
-    """Samples of this call; they may be a slice of a batch."""
+    """Samples that the kernel processes in this call: a whole batch, or a slice of one."""
     args: Mapping[str, Batch] = field(default_factory=dict)
-    """Arguments that arrive as inputs, by name; host batches."""
+    """Arguments that are inputs instead of constants, by name, as batches in host memory."""
     seed: int = 0
     """Seed of this operator: set in the spec, or drawn from the pipeline's seed."""
     rng: str = "philox"
-    """``philox`` keys random streams by the sample; ``dali`` by DALI's running count, for parity."""
+    """Rule for the keys of random streams. ``philox``: by the sample's identity; ``dali``: by DALI's running count, to
+    draw DALI's numbers."""
     state: tuple[int, int, int] | None = None
     """In the dynamic mode, the state from which the random streams continue: low and high half of the counter, and
     index of the word within it; ``seed`` is the key. None if the streams begin at 0."""
@@ -80,15 +81,19 @@ class Context:
     isolation: Isolation | None = None
     """Separate decoder processes; None if all decoders run in this process."""
     attempt: int = 0
-    """Number of earlier attempts for these samples: a decoder then skips the paths that have already failed."""
+    """Number of earlier attempts to compute these samples. A decoder then skips the methods that have already
+    failed."""
     allocate: Callable[[int, Any], Any] | None = None
-    """Allocator of the arrays that `empty` returns; None: the host's heap, or the device."""
+    """Function of (number of elements, dtype) that allocates the arrays for `empty`; None: they are allocated on the
+    host's heap, or on the device."""
     count: Callable[[str, int], None] | None = None
-    """Callback for the report: (reason, number of samples) for samples that take a slower path."""
+    """Function that reports samples which take a slower path; called with the reason and the number of samples."""
     decoders: Callable[[str, int, float], None] | None = None
-    """Callback for the report: (decoder, number of images that it decoded, seconds of CPU threads)."""
+    """Function that reports decoded images; called with the decoder's name, the number of images, and the seconds of
+    CPU threads."""
     waited: Callable[[str, float], None] | None = None
-    """Callback for the report: (decoder that the batch waited for, seconds)."""
+    """Function that reports waiting; called with the name of the decoder for which the batch waited, and the
+    seconds."""
     remembered: FactCache | None = None
     """Cache for facts about records from one epoch to the next; None if records are read only once."""
     started: Any = None

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 _CONTAINERS = frozenset(("mp3", "ogg", "flac"))
-"""FFmpeg's names of the containers that are accepted. Others are refused, because FFmpeg also detects audio formats in
+"""Containers that are accepted, by FFmpeg's names. Others are refused, because FFmpeg also detects audio formats in
 files that are not audio."""
 
 
@@ -32,7 +32,7 @@ class Decoded:
         self.frames = len(self._values)
 
     def read_into(self, out: npt.NDArray[Any]) -> None:
-        """Write all frames to ``out``, flat, float32; if the file has integers, ``out`` may also be int16 or int32."""
+        """Write all frames to the flat array ``out``: float32, or also int16 or int32 if the file stores integers."""
         values = self._values.reshape(-1)
         if out.dtype == values.dtype:
             out[...] = values

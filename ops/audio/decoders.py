@@ -37,7 +37,8 @@ _wav: Any = Kernels(".wav_cpu", __package__)
 _files: Any = Kernels(".libsndfile", __package__)
 
 MAX_SAMPLES = (1 << 29) - 1
-"""Default limit on the samples of a clip: three hours of stereo at 24 kHz; 2 GiB as float32."""
+"""Default limit on the samples of a clip, counted over all channels: three hours of stereo at 24 kHz, or 2 GiB as
+float32."""
 TYPES = (DALIDataType.FLOAT, DALIDataType.INT16, DALIDataType.INT32)
 
 
@@ -58,12 +59,12 @@ class Clips:
 
     @property
     def frames(self) -> I64:
-        """Frames of each file, [N]."""
+        """Number of frames (samples per channel) of each file, [N]."""
         return self.rows[:, _wav.FRAMES]
 
     @property
     def channels(self) -> I64:
-        """Channels of each file, [N]."""
+        """Number of channels of each file, [N]."""
         return self.rows[:, _wav.CHANNELS]
 
     @property
@@ -72,7 +73,7 @@ class Clips:
         return self.rows[:, _wav.RATE].astype(np.float64)
 
     def drop(self, i: int) -> None:
-        """Mark clip ``i`` as invalid, and close it."""
+        """Mark clip ``i`` as invalid (0 frames), and close its file."""
         self.rows[i] = 0
         sound = self.open_files.pop(i, None)
         if sound is not None:
@@ -166,7 +167,7 @@ class Opened:
     shapes: I32
     """Shapes of the output signals, int32[N, ndim]."""
     out: Batch | None
-    """Output batch, in the cpu stage; None on a GPU."""
+    """Batch to which signals are decoded, in the cpu stage; None if a GPU decodes or converts them."""
     rejects: list[Reject]
     indices: list[int] = field(default_factory=list)
     """Indices in the batch of the files that are not plain WAV, in the order of ``problems``."""
@@ -282,7 +283,7 @@ class Audio(Operator, name="decoders.audio"):
         return self._opened(ctx, encoded, self._rates(ctx), threads().map, flac_on_gpu=not ctx.attempt)
 
     def _rates(self, ctx: Context) -> npt.NDArray[np.float64]:
-        """Return the requested sampling rate of each clip in Hz; 0 for the file's own rate."""
+        """Return the sampling rate in Hz that is requested for each clip; 0 stands for the file's own rate."""
         wanted = ctx.arg("sample_rate").astype(np.float64)
         for i in np.flatnonzero(~(np.isfinite(wanted) & (wanted >= 0))).tolist():
             ctx.reject(i, "bad_argument", f"sample_rate must be a positive number, or 0, got {wanted[i]}")
@@ -292,8 +293,8 @@ class Audio(Operator, name="decoders.audio"):
     def decoded(
         self, ctx: Context, encoded: Batch, target_rates: npt.NDArray[np.float64], ranges: ClipSegments | None = None
     ) -> tuple[Batch, Batch, npt.NDArray[np.float64]]:
-        """Decode on the CPU. Return signals at ``target_rates`` (0: the files' own), their rates, and the
-        rates of the files."""
+        """Decode ``encoded`` files on the CPU. Return signals at ``target_rates`` (0: the files' own rates), their
+        sampling rates, and the sampling rates of the files."""
         ready = self._opened(ctx, encoded, target_rates, map, ranges)
         own = ready.file_rates
         return *self._finished(ctx, encoded, ready), own

@@ -29,7 +29,7 @@ TURNS = 64
 """Number of cycles through all phases that a block of threads on a GPU computes (cuda/audio/resample.cu has the same
 constant)."""
 GROUP, WARPS = 8, 8
-"""Phases per warp on the GPU, and maximum number of warps that share inputs."""
+"""Number of phases that a warp on the GPU computes, and maximum number of warps that share inputs."""
 _TORCHAUDIO_LOBES, _TORCHAUDIO_ROLLOFF = 6, 0.99
 
 
@@ -40,8 +40,8 @@ def lobes_of(quality: float) -> int:
 
 
 def rolloff_of(lobes: int) -> float:
-    """Return the cut-off frequency as a fraction of the lower Nyquist frequency; the transition band ends about
-    there."""
+    """Return the cut-off frequency of the low-pass filter as a fraction of the lower Nyquist frequency; the transition
+    band ends about there."""
     return max(0.75, 1 - 2.4 / lobes)
 
 
@@ -71,8 +71,8 @@ def pairs(lobes: int) -> npt.NDArray[np.uint64]:
 
 @lru_cache(16)
 def dali_table(lobes: int) -> F32:
-    """Return DALI's table: a sinc with a Hann window, in float32, from -lobes to lobes; one zero before it and four
-    after."""
+    """Return DALI's filter table for resampling: a sinc with a Hann window, in float32, from -lobes to lobes; one zero
+    before it and four after."""
     coefficients = _DALI_STEPS * lobes + 1
     scale = np.float32(2.0 * lobes) / np.float32(coefficients - 1)
     envelope = np.float32(2.0) / np.float32(coefficients)

@@ -26,7 +26,7 @@ INTEGERS = frozenset((
 ))  # fmt: skip
 """Encodings that store integers, by libsndfile's names; files of other encodings are read as floats."""
 NARROW = INTEGERS - {"PCM_24", "PCM_32", "ALAC_20", "ALAC_24", "ALAC_32"}
-"""Integer encodings of at most 16 bits."""
+"""Encodings that store integers of at most 16 bits, by libsndfile's names."""
 
 
 def require() -> Any:
@@ -57,7 +57,7 @@ def _library() -> tuple[Any, Any, Any, Any]:
 
 @dataclass(slots=True)
 class AudioFile:
-    """An open audio file in memory. Close it."""
+    """An open audio file in memory, decoded by libsndfile. The caller closes it."""
 
     frames: int
     channels: int
@@ -67,7 +67,7 @@ class AudioFile:
     narrow: bool
     """Whether the stored samples have at most 16 bits."""
     format: str
-    """libsndfile's name of the format: FLAC, OGG, MP3, ..."""
+    """Name of the file's format as libsndfile gives it: FLAC, OGG, MP3, ..."""
     _handle: Any
     _held: Any
     """Objects to which libsndfile holds pointers, such as the file's bytes; this reference keeps them alive."""

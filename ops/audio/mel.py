@@ -92,7 +92,7 @@ def rows_around(shapes: npt.NDArray[np.int32], axis: int) -> I64:
 
 
 def check_floats(spec: Spec) -> None:
-    """Check that the type is FLOAT. Raises SpecError."""
+    """Check that the data type in ``spec`` is FLOAT. Raises SpecError."""
     if spec.dtype not in (None, DALIDataType.FLOAT):
         raise SpecError(f"takes FLOAT, got {spec}; cast it first")
 

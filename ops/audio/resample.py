@@ -38,7 +38,7 @@ _BLOCKS = 4  # blocks of DALI's 256 frames that a block of threads computes (cud
 
 
 def needs_soxr(parity: Resampler) -> bool:
-    """Whether the filter is that of the package soxr, which runs on the CPU."""
+    """Whether resampling as ``parity`` says uses the filter of the package soxr, which runs on the CPU."""
     return parity in ("soxr", "librosa")
 
 

@@ -105,12 +105,12 @@ class Spectrogram(Operator, name="spectrogram"):
 
     @property
     def size(self) -> int:
-        """Size of the transform in samples."""
+        """Size of the Fourier transform in samples."""
         return self.window_length if self.nfft is None else self.nfft
 
     @cached_property
     def window(self) -> F32:
-        """Window in use, float32[window_length]."""
+        """Window function by which samples are multiplied, float32[window_length]."""
         if self.window_fn is not None:
             return np.array(self.window_fn, np.float32)
         return window_of(self.parity, self.window_length)
@@ -144,7 +144,7 @@ class Spectrogram(Operator, name="spectrogram"):
         return Spec((bins, frames) if self.layout == "ft" else (frames, bins), DALIDataType.FLOAT, self.layout)
 
     def frames(self, lengths: I64) -> I64:
-        """Return the number of windows of signals of ``lengths`` samples."""
+        """Return the number of windows in signals of ``lengths`` samples, [N]."""
         if not self.center_windows:
             return np.maximum(lengths - self.window_length, -self.window_step) // self.window_step + 1
         odd = 0 if self.parity == "dali" else self.size % 2

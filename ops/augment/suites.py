@@ -94,7 +94,7 @@ class Augmentation:
     """One operation of a suite, with the range of its magnitudes, which is divided into bins."""
 
     function: str
-    """Name of the function in `dali_run.auto_aug.augmentations`."""
+    """Name of the function in `dali_run.auto_aug.augmentations` that defines the operation."""
     ends: tuple[float, float] | None = None
     """Magnitudes of the first and the last bin; None if the operation has no strength."""
     negated: bool = False
@@ -121,7 +121,7 @@ class Augmentation:
 
 @dataclass(frozen=True)
 class Suite:
-    """A set of operations from which one is drawn."""
+    """The operations from which one is drawn for an image, with the parameters of each."""
 
     codes: npt.NDArray[np.int32]
     """Codes of the A operations, [A]: indices in `OPERATIONS`."""
@@ -138,7 +138,7 @@ class Suite:
 
     @staticmethod
     def from_argument(operations: Sequence[Any], bins: int) -> Suite:
-        """Return the suite that the argument ``operations`` lists: (name, negated, numbers for each bin and sign) each.
+        """Return the suite for the argument ``operations``, a list of (name, negated, numbers for each bin and sign).
         Raises SpecError."""
         codes, rows = [], np.zeros((len(operations), bins, 2, WIDTH), np.float32)
         for i, entry in enumerate(operations):
@@ -181,8 +181,8 @@ _POINTWISE = (Augmentation("equalize"), Augmentation("auto_contrast"), Augmentat
 def rand_augment(
     relative: bool = False, absolute: Relative = None, share: Relative = None, monotonic: bool = True
 ) -> list[Augmentation]:
-    """Return the 14 operations of RandAugment; without ``monotonic``, some grow weaker with the bin, as in
-    AutoAugment."""
+    """Return the 14 operations of RandAugment. Without ``monotonic``, some of them grow weaker with the number of the
+    bin, as in AutoAugment."""
     moved = translations(relative, (100, 100 / 224), absolute, share)
     turned = [
         Augmentation("shear_x", (0, 0.3), True, along_x),

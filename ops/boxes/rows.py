@@ -20,7 +20,8 @@ _kernels: Any = Kernels(".rows_cpu", __package__)
 
 
 def check_spec(spec: Spec, columns: tuple[int, ...], name: str = "boxes") -> None:
-    """Check that an input can be a list of rows of float32: [n, one of ``columns``]. Raises SpecError."""
+    """Check that an input with ``spec`` can be a list of rows of float32, each as long as one of ``columns`` (for
+    boxes, such as 4). Raises SpecError."""
     widths = " or ".join(map(str, columns))
     if spec.dtype not in (None, DALIDataType.FLOAT):
         raise SpecError(f"takes {name} of float32, got {spec}; cast them first")

@@ -48,7 +48,8 @@ class Linear(Operator, abstract=True):
     bound = "1 level; floats within 1e-5 of the largest value"
 
     dali_only: ClassVar[tuple[str, ...]] = ()
-    """Names of the arguments that only DALI's definition has; other libraries' parity excludes them."""
+    """Names of the arguments that only DALI's definition of the operator has; they cannot be combined with another
+    library's ``parity``."""
     order: ClassVar[tuple[str, ...]] = ()
     """Names of the arguments, in the order in which another library's functions for them are applied."""
 
@@ -102,7 +103,7 @@ class Linear(Operator, abstract=True):
     gpu = cpu
 
     def mapped(self, ctx: Context, images: Batch, dtype: np.dtype[Any]) -> Batch:
-        """Return the output, with type ``dtype``."""
+        """Return the images after the linear map of this operator, with type ``dtype``."""
         raise NotImplementedError
 
     def maps(self, ctx: Context, images: Batch, dtype: np.dtype[Any]) -> tuple[ImageParts, F32, F32]:

@@ -18,7 +18,7 @@ from ..kernels import Kernels
 _loops: Any = Kernels(".pixels_cpu", __package__)
 _THREADS = 256
 _SPREAD = 4
-"""Words per thread of the kernel `spread` (cuda/pixels.cu)."""
+"""Number of words that a GPU thread of the kernel `spread` writes (cuda/pixels.cu)."""
 _PICTURES = 65535
 """Maximum number of images per launch: the limit of a CUDA grid's second dimension. Larger batches need several
 launches."""

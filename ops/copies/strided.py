@@ -68,7 +68,7 @@ class CopyPlan:
     """
 
     shape: I64
-    """Shapes of the output, int64[N, D]."""
+    """Shape of each output sample, int64[N, D]."""
     base: I64
     """For each sample, the index in the batch's data of the source element whose indices are all 0, int64[N]."""
     stride: I64
@@ -85,7 +85,7 @@ class CopyPlan:
     fill: F64 | None = None
     """Values for places outside of the source, float64[N or 1, K or 1], in the output's type; zeros if None."""
     channel: int = -1
-    """Dimension of length K along which ``fill`` and ``affine`` vary; -1 if they are constant."""
+    """Index of the dimension of length K along which ``fill`` and ``affine`` vary; -1 if they are constant."""
     affine: Affine | None = None
     turned: bool = False
     """Whether samples may be mirrored; which ones are may then differ from batch to batch."""
@@ -120,13 +120,13 @@ def whole(batch: Batch) -> CopyPlan:
 
 
 def window(plan: CopyPlan, anchor: I64, shape: I64) -> CopyPlan:
-    """Return the plan for the window of ``shape`` [N, D] that starts at ``anchor`` [N, D]; it may extend beyond the
-    source."""
+    """Return a plan for a window of the outputs of ``plan``: ``shape`` [N, D] elements from ``anchor`` [N, D] on. The
+    window may extend beyond the source."""
     return replace(plan, anchor=plan.anchor + anchor, shape=shape)
 
 
 def mirror(plan: CopyPlan, axis: int, mask: npt.NDArray[np.bool_]) -> CopyPlan:
-    """Return the plan with the samples of the mask ``mask`` [N] reversed along ``axis``."""
+    """Return the plan in which the samples of the mask ``mask`` [N] are reversed along ``axis``."""
     base, stride, anchor = plan.base.copy(), plan.stride.copy(), plan.anchor.copy()
     _kernels.mirror(axis, np.ascontiguousarray(mask), plan.shape, plan.extent, base, stride, anchor)
     return replace(plan, base=base, stride=stride, anchor=anchor, turned=True)
@@ -141,7 +141,8 @@ def permute(plan: CopyPlan, order: Sequence[int], layout: str) -> CopyPlan:
 
 
 def convert(plan: CopyPlan, dtype: Any, affine: Affine | None = None, channel: int = -1) -> CopyPlan:
-    """Return the plan with elements converted to ``dtype``, after ``affine`` along dimension ``channel``."""
+    """Return the plan in which elements are converted to ``dtype``, after the conversion ``affine``, whose factors vary
+    along dimension ``channel``."""
     return replace(plan, dtype=np.dtype(dtype), affine=affine, channel=channel if channel >= 0 else plan.channel)
 
 
@@ -209,12 +210,12 @@ def run(ctx: Context, plan: CopyPlan, batch: Batch, recompute: Callable[[Context
 
 
 MAX_ELEMENTS = 2**31 - 1
-"""Maximum elements of a sample: a wrong argument must not exhaust memory."""
+"""Maximum number of elements of an output sample, so that a wrong argument does not exhaust memory."""
 
 
 def affordable(ctx: Context, shape: I64) -> I64:
-    """Return ``shape`` [N, D] with zeros for samples of more than MAX_ELEMENTS elements, and for empty samples that are
-    longer than that in one dimension; these are rejected."""
+    """Return the shapes ``shape`` [N, D], with zeros for samples that are too large; these are rejected. A sample is
+    too large with more than MAX_ELEMENTS elements, or if it is empty but longer than that in one dimension."""
     if not _kernels.larger(shape, MAX_ELEMENTS):
         return shape
     huge = (np.multiply.reduce(shape, axis=1, dtype=np.float64) > MAX_ELEMENTS) | (shape > MAX_ELEMENTS).any(axis=1)

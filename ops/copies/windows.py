@@ -34,7 +34,8 @@ def border(policy: OutOfBounds) -> Border:
 
 
 def image_layout(layout: str, ndim: int | None, allowed: tuple[str, ...]) -> str:
-    """Return ``layout``, or DALI's default if it is empty: the first ``allowed`` layout with as many dimensions."""
+    """Return ``layout``; if it is empty, DALI's default: the first of the ``allowed`` layouts with ``ndim``
+    dimensions."""
     return layout or next((known for known in allowed if len(known) == ndim), "")
 
 
@@ -90,8 +91,8 @@ def bounded(ctx: Context, policy: OutOfBounds, anchor: I64, shape: I64, extent: 
 
 
 def refused(array: I64, mask: npt.NDArray[Any]) -> I64:
-    """Return ``array`` [N, D] with zeros for the samples of the mask ``mask``: the empty window of a rejected
-    sample."""
+    """Return ``array`` [N, D] (starts or shapes of windows) with zeros for the samples of ``mask``: a rejected sample
+    gets an empty window."""
     return np.where(mask[:, None], 0, array) if mask.any() else array
 
 

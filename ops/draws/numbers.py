@@ -49,7 +49,7 @@ _NUMBERS = tuple(
 )
 _FLOAT = DALIDataType.FLOAT
 _WIDE = tuple(DALIDataType[n] for n in ("INT32", "UINT32", "INT64", "UINT64", "FLOAT64"))
-"""Types that DALI computes in float64, from twice as many draws."""
+"""Types for which DALI computes in float64, from twice as many random draws per element."""
 
 
 class Random(Operator, abstract=True):
@@ -208,7 +208,7 @@ class Elements:
         return out
 
     def flips(self, limit: int) -> npt.NDArray[Any]:
-        """Return for each element whether its first draw is at most ``limit``, [T]."""
+        """Return for each element whether its first random draw is at most ``limit``, [T]."""
         if not self.single:
             return self.draws(1)[:, 0] <= limit
         flips = np.empty(self.total, np.int32)
@@ -350,7 +350,8 @@ class Uniform(Random, name="random.uniform"):
 
     @functools.cached_property
     def _is_plain(self) -> bool:
-        """Whether the output is float32 of a constant shape, from a range that is the same for all samples."""
+        """Whether the fast loop applies: the output is float32 of a constant shape, from a range that is the same for
+        all samples."""
         low, high = self._ends
         plain = not self.per_sample and self.values is None and self.dtype in (None, _FLOAT)
         return plain and 0 < self._each < _SMALL_SAMPLE and bool(low < high)
@@ -468,7 +469,8 @@ def _drawn_normal(streams: Streams, counts: I64, numbers: F64) -> F32:
 
 @functools.lru_cache(64)
 def _repeated(n: int, mean: float, stddev: float) -> F64:
-    """Return `Normal.numbers` of ``n`` samples with the same arguments."""
+    """Return the parameters of the distribution, as `Normal.numbers` does, for ``n`` samples with the same mean and
+    standard deviation."""
     return np.tile((mean, stddev, 0.0), (n, 1))
 
 
@@ -602,7 +604,8 @@ class Choice(Operator, name="random.choice"):
 
 
 def _probabilities(ctx: Context) -> tuple[npt.NDArray[np.float64], I64]:
-    """Return argument p, [N, k], padded with zeros, and the number of probabilities of each sample."""
+    """Return the probabilities in argument p for each sample, [N, k], padded with zeros, and their number for each
+    sample."""
     given = ctx.args.get("p")
     if given is None:
         p = ctx.arg("p", np.float64)

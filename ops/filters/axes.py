@@ -53,7 +53,7 @@ def geometry(shapes: I64, layout: str) -> I64:
 
 
 def whole_numbers(values: npt.NDArray[Any]) -> I64:
-    """Convert numbers to integers; numbers beyond 62 bits become the largest ones, NaN becomes 0."""
+    """Convert ``values`` to integers; numbers beyond 62 bits become the largest ones, and NaN becomes 0."""
     limit = 2.0**62
     held: I64 = np.clip(np.nan_to_num(values, nan=0.0, posinf=limit, neginf=-limit), -limit, limit).astype(np.int64)
     return held

@@ -31,10 +31,10 @@ _THREADS = 256
 _FOLD = 4
 """Number of values that a GPU thread computes, as in separable.cu."""
 _RADII = (1, 2, 3, 4, 6, 8, 12)
-"""Radii for which the kernel `plane` of separable.cu is compiled."""
+"""Radii of windows for which the kernel `plane` of separable.cu is compiled."""
 _PIXELS, _MAX_THREADS, _STRIP, _MAX_CHANNELS = 4, 192, 64, 4
-"""Constants of the kernel `plane`: pixels per thread, threads per block, lines per block, maximum number of
-channels."""
+"""Constants of the kernel `plane` in separable.cu: pixels per thread, threads per block, lines per block, maximum
+number of channels."""
 
 
 class Separable(Operator, abstract=True):
@@ -81,7 +81,8 @@ class Separable(Operator, abstract=True):
     gpu = cpu
 
     def arguments(self) -> tuple[str, ...]:
-        """Return the names of the arguments that may be given per sample and per frame."""
+        """Return the names of the operator's arguments that may have a value per sample or per frame, such as
+        ``sigma``."""
         raise NotImplementedError
 
     def _on_gpu(

@@ -365,8 +365,9 @@ def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:
 
 
 def evaluate(tree: Typed, inputs: dict[str, Array], into: Array | None = None) -> Array:
-    """Compute the value of a typed expression; arrays broadcast. The caller must silence NumPy's warnings. The value
-    may be written to ``into``, an array of its shape and type, which is then returned."""
+    """Compute the typed expression ``tree`` for arrays, which are broadcast, and return the value. The caller must
+    silence NumPy's warnings. With ``into``, an array of the value's shape and type, the value may be written there;
+    ``into`` is then returned."""
     if tree.fn == "name":
         return inputs[tree.value]
     if tree.fn == "const":

@@ -18,21 +18,21 @@ from ..errors import SpecError
 MAX_CHARACTERS = 4096
 MAX_DEPTH = 60
 LETTERS = tuple("abcdefghijklmnopqrstuvwxyz")
-"""Names of the inputs, in order, unless they are given others."""
+"""Names of an expression's inputs, in order, unless the user gives others."""
 
 Dtype = np.dtype[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """An input of the expression, or one element of it: ``shape[1]``."""
+    """An input of an expression, or one element of an input, such as ``shape[1]``."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Const:
-    """A constant. Integers are int32 and floats float32, as in DALI."""
+    """A constant in an expression. Integers are int32 and floats float32, as in DALI."""
 
     value: bool | int | float
 
@@ -226,7 +226,7 @@ _BOOL, _INT32, _FLOAT, _FLOAT64 = (np.dtype(t) for t in (np.bool_, np.int32, np.
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """A node of an expression with its type."""
+    """A node of an expression (input, constant or function call) with the type of its result."""
 
     fn: str
     """Kind of node: ``name``, ``const``, or the name of the function."""
@@ -241,8 +241,8 @@ class Typed:
 
 
 def typed(tree: Tree, dtypes: Mapping[str, Dtype]) -> Typed:
-    """Determine the types in ``tree``, for inputs of ``dtypes``. Raises SpecError for operations that DALI does not
-    support."""
+    """Return ``tree`` with the type of every node, for inputs of types ``dtypes``. Raises SpecError for operations that
+    DALI does not support."""
     if isinstance(tree, Name):
         return Typed("name", dtypes[tree.name], dtypes[tree.name], value=tree.name)
     if isinstance(tree, Const):
@@ -286,7 +286,8 @@ def _typed_cast(to: Dtype, arg: Tree, dtypes: Mapping[str, Dtype]) -> Typed:
 
 
 def promote(a: Dtype, b: Dtype) -> Dtype:
-    """Return the type in which ``a`` and ``b`` are combined: u8+i8 is i16, u64+i8 is i64, i64+f32 is f32."""
+    """Return the type to which values of types ``a`` and ``b`` are converted to be combined: u8 and i8 give i16, u64
+    and i8 give i64, i64 and f32 give f32."""
     if a == b:
         return a
     if _BOOL in (a, b):

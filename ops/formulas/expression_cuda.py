@@ -14,7 +14,8 @@ from ..interfaces import Lane
 from .expression import SYMBOLS, Dtype, Typed
 
 Mode = Literal["full", "scalar", "strided"]
-"""Way in which an input is read: element by element, one value per sample, or broadcast by strides."""
+"""Way in which the kernel reads an input: "full", element by element; "scalar", one value per sample; "strided",
+broadcast by strides."""
 
 _C = {"?": "boolean", "B": "unsigned char", "H": "unsigned short", "I": "unsigned int", "L": "unsigned long long",
       "Q": "unsigned long long", "b": "signed char", "h": "short", "i": "int", "l": "long long", "q": "long long",
@@ -24,9 +25,9 @@ _PER_THREAD = 8
 
 
 def source(tree: Typed, names: Sequence[str], dtypes: Sequence[Dtype], modes: Sequence[Mode], ndim: int) -> str:
-    """Return the source of kernel ``expression``. Its parameters: out, its starts, sizes, number of samples; then for
-    each input its data and starts, and strides int64[N, ndim] if it is read by strides; finally, if any is, the shapes
-    of the result, int32[N, ndim]."""
+    """Return the CUDA source of the kernel ``expression`` for ``tree``. Its parameters are: the output, its starts,
+    sizes, and the number of samples; then for each input its data and starts, and int64[N, ndim] strides if it is read
+    by strides; finally, if any input is, the shapes of the result, int32[N, ndim]."""
     stored = _C[tree.dtype.char]
     parameters = [f"{stored}* out", "const long long* out_start", "const long long* size", "int samples"]
     loads = []
@@ -67,8 +68,8 @@ def _by_vectors(
     tree: Typed, names: Sequence[str], dtypes: Sequence[Dtype], modes: Sequence[Mode], parameters: list[str],
     element: str, count: int,
 ) -> str:  # fmt: skip
-    """Return the source for inputs that are read in the order of the result: ``count`` elements at a time, where all
-    arrays of a sample are aligned for that."""
+    """Return the CUDA source for inputs that are all read in the order of the result. If all arrays of a sample are
+    aligned for it, ``count`` elements are read and written at once."""
     full = [k for k, mode in enumerate(modes) if mode == "full"]
     inputs = {k: f"in{k} + start{k}[s]" for k in full}
     reads = " ".join(

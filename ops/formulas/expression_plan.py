@@ -21,7 +21,7 @@ _MAX_REGISTERS = 96
 """Maximum number of registers, memory for intermediate results, of one expression."""
 
 U8, I8, U16, I16, I32, F32 = range(6)
-"""Element types; bool counts as U8."""
+"""Numbers of the element types that the compiled interpreter supports; bool counts as U8."""
 _KINDS = {
     np.dtype(np.bool_): U8, np.dtype(np.uint8): U8, np.dtype(np.int8): I8, np.dtype(np.uint16): U16,
     np.dtype(np.int16): I16, np.dtype(np.int32): I32, np.dtype(np.float32): F32,

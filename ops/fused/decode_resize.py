@@ -62,7 +62,7 @@ def can_decode_into(decode: Operator, then: Operator) -> bool:
 
 
 def shows_a_part(then: Operator) -> bool:
-    """Whether the result of ``then`` may show only a part of the image."""
+    """Whether the operator ``then`` may use only a part of the image, such as a crop."""
     return not isinstance(then, Resize) or then.is_set("roi_start")
 
 
@@ -136,7 +136,7 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
         return self._plan(ctx, encoded, headers, which, places_on_device(encoded), ctx.staging, others)
 
     def _takes(self, headers: Headers) -> Mask:
-        """Return a mask of the images that the CUDA decoder decodes."""
+        """Return a mask of the images that dali-run's CUDA decoder decodes."""
         if not headers.unusual:
             return headers.good
         return cast("Mask", _cuda.takes(headers, self.decode.rules) & headers.good)

@@ -95,13 +95,13 @@ class Sampling:
 
     plan: ResamplePlan
     shapes: I32
-    """Shapes of the results, [N, 3], in ``layout``."""
+    """Shape of each result, [N, 3], in the order of ``layout``."""
     offsets: I64
     """Offset of each result in the output's data, [N]; results are consecutive."""
     strides: I64
     """Distance in elements between pixels and between channels of each result, [N, 2], for `resample.Finish`."""
     elements: int
-    """Total elements of all results."""
+    """Total number of elements of all results."""
     dtype: np.dtype[Any]
     layout: str
     factors: F32 | None = None
@@ -152,7 +152,7 @@ def _cut(
 
 
 def _images(extents: I64, channels: I64) -> I64:
-    """Return shapes HWC of images of ``extents`` [N, 2] and ``channels`` [N or 1]."""
+    """Return the shapes (height, width, channels) of images of ``extents`` [N, 2] and ``channels`` [N or 1]."""
     return np.concatenate([extents, np.broadcast_to(channels, len(extents))[:, None]], axis=1)
 
 

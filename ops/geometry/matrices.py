@@ -50,7 +50,8 @@ class Combination(Operator, abstract=True):
         return of_sequence(out, frames[0]) if frames else out
 
     def dimensions(self) -> int | None:
-        """Return the number of dimensions of the operator's own map, if the arguments determine it."""
+        """Return the number of dimensions of the map that this operator makes, if its arguments determine it; else
+        None."""
         return None
 
     @staticmethod

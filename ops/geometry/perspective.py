@@ -29,7 +29,8 @@ _HALF = np.array([[1, 0, -0.5], [0, 1, -0.5], [0, 0, 1]])
 
 
 def checked_filter(name: str, interp: DALIInterpType) -> None:
-    """Check that the filter is not one that only resizing supports. Raises SpecError."""
+    """Check that the filter ``interp`` of argument ``name`` is not one that only resizing supports. Raises
+    SpecError."""
     if interp not in FILTERS:
         raise SpecError(f"{name} must be NN, LINEAR or CUBIC here, got {interp.name.removeprefix('INTERP_')}")
 
@@ -190,7 +191,7 @@ class WarpPerspective(Operator, name="experimental.warp_perspective"):
 
 
 def inverted(matrices: F64) -> F64:
-    """Return the inverses of [N, d, d]; NaN for singular matrices."""
+    """Return the inverses of the matrices [N, d, d]; NaN for singular matrices."""
     possible = np.isfinite(matrices).all(axis=(1, 2)) & (np.linalg.det(np.nan_to_num(matrices)) != 0)
     found: F64 = np.linalg.inv(np.where(possible[:, None, None], matrices, np.eye(matrices.shape[1])))
     found[~possible] = np.nan
@@ -236,7 +237,7 @@ class Remap(Operator, name="experimental.remap"):
 
     @by_frame(always=True)
     def cpu(self, ctx: Context, images: Batch, mapx: Batch, mapy: Batch) -> Batch:
-        """Return the images of the batch, sampled at the maps' coordinates."""
+        """Return the images of the batch, sampled at the positions in the two maps."""
         images = images.replace(layout="HWC")
         if images.ndim != 3 or mapx.dtype != np.float32 or mapy.dtype != np.float32 or mapx.ndim not in (2, 3):
             raise SampleError("bad_shape", "takes images of the layout HWC and two maps of float32")

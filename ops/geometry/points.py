@@ -138,7 +138,8 @@ class CoordTransform(Operator, name="coord_transform"):
         return Spec((*points.shape[:-1], out), self.dtype, points.layout)
 
     def _rows(self, name: str, count: int, width: int) -> int:
-        """Return the number of rows of a matrix of ``count`` numbers for points of ``width`` coordinates."""
+        """Return the number of rows of the matrix in argument ``name``, which has ``count`` numbers, for points of
+        ``width`` coordinates."""
         columns = width + (name == "MT")
         if count % columns or not count:
             raise SpecError(

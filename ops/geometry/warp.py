@@ -105,12 +105,12 @@ class Warping(Operator, abstract=True):
             raise SpecError(f"size takes {wanted} here, got {count} values")
 
     def keeps_size(self) -> bool:
-        """Whether the output has the size of the input if no size is set."""
+        """Whether outputs have the size of their inputs if the argument size is not set."""
         return True
 
     def given_sizes(self, ctx: Context, images: Batch) -> I64:
-        """Return height and width of the outputs [N, 2], or depth, height and width [N, 3]: ``size`` if set, else those
-        of the inputs."""
+        """Return the requested sizes of the outputs: height and width [N, 2], or depth, height and width [N, 3]. They
+        are the argument ``size`` if it is set, else the sizes of the inputs."""
         axes = spatial_axes(images.layout)
         if not self.is_set("size"):
             sizes: I64 = images.shapes[:, -1 - axes : -1].astype(np.int64)
@@ -268,7 +268,8 @@ def _finite(recompute: Recompute) -> Recompute:
 
 
 def of_centres(matrices: F64) -> F64:
-    """Convert maps [N, 2, 3] of corner coordinates to parameters of `Kind.AFFINE`, [N, 9]."""
+    """Convert affine maps [N, 2, 3] between coordinates that begin at pixel corners to the parameters of `Kind.AFFINE`,
+    [N, 9], for coordinates that begin at pixel centres."""
     params = np.empty((len(matrices), 9))
     _plans.centred(matrices, params)
     return params

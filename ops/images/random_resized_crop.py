@@ -42,7 +42,7 @@ class RandomWindow(Operator, abstract=True):
         check_window_ranges(*self._ranges)
 
     def windows(self, ctx: Context, heights: I64, widths: I64) -> tuple[I64, I64]:
-        """Return anchors (y, x) and shapes (h, w) of the windows, [N, 2]."""
+        """Draw a window in each image. Return starts (y, x) and shapes (h, w) of the windows, [N, 2] each."""
         aspect, area = self._ranges
         return random_windows(ctx.streams(WINDOW_SALT), heights, widths, aspect, area, self.num_attempts)
 

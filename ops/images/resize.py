@@ -23,7 +23,7 @@ _plans: Any = Kernels(".resampling.plan_cpu", __package__)
 Mode = Literal["default", "stretch", "not_larger", "not_smaller"]
 
 _THINNEST = np.float32(1e-3)
-"""Minimum length of a region in pixels; thinner ones are widened to it, as in DALI."""
+"""Minimum length of a source region in pixels; thinner regions are widened to it, as in DALI."""
 
 
 class Resampling(Operator, abstract=True):
@@ -127,12 +127,13 @@ class Resampling(Operator, abstract=True):
 
     @cached_property
     def _filter_names(self) -> tuple[str, str]:
-        """Names of the arguments that give the filters for shrinking and for growing axes."""
+        """Names of the arguments that give the filter for axes that shrink and the filter for axes that grow."""
         return ("min_filter" if self.is_set("min_filter") else "interp_type",
                 "mag_filter" if self.is_set("mag_filter") else "interp_type")  # fmt: skip
 
     def filters(self, ctx: Context) -> tuple[I64, I64]:
-        """Return the DALIInterpType for shrinking and for growing axes, [N], or [1] for all samples."""
+        """Return the DALIInterpType for axes that shrink and for axes that grow, [N] each, or [1] if equal for all
+        samples."""
         found = []
         for name in self._filter_names:
             values = ctx.rows(name, np.int64)
@@ -212,7 +213,8 @@ class Sized(Resampling, abstract=True):
         return self.resampled(specs[0], self._known_size(specs[0]))
 
     def _known_size(self, spec: Spec) -> tuple[int | None, ...] | None:
-        """Return the output's spatial lengths as far as they follow from the arguments."""
+        """Return the output's spatial lengths if they follow from constant arguments and the spec of the input; else
+        None."""
         if spec.shape is None:
             return None
         first, count = spatial_axes(spec.layout, len(spec.shape))
@@ -234,7 +236,7 @@ class Sized(Resampling, abstract=True):
         return None if ctx.rejects else tuple(plan.size[0].tolist())
 
     def _is_complete(self, count: int) -> bool:
-        """Return whether all spatial lengths of the output are given, so that they do not depend on the image."""
+        """Whether the arguments give all spatial lengths of the output, so that they do not depend on the image."""
         names = ("resize_z", "resize_y", "resize_x")[3 - count :]
         given = self.size if self.size is not None else tuple(getattr(self, n) or 0.0 for n in names)
         return self.mode in ("default", "stretch") and all(given) and self.resize_shorter is self.resize_longer is None

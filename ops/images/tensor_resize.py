@@ -108,8 +108,8 @@ class TensorResize(Resampling, name="tensor_resize"):
 
     @property
     def _takes_sizes(self) -> bool:
-        """Whether the output has exactly the sizes in the arguments, so that they need not be computed from the
-        input."""
+        """Whether the output has exactly the lengths in the arguments, so that they need not be computed from the
+        input's."""
         return self.mode in ("default", "stretch") and self.max_size is None
 
     def _axes(self, layout: str, ndim: int) -> list[int]:
@@ -175,7 +175,8 @@ class TensorResize(Resampling, name="tensor_resize"):
     gpu = cpu
 
     def _regions(self, ctx: Context, extents: I64) -> tuple[F32, F32, I64]:
-        """Return begin and end of the source region and the size of the output, [N, A]."""
+        """Return begin and end of the source region, and the size of the output, along each axis of each sample, [N, A]
+        each."""
         count = extents.shape[1]
         wanted = self._rows(ctx, "sizes" if self.is_set("sizes") else "scales", extents.shape)
         region = None

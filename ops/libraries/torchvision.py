@@ -102,8 +102,8 @@ def affine_matrix(
 
 
 def expanded_size(matrix: Sequence[float], width: int, height: int) -> tuple[int, int]:
-    """Return (width, height) of the canvas that contains an image of ``width`` x ``height`` after ``matrix``, as
-    ``rotate`` with expand computes it, in float32."""
+    """Return (width, height) of the canvas that contains an image of ``width`` x ``height`` after the map ``matrix``,
+    as torchvision's ``rotate`` with expand computes it, in float32."""
     half_w, half_h = np.float32(0.5 * width), np.float32(0.5 * height)
     x = np.array([-half_w, -half_w, half_w, half_w], np.float32)
     y = np.array([-half_h, half_h, half_h, -half_h], np.float32)

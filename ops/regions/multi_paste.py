@@ -242,7 +242,8 @@ class MultiPaste(Operator, name="multi_paste"):
         return first, shape, target
 
     def _rows(self, ctx: Context, name: str, owner: I64) -> npt.NDArray[Any] | None:
-        """Return argument ``name`` with one row per region, [regions, 2]; None if it is not set."""
+        """Return the values of argument ``name``, one row per region, [regions, 2]; None if it is not set. ``owner``:
+        sample of each region."""
         if not self.is_set(name):
             return None
         values, counts = ctx.lists(name, np.float32 if name.endswith("_rel") else np.int64)

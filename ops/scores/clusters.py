@@ -37,8 +37,8 @@ _DIGIT = 11
 _SAMPLE = 1 << 18
 """Number of hashes in the sample from which the number of comparisons is estimated."""
 _PASS_SECONDS, _PAIR_SECONDS = 6e-9, 0.6e-9
-"""Seconds per hash and pass of a sort, and per comparison of two hashes, on one CPU thread: `plan` chooses k by their
-ratio."""
+"""Estimated seconds per hash and pass of a sort, and per comparison of two hashes, on one CPU thread. `plan` chooses
+the number of blocks by them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class SearchPlan:
     equal in ``chosen`` of these blocks."""
 
     widths: tuple[int, ...]
-    """Number of bits of each block; the first block has the lowest bits."""
+    """Number of bits of each block into which a hash is divided; the first block has the lowest bits."""
     chosen: int
     """Number k of blocks in which hashes must be equal to be compared; if 0, all pairs are compared."""
     seconds: float
@@ -71,8 +71,8 @@ class Clusters:
     def join(self, hashes: U64, distance: int = 0, progress: Callable[[str], None] | None = None) -> tuple[int, int]:
         """Join rows whose hashes differ in at most ``distance`` bits. ``hashes`` uint64[n] is overwritten.
 
-        Return how many clusters fewer there are: by equal hashes, and by near ones. ``progress`` is called with a line
-        of text before each sort.
+        Return by how much the number of clusters decreased: because of equal hashes, and because of near ones.
+        ``progress`` is called with a line of text before each sort.
         """
         rows: U32 = np.arange(len(hashes), dtype=np.uint32)
         halves = (hashes, rows), (np.empty_like(hashes), np.empty_like(rows))
@@ -127,8 +127,8 @@ def by_evenness(hashes: U64) -> list[int]:
 
 
 def dealt(bits: list[int], widths: tuple[int, ...]) -> list[int]:
-    """Return the new position of each bit if ``bits`` are dealt to blocks of ``widths`` in turns, as cards to
-    players."""
+    """Deal ``bits`` to blocks of ``widths`` bits in turns, as cards to players, and return the new position of each
+    bit."""
     starts = [0, *itertools.accumulate(widths)]
     order = sorted((turn, block) for block, width in enumerate(widths) for turn in range(width))
     places = [0] * 64

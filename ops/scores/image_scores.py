@@ -23,15 +23,16 @@ _loops: Any = Kernels(".image_scores_cpu", __package__)
 
 Score = Literal["phash", "dhash", "sharpness", "entropy", "brightness", "saturation", "border"]
 SCORES: tuple[Score, ...] = ("phash", "dhash", "sharpness", "entropy", "brightness", "saturation", "border")
-"""All scores; the index of a score in this tuple is its bit in the mask that the loop and the kernels receive."""
+"""Names of all scores. The index of a score in this tuple is its bit in the mask that the CPU loop and the kernels
+receive."""
 _HASHES = ("phash", "dhash")
 _CELLS = 32 * 32 + 8 * 9
 """Number of gray cells of an image, as in cuda/scores.cu: 32 x 32 cells for phash, then 8 x 9 for dhash."""
 _PARTS = 264
-"""Number of sums that a block keeps for each strip of an image, as in cuda/scores.cu."""
+"""Number of sums that a block of GPU threads keeps for each strip of an image, as in cuda/scores.cu."""
 _STRIP = 1 << 16
-"""Number of pixels per thread block, from which the number of strips follows; the largest image of the batch gets at
-most `_MAX_STRIPS` strips."""
+"""Number of pixels in the strip of an image that a thread block processes; the largest image of a batch gets at most
+`_MAX_STRIPS` strips."""
 _MAX_STRIPS = 64
 
 

@@ -288,7 +288,7 @@ class _Surfaces:
     handles: npt.NDArray[np.uint64]
     addresses: I64
     pitch: int
-    """Bytes from one row to the next."""
+    """Number of bytes from one row of a surface to the next."""
 
 
 class Session:
@@ -502,9 +502,10 @@ class Pairs:
     sequences."""
 
     pictures: I64
-    """Addresses of the images for whose cells vectors are computed."""
+    """Address of the image of each pair for whose cells vectors are computed."""
     references: I64
-    """Addresses of the images in which the cells' earlier positions are searched."""
+    """Address of the reference image of each pair, usually the previous frame, in which the positions of the cells are
+    searched."""
     begins: npt.NDArray[np.bool_]
     """Whether each pair is the first of its sequence."""
     vectors: I64

@@ -18,7 +18,7 @@ from . import nvofa
 
 F32 = npt.NDArray[np.float32]
 _MIN_SIDE = 12
-"""Minimum side of images in pixels for OpenCV."""
+"""Minimum height and width in pixels of images for OpenCV's search."""
 
 
 class OpticalFlow(Operator, name="optical_flow"):

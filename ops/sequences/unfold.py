@@ -66,9 +66,9 @@ def of_sequence(frame: Spec, frames: int | None) -> Spec:
 
 
 def by_frame(always: bool = False) -> Callable[[Kernel], Kernel]:
-    """Decorate a kernel, so that it is called with frames if an argument, or an input after the first, has one value
-    per frame (its layout begins with F, see per_frame). With ``always``, also if the first input's layout begins with
-    F: for kernels that do not support sequences themselves."""
+    """Decorate a kernel of frames so that it also processes sequences: it is called with frames if an argument, or an
+    input after the first, has one value per frame (its layout begins with F, see per_frame). With ``always``, also if
+    only the first input's layout begins with F: for kernels that do not support sequences themselves."""
 
     def decorate(kernel: Kernel) -> Kernel:
         @functools.wraps(kernel)
@@ -86,7 +86,7 @@ def by_frame(always: bool = False) -> Callable[[Kernel], Kernel]:
 
 
 def unfolded(ctx: Context, inputs: Sequence[Batch], always: bool) -> Frames | None:
-    """Return the frames of the inputs and arguments whose layout begins with F, with the other ones repeated per frame;
+    """Unfold the inputs and arguments whose layout begins with F to their frames, and repeat the others for each frame;
     None if nothing has to be unfolded. Sequences without frames, or with different numbers of frames, are rejected."""
     framed_args = [b for b in ctx.args.values() if b.layout[:1] == "F"]
     framed = [b for b in inputs if b.layout[:1] == "F"]

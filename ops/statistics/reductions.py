@@ -43,7 +43,7 @@ class Groups:
 
 
 def groups(data: Batch, reduced: list[int]) -> Groups:
-    """Return the groups of ``data`` for a reduction along the dimensions ``reduced``."""
+    """Return the groups of elements of ``data`` that are combined if the dimensions ``reduced`` are reduced."""
     shape = data.shapes.astype(np.int64)
     kept = [d for d in range(data.ndim) if d not in reduced]
     stride = np.zeros_like(shape)
@@ -56,7 +56,7 @@ def groups(data: Batch, reduced: list[int]) -> Groups:
 
 
 class Reduction(Operator, abstract=True):
-    """Base class of reductions.*, with the arguments for axes."""
+    """Base class of the operators reductions.*: the arguments that select the axes."""
 
     bound = "1e-6 of the sum of absolute values; integers exact"
     replayable = True
@@ -76,7 +76,7 @@ class Reduction(Operator, abstract=True):
             raise SpecError("dtype must be a number's, got BOOL")
 
     def result_type(self, dtype: DALIDataType) -> DALIDataType:
-        """Return the type of the output for inputs of type ``dtype``."""
+        """Return the data type of the output for inputs of type ``dtype``."""
         raise NotImplementedError
 
     def infer(self, *specs: Spec) -> Spec:
@@ -250,8 +250,8 @@ _OWN = tuple(np.dtype(t) for t in (np.uint8, np.float32, np.int64, np.uint64, np
 
 
 def _accumulator(kind: int, dtype: np.dtype[Any]) -> Any:
-    """Return the type for summation: 64-bit integers for integers, float64 for squares and floats; extremes keep the
-    input's type."""
+    """Return the type in which elements are summed: 64-bit integers for integers, float64 for squares and floats. For
+    the minimum and maximum, it is the input's type."""
     if kind in (MIN, MAX):
         return dtype
     if kind == SUM and dtype.kind in "uib":

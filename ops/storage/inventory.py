@@ -32,7 +32,7 @@ class InventoryEntries:
     """The entries of one reader's data set in the reader's order: files, or containers of records."""
 
     blob: bytes
-    """Names of the entries, joined by NUL bytes: there may be millions."""
+    """Names of the entries, joined by NUL bytes in one object, because there may be millions."""
     state: Mapping[str, I64]
     """Properties by which an edited entry is recognised, such as size, modification time and label, by name;
     int64[entries] each."""

@@ -41,8 +41,8 @@ class DecoderHandoff(Generic[T]):
         self.group = group
         """Number of the group of pictures in which the decoder pauses (`media.group_of`)."""
         self.reading: Future[Any] | None = None
-        """Reading of the earlier packets of the file, if the thread that reads them is not the one that decodes; else
-        None."""
+        """Future of the thread that reads the earlier packets of the file; None if the thread that decodes also
+        reads."""
         self._state = _State.EXPECTED
         self._left: T | None = None
         self._then: Callable[[T | None], object] | None = None
@@ -127,7 +127,8 @@ class SharedGroups:
     """Numbers of the frames that the batch after this one also needs, all of one file."""
 
     def of(self, *, first: bool, last: bool) -> SharedGroups:
-        """Return the shared groups for one item of the batch: the ``first`` item, the ``last``, both or neither."""
+        """Return the shared groups of pictures for one item of the batch, which is the ``first`` item, the ``last``,
+        both or neither."""
         return SharedGroups(self.before if first else None, self.after if last else None, self.repeated_frames)
 
     def claim(self) -> None:

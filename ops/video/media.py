@@ -39,7 +39,7 @@ _HIDDEN = frozenset(("vp8",))
 """Codecs, by FFmpeg's names, with packets that show no frame: the number of packets then differs from the number of
 frames."""
 _UNDECODED = {"codec_whitelist": "none"}
-"""Options for opening files, so that FFmpeg does not decode frames only to detect their format; for H.264 and VP9 this
+"""Options for opening files that forbid FFmpeg to decode frames only to detect their format; for H.264 and VP9 this
 detection takes as long as decoding five frames."""
 _MOST_KINDS = 256
 _CONFIRM = 3
@@ -55,7 +55,7 @@ class Facts:
     pixels: str
     """FFmpeg's name of the pixel format."""
     space: int
-    """Number of the colour matrix in ITU-T H.273."""
+    """Colour matrix of the stream, by its number in ITU-T H.273."""
     span: int
     """Range of the colour values, by FFmpeg's number (2: full range, black is 0)."""
 
@@ -153,7 +153,7 @@ class Clip:
         context = self.stream.codec_context
         self.facts = Facts(int(context.height), int(context.width), str(context.pix_fmt), int(context.colorspace),
                            int(context.color_range))  # fmt: skip
-        """Format of the frames."""
+        """Size, pixel format and colours of the stream's frames."""
         if kind is not None and context.pix_fmt:
             if len(_facts) >= _MOST_KINDS:
                 _facts.clear()
@@ -344,7 +344,8 @@ class Clip:
             self._write(frame, destinations(number))
 
     def _next(self, number: int) -> Any:
-        """Return frame ``number``; None if the decoder returns a later frame or reaches the end."""
+        """Decode up to frame ``number``, and return it; None if the decoder returns a later frame or reaches the
+        end."""
         assert self._frames is not None
         times = self.index[0]
         for frame in self._frames:
@@ -432,8 +433,8 @@ def number_of(times: Sequence[int], time: int | None) -> int:
 
 
 def group_of(index: Index, number: int) -> int:
-    """Return the number of a frame's group of pictures: the number of key frames up to and including it. Without an
-    index, all frames are in group 0."""
+    """Return the number of the group of pictures that contains a frame: how many key frames there are up to and
+    including it. Without an index, all frames are in group 0."""
     times, keys = index
     return bisect.bisect_right(keys, times[number]) if times else 0
 
@@ -475,7 +476,7 @@ class Decoded(Clip):
 
 _VP9_HEADER = 10
 _START = -(1 << 40)
-"""A time before all frames, in the stream's units."""
+"""A time before all frames, in the stream's units, for seeking to the start of the file."""
 
 
 def _has_sequence(codec: str, header: bytes) -> bool:

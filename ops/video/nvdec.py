@@ -44,7 +44,7 @@ _MAX_PASSED_FRAMES = 64
 
 
 class RefusedError(Exception):
-    """NVDEC does not support this stream, or failed; the CPU then decodes it."""
+    """NVDEC does not support the stream, or failed to decode it; the CPU then decodes it."""
 
 
 @cache

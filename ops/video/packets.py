@@ -25,15 +25,15 @@ from .decoder_handoff import SharedGroups
 from .media import FAR, NO_FRAME, Glance, Index, Known, Table, group_of, number_of
 
 CODECS = {"h264": "H264", "hevc": "HEVC", "vp9": "VP9", "av1": "AV1"}
-"""PyNvVideoCodec's names of codecs. VP8 is missing: some of its packets show no frame, so that frames are counted by
-decoding."""
+"""Codecs that NVDEC decodes, with their names in PyNvVideoCodec. VP8 is missing: some of its packets show no frame, so
+that frames are counted by decoding."""
 _BITS = {"yuv420p": 8, "yuvj420p": 8, "yuv420p10le": 10, "yuv420p12le": 12}
 _READERS = 4
 _MIN_FRAMES = 96
 """Minimum number of frames that a thread of its own decodes; shorter videos are decoded by one thread."""
 _EXTRA_FRAMES = 24
-"""Frames whose packets are also read after the last frame of a batch, if the next batch continues there: NVDEC outputs
-a frame when it knows that no earlier one follows, and may hold back up to 16."""
+"""Maximum number of frames whose packets are read beyond the last frame of a batch, if the next batch continues there.
+NVDEC outputs a frame when it knows that no earlier one follows, and may hold back up to 16."""
 _MAX_GAPS = 4
 """Maximum ratio of the size of a file range to the size of the video packets in it, for which the range is read at
 once; the rest are audio packets in between."""
@@ -56,7 +56,7 @@ class Run:
     """For each packet: offset in ``data``, size in bytes, time."""
     shared: SharedGroups = field(default_factory=SharedGroups)
     continued: bool = False
-    """Whether the packets follow those of the previous batch, instead of beginning at a key frame."""
+    """Whether the packets follow those that the previous batch read, instead of beginning at a key frame."""
     complete: bool = False
     """Whether the packets extend to the end of the file."""
 
@@ -76,10 +76,10 @@ class Rest:
     """An open file whose packets were read up to some position, so that the next batch can read on from there."""
 
     clip: Reading
-    """Clip that has the file open."""
+    """The clip whose file is open."""
     packets: Iterator[Any]
     key: int
-    """Time of the key frame with which the packets begin."""
+    """Time of the key frame at which reading of the packets began."""
     last: int = -1
     """Number of the last frame that the batch needed."""
     seen: set[int] = field(default_factory=set)
@@ -112,7 +112,7 @@ class Reading(Glance):
 
     @property
     def refused(self) -> str:
-        """Reason why NVDEC does not decode this clip; empty if it does."""
+        """Reason why NVDEC does not decode this clip, such as its codec; empty if it does."""
         if self.name not in CODECS or not self.bits:
             return f"{self.name}, {self.facts.pixels}"
         if self.height % 2 or self.width % 2:

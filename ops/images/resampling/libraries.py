@@ -94,7 +94,7 @@ _INTERP = {
 
 
 def filters_of(library: str) -> tuple[str, ...]:
-    """Return the names of the filters of ``library``."""
+    """Return the names that ``library`` gives to its filters."""
     return tuple(_NAMES[library])
 
 
@@ -200,7 +200,7 @@ def plan_of_windows(
 
 
 _RADIUS: F64 = np.array([0.5, 0.5, 0.5, 1, 1, 2, 3, 1, 2, 4, 1, 1])
-"""Radius of each filter, in source pixels, if no axis shrinks."""
+"""Radius in source pixels of each filter, if the axis does not shrink."""
 
 
 def _arithmetic(library: str, kinds: I8, size: I64, extents: I64, exactly_half: npt.NDArray[np.bool_]) -> I8:

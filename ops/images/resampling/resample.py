@@ -32,7 +32,7 @@ I32 = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
 
 NEAREST, TRIANGULAR, GAUSSIAN, CUBIC, LANCZOS3 = range(5)
-"""Filters of a plan, numbered by their tables."""
+"""Filters of DALI; each number is the index of the filter's table."""
 
 LAYOUTS: tuple[str, ...] = ("HWC", "FHWC", "CHW", "FCHW", "CFHW", "DHWC", "FDHWC", "CDHW", "FCDHW", "CFDHW")
 """Layouts of images, sequences and volumes. A batch without a layout is taken as channels-last."""
@@ -40,8 +40,8 @@ LAYOUTS: tuple[str, ...] = ("HWC", "FHWC", "CHW", "FCHW", "CFHW", "DHWC", "FDHWC
 DTYPES = (DALIDataType.UINT8, DALIDataType.INT16, DALIDataType.UINT16, DALIDataType.FLOAT)
 
 MOST_ELEMENTS = 1 << 30
-"""Maximum elements of a sample's output, and of its values between the passes; larger samples are rejected. A thin
-image with only its shorter side given grows without bound."""
+"""Maximum number of elements of a sample's output, and of the values between the two passes; larger samples are
+rejected. Without it, a thin image with only its shorter side given would grow without bound."""
 
 
 def _tables() -> tuple[F32, ...]:
@@ -106,7 +106,7 @@ class ResamplePlan:
         return self.shown(at, np.ascontiguousarray(shape), self.flip)
 
     def take(self, where: slice) -> ResamplePlan:
-        """Return the plan of the samples in the slice ``where``."""
+        """Return the part of the plan for the samples in the slice ``where``."""
         return ResamplePlan(
             self.lo[where], self.hi[where], self.size[where], self.kind[where], self.support[where], self.anchor[where],
             self.shape[where], self.flip[where], self.across[where],
@@ -142,7 +142,7 @@ def plan(lo: F32, hi: F32, size: I64, shrink: I64, enlarge: I64, antialias: bool
 
 
 _WIDTH: F32 = np.array([0, 2, 2, 4, 6], np.float32)
-"""Width of each filter, in source pixels, if no axis shrinks."""
+"""Width in source pixels of each filter, if the axis does not shrink."""
 _KINDS: I8 = np.zeros(len(DALIInterpType), np.int8)
 _KINDS[DALIInterpType.INTERP_LINEAR] = TRIANGULAR
 _KINDS[DALIInterpType.INTERP_TRIANGULAR] = TRIANGULAR
@@ -675,8 +675,8 @@ class _Pass:
     tap_stride: I64
 
     def rows(self, starts: I64, weights: I64, kept: I64) -> I64:
-        """Return the table int64[N, 12] of the pass for the kernel, with columns in the order of its enum
-        PassColumn."""
+        """Return the parameters of the pass as a table for the kernel, int64[N, 12], with columns in the order of its
+        enum PassColumn."""
         columns = (self.source, self.target, self.total, np.maximum(self.inner, 1), np.maximum(self.outputs, 1),
                    np.maximum(self.lines, 1), self.frame_stride, self.line_stride, self.tap_stride, starts, weights,
                    kept)  # fmt: skip
