@@ -47,21 +47,21 @@ class Checkpoint:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of all registered objects."""
+        """Names of all registered readers and random generators."""
         return tuple(self._ops)
 
     @property
     def is_complete(self) -> bool:
-        """Whether all states come from the last `collect`."""
+        """Whether all states come from the last `collect`, and not from a file or `set_state`."""
         return self._complete
 
     @property
     def is_loaded(self) -> bool:
-        """Whether the states come from `load` or `deserialize`."""
+        """Whether the states come from a file or text, by `load` or `deserialize`."""
         return self._loaded
 
     def clear(self) -> None:
-        """Remove all objects and states."""
+        """Remove all registered objects and their states."""
         self.__init__()  # type: ignore[misc]
 
     def register(self, op: Any, name: str | None = None) -> str:

@@ -85,7 +85,7 @@ class Place:
             return _MISSING
 
     def set(self, value: Any) -> None:
-        """Set the target to ``value``, or delete it if ``value`` is `_MISSING`."""
+        """Assign ``value`` to the target, or delete the target if ``value`` is `_MISSING`."""
         if self._owner is _MISSING or self.get() is value:
             return
         if value is _MISSING:

@@ -81,8 +81,8 @@ class Duplicates:
         }  # fmt: skip
 
     def rows(self, wanted: dict[str, Kind]) -> Iterator[tuple[int, Block]]:
-        """Yield the rows of all files in blocks, with the columns ``wanted``; each block with the number of its first
-        row."""
+        """Yield the rows of all files in blocks, with the columns ``wanted``. Each block comes with the number of its
+        first row, counted over all files."""
         return _numbered(self.files, wanted)
 
 
