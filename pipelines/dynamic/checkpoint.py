@@ -52,7 +52,7 @@ class Checkpoint:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all states come from the last `collect`, and not from a file or `set_state`."""
+        """Whether `collect` has stored the states of all objects, and none were loaded since."""
         return self._complete
 
     @property
