@@ -113,7 +113,8 @@ class _Subject:
     results: list[dict[str, Any]] = field(default_factory=list)
 
     def ended(self) -> bool:
-        """Whether a measuring process has reported that it cannot give a result, so that it is not tried again."""
+        """Return whether a measuring process has reported that it cannot give a result, so that it is not tried
+        again."""
         return any("refused" in r or "error" in r for r in self.results)
 
 
@@ -329,7 +330,7 @@ def _summary(subject: _Subject) -> dict[str, Any]:
 
 
 def median_of(row: Mapping[str, Any]) -> float | None:
-    """Return the median speed of a result; None if it has none."""
+    """Return the median speed of a setting in samples per second; None if it has no result."""
     speeds = row.get("samples_per_second")
     return None if speeds is None else float(speeds["median"])
 

@@ -26,7 +26,7 @@ _PROCESSES = re.compile(r"processes:([1-9][0-9]{0,3})|")
 
 
 def check(on: str) -> None:
-    """Raise SpecError if ``on`` is not a value that `resources_of` accepts."""
+    """Raise SpecError if ``on`` is not a text that `resources_of` accepts, such as ``processes:4``."""
     if not _PROCESSES.fullmatch(on):
         raise SpecError(f"--on must be processes:N, got {on!r}")
 
@@ -133,7 +133,7 @@ class _Process:
             self._process.stdin.flush()
 
     def result(self) -> dict[str, Any]:
-        """Return the result that the process prints as its last line, or an error."""
+        """Return the JSON result that the process prints as its last line, or an error."""
         for line in self._out:
             self._last = line
         try:

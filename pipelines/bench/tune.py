@@ -30,12 +30,11 @@ _MAX_ROUNDS = 3
 
 
 def tune(base: Measurement, repeats: int = 1, note: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
-    """Return the fastest settings that were found for the spec, and all that were tried, as plain data.
+    """Return the fastest settings that were found for the spec, and all settings that were tried, as plain data.
 
     Batch size, threads and depth of the queues are doubled or halved, one after the other, as long as that gains 3 %.
     If the spec uses DALI's random numbers (``rng: dali``), the batch size changes results and is not tuned. Raises
-    SpecError for a wrong spec, and JobError if it does not run with its own settings.
-    """
+    SpecError for a wrong spec, and JobError if it does not run with its own settings."""
     built, plan = base.compiled()
     settings = built.spec.pipeline
     depth = settings.prefetch_cpu if plan.target.device == "cpu" else settings.prefetch_gpu

@@ -31,8 +31,8 @@ _WITH_BASELINE, _WITH_GPU = "of baseline", "GPU memory"
 
 
 def bench_view(report: Mapping[str, Any]) -> RenderableType:
-    """Return the tables for the terminal: every setting, then the operators and the bottleneck of the fastest setting
-    of dali-run."""
+    """Return the tables of a benchmark for the terminal: every setting; then the operators and the bottleneck of the
+    fastest setting of dali-run."""
     columns, plain = _table(report)
     rows: list[Row] = [[Text(c, "bold") if c == OURS else c for c in row] for row in plain]
     parts: list[RenderableType] = [Text(_machine(report)), Text(), table(

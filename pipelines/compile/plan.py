@@ -48,7 +48,7 @@ class Plan:
         return tuple(n for n in self.graph.nodes if isinstance(n.op, Reader))
 
     def describe(self) -> dict[str, Any]:
-        """Return the plan as plain data, for ``dali-run plan --json``."""
+        """Return the plan as plain data for JSON, as ``dali-run plan --json`` prints it."""
         stage_of = {n.id: i for i, s in enumerate(self.steps) for n in s.nodes}
         return {
             "device": self.target.device,

@@ -32,8 +32,8 @@ _MAX_COMPARED = 1024
 estimate."""
 
 _SMALL_SAMPLES = 8
-"""Number of samples up to which one worker computes a batch: its results need not be joined, and so their size need not
-be known in advance."""
+"""Number of samples up to which a batch is computed by one worker alone. Its results then need not be joined, so their
+size need not be known in advance."""
 
 _MAX_CACHED = 64
 """Maximum number of entries of `BatchBudget._specs`, the cache of the inferred specs of outputs."""
@@ -98,8 +98,8 @@ class BatchBudget:
         return {"host": self.host} if self.device is None else {"host": self.host, "gpu": self.device}
 
     def estimate(self, it: InFlightBatch, step: Step) -> MemoryEstimate:
-        """Estimate the memory that ``step`` needs for the batch. A sample is dropped if its memory cannot be estimated,
-        whatever exception its header caused."""
+        """Estimate the memory that ``step`` needs for the batch. Samples whose memory cannot be estimated, for example
+        because of a damaged header, are dropped."""
         with contextlib.suppress(_EstimateError):
             return self._estimated(it.env, it.samples, step)
         for slot in it.samples.slot.tolist():
@@ -239,7 +239,8 @@ class BatchBudget:
             budget.release_all(order)
 
     def drop_unneeded(self, it: InFlightBatch, step: Step) -> None:
-        """Remove the samples that failed from the batch, and all edges that no later step reads."""
+        """Remove the samples that failed from the batch. Also remove the batches of all edges that no step after
+        ``step`` reads."""
         if it.dropped:
             self.drop(it)
         needed = self._needed_after[self._services.name_of(step)]

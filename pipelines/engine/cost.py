@@ -28,13 +28,14 @@ SAMPLE = 1024
 header."""
 
 CHUNK = 16 << 20
-"""Maximum cost of a chunk with more than one sample: some twelve JPEGs of ImageNet, ten milliseconds. Each chunk takes
-some 500 Python calls, and releases the interpreter's lock a dozen times, to wait for it with all other threads: with
-four images per chunk, 16 threads were slower than 4 (val, 1,900 images/s instead of 3,200)."""
+"""Maximum cost of a chunk with more than one sample: some twelve JPEGs of ImageNet, ten milliseconds.
+
+Chunks must not be small: each takes some 500 Python calls, and releases the GIL a dozen times, to wait for it with all
+other threads. With four images per chunk, 16 threads were slower than 4 (val, 1,900 images/s instead of 3,200)."""
 
 MIN_CHUNK = 2 << 20
-"""Cost below which a batch is not cut for more threads: the Python calls for a chunk would take as long as its work.
-Other threads have other batches meanwhile."""
+"""Minimum cost of a chunk that is cut to occupy more threads. For smaller ones, the Python calls would take as long as
+the work; the other threads have other batches to do."""
 
 
 def costs(step: Step, ahead: MemoryEstimate, env: Mapping[Edge, Batch]) -> I64:

@@ -36,9 +36,9 @@ SHARES = 3
 the launching thread takes about as long for each (one H100, ``memory_curve.py``: launches of 512 by a fifth of the
 budget left the GPU idle, 89,000 images/s)."""
 JOB_BYTES = 14 << 30
-"""Default budget in bytes of a job or benchmark on a GPU: three launches of `LAUNCH_BYTES`. The curve of rate over
-memory still rises at 6 GiB (one H100: 54,000, 72,000 and 89,000 images/s with 2, 4 and 5.5 GiB); it was not measured
-with 14 GiB (``benchmarks/jobs/memory_curve.py``)."""
+"""Default GPU budget in bytes of a job or benchmark: three launches of `LAUNCH_BYTES`. The rate still rises with the
+budget at 6 GiB (one H100: 54,000, 72,000 and 89,000 images/s with 2, 4 and 5.5 GiB); it was not measured with 14 GiB
+(``benchmarks/jobs/memory_curve.py``)."""
 GROWN_BYTES = 6 << 30
 """Maximum bytes to which the GPU budget of a run inside a user's program grows. It grows while the program does nothing
 but wait for the device."""
@@ -71,7 +71,7 @@ blocks are up to an eighth larger than requested, and because a program still ho
 
 @dataclass(frozen=True, slots=True)
 class GpuBudget:
-    """Bytes that a run may hold on a GPU, with the reason. Created by `gpu_budget`."""
+    """Limits in bytes of what a run may hold on one GPU, and the reason for them. Created by `gpu_budget`."""
 
     initial: int
     """Bytes of the budget before the size of a batch is known."""
@@ -81,8 +81,8 @@ class GpuBudget:
 
 
 def gpu_budget(memory: Memory, free: int, total: int, *, guest: bool) -> GpuBudget:
-    """Return the budget on a GPU that has ``total`` bytes, of which ``free`` are free. ``guest``: the run is part of a
-    user's program."""
+    """Return the budget on a GPU that has ``total`` bytes of memory, of which ``free`` are free. ``guest``: the run is
+    part of a user's program, which needs GPU memory itself."""
     if memory.gpu is not None:
         user_value = memory.gpu_bytes(free)
         return GpuBudget(user_value, user_value, "pipeline.memory.gpu")
@@ -107,8 +107,8 @@ class Credits:
     value, only accuracy suffers."""
 
     def __init__(self, options: Options, budget: BatchBudget, devices: int) -> None:
-        """``devices``: the number of GPUs, or of null devices, that compute batches; 0 if the host's workers do it
-        all."""
+        """``devices``: number of GPUs (or null devices) that compute batches; 0 if the worker threads of the host
+        compute everything."""
         self._options, self._budget, self._devices = options, budget, devices
         self.initial = self.maximum = 0
         """Bytes of the GPU budget on each device: at the start, and at most. The budget is raised for a batch that
@@ -117,7 +117,8 @@ class Credits:
         """Number of requests to merge into one launch, if memory has room for them. Set by the consumer's thread; in a
         job on the host, by the thread that takes requests from the schedule."""
         self.sample_bytes = 0.0
-        """Bytes of host memory per sample in the largest batch that was read so far. Set by readers' threads."""
+        """Bytes of host memory per sample, the maximum over the batches that were read so far. Set by readers'
+        threads."""
         self.copied_bytes = 0.0
         """Bytes per sample that are copied to a device in one piece, in the last batch that was read. 0 once a GPU is
         open to which files are uploaded in pieces. Set by readers' threads."""
@@ -143,7 +144,7 @@ class Credits:
 
     @property
     def limit(self) -> int:
-        """Bytes that launches may hold on each device, by their estimates; 0 until a device is open."""
+        """Bytes that all launches together may hold on each device, by their estimates; 0 until a device is open."""
         return 0 if self._budget.device is None else self._budget.device.limit // self._devices
 
     # -- joining requests -----------------------------------------------------------------------------------------

@@ -85,7 +85,8 @@ class Engine:
 
     open_lane: Callable[..., Copies] = staticmethod(open_lane)
     page_locked: Callable[[int], Any] = staticmethod(pinned_empty)
-    """Functions that open a lane and allocate page-locked memory; tests replace them."""
+    """Function that allocates page-locked memory. Tests replace it, and also `open_lane`, which opens a lane of a
+    device."""
 
     def __init__(
         self, plan: Plan, feed: Feed, schedule: Iterator[Request], options: Options, stats: Stats | None = None
@@ -158,7 +159,7 @@ class Engine:
         return self.budget.budgets
 
     def name_of(self, step: Step) -> str:
-        """Return the name of a step in statistics."""
+        """Return the name under which statistics list a step."""
         return self.services.name_of(step)
 
     # -- start and stop
@@ -380,8 +381,10 @@ class Engine:
         return self
 
     def __next__(self) -> InFlightBatch:
-        """Return the next finished batch. Raises StopIteration at the end of the schedule, the exception that made the
-        batch fail (later batches can still be requested), or the error that ended the run."""
+        """Return the next finished batch.
+
+        Raises StopIteration at the end of the schedule, the exception that made the batch fail (later batches can still
+        be requested), or the error that ended the run."""
         try:
             return self._next()
         except StopIteration:

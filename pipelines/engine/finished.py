@@ -20,8 +20,8 @@ from .services import Services
 
 
 def finished(services: Services, iteration: InFlightBatch) -> InFlightBatch:
-    """Apply `Options.policy` to the samples of the batch that failed. Raises SampleFailedError if the policy is
-    ``fail``."""
+    """Handle the samples of the batch that failed: drop them, or replace them by copies, as `Options.policy` says.
+    Raises SampleFailedError if the policy is ``fail``."""
     plan, stats, policy = services.plan, services.stats, services.options.policy
     if files := lost_files():
         _drop_lost(plan, iteration, files)

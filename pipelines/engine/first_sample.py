@@ -30,7 +30,8 @@ MAX_TRIED = 100
 
 
 def undecided(plan: Plan) -> list[Edge]:
-    """Return the outputs of operators whose type or number of dimensions is known only from the data."""
+    """Return the outputs of operators for which the plan leaves the type or number of dimensions open, so that only the
+    data decide it."""
     undeclared = [n for n in _by_records(plan) if any(s.dtype is None or s.shape is None for s in n.specs)]
     return [
         Edge(n.id, k)
@@ -124,7 +125,8 @@ class Decided:
     """What the first sample of a data set decides: types and ranks that the plan leaves open. Created by `Sources`."""
 
     kinds: Mapping[Edge, Spec] = field(default_factory=dict)
-    """Types and numbers of dimensions of the outputs for which the plan leaves them open."""
+    """Types and numbers of dimensions that the first sample has, for the outputs for which the plan leaves them
+    open."""
     key: str = ""
     """Key of the first sample; empty if the plan left nothing open, or if no record could be computed."""
 

@@ -64,7 +64,7 @@ class HostExecutor:
     def __init__(
         self, services: Services, budget: BatchBudget, merger: BatchMerger, page_locked: Callable[[int], Any]
     ) -> None:
-        """``page_locked(nbytes)`` allocates host memory for bytes to be uploaded to a device."""
+        """``page_locked(nbytes)`` allocates page-locked host memory for bytes that will be uploaded to a device."""
         self._services = services
         self._plan, self._options = services.plan, services.options
         self._budget = budget
@@ -107,8 +107,8 @@ class HostExecutor:
         self._read_buffers.close()
 
     def drop_references(self) -> None:
-        """Drop all references to the engine: the run is over. In a reference cycle the memory of a job would stay until
-        the garbage collector runs, and that of several jobs would add up."""
+        """Drop all references to the engine, because the run is over. Otherwise a reference cycle would keep the memory
+        of a job until the garbage collector runs, and that of several jobs would add up."""
         self.lender = self.uploads = None
         self._page_locked = _pageable
         self._chunk_buffers.close()
@@ -277,7 +277,7 @@ class HostExecutor:
             self._budget.release(it.order)
 
     def compute_alone(self, name: str, step: Step, it: InFlightBatch, env: Env) -> None:
-        """Run a ``chunk`` step for the batch, as one chunk, in this thread."""
+        """Run a ``chunk`` step for the batch in this thread, without cutting the batch into chunks."""
         with self._budget.host.task(0):
             result = self.compute(step, it, env, it.samples, 0)
         self.join_chunks(name, step, it, [result])
@@ -323,7 +323,7 @@ class HostExecutor:
             chunks.fail(without_frames(e))
 
     def _clock(self) -> Clock:
-        """Return the clock of this worker thread."""
+        """Return the object that measures the time of this worker thread."""
         clock: Clock | None = getattr(self._clocks, "clock", None)
         if clock is None:
             clock = self._clocks.clock = Clock()
@@ -376,8 +376,8 @@ def uploadable(plan: Plan, step: Step) -> dict[Edge, bool]:
 
 
 def needs_headers_only(plan: Plan, step: Step) -> bool:
-    """Return whether the files that ``step`` reads go only to device operators that need no more than the files' header
-    bytes on the host."""
+    """Return whether the files that ``step`` reads are needed only on a device, except for their first bytes with the
+    header, which operators read on the host."""
     read = {Edge(n.id) for n in step.nodes if isinstance(n.op, Reader)}
     if step.kind != "whole" or not read or read & {*plan.graph.outputs.values()} or plan.target.device != "gpu":
         return False
@@ -388,8 +388,8 @@ def needs_headers_only(plan: Plan, step: Step) -> bool:
 
 
 def groups(step: Step) -> Iterator[tuple[tuple[Node, ...], list[Edge], bool, bool]]:
-    """Yield the nodes of a ``whole`` step in groups that run together: the nodes, their outputs, whether they see whole
-    batches, and whether all of them are readers."""
+    """Yield groups of nodes of a ``whole`` step that run together. For each: the nodes, their outputs, whether they
+    must see whole batches, and whether all of them are readers."""
     for per_batch, group in groupby(step.nodes, lambda n: n.op.per_batch):
         nodes = tuple(group)
         gives = [Edge(n.id, k) for n in nodes for k in range(n.op.num_outputs)]

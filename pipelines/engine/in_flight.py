@@ -71,7 +71,7 @@ class InFlightBatch:
     problem: BaseException | None = None
     """The exception that made the batch fail; it is raised when the batch is delivered, after the batches before it."""
     next_estimate: MemoryEstimate | None = None
-    """Estimate of the memory that the next step needs, if it is known."""
+    """Estimate of the memory that the batch needs in the next step; None if it was not computed yet."""
     started: dict[int, StartedWork] = field(default_factory=dict)
     """Work of the next step that host threads have started ahead of its launch, by the node's id."""
     lane: Copies | None = None
@@ -145,7 +145,7 @@ class InFlightBatch:
                     yield node, slot, source
 
     def origin_of(self, dropped: Dropped) -> Origin:
-        """Return the origin of a dropped sample."""
+        """Return the origin (key, source file, record number) of a dropped sample."""
         return self.all_samples.origin(int(np.searchsorted(self.all_samples.slot, dropped.slot)))
 
     def position_of(self, dropped: Dropped) -> int:
@@ -168,13 +168,14 @@ class Feed(Protocol):
     which also closes the data sets."""
 
     states: Mapping[int, Any]
-    """State that per_batch nodes keep between batches, by node id (for readers the open data sets)."""
+    """For each per_batch node, by its id: the state that it keeps between batches. For readers this is the open data
+    set."""
     kinds: Mapping[Edge, Spec]
     """Type and shape of outputs for which the plan leaves the type or number of dimensions open, as the data set's
     first sample decides them. Empty if nothing is open, or if there is no data set."""
 
     def samples(self, request: Request) -> tuple[Samples, Mapping[int, Samples]]:
-        """Return the samples of the batch, and those of each reader by its node id."""
+        """Return the samples of the batch that ``request`` asks for, and the samples of each reader by its node id."""
         ...
 
 

@@ -31,10 +31,10 @@ class Sources:
     """The open data sets of one plan. Whoever creates it closes it, or uses it as a context manager."""
 
     def __init__(self, plan: Plan, batch_size: int, opened: Sources | None = None) -> None:
-        """With ``opened``, use the data sets of another plan of the same graph, which remain open until that is closed.
+        """With ``opened``, the data sets of another plan of the same graph are used. They remain open until ``opened``
+        is closed.
 
-        Raises SpecError or JobError if a data set cannot be opened.
-        """
+        Raises SpecError or JobError if a data set cannot be opened."""
         self.plan = plan
         self._borrowed = opened is not None
         borrowed = {} if opened is None else {name: (source, order) for _, name, _, source, order in opened.readers}
@@ -76,7 +76,7 @@ class Sources:
         self.close()
 
     def close(self) -> None:
-        """Close files and mappings, unless they belong to another `Sources`."""
+        """Close the files and mappings of the data sets, unless they belong to another `Sources`."""
         for source in () if self._borrowed else self.states.values():
             source.close()
 
@@ -94,7 +94,8 @@ class Sources:
 
     @cached_property
     def decided(self) -> Decided:
-        """The facts that the first sample of the data set decides; computed when an engine first needs them."""
+        """What the first sample of the data set decides (types and ranks that the plan leaves open); computed when an
+        engine first needs it."""
         edges = undecided(self.plan)
         return Decided.by(first_sample(self.plan, self.states, self.stored(), edges), edges)
 
@@ -111,12 +112,14 @@ class Sources:
 
 
 def opened_once(plan: Plan) -> None:
-    """Open the data sets of ``plan`` and close them again. Raises SpecError or JobError if that is impossible."""
+    """Open the data sets of ``plan`` and close them again, to check them. Raises SpecError or JobError if that
+    fails."""
     Sources(plan, 1).close()
 
 
 def inventory_of(source: Source) -> InventoryEntries:
-    """The inventory of a data set; a single entry if the source of a plugin's reader has no `inventory`."""
+    """Return the inventory (files with size, time, records) of a data set. It has a single entry if the source of a
+    plugin's reader has no `inventory`."""
     if hasattr(source, "inventory"):
         return source.inventory()
     content = int(hashlib.sha256(source.fingerprint().encode()).hexdigest()[:15], 16)
@@ -152,7 +155,7 @@ class JobFeed:
         return found
 
     def part(self, positions: range) -> JobFeed:
-        """Return a feed of the same job for ``positions`` only."""
+        """Return a source of samples for the same job that has only ``positions``."""
         feed = copy.copy(self)
         feed.positions = positions
         return feed

@@ -44,7 +44,7 @@ class SharedLanes:
 
     @property
     def fill(self) -> int:
-        """Approximate number of free lanes: other threads may change it."""
+        """Approximate number of free lanes now; other threads may change it at any moment."""
         return len(self._free.lanes)
 
     def get(self) -> Copies:
@@ -58,7 +58,7 @@ class SharedLanes:
             return lane
 
     def put(self, lane: Copies) -> None:
-        """Put back a lane, or add a new one."""
+        """Put back a lane that was taken, or add a new one."""
         with self._free.changed:
             self._taken = [t for t in self._taken if t is not lane]
             self._free.lanes.append(lane)
@@ -94,7 +94,7 @@ class LanePool:
         self.opening = threading.Lock()
         """Lock that a run holds while it opens the lanes."""
         self.lanes: dict[int, list[Copies]] = {}
-        """The open lanes, by the id of the plan whose runs use them."""
+        """The open lanes of each plan, by the id of the plan whose runs use them."""
         self._free: dict[tuple[int, int, int], _Free] = {}
         self._limited: set[int] = set()
 

@@ -9,9 +9,11 @@ from ..settings import RunSettings
 from .lanes import SharedResources
 
 LANES = 4
-"""Number of batches in flight on a GPU, with the default prefetch_queue_depth of 2. Two that are computed at once fill
-each other's gaps, while another is uploaded and one is planned; more keep each other's uploads waiting (one H200, 1,024
-images per launch: 255k images/s with 2, 275k with 3, 290k with 4, 208k with 6; docs/performance.md has the command)."""
+"""Number of batches in flight on a GPU if prefetch_queue_depth is 2, the default.
+
+Two that are computed at once fill each other's gaps, while another is uploaded and one is planned. More would delay
+each other's uploads (one H200, 1,024 images per launch: 255k images/s with 2, 275k with 3, 290k with 4, 208k with 6;
+docs/performance.md has the command)."""
 LATE_LANES = 6
 """Maximum number of batches in flight on a GPU if outputs exist only after the device has finished, such as JPEGs that
 the GPU encodes. These batches keep their lane until the outputs are on the host (JPEG to JPEG on that machine: 135k
@@ -63,7 +65,8 @@ class Options(RunSettings):
     """What earlier runs of the graph in this process have found out about how files reach the GPU; this run continues
     from there. None if there were none, and records may be read again."""
     resources: SharedResources | None = None
-    """Memory budgets and lanes that this run shares with others in this process; None if it shares none."""
+    """Memory budgets and GPU lanes that this run shares with other runs of a job in this process; None if it shares
+    none."""
     on_demand: bool = False
     """Whether requests come one at a time: each call of `Engine.request_next` adds one batch to the schedule, before
     that batch is taken."""

@@ -26,8 +26,8 @@ FEWER = "out of memory: fewer samples at a time"
 
 
 class Services:
-    """The objects that the parts of an engine share. Created by `Engine`; threads only read it, and `Stats` has locks
-    of its own."""
+    """Objects that all parts of an engine use, such as the plan, the options and the statistics. Created by `Engine`;
+    threads only read it, and `Stats` has locks of its own."""
 
     def __init__(self, plan: Plan, feed: Feed, options: Options, stats: Stats | None) -> None:
         self.plan = plan
@@ -42,11 +42,12 @@ class Services:
         self._names = {id(s): f"{i:02d}:{s.name}" for i, s in enumerate(plan.steps)}
 
     def name_of(self, step: Step) -> str:
-        """Return the name of a step in statistics."""
+        """Return the name under which statistics list a step."""
         return self._names[id(step)]
 
     def node_pass(self, iteration: InFlightBatch, **extra: Any) -> NodePass:
-        """Return a new pass over nodes with the samples of ``iteration``; ``extra`` are fields of `NodePass`."""
+        """Return a new `NodePass` for the samples of the batch ``iteration``. ``extra`` are further fields of
+        `NodePass`."""
         return NodePass(
             samples=extra.pop("samples", iteration.samples),
             seeds=self.plan.seeds,
@@ -85,12 +86,12 @@ class Services:
             self.stats.count(self.stats.decoder_busy, decoder, seconds)
 
     def waited_for(self, decoder: str, seconds: float) -> None:
-        """Record for how many seconds a batch on its way to a device waited for a decoder."""
+        """Record that a batch for a device waited ``seconds`` for the CPU work of ``decoder``."""
         self.stats.count(self.stats.decoder_waits, decoder, seconds)
 
     @property
     def waited(self) -> float:
-        """Seconds for which batches waited for decoders, added over decoders."""
+        """Seconds for which batches for a device waited for decoders' work on the CPU, added over decoders."""
         return sum(list(self.stats.decoder_waits.values()))
 
     def raised(self, problem: Exception, samples: int) -> Exception | None:

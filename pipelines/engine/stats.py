@@ -19,9 +19,9 @@ _MAX_DURATIONS = 4096
 """Maximum number of durations that are kept per operator for percentiles; above it, every second one is removed."""
 
 _MAX_NOTES = 32
-"""Maximum number of deferred calls of `Stats.note`. More of them would live until Python's garbage collector examines
-all new objects (every 700), and be counted as long-lived: it then examines all objects, which takes a quarter of a
-second in a process with large libraries."""
+"""Maximum number of calls that `Stats.note` defers. The references of more calls would live until Python's garbage
+collector examines all new objects (every 700), and be counted as long-lived: it then examines all objects, which takes
+a quarter of a second in a process with large libraries."""
 
 
 @dataclass(slots=True)
@@ -36,9 +36,9 @@ class NodeStats:
     bytes_in: int = 0
     bytes_out: int = 0
     cpu_seconds: float = 0.0
-    """Wall time inside the kernel, added over threads."""
+    """Elapsed seconds inside the kernel, added over threads."""
     gpu_seconds: float = 0.0
-    """Device time between the events around the kernel, added over lanes."""
+    """Seconds of device time between the CUDA events around the kernel, added over lanes."""
     durations: list[float] = field(default_factory=list)
     """Durations of single calls of the kernel in seconds (device time for GPU kernels), for percentiles."""
     stride: int = 1
@@ -80,7 +80,7 @@ class Work:
     passed: float = 0.0
     """Elapsed seconds, without those for which the work waited for memory."""
     processor: float = 0.0
-    """Seconds of processor time."""
+    """Seconds of processor time that the threads used."""
     no_core: float = 0.0
     """Seconds for which threads were ready to run, but all cores were busy with other threads."""
 
@@ -105,7 +105,7 @@ class Stats:
         self.left_out: dict[str, int] = {}
         """Number of samples that operators left out on purpose (`keep_if`), by operator."""
         self.fallbacks: dict[str, int] = {}
-        """Number of samples for which a fallback was taken, by reason."""
+        """Number of samples that took a fallback (a slower path), by the reason."""
         self.decoders: dict[str, int] = {}
         """Number of images that each decoder decoded."""
         self.decoder_busy: dict[str, float] = {}
@@ -126,7 +126,7 @@ class Stats:
 
     @property
     def nodes(self) -> dict[str, NodeStats]:
-        """The records of all operators that have run, by name."""
+        """Times and counts of all operators that have run, by the operator's name."""
         self._add_up()
         return self._nodes
 
@@ -153,7 +153,7 @@ class Stats:
             report(*facts)
 
     def node(self, node: Node) -> NodeStats:
-        """Return the record of ``node``."""
+        """Return the record of times and counts of ``node``."""
         record = self._nodes.get(node.name)
         if record is None:
             with self._lock:
@@ -174,7 +174,8 @@ class Stats:
             self._stages[stage] = self._stages.get(stage, 0.0) + seconds
 
     def work(self, stage: str, passed: float, processor: float, no_core: float) -> None:
-        """Record that a worker ran a stage for a chunk; the arguments are the fields of `Work`."""
+        """Record that a worker thread computed a chunk in a step (``stage`` is its name). The other arguments are the
+        fields of `Work`."""
         with self._lock:
             total = self.worked.setdefault(stage, Work())
             total.passed += passed
@@ -197,7 +198,7 @@ class Stats:
             self.spans.append(Span(name, track, begin, end, iteration))
 
     def new_track(self, kind: str) -> str:
-        """Return the name of a new track in the trace: ``kind`` and a number."""
+        """Return the name of a new track (row) in the trace: ``kind`` and a number."""
         with self._lock:
             self._tracks[kind] = number = self._tracks.get(kind, -1) + 1
         return f"{kind} {number}"
@@ -209,7 +210,7 @@ class Stats:
             table[key] = table[key] + n if key in table else n
 
     def chrome_trace(self) -> dict[str, Any]:
-        """Return the spans as a Chrome/Perfetto trace (https://ui.perfetto.dev opens it)."""
+        """Return the recorded pieces of work as a Chrome/Perfetto trace (https://ui.perfetto.dev opens it)."""
         spans = self.spans or []
         first = min((s.begin for s in spans), default=0.0)
         tracks = {t: i for i, t in enumerate(dict.fromkeys(s.track for s in spans))}

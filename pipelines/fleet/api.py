@@ -25,7 +25,7 @@ from .run import run as run_by_many
 
 @dataclass(frozen=True, slots=True)
 class OperatorReport:
-    """The work of one operator in a run."""
+    """What one operator did in a run: samples, time, and speed. Part of a `Report`."""
 
     name: str
     """Name of the operator in the graph, such as ``Reader`` or ``resize``."""
@@ -51,11 +51,11 @@ class Report:
     name: str
     """The job's name."""
     path: str
-    """The output's folder, or URL."""
+    """Path of the output folder, or its URL."""
     message: str
-    """One sentence: what was done."""
+    """One sentence about what was done."""
     exit_code: int
-    """The exit status of ``dali-run run``: 0, or 3 if samples were rejected within the limit."""
+    """Exit status that ``dali-run run`` would have: 0, or 3 if samples were rejected within the limit."""
     ran: bool
     """Whether this call did any work. If the output was already complete, it is False, and counts and times are those
     of the run that finished the output."""
@@ -72,9 +72,9 @@ class Report:
     samples_per_second: float | None
     """Samples read per second; None if the run was too short to measure."""
     bottleneck: str
-    """One sentence: what limited the speed of the run."""
+    """One sentence about what limited the speed of the run."""
     advice: str
-    """One sentence: what would make it faster."""
+    """One sentence about what would make the run faster."""
     operators: tuple[OperatorReport, ...]
     """The operators that ran, in the order of the graph. Operators that were fused are listed as one."""
     data: Mapping[str, Any] = field(repr=False)

@@ -265,7 +265,7 @@ class Driver:
         return self._states[id(worker)]
 
     def _receive(self, state: WorkerState, message: Message) -> None:
-        """Handle one message of a worker."""
+        """Handle one message of a worker, by its kind."""
         if "opened" in message:
             self._welcome(state, message)
         elif "at" in message:
@@ -342,7 +342,7 @@ class Driver:
         self._count_rejects()
 
     def _count_rejects(self) -> None:
-        """Raise _TooManyRejectsError if all workers together have rejected too many samples."""
+        """Count the rejects of all workers together, and raise _TooManyRejectsError if there are more than allowed."""
         running = sum(h.rejected for h in self._states.values()) if self.totals[1] or self._rejecting else 0
         if self._reject_counter is not None and self._reject_counter.exceeded_by(self.totals[1] + running):
             raise _TooManyRejectsError(self.totals[1] + running)

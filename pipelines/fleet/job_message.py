@@ -14,7 +14,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class JobMessage:
-    """All that a worker needs to open the job. Created by `fleet.run`; sent to the fork server and to Ray actors."""
+    """Message with everything that a worker needs to open the job. Created by `fleet.run`; sent to the fork server and
+    to Ray actors."""
 
     path: str
     """Path of the spec on the driver's machine."""
@@ -78,5 +79,5 @@ class WorkerResources:
 
     @staticmethod
     def of(fields: Mapping[str, Any]) -> WorkerResources:
-        """Create the object from the result of `to_dict`."""
+        """Create an object from a dictionary that `to_dict` has returned."""
         return WorkerResources(**{**fields, "cpus": tuple(fields["cpus"])})

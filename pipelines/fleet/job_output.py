@@ -54,7 +54,7 @@ class Part:
     left_out: int = 0
     done: bool = False
     tries: int = 0
-    """Number of times that a worker failed at the part."""
+    """Number of times that a worker has failed at this part of the job."""
     problem: str = ""
     """Message of the last failure at the part; empty if there was none."""
 

@@ -19,7 +19,7 @@ _FIRST_INTERVAL = 0.1
 _RECENT_INTERVAL = 0.5
 """Seconds between two of the measurements from which current rates are computed."""
 _WINDOW = 5.0
-"""Seconds over which current rates are averaged."""
+"""Seconds over which the current rates are averaged."""
 _SECONDS_PER_WORKER = 0.001
 """Seconds between two records of every worker's progress, for each worker: with 1,000 workers, one per second."""
 MAX_LINES = 64

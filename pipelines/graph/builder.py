@@ -223,7 +223,7 @@ class GraphBuilder:
         return Edge(self._adopted[key], edge.output)
 
     def build(self, outputs: Mapping[str, Edge]) -> Graph:
-        """Return the finished graph."""
+        """Return the finished graph, whose ``outputs`` are these edges, by name."""
         for name, edge in outputs.items():
             if self.scope_of(edge) and not name.startswith(KEPT):
                 raise SpecError(f"output {name!r} is computed inside a branch of a conditional")

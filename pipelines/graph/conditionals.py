@@ -61,7 +61,7 @@ class Merge(Operator, name="_conditional.merge"):
 
 
 class Condition(Operator, name="_conditional.condition"):
-    """Convert the condition of a conditional to truth values."""
+    """Convert the values of the condition of an ``if`` to truth values (booleans)."""
 
     what: Annotated[str, Arg("where it stands")] = "if"
 

@@ -54,8 +54,8 @@ _WORDS = {"bbox": "BBox", "coco": "COCO", "dl": "DL", "mfcc": "MFCC", "mxnet": "
 
 
 def class_name(name: str) -> str:
-    """Return the name of the operator class: ``readers.File`` for ``readers.file``, ``TFRecordReader`` for
-    ``tfrecord_reader``."""
+    """Return the name of the operator class for an operator's name: ``readers.File`` for ``readers.file``,
+    ``TFRecordReader`` for ``tfrecord_reader``."""
     *folders, last = name.split(".")
     words = [_WORDS.get(w) or w[:1].upper() + w[1:] for w in last.split("_")]
     return ".".join((*folders, "".join(words)))

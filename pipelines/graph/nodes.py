@@ -73,7 +73,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Nodes in an order in which they can run, and the named edges that leave the graph. Never changed."""
+    """A graph of operators: its nodes, in an order in which they can run, and its outputs (edges) by name. Never
+    changed."""
 
     nodes: tuple[Node, ...]
     outputs: Mapping[str, Edge]

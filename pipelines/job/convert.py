@@ -267,8 +267,10 @@ def _picture(layout: SourceLayout) -> str | None:
 
 
 def _pictures(name: str, requested: ConvertOptions) -> list[dict[str, Any]]:
-    """Return the steps that decode, resize and encode an image. An image keeps its bytes if its size and format are
-    already right, unless a quality is requested; a smaller image is not enlarged, unless that is requested."""
+    """Return the steps of a spec that decode, resize and encode the images in field ``name``.
+
+    An image keeps its bytes if its size and format are already right, unless a quality is requested. A smaller image is
+    not enlarged, unless that is requested."""
     quality = {} if requested.quality is None else {"quality": requested.quality}
     encode = {"op": "encoders.image", "in": name, "format": requested.target, **quality, "out": name}
     steps: list[dict[str, Any]] = [{"op": "decoders.image", "name": RECODED, "in": name, "out": name}, encode]

@@ -36,7 +36,7 @@ _SHARE = 0.01
 """Maximum share of the time that may be spent on writing the status file. On a slow file system it is written less
 often."""
 _WINDOW = 5.0
-"""Seconds over which current rates are averaged."""
+"""Seconds over which the current rates are averaged."""
 _SILENT = 60.0
 """Seconds without a new status after which a job on another machine is shown as lost."""
 

@@ -54,7 +54,7 @@ class OpenJob:
 
     @property
     def positions(self) -> range:
-        """The positions of all samples of the job."""
+        """The positions of all samples of the job, in the order of the whole data set."""
         return self._feed.positions
 
     def run(

@@ -143,7 +143,7 @@ def build_report(
 
 def bottleneck(loads: Sequence[Load], batches: int, memory: float = 0.0) -> Load:
     """Return the bottleneck of the run: the busiest resource, unless nothing was busy for half of the time. ``memory``:
-    the share of the time in which batches waited for memory in the host's budget."""
+    share of the time for which batches waited for room in the host's memory budget."""
     slowest = max(loads, key=lambda x: x.share)
     if slowest.share >= _BUSY:
         return slowest
@@ -332,13 +332,12 @@ def _percent(share: float) -> str:
 
 
 def _memory(engine: Engine) -> dict[str, float]:
-    """Return the memory section of the report.
+    """Return the section about memory of the report, by key.
 
-    ``*_peak_bytes``: maximum reserved by batches and tasks, per budget; ``peak_host_bytes``: maximum of the process;
-    ``gpu_pool_bytes``: maximum of the built-in pool; when most of it was in use, outputs and intermediate results
-    (``gpu_arrays_bytes``), workspaces of kernels and files; ``remembered_*``: facts that are kept about the records of
-    a data set that is read repeatedly.
-    """
+    ``*_peak_bytes``: maximum that batches and tasks reserved, per budget. ``peak_host_bytes``: maximum of the process.
+    ``gpu_pool_bytes``: maximum of the built-in memory pool. ``gpu_*_bytes``: how it was used when most of it was in
+    use, for outputs and intermediate results (``gpu_arrays_bytes``), workspaces of kernels, and files.
+    ``remembered_*``: facts that are kept about the records of a data set that is read repeatedly."""
     memory: dict[str, float] = {"peak_host_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
     for name, budget in engine.budgets.items():
         memory[f"{name}_budget_bytes"] = budget.limit

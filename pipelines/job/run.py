@@ -73,7 +73,7 @@ class Progress:
     done: int
     """Number of positions that are finished in this run."""
     total: int
-    """Number of positions to process in this run."""
+    """Number of positions that this run has to process."""
     rejected: int
     """Number of samples that were rejected in this run."""
     started: float
@@ -519,8 +519,8 @@ def options_of(spec: Spec, target: Target) -> Options:
 
 
 def _check_intact(outputs: Mapping[str, Batch]) -> None:
-    """Raise JobError if records were written to a shard as they are in their file, and the file was truncated since the
-    batch was delivered: zeros may have been written instead of their bytes."""
+    """Raise JobError if a file was truncated after a batch with its records was delivered: if the records are written
+    to a shard unchanged, zeros may have been written instead of their bytes."""
     for batch in outputs.values():
         if batch.on_host and (path := cut_short(batch.data.ctypes.data, batch.offsets * batch.dtype.itemsize)):
             raise JobError(

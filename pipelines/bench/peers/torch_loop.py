@@ -69,7 +69,7 @@ def apply(steps: list[Any], x: Any) -> Any:
 
 
 def ragged() -> bool:
-    """Return whether the images of a batch differ in size."""
+    """Return whether the recipe's images can differ in size within a batch, so that they cannot be stacked."""
     size = RECIPE["size"]
     return RECIPE["crop"] is None and (size is None or len(size) != 2)
 
@@ -122,8 +122,8 @@ def batches_of_torchvision() -> Iterator[tuple[Any, Any]]:
 
 
 class PillowImages(torch.utils.data.Dataset):  # type: ignore[misc]
-    """A data set of images that Pillow decodes and the transforms convert. Created by the worker processes of the
-    DataLoader."""
+    """Data set of images, which Pillow decodes and the recipe's transforms convert. Created by the worker processes of
+    the DataLoader."""
 
     def __init__(self) -> None:
         self.steps = [*transforms(), v2.PILToTensor(), *normalizing()]

@@ -42,14 +42,14 @@ class Contexts:
         return context
 
     def accept(self) -> None:
-        """Deliver what kernels reported for this batch, and drop all references to it."""
+        """Pass on what kernels reported for this batch to the statistics, and drop all references to the batch."""
         for context in self._contexts.values():
             context.args = {}
         if self._run is not None and self._run.reports:
             self._run.reports.deliver()
 
     def discard(self) -> None:
-        """Discard all contexts, because the batch is computed again on the regular path, where kernels report their
-        facts again. (Kernels may also have recorded samples in the contexts.)"""
+        """Discard all contexts and what kernels reported: the batch is computed again on the regular path, where
+        kernels report again. (Kernels may also have recorded samples in the contexts.)"""
         self._contexts.clear()
         self._run = None

@@ -85,7 +85,7 @@ class DirectGpu:
         self._host_executor.charge_batches = False
 
     def drop_references(self) -> None:
-        """Drop all references to batches: the run is over."""
+        """Drop all references to batches, because the run is over."""
         self._in_flight.clear()
         self._replayed.drop_references()
 
@@ -139,7 +139,8 @@ class DirectGpu:
             it.fail(e)
 
     def _launch_on(self, it: InFlightBatch, lane: Copies) -> LaunchedBatch | None:
-        """Launch the batch on ``lane``. Return None if `DeviceExecutor` launched it on the regular path."""
+        """Launch the batch on ``lane`` and return its state. Return None if the batch needed the regular path, on which
+        `DeviceExecutor` has launched it."""
         launched = self._replayed.launch(it, lane) if self._replayed.is_applicable else None
         if launched is None:
             self._device_executor.launch_now(self._name, self._step, it, lane)

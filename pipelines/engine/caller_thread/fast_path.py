@@ -73,10 +73,11 @@ class FastPath:
         """Whether every node may be called on the fast path (`allows_fast_path`)."""
 
     def run(self, it: InFlightBatch, env: Env, lane: Any = None) -> list[tuple[int, int, float]] | None:
-        """Run the nodes and add their outputs to ``env``. Return (bytes read, bytes written, end time in seconds of
-        perf_counter) per node, or None if a kernel produced anything besides its outputs (rejects, checks, work to
-        finish later) or another number of outputs or samples; ``env`` may then hold some outputs. Exceptions of kernels
-        propagate."""
+        """Run the nodes and add their outputs to ``env``.
+
+        Return (bytes read, bytes written, end time in seconds of perf_counter) per node. Return None if a kernel
+        produced anything besides its outputs (rejects, checks, work to finish later), or another number of outputs or
+        samples; ``env`` may then contain some outputs. Exceptions of kernels propagate."""
         found = None
         try:
             found = self._run(it, env, lane)
@@ -120,8 +121,8 @@ class FastPath:
 
 
 class FastHostStep:
-    """A step of the host that only handles a few numbers per batch: external sources, random numbers, arithmetic.
-    Created by `InlineHost` and `DirectGpu`; used by one thread only."""
+    """A host step that handles only a few numbers per batch: external sources, random numbers, arithmetic. It runs with
+    little overhead. Created by `InlineHost` and `DirectGpu`; used by one thread only."""
 
     def __init__(self, services: Services, name: str, step: Step) -> None:
         self._services, self._name, self._gives = services, name, step.gives
@@ -143,8 +144,8 @@ class FastHostStep:
         """Whether batches may take the fast path: every node allows it."""
 
     def run(self, it: InFlightBatch) -> bool:
-        """Run the step for the batch and add its outputs to ``it.env``. Return False, with the batch unchanged, if it
-        needs the regular path."""
+        """Run the step for the batch and add its outputs to ``it.env``. Return False, with the batch unchanged, if the
+        batch must be computed on the regular path, which isolates samples that fail."""
         if it.draws or it.dropped or not len(it.samples.slot) or self._failures > _MAX_FAILURES:
             return False
         self._failures += 1

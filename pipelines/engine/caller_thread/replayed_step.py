@@ -42,7 +42,7 @@ class LaunchedBatch(NamedTuple):
 
     lane: Any
     timer: Any
-    """Object whose ``milliseconds()`` returns the GPU time of the launch; None if the device has no work."""
+    """Object whose ``milliseconds()`` returns the GPU time of the launch; None if nothing was launched on the GPU."""
     sizes: Sequence[tuple[int, int]]
     """For each operator, the bytes that it reads and writes."""
     results: Env
@@ -101,7 +101,8 @@ class ReplayedStep:
         self._contexts = Contexts(services)
 
     def launch(self, it: InFlightBatch, lane: Any) -> LaunchedBatch | None:
-        """Launch the batch on ``lane``. Return None, with nothing launched, if the regular path must launch it."""
+        """Launch the batch on ``lane``. Return None, with nothing launched, if `DeviceExecutor` must launch it on the
+        regular path."""
         samples = it.samples
         if it.draws or it.dropped or not len(samples.slot):
             return None

@@ -38,8 +38,8 @@ from .timer import DeviceTimer
 
 
 class DeviceExecutor:
-    """Launches and completes the device steps of a run. Created by `Engine`; `launch` runs in one thread and `complete`
-    in another."""
+    """Launches the device steps of a run and waits for their results. Created by `Engine`; `launch` runs in one thread
+    and `complete` in another."""
 
     def __init__(self, services: Services, budget: BatchBudget, credits: Credits, lanes: OpenLanes) -> None:
         self._services = services
@@ -51,7 +51,7 @@ class DeviceExecutor:
         """For each device step, by its ``id()``: the output edges whose batches are copied to the host."""
 
     def wanted_on_host(self, step: Step) -> Sequence[Edge]:
-        """Return the edges of a step whose batches are copied to the host."""
+        """Return the output edges of a device step whose batches are copied to the host."""
         return self._to_host[id(step)]
 
     # -- launching ----------------------------------------------------------------------------------------------
@@ -164,7 +164,8 @@ class DeviceExecutor:
     def complete(
         self, name: str, step: Step, free: list[FreeLanes], inbox: Channel[InFlightBatch], out: Channel[InFlightBatch]
     ) -> None:
-        """Wait for launched batches, in order, and free their lanes; the body of a thread."""
+        """Wait for the launched batches in order, add their results to them, and free their lanes; the body of a
+        thread."""
         for it in arriving(inbox, out):
             lane = it.lane
             assert lane is not None

@@ -33,7 +33,7 @@ class OpenLanes:
         self._plan, self._options = services.plan, services.options
         self._open_lane = open_lane
         self.all: list[Copies] = []
-        """The lanes that are open."""
+        """The lanes of all devices that are open."""
         self.devices = len(services.plan.target.indices)
         self._free: list[FreeLanes] = []
         self._limited: list[int] = []

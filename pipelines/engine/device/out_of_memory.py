@@ -40,7 +40,7 @@ class OnDevice:
     nodes: Sequence[Node]
     gives: Sequence[Edge]
     to_host: Collection[Edge]
-    """The edges of ``gives`` whose batches are needed on the host."""
+    """The output edges, among ``gives``, whose batches are needed on the host."""
     lane: Copies
     lanes: Sequence[Copies]
     """All lanes of the device, whose unused memory is freed if memory runs out."""

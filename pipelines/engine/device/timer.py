@@ -16,8 +16,8 @@ perf_counter in seconds, and the name of the lane's track."""
 
 
 class DeviceTimer:
-    """Records an event around every kernel of one launch. Created by the launching thread; `read` by the completing
-    thread after the lane is synchronized."""
+    """Measures the kernels of one launch by recording a CUDA event around each of them. Created by the launching
+    thread; `read` is called by the completing thread after the lane is synchronized."""
 
     def __init__(self, lane: Lane, stats: Stats, iteration: int) -> None:
         self._lane, self._stats, self._iteration = lane, stats, iteration

@@ -38,7 +38,8 @@ class _Account:
         self.used = 0
         """Bytes that batches and tasks have reserved together."""
         self.reserved: dict[tuple[int, ...], int] = {}
-        """Bytes that each batch has reserved; the keys are the run's number, then the batch's owner tuple."""
+        """Bytes that each batch has reserved. The key is the number of the run, followed by the number of the batch and
+        of its part."""
         self.by_batches = 0
         """Bytes that batches have reserved: the sum of `reserved`."""
         self.tasks = 0
@@ -69,12 +70,12 @@ class CachedMemory(Protocol):
 
     @property
     def cached(self) -> int:
-        """Bytes that are cached now."""
+        """Bytes that are now cached for reuse."""
         ...
 
     @property
     def max_bytes(self) -> int:
-        """Maximum number of bytes that may be cached."""
+        """Maximum number of bytes that may be cached for reuse."""
         ...
 
     def clear(self) -> None:
@@ -94,12 +95,12 @@ class MemoryBudget:
     """
 
     def __init__(self, limit: int, for_work: float = 0.0, *, beside: MemoryBudget | None = None) -> None:
-        """Batches wait while they have reserved all of ``limit`` bytes except for the share ``for_work``. With
-        ``beside``, another budget, this one shares its account, and both arguments are taken from there."""
+        """Batches together may reserve ``limit`` bytes except for the share ``for_work``, then they wait. With
+        ``beside``, this budget shares the account of that other one, and both arguments are ignored."""
         self._account: _Account = _Account(limit, for_work) if beside is None else beside._account
         self.peak = 0
-        """Maximum number of bytes reserved by all runs of this budget, sampled when this run reserves or releases
-        some."""
+        """Maximum number of bytes that all runs with this budget have reserved at a time. It is sampled when this run
+        reserves or releases some."""
         self.waited = 0.0
         """Seconds for which batches and tasks of this run waited for memory, added over threads."""
         self._own = 0
@@ -124,8 +125,8 @@ class MemoryBudget:
         return self._account.used
 
     def reserve(self, owner: tuple[int, ...], nbytes: int, *, wait: bool = True) -> None:
-        """Set the reservation of batch ``owner`` (number, then parts) to ``nbytes``. Raises Closed if the run was
-        stopped."""
+        """Set the reservation of batch ``owner`` to ``nbytes``; with ``wait``, wait until they fit. ``owner``: number
+        of the batch, and of its parts if it was cut. Raises Closed if the run was stopped."""
         account = self._account
         owner = self._run, *owner
         with account.lock:
@@ -160,8 +161,8 @@ class MemoryBudget:
 
     @contextmanager
     def task(self, nbytes: int) -> Iterator[None]:
-        """Context manager: reserve ``nbytes`` while a task runs, after waiting until they fit. Raises Closed if the run
-        was stopped."""
+        """Context manager around one task (a chunk of work): wait until ``nbytes`` fit, and reserve them while the task
+        runs. Raises Closed if the run was stopped."""
         account = self._account
         with account.lock:
             self._wait(
@@ -204,12 +205,13 @@ class MemoryBudget:
             return True
 
     def shrink(self, nbytes: int) -> None:
-        """Release ``nbytes`` that `try_grow` reserved."""
+        """Release ``nbytes`` that `try_grow` has reserved for a task."""
         with self._account.lock:
             self._add(-nbytes)
 
     def add_cache(self, *caches: CachedMemory) -> None:
-        """Count memory cached for reuse against the budget until `close`; it is freed if there is no room for it."""
+        """Let memory that is cached for reuse count against the budget until `close`. It is freed when a reservation
+        needs the room."""
         with self._account.lock:
             self._set_caches([*self._account.caches, *((self._run, c) for c in caches)])
 
@@ -225,7 +227,7 @@ class MemoryBudget:
             self._account.changed.notify_all()
 
     def close(self) -> None:
-        """End this run's use of the budget: release all its reservations, and no longer count its caches."""
+        """End this run's use of the budget: release all its reservations, and remove its caches from the account."""
         account = self._account
         with account.lock:
             self._set_caches([(run, c) for run, c in account.caches if run != self._run])
@@ -282,11 +284,9 @@ class MemoryBudget:
 
 
 class SharedBudgets:
-    """The memory budgets that the runs of one job in this process share; the runs may overlap.
-
-    Each plan has its own: a job that splits samples has one plan before the split and one after it. Created by
-    `SharedResources`; thread-safe.
-    """
+    """The memory budgets that the runs of one job in this process share; the runs may overlap. Each plan has budgets of
+    its own: a job that splits samples has one plan before the split and one after it. Created by `SharedResources`;
+    thread-safe."""
 
     def __init__(self) -> None:
         self._first: dict[tuple[int, str], MemoryBudget] = {}
@@ -331,7 +331,8 @@ class Reservation:
         self._used = live
 
     def empty(self, n: int, dtype: Any) -> npt.NDArray[Any]:
-        """Return an uninitialised array of ``n`` elements. Raises OverBudgetError if it does not fit."""
+        """Return an uninitialised array of ``n`` elements, whose bytes count against the task's reservation. Raises
+        OverBudgetError if it does not fit."""
         placed = self._output.take(n, dtype) if self._output is not None and self.for_output else None
         if placed is not None:  # the batch has reserved the memory of its outputs
             return placed

@@ -31,7 +31,7 @@ class BufferPool:
         are freed first. A returned block is cached only if ``has_room(nbytes)`` is true; a destructor may call that at
         any moment."""
         self.max_bytes = max_bytes
-        """Maximum number of bytes that may be cached."""
+        """Maximum number of bytes in free blocks that are cached for reuse."""
         self._has_room = has_room
         self._free: deque[npt.NDArray[np.uint8]] = deque(maxlen=max_blocks)  # no lock: a garbage collection may append
 
@@ -50,7 +50,7 @@ class BufferPool:
         return sum(map(len, list(self._free)))
 
     def clear(self) -> None:
-        """Free all cached blocks."""
+        """Free all blocks that are cached for reuse."""
         self._free.clear()
 
     def close(self) -> None:

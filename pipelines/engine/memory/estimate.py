@@ -25,8 +25,8 @@ Outputs = tuple[tuple[np.dtype[Any], I64], ...]
 
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:
-    """Estimated memory of one step, in bytes per sample (int64[N]). All fields but ``certain`` are estimates. Created
-    by `estimate_memory`."""
+    """Estimated memory of one step: most fields have one value in bytes per sample (int64[N]). ``certain`` is a lower
+    bound, all other fields are estimates. Created by `estimate_memory`."""
 
     peak: I64
     """Maximum bytes in use at any time while the step runs, without the step's inputs."""

@@ -49,9 +49,8 @@ def peak_without_outputs(peak: I64, whole: Sequence[tuple[Array, I64]]) -> I64:
 class OutputSlice:
     """The part of a batch's output arrays that one chunk fills, so that joining chunks copies nothing.
 
-    The first kernel that allocates exactly this size and dtype gets the memory. If it uses it for another array,
-    joining costs one extra copy.
-    """
+    The first kernel of the chunk that allocates exactly this size and dtype gets the memory. If it is not for the
+    output but for another array, joining costs one extra copy."""
 
     def __init__(self, whole: Sequence[tuple[Array, I64]], first: int, stop: int) -> None:
         """``whole``: the output arrays of the batch, from `whole_outputs`. The chunk has the samples [first, stop)."""

@@ -32,8 +32,8 @@ def bytes_of(batches: Iterable[Batch]) -> int:
 
 
 def merge(parts: Sequence[Batch], allocate: Any = None) -> Batch:
-    """Join batches of disjoint samples, ordered by slot; ``allocate(n, dtype)`` creates the array. Raises SpecError if
-    the branches of a conditional gave different types or layouts."""
+    """Join batches of different samples into one, ordered by slot. ``allocate(n, dtype)`` creates the array. Raises
+    SpecError if the branches of a conditional gave different types or layouts."""
     kinds = {f"{b.dtype}, {b.ndim}-D" for b in parts if len(b)}
     if len(kinds) > 1:
         raise SpecError(f"the branches of a conditional give different types: {' and '.join(sorted(kinds))}; cast or "
@@ -62,7 +62,7 @@ def odd_kind(batch: Batch, kind: Spec | None) -> str:
 
 
 def empty(spec: Spec, samples: Samples) -> Batch:
-    """Return a batch without samples, with the dtype and rank of ``spec`` as far as they are known."""
+    """Return a batch of zero samples, with the dtype and number of dimensions of ``spec`` as far as they are known."""
     dtype = np.dtype(np.uint8) if spec.dtype is None else to_numpy(spec.dtype)
     return Batch(
         np.empty(0, dtype), np.empty(0, np.int64), np.empty((0, spec.ndim or 0), np.int32), spec.layout, samples

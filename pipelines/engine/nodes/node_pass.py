@@ -28,8 +28,8 @@ Env = dict[Edge, Batch]
 State = tuple[int, int, int, int]
 """State of a random generator: key, counter (low and high half) and word."""
 Draws = tuple[tuple[int, int, Mapping[int, State]], ...]
-"""For each request of a merged batch: its slots [low, high), and the states from which the random streams of its
-operators continue, by the operators' seeds."""
+"""Where the operators' random streams continue. For each request of a merged batch: its slots [low, high), and the
+states of the streams by the operators' seeds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class DeferredReports:
             self._waiting.append((report, facts))
 
     def discard(self, first: int) -> list[tuple[Callable[..., None], tuple[Any, ...]]]:
-        """Remove the deferred calls from index ``first`` on, and return them."""
+        """Remove and return the deferred calls from index ``first`` on."""
         discarded = self._waiting[first:]
         del self._waiting[first:]
         return discarded
@@ -128,8 +128,8 @@ class DeferredReports:
 
 @dataclass(slots=True)
 class NodePass:
-    """The inputs and results of one pass over some nodes. Created by `Services.node_pass`; used by one thread at a
-    time."""
+    """One run of some nodes over the samples of a batch: its inputs, its options, and its results so far. Created by
+    `Services.node_pass`; used by one thread at a time."""
 
     samples: Samples
     """All samples of the pass. Nodes without inputs compute these."""
@@ -147,7 +147,7 @@ class NodePass:
     states: Mapping[int, Any] = field(default_factory=dict)
     """State that per_batch nodes keep between batches, such as an open data set, by the node's id."""
     reader_samples: Mapping[int, Samples] = field(default_factory=dict)
-    """The samples of each reader, by the node's id."""
+    """The samples of each reader, by the id of the reader's node."""
     allocate_staging: Callable[[int], npt.NDArray[np.uint8]] | None = None
     """Function that allocates host memory for bytes that will be uploaded to a device; None if the readers' output
     stays on the host."""
@@ -158,7 +158,7 @@ class NodePass:
     """For readers whose output is uploaded to a device while it is read: the object that uploads it, by the output's
     edge."""
     pool: Helpers | None = None
-    """Worker threads that kernels may use."""
+    """Worker threads that kernels may use for parts of their work; None if there are none."""
     reservation: Reservation | None = None
     """The memory that kernels may allocate on the host; None if it is not limited."""
     allocate: Callable[[int, Any], Any] | None = None
@@ -168,7 +168,7 @@ class NodePass:
     not suffice. None if there are no other tasks."""
     isolation: Isolation | None = None
     count: Callable[[str, int], None] | None = None
-    """Called with the reason and the number of samples for which a slower path was taken."""
+    """Called when a slower path was taken, with the reason and the number of samples."""
     decoders: Callable[[str, int, float], None] | None = None
     """Called after decoding with the decoder's name, the number of images that it decoded, and the seconds that it
     took."""

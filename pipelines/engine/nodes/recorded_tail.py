@@ -20,10 +20,9 @@ from .node_pass import Env, NodePass, context_of
 class RecordedTail:
     """The last nodes of a device step, from the first one after which every node can be replayed.
 
-    The first two batches of a shape run node by node. From the third on, the tail runs as one recorded program
-    (`ops.gpu.launch_program`). Created by `run_nodes` for each pass, through `recorded_tail_of`; used by the launching
-    thread.
-    """
+    The first two batches of a shape run node by node. From the third on, the recorded launches of the tail are replayed
+    as one program (`ops.gpu.launch_program`). Created by `run_nodes` for each pass, through `recorded_tail_of`; used by
+    the launching thread."""
 
     nodes: Sequence[Node]
     first: int
@@ -79,8 +78,8 @@ class RecordedTail:
 
 
 def start_of_tail(nodes: Sequence[Node]) -> int:
-    """Return the index from which all ``nodes`` can be part of a program: each can be replayed (`replayable`) or
-    depends on shapes only (`shape_only`)."""
+    """Return the index in ``nodes`` from which all further ones can be part of a recorded program: each can be replayed
+    (`replayable`) or depends on shapes only (`shape_only`)."""
     first, read = len(nodes), set[int]()
     while first:
         node = nodes[first - 1]

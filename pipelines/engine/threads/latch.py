@@ -59,7 +59,7 @@ class Latch(Generic[T]):
         self._busy.release()
 
     def wait(self) -> None:
-        """Wait until all parts are joined. Raises the exception of the first part that failed."""
+        """Wait until all parts are joined. If a part failed, raises the exception of the first one that did."""
         self.wait_done()
         if isinstance(self._error, Closed):
             # a new exception: that of the latch would keep alive the frames of the ended thread, and so the batch
