@@ -149,7 +149,8 @@ class FedBatches:
         self._waiting.append((start, outputs))
 
     def take(self, ctx: Context) -> tuple[Batch, ...]:
-        """Return the data of the samples of ``ctx``, which are all or some of a batch that was put."""
+        """Return the user's data for the samples of ``ctx``, which are all or some samples of one batch in the queue.
+        The batch is removed; batches for a GPU are retained for retries."""
         first = int(ctx.samples.position[0])
         on_device = ctx.stage != "cpu"
         for start, outputs in self._taken:

@@ -49,7 +49,7 @@ def stat_files(root: Any, names: Any, starts: Any, sizes: Any, mtimes: Any, low:
 
 @numba.njit("int64(int64[::1], int64[::1], int64, int64[::1], int64[::1], int32[:, ::1])", cache=True)
 def places(all_sizes: Any, which: Any, most: Any, sizes: Any, at: Any, shapes: Any) -> Any:
-    """Lay out the files ``which`` in one buffer: fill ``sizes`` (below zero for more than ``most`` bytes), offsets
+    """Lay out the files ``which`` in one buffer. Fill ``sizes`` (below zero for more than ``most`` bytes), offsets
     ``at`` (multiples of 16, with at least one spare byte after each file, see `read_files`) and ``shapes`` [N, 1] of
     the bytes to read. Return the size of the buffer."""
     end = np.int64(0)

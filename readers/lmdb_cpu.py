@@ -34,7 +34,8 @@ def _unsigned(data: Any, at: Any, nbytes: Any) -> Any:
 
 @numba.njit("boolean(uint8[::1], int64, int64, int64)", nogil=True, cache=True)
 def _is_page(data: Any, at: Any, page_size: Any, number: Any) -> Any:
-    """Whether this is a branch or leaf page that holds its own number ``number`` and all of its node table."""
+    """Whether the bytes at ``at`` are a branch or leaf page of LMDB that holds its own ``number`` and all of its node
+    table."""
     flags = _unsigned(data, at + 10, 2)
     lower, upper = _unsigned(data, at + 12, 2), _unsigned(data, at + 14, 2)
     kind = flags & 0xF

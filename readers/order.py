@@ -157,8 +157,8 @@ class Order:
         return self._passes[epoch]
 
     def records(self, numbers: I64) -> I64:
-        """Return the indices of records in the data set from their ``numbers`` among the records that take part,
-        counted in stored order."""
+        """Convert numbers of records, counted among those that take part in stored order, to indices in the data
+        set."""
         return numbers + self.first if self.subset is None else self.subset[numbers]
 
     def pass_epochs(self, epoch: int) -> I64 | None:

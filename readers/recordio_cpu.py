@@ -127,8 +127,8 @@ def join(data: Any, rows: Any, at: Any, out: Any) -> None:
 
 @numba.njit("void(uint8[::1], int64[::1], int64[::1], int64[::1], int64[::1])", nogil=True, cache=True)
 def read_headers(data: Any, at: Any, sizes: Any, labels: Any, kinds: Any) -> None:
-    """Fill ``labels`` with the number of labels of each image record at ``at[i]``; set NO_IMAGE if they do not fit into
-    it."""
+    """Fill ``labels`` with the number of labels of each image record at ``at[i]``; set the kind NO_IMAGE if the labels
+    do not fit into the record."""
     for i in range(len(at)):
         labels[i] = 0
         if kinds[i] != GOOD:

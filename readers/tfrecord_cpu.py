@@ -40,7 +40,7 @@ def _u32(data: Any, at: Any) -> Any:
 
 @numba.njit("boolean(uint8[::1], int64, int64)", nogil=True, cache=True)
 def _is_header(data: Any, at: Any, stop: Any) -> Any:
-    """Whether a length with a right checksum is at ``at``; its record may reach beyond the end."""
+    """Whether a TFRecord header, a length with a right checksum, is at ``at``; its record may reach beyond the end."""
     return stop - at >= HEADER and _u64(data, at) >= 0 and masked_crc32c(data, at, at + 8) == _u32(data, at + 8)
 
 
@@ -51,10 +51,8 @@ def _fits(data: Any, at: Any, stop: Any) -> Any:
 
 @numba.njit("int64(uint8[::1], int64, int64, int64)", nogil=True, cache=True)
 def _next_header(data: Any, at: Any, end: Any, stop: Any) -> Any:
-    """Offset of the next header of a record that fits, from ``at`` to ``end``; ``stop`` if there is none.
-
-    Damage may be a gzip bomb's: for most offsets, only the number that ends there is examined.
-    """
+    """Return the offset of the next header of a TFRecord that fits, from ``at`` to ``end``; ``stop`` if there is none.
+    Damage may be a gzip bomb's: for most offsets, only the number that ends there is examined."""
     last = stop - HEADER - FOOTER
     if at > last:
         return stop

@@ -89,8 +89,8 @@ class Refused:
 
 @dataclass(slots=True)
 class Frames:
-    """Records of a batch in the form in which a format writes them into a shard. Each format's subclass adds its
-    data."""
+    """Records of a batch, converted ("framed") to the bytes that a format writes into a shard. Each format's subclass
+    adds its data."""
 
     sizes: I64
     """Number of bytes that each record adds to the shard."""
@@ -419,7 +419,7 @@ class Shard:
     time."""
 
     def frame(self, records: Records) -> Frames:
-        """Convert ``records`` to the bytes that the shard will get, without changing the shard."""
+        """Convert ``records`` to the bytes that the shard will get ("frame" them), without changing the shard."""
         raise NotImplementedError
 
     def append(self, frames: Frames, n: int) -> None:

@@ -68,7 +68,7 @@ _COPY = 1 << 16  # bytes unpacked at a time, and the most that are lost before d
 
 
 class Mapped:
-    """Files mapped as one array ``data``; file ``i`` is ``data[starts[i] : starts[i] + sizes[i]]``.
+    """Files that are memory-mapped as one array ``data``; file ``i`` is ``data[starts[i] : starts[i] + sizes[i]]``.
 
     The mapping is private (a write into ``data`` stays in this process) and lives as long as any view of it. Gzip'ed
     files are unpacked into temporary files first. Raises JobError for files that cannot be opened.
@@ -179,7 +179,8 @@ class Mapped:
         return self._files_of(offsets)[0]
 
     def _files_of(self, offsets: I64) -> tuple[I64, int, int]:
-        """For each offset the index of the file that holds it, then the smallest and the largest of these indices."""
+        """Return for each of ``offsets`` the index of the file that holds it, then the smallest and the largest of
+        these indices."""
         files = np.empty(len(offsets), np.int64)
         low, high = _loops.files_of(self.starts, np.ascontiguousarray(offsets), files)
         return files, low, high

@@ -31,12 +31,13 @@ def scratch() -> Any:
 
 @njit(nogil=True, cache=True)
 def keep(data: Any, shown: Any, functions: Any, arrays: Any) -> Any:
-    """Copy the header bytes of the file ``data`` to the same offsets of ``shown``, or the whole file if a decoder of
-    the host decodes it, or might. Return the offset from which on bytes of the file are missing in ``shown``.
+    """Copy the part of an image file that the host needs, usually its header, to the same offsets of ``shown``. The
+    whole file is copied if a decoder of the host decodes it, or might. Return the offset from which on bytes of the
+    file are missing in ``shown``.
 
     ``functions`` comes from `libdeflate.addresses`, ``arrays`` from `scratch`. Of a PNG everything is kept but the
-    bodies of IDATs, whose CRCs are checked here; of a supported TIFF everything from its directory, or the first values
-    that the directory refers to, to the end of the file.
+    bodies of IDATs, whose CRCs are checked here. Of a supported TIFF everything is kept from its directory, or the
+    first values that the directory refers to, to the end of the file.
     """
     size = len(data)
     kept = _seen(data, size, functions, shown, arrays)
@@ -78,8 +79,8 @@ def _seen(data: Any, size: Any, functions: Any, shown: Any, arrays: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _png(data: Any, size: Any, crc: Any, shown: Any) -> Any:
-    """Copy everything of a PNG but the bodies of IDATs. Return False if a chunk is corrupt, or if there is no IDAT
-    body."""
+    """Copy all bytes of a PNG except the compressed pixels (the bodies of IDAT chunks) to the same offsets of
+    ``shown``, and check the CRCs of these. Return False if a chunk is corrupt, or if there is no IDAT body."""
     at, hidden, start = np.int64(_SIGNATURE), 0, data.ctypes.data
     _copy(data, 0, at, shown)
     while at < size:

@@ -29,7 +29,8 @@ _CHOICES = {
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A checked `join` argument of a reader; the attributes are its keys."""
+    """A checked `join` argument of a reader, which joins samples with the rows of a table. The attributes are the keys
+    of the argument."""
 
     file: str | tuple[str, ...]
     fields: dict[str, str] = field(default_factory=dict)

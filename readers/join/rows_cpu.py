@@ -112,9 +112,9 @@ def read_key(
     data: Any, syntax: Any, delimiter: Any, quote: Any, count: Any, columns: Any, names: Any, cuts: Any, indices: Any,
     at: Any, stop: Any, values: Any, scratch: Any, state: Any,
 ) -> Any:  # fmt: skip
-    """Put the key of the row at ``at`` into ``scratch``, and into ``state`` the offset after the row and the size of
-    the key. Return FINE or the row's problem. If there is a problem and rows are lines, ``state[0]`` is the start of
-    the next line."""
+    """Read the key of the row at ``at`` into ``scratch``. ``state`` gets the offset after the row and the size of the
+    key. Return FINE or the row's problem. If there is a problem and rows are lines, ``state[0]`` is the start of the
+    next line."""
     if syntax == DELIMITED:
         problem = read_delimited(data, at, stop, delimiter, quote, columns, values, state)
         if problem != FINE:

@@ -68,7 +68,8 @@ class JoinedSource:
         )
 
     def _left(self, records: I64) -> I64:
-        """Return how many of the ``records`` of each group or inventory entry are not left out by the join."""
+        """Return how many records the join keeps of each group (or inventory entry). ``records`` holds the number
+        before the join, groups one after the other in the order of the data set."""
         assert self._numbers is not None
         ends = np.cumsum(records)
         return np.diff(np.searchsorted(self._numbers, ends), prepend=0).astype(np.int64)

@@ -14,7 +14,7 @@ from ...ops.errors import SpecError
 from ..base import Reader
 
 _FOR_THE_MIXTURE = ("num_shards", "shard_id", "stick_to_shard", "pad_last_batch", "shuffle_after_epoch", "lazy_init")
-"""Arguments that all readers have, but that may be given only to the mixture itself, not to the readers in it."""
+"""Arguments of readers that may be given only to the mixture itself, not to the readers in it."""
 
 
 @dataclass(frozen=True, slots=True)

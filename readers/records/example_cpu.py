@@ -19,8 +19,8 @@ OK, DAMAGED = 0, 1
 BYTES_LIST, FLOAT_LIST, INT64_LIST = 1, 2, 3
 """Kinds of a feature: the field numbers of Feature."""
 START, STOP, COUNT, KIND = 0, 1, 2, 3
-"""Columns of ``found``: the extent of a list message (of the value itself, for bytes), its number of values, and its
-kind."""
+"""Columns of a feature's row in ``found``: start and stop of its list message (of the value itself, for bytes), its
+number of values, and its kind."""
 
 
 @numba.njit("int64(uint8[::1], int64, int64, uint8[::1], int64[::1])", nogil=True, cache=True)
@@ -79,7 +79,8 @@ def _list(data: Any, at: Any, stop: Any, found: Any) -> Any:
 
 @numba.njit("boolean(uint8[::1], int64, int64, int64[::1])", nogil=True, cache=True)
 def _feature(data: Any, at: Any, stop: Any, found: Any) -> Any:
-    """Find the list in the Feature [at, stop); the last list counts, as in protobuf."""
+    """Find the list of values in the Feature message [at, stop), and fill ``found`` with its extent and kind; the last
+    list counts, as in protobuf."""
     found[COUNT], found[KIND] = 0, 0
     while at < stop:
         number, wire, low, high = field(data, at, stop)

@@ -29,11 +29,9 @@ def _big(data: Any, at: Any, nbytes: Any) -> Any:
 
 @numba.njit("Tuple((int64, int64, int64))(uint8[::1], int64, int64)", nogil=True, cache=True)
 def head(data: Any, at: Any, stop: Any) -> Any:
-    """Type of the value at ``at``, offset of its content, and its length.
-
-    Lengths count bytes, or elements of arrays and maps. The content of a number is the value itself, including its
-    first byte; see `number`.
-    """
+    """Read the first bytes of the MessagePack value at ``at``. Return its type, the offset of its content, and its
+    length in bytes, or in elements for arrays and maps. The content of a number is the value itself, including its
+    first byte; see `number`."""
     bad = np.int64(BAD), at, np.int64(0)
     if at >= stop:
         return bad

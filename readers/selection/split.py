@@ -65,8 +65,8 @@ class Split:
         return Split(shares, by, pattern, seed)
 
     def part_of(self, name: str, source: Origins, records: int) -> npt.NDArray[np.bool_]:
-        """Return which of the ``records`` of ``source`` are in the part ``name``. Raises JobError if a key has no
-        group."""
+        """Return which records of a data set are in the part ``name`` of the split, such as ``train``. ``source`` gives
+        the keys of its ``records`` records. Raises JobError if a key has no group."""
         ends = np.cumsum(list(self.shares.values()))
         ends[-1] = 2.0  # whatever the rounding of the sum
         number = list(self.shares).index(name)

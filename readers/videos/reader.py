@@ -113,7 +113,7 @@ class _StartedBatch:
     parts: list[Future[nvdec.NvClip | SampleError]]
     """For each file, the future of reading its packets."""
     nbytes: int
-    """Approximate total of bytes of the packets."""
+    """Approximate size of all packets in bytes."""
     shared: SharedGroups
 
 

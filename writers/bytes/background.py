@@ -132,7 +132,7 @@ class WriterThreads:
     and stops them."""
 
     def __init__(self, waiting: int = WAITING[0]) -> None:
-        """``waiting``: limit on the bytes that wait to be written."""
+        """``waiting``: limit on the bytes that wait in memory to be written."""
         self.frames = WorkQueue("frame", waiting // _TO_FRAME, FRAMERS)
         """Queue of the threads that frame large records, that is convert them to the format's bytes. These bytes then
         wait in ``writes``, or are written by the framing thread itself."""

@@ -89,8 +89,8 @@ def _stripes(lanes: Any, at: Any, end: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def _ended(lanes: Any, size: Any, at: Any) -> Any:
-    """XXH64, seed 0, of ``size`` bytes: of the stripes that were added, and of the remainder, less than a stripe, at
-    ``at``."""
+    """Complete XXH64 (seed 0) of ``size`` bytes: from the stripes that were added to the sums, and the remainder at
+    ``at``, which is less than a stripe."""
     end = at + size % 32
     total = _P5
     if size >= 32:
@@ -159,12 +159,12 @@ def extend(table: Any, block: Any, state: Any, rest: Any, crcs: Any, leaves: Any
 
 
 _IN_CACHE = 1 << 14
-"""Bytes that are read twice, once for each checksum, while they are in the cache."""
+"""Number of bytes that `extend` reads twice, once for each checksum, while they are in the processor's cache."""
 
 
 @numba.njit(nogil=True, cache=True)
 def end(state: Any, rest: Any, crcs: Any, leaves: Any) -> None:
-    """End the incomplete block, see `extend`."""
+    """Compute the checksums of the incomplete last block; parameters as in `extend`."""
     crcs[0] = np.uint32(state[4])
     leaves[0] = _ended(state[:4], np.int64(state[5]), np.int64(rest.ctypes.data))
     state[4] = state[5] = _ZERO
@@ -172,7 +172,8 @@ def end(state: Any, rest: Any, crcs: Any, leaves: Any) -> None:
 
 @numba.njit(nogil=True, cache=True)
 def joined(crcs: Any, block: Any, last: Any) -> Any:
-    """CRC-32C of consecutive blocks of ``block`` bytes each, the last of ``last``, from the CRCs of the blocks."""
+    """Return the CRC-32C of consecutive blocks, computed from the CRCs of the blocks. Each has ``block`` bytes, the
+    last one ``last``."""
     crc = np.uint32(0)
     matrix = _zeros(block)
     for k in range(len(crcs)):
@@ -184,7 +185,7 @@ def joined(crcs: Any, block: Any, last: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def _zeros(nbytes: Any) -> Any:
-    """The linear map over GF(2) that ``nbytes`` zero bytes apply to a CRC, as its images of the 32 bits
+    """Return the linear map over GF(2) that ``nbytes`` zero bytes apply to a CRC, as its images of the 32 bits
     (uint32[32])."""
     found, power = np.empty(32, np.uint32), np.empty(32, np.uint32)
     for k in range(32):

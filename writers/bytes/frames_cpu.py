@@ -149,9 +149,10 @@ def _with_head(size: Any) -> Any:
 
 @numba.njit(cache=True)
 def add_entries(total: Any, name: Any, sizes: Any) -> None:
-    """Add the bytes that `put_feature` writes for values of ``sizes``, and the values, to the ``total`` of each record.
-    ``name``: bytes of the feature's name. This loop, like `lay_out` and `lie_within`, takes some microseconds and keeps
-    the GIL, which the NumPy equivalents would release and take again for each operation."""
+    """Add to the ``total`` of each record the number of bytes that `put_feature` writes for a feature with values of
+    ``sizes``, the values included. ``name``: number of bytes of the feature's name. This loop, like `lay_out` and
+    `lie_within`, takes some microseconds and keeps the GIL, which the NumPy equivalents would release and take again
+    for each operation."""
     for i in range(len(total)):
         total[i] += _with_head(_with_head(name) + _with_head(_with_head(_with_head(sizes[i]))))
 
@@ -190,7 +191,8 @@ def put_varints(out: Any, values: Any) -> None:
 
 @numba.njit(nogil=True, cache=True)
 def put_lengths(out: Any, cursor: Any, tag: Any, lengths: Any) -> None:
-    """Write the head of a length-delimited field (``tag``, length) at each cursor, and move the cursors."""
+    """Write the start of a protobuf length-delimited field (``tag``, length) at each cursor, and move the cursors
+    behind it."""
     for i in range(len(cursor)):
         out[cursor[i]] = tag
         cursor[i] = _put_varint(out, cursor[i] + 1, lengths[i])
@@ -198,9 +200,10 @@ def put_lengths(out: Any, cursor: Any, tag: Any, lengths: Any) -> None:
 
 @numba.njit(nogil=True, cache=True)
 def put_feature(out: Any, cursor: Any, name: Any, kind: Any, source: Any, start: Any, size: Any, cuts: Any) -> None:
-    """Write one entry of Features.feature for each record: map key ``name``, Feature of one list (tag ``kind``), whose
-    only value, or packed values, are the ``size[i]`` bytes at ``source + start[i]``. Moves the cursors. If ``cuts`` has
-    an element per record, it is set to the offset of the value, which is not copied."""
+    """Write one feature of each record in protobuf's encoding: an entry of Features.feature with the map key ``name``,
+    and a Feature of one list (tag ``kind``). Its only value, or packed values, are the ``size[i]`` bytes at ``source +
+    start[i]``. Moves the cursors. If ``cuts`` has an element per record, it is set to the offset of the value, which is
+    not copied."""
     tag = np.uint8(10)
     base = out.ctypes.data
     n = len(name)

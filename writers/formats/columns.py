@@ -236,7 +236,7 @@ def join(columns: Sequence[Column]) -> Column:
 
 
 def total_of(sizes: Sequence[I64]) -> I64:
-    """Return the elementwise sum of several arrays of sizes."""
+    """Return for each record the sum of its sizes in several columns."""
     total: I64 = np.sum(np.stack(sizes), axis=0, dtype=np.int64)
     return total
 

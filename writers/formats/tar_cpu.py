@@ -37,7 +37,8 @@ def _is_alphanumeric(c: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def common_sizes(data: Any, starts: Any, sizes: Any) -> Any:
-    """int64[N]: bytes of each key without its extension, -1 for a key that does not match `names.COMMON`."""
+    """Return the length in bytes of each key without its extension, -1 for a key that does not match `names.COMMON`,
+    int64[N]."""
     out = np.empty(len(starts), np.int64)
     for i in range(len(starts)):
         at, stop, folders, part = starts[i], starts[i] + sizes[i], 0, starts[i]
@@ -63,7 +64,7 @@ def common_sizes(data: Any, starts: Any, sizes: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def hash_names(data: Any, starts: Any, sizes: Any) -> Any:
-    """uint64[N]: FNV-1a of each name (Fowler, Noll, Vo; 64 bits)."""
+    """Return the hash FNV-1a of each name (Fowler, Noll, Vo; 64 bits), uint64[N]."""
     out = np.empty(len(starts), np.uint64)
     for i in range(len(starts)):
         h = np.uint64(0xCBF29CE484222325)
@@ -75,7 +76,7 @@ def hash_names(data: Any, starts: Any, sizes: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def _cut(keys: Any, start: Any, key_size: Any, name_size: Any) -> Any:
-    """Offset at which a long name is split into prefix and name; -1 if it cannot be split."""
+    """Return the offset at which a long name is split into a tar header's prefix and name; -1 if it cannot be split."""
     for k in range(min(key_size - 1, _PREFIX), 0, -1):
         if keys[start + k] == _SLASH:
             return k if name_size - k - 1 <= _NAME else -1
@@ -84,8 +85,8 @@ def _cut(keys: Any, start: Any, key_size: Any, name_size: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def head_sizes(keys: Any, key_start: Any, key_size: Any, extension_starts: Any, which: Any) -> Any:
-    """int64[N * width]: bytes before each member's content. Member ``j`` of record ``i`` is named by key i and by
-    extension ``which[i, j]``, whose text is between two of ``extension_starts``."""
+    """Return how many bytes of headers precede each member's content, int64[N * width]. Member ``j`` of record ``i`` is
+    named by key i and by extension ``which[i, j]``, whose text is between two of ``extension_starts``."""
     n, width = which.shape
     out = np.empty(n * width, np.int64)
     for i in range(n):
@@ -107,7 +108,8 @@ def _put_octal(out: Any, at: Any, digits: Any, value: Any) -> None:
 
 @numba.njit(nogil=True, cache=True)
 def _put_header(out: Any, at: Any, size: Any, kind: Any) -> None:
-    """Write a header except its name, which is there already: of a file without owner, with modification time 0."""
+    """Write a tar header at ``at`` around the name, which is there already: of a file without owner, with modification
+    time 0."""
     for k in range(len(_OPEN_MODE)):
         out[at + 100 + k] = _OPEN_MODE[k]
     _put_octal(out, at + 124, 11, size)
@@ -128,7 +130,7 @@ def _put_header(out: Any, at: Any, size: Any, kind: Any) -> None:
 
 @numba.njit(nogil=True, cache=True)
 def _name_byte(keys: Any, start: Any, size: Any, extensions: Any, first: Any, k: Any) -> Any:
-    """Byte k of ``<key>.<extension>``."""
+    """Return byte ``k`` of the name ``<key>.<extension>``."""
     if k < size:
         return keys[start + k]
     return np.uint8(_DOT) if k == size else extensions[first + k - size - 1]
@@ -139,9 +141,9 @@ def put_heads(
     out: Any, content: Any, heads: Any, sizes: Any, copied: Any, keys: Any, key_start: Any, key_size: Any,
     extensions: Any, extension_starts: Any, which: Any,
 ) -> None:  # fmt: skip
-    """Write everything but the content of members, which begins at ``content[m]``: headers before it, zeros after it.
-    ``sizes`` are the contents' sizes, ``copied`` the bytes of them that will be in ``out``; names are given as in
-    `head_sizes`, which computed ``heads``."""
+    """Write the parts of a tar file around the contents of its members, which begin at ``content[m]``: the headers
+    before each content, and the zeros after it. ``sizes`` are the contents' sizes, of which ``copied`` bytes will be in
+    ``out``. Names are given as in `head_sizes`, which computed ``heads``."""
     n, width = which.shape
     for m in range(n * width):
         i, e = m // width, which[m // width, m % width]
@@ -174,9 +176,9 @@ def put_index(
     out: Any, content: Any, sizes: Any, keys: Any, key_start: Any, key_size: Any, extensions: Any,
     extension_starts: Any, which: Any,
 ) -> Any:  # fmt: skip
-    """Write a line of ``extension offset size name`` for each member of a record; ``content`` are offsets in the file,
-    names are given as in `head_sizes`. Return the number of bytes: at most those of names and extensions and 43 per
-    member."""
+    """Write the lines of an archive's index: ``extension offset size name`` for each member of a record. ``content``
+    are offsets in the file, names are given as in `head_sizes`. Return the number of bytes: at most those of names and
+    extensions and 43 per member."""
     n, width = which.shape
     at = 0
     for i in range(n):

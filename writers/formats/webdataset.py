@@ -88,7 +88,7 @@ class WebDataset(Writer, name="webdataset", suffix=".tar"):
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """Names of the tar members of a batch, ``<key>.<extension>``, in parts."""
+    """Names of the tar members of a batch, ``<key>.<extension>``, as columns of keys and extensions."""
 
     keys: Column
     extensions: Column

@@ -30,12 +30,12 @@ class LeftOutRows:
         return len(self.lines)
 
     def take(self, selected: npt.NDArray[np.intp]) -> LeftOutRows:
-        """Return the rows at the indices ``selected``."""
+        """Return those lines of the log whose indices are ``selected``."""
         return LeftOutRows(self.positions[selected], self.parts[selected], [self.lines[i] for i in selected.tolist()])
 
     @staticmethod
     def joined(rows: Iterable[LeftOutRows]) -> LeftOutRows:
-        """Join ``rows`` into one object, ordered by position and part."""
+        """Join several sets of lines into one, ordered by position and part."""
         all_rows = [r for r in rows if len(r)]
         if not all_rows:
             return NOTHING_LEFT_OUT

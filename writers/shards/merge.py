@@ -30,10 +30,8 @@ from .mirror import Mirror
 
 
 def merge(place: Path | str) -> int:
-    """Join the finished parts of the output at ``place``, a folder or a URL. Return their number. Safe to repeat.
-
-    Raises JobError if there are no parts, or if some are not finished; it names them.
-    """
+    """Join the outputs of a job's parts, which are all in the output at ``place``, a folder or a URL. Return the number
+    of parts. Safe to repeat. Raises JobError if there are no parts, or if some are not finished; it names them."""
     if not is_url(place):
         return _merge(OutputFiles(Path(plain_path(str(place)))), str(place))
     with tempfile.TemporaryDirectory(prefix="dali-run-") as folder:

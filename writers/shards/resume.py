@@ -31,9 +31,11 @@ def open_journal(
     files: OutputFiles, config: WriteConfig, writer: Writer, header: Mapping[str, Any], fresh: bool,
     inputs: Listing | None, led: bool = False,
 ) -> Journal:  # fmt: skip
-    """Open the journal for `Output.open`: a new one, or that of the job's interrupted run. ``fresh`` removes an earlier
-    job's output first. For a part that is ``led``, the driver has checked the directory. Raises JobError if the output
-    belongs to another job, or to another program."""
+    """Open the journal for `Output.open`: a new one, or that of the job's interrupted run.
+
+    ``fresh`` removes an earlier job's output first. For a part that is ``led``, the driver has checked the directory.
+    Raises JobError if the output belongs to another job, or to another program.
+    """
     root = config.path
     if files.addition is not None:
         return _open_addition_journal(files, files.addition.kind, header, inputs)
@@ -163,8 +165,8 @@ def _remove_job(files: OutputFiles, name: str, writer: Writer) -> None:
 
 
 def remove_all(root: Path, by: OutputFiles, config: WriteConfig, writer: Writer) -> None:
-    """Remove the output in ``root``, with or without parts, on behalf of the job that holds the lock of ``by``. Raises
-    JobError if another job writes a part of it, OSError."""
+    """Remove the output in ``root``, including those of all job parts, on behalf of the job that holds the lock of
+    ``by``. Raises JobError if another job writes a part of it, OSError."""
     for files in [*output_files_of(root), *part_files_of(root)]:
         files.mirror = by.mirror
         lock = Lock(files.lock) if files.part is not None else None

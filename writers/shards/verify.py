@@ -66,10 +66,12 @@ def verify(
     place: Path | str, progress: Callable[[int, int], None] = lambda *_: None, *, deep: bool = False,
     writer_of: Callable[[str], type[Writer]] = find_writer,
 ) -> Verdict:  # fmt: skip
-    """Check everything in the output at ``place``, a folder or a URL. ``progress`` is called with the checked bytes of
-    shards and their total. Files at a URL are downloaded shard by shard. Files are compared by CRC-32C and tree, and
-    also by SHA-256 if they have one and the check is ``deep`` or there is no tree (outputs of version 1). ``writer_of``
-    returns the class of a writer, or raises SpecError; its `Writer.walk` reads the records.
+    """Check everything in the output at ``place``, a folder or a URL. Files at a URL are downloaded shard by shard.
+
+    Files are compared by CRC-32C and tree of checksums. They are also compared by SHA-256 if they have one, and either
+    the check is ``deep`` or there is no tree (outputs of version 1). ``writer_of`` returns the class of a writer by
+    name, or raises SpecError; its `Writer.walk` reads the records. ``progress`` is called with the checked bytes of
+    shards and their total.
 
     A file that no journal lists is a problem; hidden files are ignored. `Verdict.unchecked` names everything that was
     not checked. Bad data never raises; JobError is raised if a store cannot be read.
@@ -364,12 +366,13 @@ def _check_reports(root: Path, output_files_of: Sequence[OutputFiles], problems:
 
 
 class FileCheck:
-    """Compares an output's files with the entries of the journal, and counts them. Created by `verify`."""
+    """Compares the files of an output with their entries in the journal, and counts the files that were compared.
+    Created by `verify`."""
 
     def __init__(self, deep: bool, writer_of: Callable[[str], type[Writer]]) -> None:
         self.files = self.hashed = 0
         self.unread: Counter[str] = Counter()
-        """Number of shards whose records were not read, by reason."""
+        """Number of shards whose records could not be read on this machine, by reason."""
         self.writer_of = writer_of
         self._deep = deep
         self._threads = ThreadPoolExecutor(min(8, os.cpu_count() or 1), "sums")
