@@ -11,7 +11,8 @@ import numba
 import numpy as np
 
 BLOCKS, STREAMS, TOTALS = range(3)
-"""Indices in the totals that `plan_pictures` computes: coded blocks, and bytes of all slots for coded bits."""
+"""Indices in the array of totals that `plan_pictures` computes: number of 8 x 8 blocks, and bytes of the buffers for
+the coded bits of all images."""
 
 
 @numba.njit(cache=True)
@@ -20,12 +21,12 @@ def plan_pictures(
     totals: Any,
 ) -> None:  # fmt: skip
     """Plan the encoding of images of ``shapes`` int32[N, 3] at byte ``offsets``. Fill the records of ``pictures``;
-    ``fit``, whether a JPEG can hold each image; ``firsts`` int32[3, N + 1], exclusive sums of thread blocks; and the
-    ``totals``.
+    ``fit``, whether a JPEG can hold each image; ``firsts`` int32[3, N + 1], the number of CUDA thread blocks before
+    each image, for three kernels; and the ``totals``.
 
-    ``subsampling``: the factors h and v of colour. ``sizes``: longest side, maximum blocks per image, bytes per block;
-    then, for each row of ``firsts``, the blocks or bytes per thread block. ``each``: every image has tables of its
-    own."""
+    ``subsampling``: sampling factors of luminance (horizontal, vertical) in colour images. ``sizes``: longest side,
+    maximum blocks per image, bytes per block; then, for each row of ``firsts``, the blocks or bytes per thread block.
+    ``each``: every image has Huffman tables of its own."""
     longest, most_blocks, room, tile, coded, stuffed = sizes
     blocks_before = streams_before = np.int64(0)
     firsts[:, 0] = 0
@@ -59,9 +60,9 @@ def plan_pictures(
 
 @numba.njit(cache=True)
 def place_files(sizes: Any, fit: Any, room: Any, offsets: Any, shapes: Any) -> Any:
-    """Compute where the files of ``sizes`` bytes (uint32[N]) are that fill ``room`` bytes consecutively: their
-    ``offsets``, and ``shapes`` int32[N, 1], 0 for files that were not encoded. Return the end of the last file in
-    bytes, and the number of ``fit`` images that were not encoded."""
+    """Compute where the encoded files are that follow each other in an output of ``room`` bytes. ``sizes`` uint32[N]:
+    bytes of each file. Fill ``offsets``, and ``shapes`` int32[N, 1], 0 for files that were not encoded. Return the end
+    of the last file in bytes, and the number of ``fit`` images that were not encoded."""
     at, end, left = np.int64(0), np.int64(0), 0
     for i in range(len(sizes)):
         size = np.int64(sizes[i])

@@ -14,13 +14,13 @@ from numba import njit
 
 AT, MARKER = 0, 3
 CODE, INTERVAL, SHIFT, PAST_END = range(5, 9)
-"""Indices in the state of a walk: next byte and the marker that was met, both of `damage_cpu`; the code register, the
-interval, the shift of bits to the next byte, and whether the file ended."""
+"""Indices in the state of reading an arithmetic-coded scan, which continue those of `damage_cpu`: the code register,
+the interval, the shift of bits to the next byte, and whether the file ended."""
 
 _BINS = 256
-"""Number of statistics per table; DC tables come first, then AC tables."""
+"""Number of adaptive statistics per conditioning table. DC tables come first, then AC tables."""
 FIXED = 8 * _BINS
-"""Index of the decision whose probability stays 1/2."""
+"""Index in the statistics of the one whose probability always stays 1/2."""
 
 # fmt: off
 _PROBABILITY = np.array([
@@ -33,7 +33,8 @@ _PROBABILITY = np.array([
     0x34EE, 0x2EAE, 0x299A, 0x2516, 0x5570, 0x4CA9, 0x44D9, 0x3E22, 0x3824, 0x32B4, 0x2E17, 0x56A8, 0x4F46, 0x47E5,
     0x41CF, 0x3C3D, 0x375E, 0x5231, 0x4C0F, 0x4639, 0x415E, 0x5627, 0x50E7, 0x4B85, 0x5597, 0x504F, 0x5A10, 0x5522,
     0x59EB, 0x5A1D], np.int64)
-"""The less probable symbol's share of the interval, per state of the estimation (table D.3); the last one is fixed."""
+"""For each state of the probability estimation (table D.3), the less probable symbol's share of the interval. The last
+state never changes."""
 _AFTER_LESS = np.array([
     1, 14, 16, 18, 20, 23, 25, 28, 30, 33, 35, 9, 10, 12, 15, 36, 38, 39, 40, 42, 43, 45, 46, 48, 49, 51, 52, 54, 56,
     57, 59, 60, 62, 63, 32, 33, 37, 64, 65, 67, 68, 69, 70, 72, 73, 74, 75, 77, 78, 79, 48, 50, 50, 51, 52, 53, 54, 55,
@@ -43,16 +44,18 @@ _AFTER_LESS = np.array([
 _AFTER_MORE = np.arange(1, 115)
 _AFTER_MORE[[13, 35, 63, 79, 87, 94, 100, 104, 107, 109, 111, 112, 113]] = (
     13, 9, 32, 48, 71, 86, 93, 99, 103, 107, 109, 111, 113)
-"""State after the less and after the more probable symbol."""
+"""For each state of the probability estimation, the next state after the less probable symbol, and after the more
+probable one."""
 _SWITCHES = np.zeros(114, np.int64)
 _SWITCHES[[0, 14, 36, 64, 80, 88, 95, 105, 110, 112]] = 0x80
-"""[state] 0x80 if the less and the more probable symbol are exchanged after the less probable one, otherwise 0."""
+"""For each state of the probability estimation: 0x80 if the less and the more probable symbol are exchanged after the
+less probable one, otherwise 0."""
 # fmt: on
 
 
 @njit(nogil=True, cache=True)
 def restart(at: Any, bins: Any) -> None:
-    """Reset the state at the start of a scan or a restart interval."""
+    """Reset the state of the arithmetic decoder at the start of a scan or a restart interval."""
     at[CODE] = at[INTERVAL] = 0
     at[SHIFT] = -16
     bins[:] = 0
@@ -61,7 +64,7 @@ def restart(at: Any, bins: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def _decision(data: Any, at: Any, bins: Any, k: Any) -> Any:
-    """Return the next decision, 0 or 1, by the statistics ``bins[k]``."""
+    """Decode and return the next binary decision, 0 or 1, with the statistics ``bins[k]``, which are updated."""
     while at[INTERVAL] < 0x8000:
         at[SHIFT] -= 1
         if at[SHIFT] < 0:
@@ -108,9 +111,9 @@ def _decision(data: Any, at: Any, bins: Any, k: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _magnitude(data: Any, at: Any, bins: Any, first: Any, more: Any, last: Any) -> Any:
-    """Read a number of at most 16 bits, less one; -1 for a larger number. The first decision uses the statistics
-    ``first``, the next ones about its size those from ``more`` on; the second of them uses ``last`` again unless that
-    is -1."""
+    """Decode the magnitude of a coefficient and return it less one; -1 if it has more than 16 bits. The first decision
+    uses the statistics ``first``, the next ones about its size those from ``more`` on; the second of them uses ``last``
+    again unless that is -1."""
     m = _decision(data, at, bins, first)
     place = first
     if m:
@@ -212,7 +215,7 @@ def is_sound(
     data: Any, at: Any, bins: Any, contexts: Any, conditioning: Any, c: Any, dc: Any, ac: Any, low: Any, high: Any,
     refine: Any, there: Any,
 ) -> Any:  # fmt: skip
-    """Walk a block of coefficients ``low`` to ``high`` of component ``c``. Return whether its code is valid.
+    """Decode the coefficients ``low`` to ``high`` of one block of component ``c``. Return whether its code is valid.
 
     ``contexts`` [4]: the last difference of each component, as an index of statistics. ``conditioning`` [8]: parameters
     of the DC and AC tables (DAC). ``there`` [64]: whether each coefficient of the block is not 0."""

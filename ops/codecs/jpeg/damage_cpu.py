@@ -22,12 +22,13 @@ WORDS = (
 
 _SEQUENTIAL, _PROGRESSIVE, _LOSSLESS = range(3)
 _AT, _BYTE, _BITS, _MARKER, _RUN = range(5)
-"""State of the walk: next byte, current byte, its remaining bits, the marker that was met (0: none), blocks to skip."""
+"""Indices in the state of reading a scan: offset of the next byte, current byte, its remaining bits, the marker that
+was met (0: none), number of blocks to skip."""
 
 
 @njit(nogil=True, cache=True)
 def _bit(data: Any, at: Any) -> Any:
-    """Return the next bit; -1 if the segment has none left."""
+    """Return the next bit of the scan; -1 if a marker or the end of the file comes first."""
     if at[_BITS] == 0:
         if at[_MARKER] != 0 or at[_AT] >= len(data):
             return np.int64(-1)
@@ -61,8 +62,8 @@ def _number(data: Any, at: Any, bits: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _symbol(data: Any, at: Any, counts: Any, symbols: Any) -> Any:
-    """Return the next symbol of a Huffman table (code counts of lengths 1 ... 16); -1 without bits, -2 for an invalid
-    code."""
+    """Return the next Huffman symbol of the scan; -1 if the bits end, -2 for an invalid code. ``counts``: number of
+    codes of each length from 1 to 16."""
     code, first, index = np.int64(0), np.int64(0), np.int64(0)
     for length in range(1, 17):
         bit = _bit(data, at)
@@ -88,8 +89,8 @@ def _block(
     data: Any, at: Any, counts: Any, symbols: Any, dc: Any, ac: Any, low: Any, high: Any, refine: Any,
     process: Any, there: Any,
 ) -> Any:  # fmt: skip
-    """Read one block of a scan of coefficients ``low`` to ``high`` to find damage; ``there`` [64]: whether each
-    coefficient is not 0. In a lossless JPEG, read one sample."""
+    """Read coefficients ``low`` to ``high`` of one block, to find damage. ``there`` [64]: whether each coefficient of
+    the block is not 0. In a lossless JPEG, read one sample. Return CLEAN or the kind of damage."""
     k, progressive = low, process == _PROGRESSIVE
     if low == 0:
         if refine:
@@ -177,7 +178,7 @@ def _to_marker(data: Any, at: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def damage(data: Any) -> Any:
-    """Return CLEAN, or the first damage in the scans of the JPEG ``data``, whose header is known to be valid."""
+    """Check the scans of the JPEG ``data``, whose header is known to be valid. Return CLEAN, or the first damage."""
     at, bins, contexts = np.zeros(PAST_END + 1, np.int64), np.zeros(FIXED + 1, np.uint8), np.zeros(4, np.int64)
     conditioning, arithmetic = np.array([16, 16, 16, 16, 5, 5, 5, 5]), False
     counts, symbols = np.zeros((8, 17), np.int64), np.zeros((8, 256), np.uint8)

@@ -19,7 +19,8 @@ MAX_SCANS = 100
 limit."""
 MAX_BLOCKS_IN_MCU = 10  # T.81, B.2.3
 SMOOTHED = 10
-"""Number of coefficients, from 0 on, that libjpeg-turbo guesses if they are not known to the last bit."""
+"""Number of coefficients, from index 0 on, whose values libjpeg-turbo guesses if a progressive file does not give all
+their bits."""
 
 _SCALARS = (
     "begin",  # first entropy-coded byte, from the start of the image
@@ -48,12 +49,13 @@ _UNSUPPORTED = (-1, 0)
 def walk_scans(  # type: ignore[no-untyped-def]
     data, at, end, components, ids, h, v, quant, interval, tables, wide, rows, known
 ):
-    """Walk the scans of a progressive image; the parameters of the first are data[at:end].
+    """Read the headers of all scans of a progressive image; the parameters of the first are data[at:end].
 
-    ``ids``, ``h``, ``v``, ``quant`` [4]: name, sampling factors and quantisation table of each component (the number,
-    which becomes the offset from the start of the image). ``tables`` and ``wide``: the tables defined so far. ``known``
-    [2, 4, 64]: scratch memory. Fills as many ``rows`` as there are. Returns the number of scans (-1: another decoder
-    must decode the image), and a bit mask of components that have a quantisation table of 16 bits.
+    ``ids``, ``h``, ``v``, ``quant`` [4]: name, sampling factors and quantisation table of each component. The table's
+    number is replaced by its offset from the start of the image. ``tables`` and ``wide``: the tables defined so far.
+    ``known`` [2, 4, 64]: scratch memory. Each scan is written to one of ``rows``, as long as there are any. Returns the
+    number of scans (-1: another decoder must decode the image), and a bit mask of components that have a quantisation
+    table of 16 bits.
     """
     bits, levels = known[0], known[1]  # per coefficient: bits that are still unknown (-1: all); number of scans so far
     bits[:] = -1
@@ -147,8 +149,9 @@ _NOTHING, _OVER = -1, -2
 
 @numba.njit(nogil=True, cache=True)
 def _next(data, at, tables, interval, wide):  # type: ignore[no-untyped-def]
-    """Skip from the entropy-coded bytes at ``at`` to the next scan. Return where they end; where the scan's parameters
-    begin (_OVER before EOI, _NOTHING if anything unusual comes) and end; and the values of DRI and DQT in between."""
+    """Skip from the entropy-coded bytes at ``at`` to the next scan. Return the offset where these bytes end; the
+    offsets where the scan's parameters begin (_OVER if EOI comes first, _NOTHING if anything unusual comes) and end;
+    and the values of DRI and DQT in between."""
     size = len(data)
     stop, at, marker = past_scan(data, at)
     nothing = stop, np.int64(_NOTHING), np.int64(0), interval, wide

@@ -12,16 +12,17 @@ import numpy as np
 from numba import njit
 
 X0, Y0, X1, Y1, TILE_X, TILE_Y, TILE_WIDTH, TILE_HEIGHT, COMPONENTS = range(9)
-"""Facts of the image and of its first tile, on the reference grid."""
+"""Indices in the array of facts that `read` finds about a JPEG 2000 file: corners of the image, origin and size of its
+tiles, on the reference grid; number of components."""
 LEVELS, BLOCK_WIDTH, BLOCK_HEIGHT, REVERSIBLE, MIXED, ORDER, LAYERS, SOP, EPH, GUARD, BODY, END = range(9, 21)
-"""Facts of the coding. Sides of code blocks are exponents of two; ``MIXED``: components are transformed together. The
-first tile part begins at ``BODY``, the end marker at ``END``."""
+"""Further indices in the array of facts, about the coding. Sides of code blocks are exponents of two. ``MIXED``:
+components are transformed together. ``BODY``: offset of the first tile part; ``END``: offset of the end marker."""
 FACTS = 21
 DEEPEST = 12
-"""Maximum levels of the wavelet transform."""
+"""Maximum levels of the wavelet transform that are supported."""
 BANDS = 3 * DEEPEST + 1
 _LARGEST = 65535
-"""Maximum coordinate on the reference grid."""
+"""Maximum coordinate on the reference grid that is supported."""
 
 _SOC, _SIZ, _COD, _QCD, _COM, _EOC = 0xFF4F, 0xFF51, 0xFF52, 0xFF5C, 0xFF64, 0xFFD9
 SOT, SOD, PLT = 0xFF90, 0xFF93, 0xFF58
@@ -32,20 +33,20 @@ _SIGNATURE, _FTYP, _JP2, _JP2H, _IHDR, _COLR, _JP2C = (
 
 @njit(nogil=True, cache=True)
 def two(data: Any, at: Any) -> Any:
-    """Return the number of two bytes at ``at``; -1 beyond the end."""
+    """Return the big-endian number in the two bytes at ``at``; -1 if they are beyond the end."""
     return (np.int64(data[at]) << 8) | data[at + 1] if at + 2 <= len(data) else np.int64(-1)
 
 
 @njit(nogil=True, cache=True)
 def four(data: Any, at: Any) -> Any:
-    """Return the number of four bytes at ``at``; -1 beyond the end."""
+    """Return the big-endian number in the four bytes at ``at``; -1 if they are beyond the end."""
     return (two(data, at) << 16) | two(data, at + 2) if at + 4 <= len(data) else np.int64(-1)
 
 
 @njit(nogil=True, cache=True)
 def _boxes(data: Any, shown: Any) -> Any:
-    """Return where the codestream of a JP2 file begins, which extends to the end; -1 for anything but the required
-    boxes. ``shown`` becomes height, width, components and colour space."""
+    """Return the offset in a JP2 file at which its codestream begins, which must extend to the end of the file; -1 if
+    the file has other boxes than the required ones. ``shown`` becomes height, width, components and colour space."""
     if four(data, 0) != 12 or four(data, 4) != _SIGNATURE or four(data, 8) != 0x0D0A870A:
         return -1
     size = four(data, 12)
@@ -71,8 +72,9 @@ def _boxes(data: Any, shown: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def read(data: Any, facts: Any, exponents: Any, steps: Any) -> bool:
-    """Read the main header of a file: ``facts``, the ``exponents`` of precincts int64[DEEPEST + 1, 2], and exponents
-    and mantissas of quantisation ``steps`` int64[BANDS, 2]. Return whether the file is supported."""
+    """Read the main header of a JPEG 2000 file to three arrays: ``facts``; ``exponents`` of the sizes of precincts,
+    int64[DEEPEST + 1, 2]; exponents and mantissas of the quantisation ``steps``, int64[BANDS, 2]. Return whether the
+    file is supported."""
     shown = np.zeros(4, np.int64)
     raw = two(data, 0) == _SOC
     at = 0 if raw else _boxes(data, shown)
@@ -109,7 +111,8 @@ def read(data: Any, facts: Any, exponents: Any, steps: Any) -> bool:
 
 @njit(nogil=True, cache=True)
 def _coding(data: Any, at: Any, facts: Any, exponents: Any, steps: Any) -> bool:
-    """Read the rest of the main header, from ``at`` on. Return whether it is supported."""
+    """Read the rest of the main header after the image's size, from offset ``at`` on. Return whether the file is
+    supported."""
     quantised = 0
     facts[LEVELS] = -1
     while two(data, at) != SOT:
@@ -152,7 +155,7 @@ def _coding(data: Any, at: Any, facts: Any, exponents: Any, steps: Any) -> bool:
 
 @njit(nogil=True, cache=True)
 def _quantisation(data: Any, begin: Any, size: Any, facts: Any, steps: Any) -> bool:
-    """Read QCD (A.6.4), which comes after COD. Return whether it is supported."""
+    """Read the quantisation marker segment QCD (A.6.4), which comes after COD. Return whether it is supported."""
     if size < 3:
         return False
     kind, bands = data[begin] & 31, 3 * facts[LEVELS] + 1
