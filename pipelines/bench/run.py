@@ -49,7 +49,7 @@ PEERS = {
 """The other libraries (peers) that can be measured for comparison, each with a description."""
 _SCRIPTS = {"nvjpeg": "nvjpeg.py", **dict.fromkeys(("torchvision", "dataloader"), "torch_loop.py")}
 _MEDIA = ("torchaudio", "librosa", "torchcodec", "pyav")
-"""Peers that process audio and video, on the CPU."""
+"""Other libraries that can be measured with audio and video, on the CPU."""
 _PIPELINE_KEYS = ("batch_size", "num_threads", "device", "prefetch_queue_depth", "rng")
 """Settings of ``pipeline:`` that a sweep may name without that prefix."""
 _MAX_START_SECONDS = 600

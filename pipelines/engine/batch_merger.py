@@ -16,7 +16,9 @@ from .services import Services
 
 
 class BatchMerger:
-    """Takes requests from the schedule, in order, and makes a batch in flight of each, or of several small ones.
+    """Takes requests from the schedule (the iterator of requests that the engine was given), and makes a batch in
+    flight of each, or of several small ones.
+
     Created by `Engine`. One thread at a time uses it: the caller's while it computes batches itself, then the thread
     that reads."""
 
@@ -51,7 +53,8 @@ class BatchMerger:
         return it
 
     def batches(self) -> Iterator[InFlightBatch]:
-        """Yield each batch, with the samples assigned to it, as soon as the memory budget has room for it."""
+        """Yield each batch, with the samples assigned to it, as soon as the memory budget has room for it. The order is
+        that of the requests."""
         for number, merged in enumerate(self._requests(), self.number):
             request = Request(merged[0].start, sum(r.n for r in merged))
             self._budget.host.reserve((number,), int(self.credits.sample_bytes * request.n))

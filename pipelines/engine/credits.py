@@ -126,8 +126,8 @@ class Credits:
         """Cost per sample, in the unit of `engine.cost`, of the last batch that was cut for the worker threads. Set by
         the thread that cuts batches."""
         self._fits = 1
-        """Number of requests that memory had room for when the last launch was formed. Set by the thread that takes the
-        schedule."""
+        """Number of requests that memory had room for when the last launch was formed. Set by the thread that takes
+        requests from the schedule."""
         self._on_device = self._on_host = 0.0
         """Bytes per sample that the last launch held at its peak, on the device and on the host. Set by the launching
         thread."""

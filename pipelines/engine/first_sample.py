@@ -132,7 +132,7 @@ class Decided:
 
     @staticmethod
     def by(env: Mapping[Edge, Batch], edges: Collection[Edge]) -> Decided:
-        """Return the facts that the only sample in ``env`` decides for ``edges``."""
+        """Return what the only sample in ``env`` decides: the types and ranks of ``edges``."""
         batches = {e: env[e] for e in edges if e in env}
         key = next(iter(batches.values())).samples.origin(0).key if batches else ""
         return Decided({e: spec_of(b) for e, b in batches.items()}, key)

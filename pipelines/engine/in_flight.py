@@ -91,7 +91,7 @@ class InFlightBatch:
 
     @property
     def number(self) -> int:
-        """Number of the batch in the order of the schedule."""
+        """Number of the batch in the order in which batches are requested."""
         return self.order[0]
 
     def fail(self, problem: BaseException) -> None:

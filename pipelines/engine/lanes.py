@@ -21,7 +21,7 @@ class OwnLanes(Channel[Copies]):
     `OpenLanes`."""
 
     def drop(self, lane: Copies) -> None:
-        """Remove a lane that was taken for good: it will not be put back."""
+        """Declare that a lane that `get` has returned will never be put back. (This queue need not record that.)"""
 
 
 class _Free:
@@ -65,7 +65,7 @@ class SharedLanes:
             self._free.changed.notify_all()  # notify all: threads of a stopped run may wake first
 
     def drop(self, lane: Copies) -> None:
-        """Remove a lane that was taken for good: it will not be put back."""
+        """Declare that a lane that `get` has returned will never be put back."""
         with self._free.changed:
             self._taken = [t for t in self._taken if t is not lane]
 
@@ -92,7 +92,7 @@ class LanePool:
 
     def __init__(self) -> None:
         self.opening = threading.Lock()
-        """Lock that a run holds while it opens the lanes."""
+        """Lock that a run holds while it opens lanes, so that only one run does."""
         self.lanes: dict[int, list[Copies]] = {}
         """The open lanes of each plan, by the id of the plan whose runs use them."""
         self._free: dict[tuple[int, int, int], _Free] = {}

@@ -28,7 +28,7 @@ class AdditionPlan:
     inputs that were added later. Created by `find_growth`."""
 
     number: int
-    """Number of the stage in the lineup: 0 for the job's first inputs, then one number per addition."""
+    """Number of the stage in the `Lineup`: 0 for the job's first inputs, then one number per addition."""
     addition: Addition | None
     inputs: Inputs
     """The inputs (files with size and time) of the stage. ``inputs.identity`` is the value that the journal records for

@@ -70,7 +70,7 @@ class Lineup:
         self._stored: list[I64] = []
         """For each reader: the numbers of its first records in stored order, at most `MAX_TRIED`."""
         self.ends: list[int] = []
-        """For each stage, the position after its last sample."""
+        """For each stage (the first run, then each addition), the position after its last sample."""
         for node, name, op, source, order in sources.readers:
             if len(stages) > 1 and (op.skip or op.limit is not None or op.num_shards > 1):
                 raise SpecError(f"{name}: inputs cannot be added to a job whose reader has skip, limit or num_shards")
@@ -106,7 +106,8 @@ class Lineup:
             self._stored.append(order.records(np.arange(min(order.size, MAX_TRIED))))
 
     def positions(self, stage: int) -> range:
-        """Return the positions of the samples of stage number ``stage``."""
+        """Return the positions of the samples of stage number ``stage``: 0 is the first run, then come the
+        additions."""
         return range(self.ends[stage - 1] if stage else 0, self.ends[stage])
 
     def stored(self) -> Iterator[Stored]:
@@ -141,8 +142,9 @@ class Lineup:
 
 
 class LineupFeed(JobFeed):
-    """Source of samples for a job that processes only some positions of a lineup, in ascending order. Requests count
-    the selected positions. Created by jobs with additions and by retries."""
+    """Source of samples for a job that processes only some positions of a `Lineup` (the records of a job, then those
+    that were added later), in ascending order. Requests count the selected positions. Created by jobs with additions
+    and by retries."""
 
     def __init__(self, lineup: Lineup, selected: Sequence[int], decided: Decided | None = None) -> None:
         """``decided``: types and ranks that the first sample of the data set decides, from the job's journal. If None,

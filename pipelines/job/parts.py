@@ -40,8 +40,9 @@ class Lost:
 
 @dataclass(slots=True)
 class PartBatch:
-    """Items for one batch of the second engine: all items of the samples at the positions [start, stop). Samples in
-    ``lost`` and ``left_out`` have no items. Created by `PartsFeed`."""
+    """A batch of items (such as frames of a video) for the engine that runs the graph after `split_samples`: all items
+    of the samples at the positions [start, stop). Samples in ``lost`` and ``left_out`` have no items. Created by
+    `PartsFeed`."""
 
     start: int
     stop: int
@@ -54,9 +55,9 @@ class PartBatch:
 
 
 class PartsFeed:
-    """Source of items for the second engine, which processes the items into which the first engine's samples are split.
-    Created by `PartsBatches`. The second engine's reading thread calls `requests`, which takes batches from the first
-    engine."""
+    """Source of samples for the second engine of a job with `split_samples`: the items into which the first engine's
+    samples are split. Created by `PartsBatches`. The second engine's reading thread calls `requests`, which takes
+    batches from the first engine."""
 
     def __init__(self, split_plans: SplitPlans, run_range: RunRange, front: Engine) -> None:
         self._split_plans = split_plans
@@ -115,8 +116,9 @@ class PartsFeed:
     # -- pieces ---------------------------------------------------------------------------------------------------
 
     def _pieces(self, iteration: InFlightBatch) -> Iterator[PartBatch]:
-        """Yield the items of a first engine's batch as batches of about the batch size, each with all items of its
-        samples. Samples without items belong to the batch before them, or to the next one if there is none."""
+        """Split a batch of the first engine into items, and yield these as batches of about the batch size, each with
+        all items of its samples. Samples without items belong to the batch before them, or to the next one if there is
+        none."""
         outputs = iteration.outputs(self._split_plans.front)
         data = outputs[self._split_plans.data]
         owner, part = self._selected(iteration, data, outputs)
@@ -264,7 +266,8 @@ class PartsBatches(Batches):
             )
 
     def report(self, seconds: float, counts: Mapping[str, int], sink_seconds: float) -> dict[str, Any]:
-        """Return one report for both engines. The stages of the second engine are numbered after those of the first."""
+        """Return one report for both engines of the job: before and after `split_samples`. The stages of the second
+        engine are numbered after those of the first."""
         first = build_report(self.front, seconds, counts)
         then = build_report(self.engine, seconds, counts, sink_seconds=sink_seconds)
         offset = len(self.front.plan.steps)

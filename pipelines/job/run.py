@@ -92,7 +92,7 @@ class JobResult:
     """One sentence for the user: what was done, or what ended the job."""
     report: Mapping[str, Any]
     path: Path | str
-    """Path of the output folder; a text if it is a URL."""
+    """Path of the output folder as a Path, or its URL as a str."""
     final: bool = False
     """Whether another try would fail in the same way, because a sample failed in a job whose policy is ``fail``."""
     ran: bool = True

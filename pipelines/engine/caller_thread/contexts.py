@@ -24,7 +24,8 @@ class Contexts:
         self._services, self._allocate = services, allocate
         self._contexts: dict[tuple[int, int], Context] = {}
         self._run: NodePass | None = None
-        """The pass to which kernels report facts, such as counts of decoded images; None before the first batch."""
+        """The pass over the nodes to which kernels report facts, such as counts of decoded images; None before the
+        first batch."""
 
     def of(self, node: Node, stage: Stage, it: InFlightBatch, env: Env, lane: Any) -> Context:
         """Return the context of ``node`` for a batch, like `context_of`. Only for batches whose random numbers follow
@@ -49,7 +50,7 @@ class Contexts:
             self._run.reports.deliver()
 
     def discard(self) -> None:
-        """Discard all contexts and what kernels reported: the batch is computed again on the regular path, where
-        kernels report again. (Kernels may also have recorded samples in the contexts.)"""
+        """Discard all contexts and what kernels reported, because the batch is computed again from the start; kernels
+        then report again. (Kernels may also have recorded samples in the contexts.)"""
         self._contexts.clear()
         self._run = None

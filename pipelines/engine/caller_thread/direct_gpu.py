@@ -139,8 +139,8 @@ class DirectGpu:
             it.fail(e)
 
     def _launch_on(self, it: InFlightBatch, lane: Copies) -> LaunchedBatch | None:
-        """Launch the batch on ``lane`` and return its state. Return None if the batch needed the regular path, on which
-        `DeviceExecutor` has launched it."""
+        """Launch the batch on ``lane`` and return its state. Return None if the fast path could not launch it;
+        `DeviceExecutor` has then done so."""
         launched = self._replayed.launch(it, lane) if self._replayed.is_applicable else None
         if launched is None:
             self._device_executor.launch_now(self._name, self._step, it, lane)

@@ -32,7 +32,8 @@ _MAX_BYTES = 4 << 20
 """Limit of the fast path in bytes. It applies to the input batches of a step together, and to each array that a kernel
 allocates on the host."""
 _MAX_FAILURES = 8
-"""Number of consecutive batches that the fast path may leave to the regular path. After that, it is no longer tried."""
+"""Number of consecutive batches for which the fast path may fail, so that they are computed again with error isolation.
+After that, it is no longer tried."""
 
 
 class TooLargeError(Exception):
@@ -40,8 +41,8 @@ class TooLargeError(Exception):
 
 
 def allows_fast_path(node: Node) -> bool:
-    """Return whether the fast path may call the kernel of ``node`` for a whole batch, and the regular path may call it
-    again if that fails."""
+    """Return whether the kernel of ``node`` may be called for a whole batch without error isolation, and called again,
+    with it, if that fails."""
     op = node.op
     if (
         node.scope
@@ -55,7 +56,8 @@ def allows_fast_path(node: Node) -> bool:
 
 
 AGAIN = "small batches: computed again, so that samples that fail are told apart"
-"""Text under which reports count samples that the regular path computed again after the fast path had failed."""
+"""Text under which reports count samples that were computed again, with error isolation, after the fast path had
+failed."""
 
 
 class FastPath:
@@ -70,7 +72,7 @@ class FastPath:
         self._frees = {n.id: [e for e in n.reads if last[e] == n.id and e not in keep] for n in nodes}
         self._contexts = Contexts(services, _small_array)
         self.is_applicable = all(map(allows_fast_path, nodes))
-        """Whether every node may be called on the fast path (`allows_fast_path`)."""
+        """Whether every node may be called without error isolation (`allows_fast_path`)."""
 
     def run(self, it: InFlightBatch, env: Env, lane: Any = None) -> list[tuple[int, int, float]] | None:
         """Run the nodes and add their outputs to ``env``.
@@ -141,7 +143,7 @@ class FastHostStep:
             and all(n.stage == "cpu" for n in nodes)
             and (services.plan.target.device != "null")
         )
-        """Whether batches may take the fast path: every node allows it."""
+        """Whether batches may take the fast path: every node may be called without error isolation."""
 
     def run(self, it: InFlightBatch) -> bool:
         """Run the step for the batch and add its outputs to ``it.env``. Return False, with the batch unchanged, if the

@@ -71,7 +71,7 @@ class ReplayedStep:
         replayed = [n for n in self._nodes if n.op.replayable]
         self._operators = FastPath(services, self._nodes, step.gives)
         self._launches_directly = self._operators.is_applicable and (len(self._nodes) == 1 or not replayed)
-        """Whether the operators can be launched on the fast path (`FastPath`)."""
+        """Whether the operators can be launched one by one without error isolation (`FastPath`)."""
         self.is_applicable = (
             (self._replayable or self._launches_directly)
             and all(e in self._fed or e in step.needs for e in read)
@@ -101,8 +101,8 @@ class ReplayedStep:
         self._contexts = Contexts(services)
 
     def launch(self, it: InFlightBatch, lane: Any) -> LaunchedBatch | None:
-        """Launch the batch on ``lane``. Return None, with nothing launched, if `DeviceExecutor` must launch it on the
-        regular path."""
+        """Launch the batch on ``lane``. Return None, with nothing launched, if only `DeviceExecutor`, which isolates
+        errors, can launch it."""
         samples = it.samples
         if it.draws or it.dropped or not len(samples.slot):
             return None
