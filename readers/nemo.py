@@ -199,7 +199,7 @@ class NemoAsr(Reader, name="readers.nemo_asr"):
 
     @property
     def decoder(self) -> Audio:
-        """Decoder of the files' audio."""
+        """Operator that decodes the audio files, with the reader's arguments for it."""
         rate = max(self.sample_rate, 0.0)
         return Audio(downmix=self.downmix, dtype=self.dtype, quality=self.quality, parity=self.parity, sample_rate=rate)
 

@@ -40,8 +40,8 @@ class Job:
     """Index of the record at each position of the whole data set's order. None if all records come in stored order: a
     list of a billion consecutive numbers would take 8 GB."""
     epochs: I64 | None = None
-    """For each position, how many times its data set was read completely before, if records may come more than once
-    (mixtures). None if that is 0 for all."""
+    """Number of the pass over its data set to which each position belongs, if records may come more than once
+    (mixtures). None if that is pass 0 for all."""
 
     def __len__(self) -> int:
         return len(self.positions)

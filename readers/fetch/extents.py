@@ -475,9 +475,9 @@ def _sent(
     ctx: Context, uploads: Uploader, data: U8, offsets: I64, sizes: I64, at: I64, nbytes: int, why: str,
     records: UncheckedRecords,
 ) -> U8 | None:  # fmt: skip
-    """Upload the extents of ``data`` through page-locked pieces. Return ``data`` as an array that the device has these
-    extents of; None if the extents have to be copied in one block instead. ``why``: reason for which the host copies
-    them, for the report."""
+    """Upload the extents of ``data`` through page-locked pieces, while others are read. Return ``data`` as an array
+    whose extents are on the device. None if the upload is not possible; the caller then copies the extents in one
+    block. ``why``: reason for which the host copies them although a GPU could read them itself, for the report."""
     try:
         upload = uploads.begin(nbytes, reason=why)
         if upload is None:

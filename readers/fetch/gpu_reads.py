@@ -28,7 +28,8 @@ same ways by ``copy`` and ``pieces``; with ``registered`` the GPU gathers them f
 with CUDA. ``auto``: see `upload_method_for`.
 """
 UploadMethod = Literal["copy", "registered", "pieces"]
-"""How records of containers get to a GPU; see `Upload`."""
+"""How the records of containers get to a GPU: copied by the host, read by the GPU from registered files, or in pieces;
+see `Upload`."""
 
 WINDOW = 256 << 20
 """Size in bytes of a window, the range of a mapped file that is registered with CUDA as a unit. Registering takes about

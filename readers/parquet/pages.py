@@ -31,7 +31,7 @@ class Pages:
 
     values: int = 0
     unpacked: int = 0
-    """Unpacked bytes of all pages."""
+    """Unpacked bytes of all pages of the column."""
     dictionary: int = 0
     """Unpacked bytes of the dictionary page; no value in it is longer."""
     words: int = 0

@@ -64,11 +64,8 @@ def _shape(value: Any) -> tuple[int, ...]:
 
 
 class FixedLenFeature:
-    """A feature with the same number of values in every record.
-
-    A string is one value, returned as its bytes. ``default`` replaces a missing feature; without a default (None) a
-    record that lacks the feature is rejected.
-    """
+    """Declares a feature with the same number of values in every record. A string is one value, returned as its bytes.
+    ``default`` replaces a missing feature; without a default (None) a record that lacks the feature is rejected."""
 
     def __init__(self, shape: Sequence[int] | int, dtype: Any, default: Any = None) -> None:
         self.dtype = _dtype(dtype)
@@ -96,7 +93,7 @@ class FixedLenFeature:
 
 
 class VarLenFeature:
-    """A feature with any number of values, as rows of ``shape``. A missing feature has no values."""
+    """Declares a feature with any number of values, as rows of ``shape``. A missing feature has no values."""
 
     def __init__(self, shape: Sequence[int], dtype: Any) -> None:
         self.dtype = _dtype(dtype)

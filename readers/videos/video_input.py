@@ -68,7 +68,7 @@ class FedVideo:
             self._clip = None
 
     def close(self) -> None:
-        """Close the decoder."""
+        """Close the decoder of the video."""
         with self._lock:
             self._close()
 

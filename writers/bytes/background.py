@@ -122,7 +122,7 @@ class WorkQueue:
 
 
 def waiting_for(budget: int) -> int:
-    """Return how many bytes may wait to be written in a run with ``budget`` bytes of host memory."""
+    """Return how many bytes may wait in memory to be written, in a run with ``budget`` bytes of host memory."""
     least, most = WAITING
     return max(least, min(most, budget // _OF_BUDGET))
 

@@ -69,13 +69,14 @@ def _round(total: Any, word: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def _begin(lanes: Any) -> None:
-    """Initialise the four sums (uint64[4])."""
+    """Initialise the four partial sums of XXH64 (uint64[4])."""
     lanes[0], lanes[1], lanes[2], lanes[3] = _P1 + _P2, _P2, _ZERO, _ZERO - _P1
 
 
 @numba.njit(nogil=True, cache=True)
 def _stripes(lanes: Any, at: Any, end: Any) -> Any:
-    """Add the complete stripes of 32 bytes up to ``end`` to the four sums. Return the end of the last stripe."""
+    """Add the complete stripes of 32 bytes from address ``at`` up to ``end`` to the four partial sums of XXH64. Return
+    the end of the last stripe."""
     a, b, c, d = lanes[0], lanes[1], lanes[2], lanes[3]
     while end - at >= 32:
         a = _round(a, _word(at))

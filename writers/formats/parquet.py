@@ -128,7 +128,7 @@ class ParquetShard(Shard):
 
 
 class _Sink:
-    """The file object that pyarrow writes to."""
+    """File object through which pyarrow writes into the shard's file."""
 
     closed = False
 

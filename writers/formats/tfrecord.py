@@ -77,7 +77,7 @@ making them."""
 
 @dataclass(slots=True)
 class TFRecordFrames(Frames):
-    """Records of a batch in TFRecord's frames; large values are not copied."""
+    """Records of a batch with the framing of TFRecord (lengths and CRCs); large values are not copied."""
 
     records: ScatteredRecords
 

@@ -137,14 +137,16 @@ class OutputFiles:
 
 
 def output_files_of(root: Path) -> list[OutputFiles]:
-    """Return the files of all job parts in directory ``root``, in order; one entry if the job has no parts."""
+    """Return the `OutputFiles` (paths of journal, manifest and so on) of each job part in directory ``root``, in order;
+    one entry if the job has no parts."""
     if (root / "journal.jsonl").exists():
         return [OutputFiles(root)]
     return part_files_of(root)
 
 
 def part_files_of(root: Path) -> list[OutputFiles]:
-    """Return the files of all job parts in directory ``root``, in order, even if the parts have been joined."""
+    """Return the `OutputFiles` (paths of journal, manifest and so on) of each job part in directory ``root``, in order,
+    even if the parts have been joined."""
     parts = sorted(
         (int(m[1]), int(m[2])) for p in root.glob("journal-*.jsonl") if (m := _PART.fullmatch(p.name)) is not None
     )
@@ -152,7 +154,8 @@ def part_files_of(root: Path) -> list[OutputFiles]:
 
 
 def addition_files_of(root: Path) -> list[OutputFiles]:
-    """Return the files of the additions (retries, appends) to the output in ``root``, in order."""
+    """Return the `OutputFiles` (paths of journal, manifest and so on) of each addition (retry or append) to the output
+    in ``root``, in order."""
     found: list[OutputFiles] = []
     for number in itertools.count(1):
         for kind in ("retry", "append"):

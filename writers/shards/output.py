@@ -288,8 +288,9 @@ class Output:
         return stop
 
     def _background_weight(self, shard: _OpenShard, records: Records) -> int:
-        """Decide which thread frames ``records``. Return their size in bytes if it is a framing thread, 0 if it is this
-        one. A framing thread takes over a shard from its first large records on, unless the size of records decides
+        """Decide which thread frames ``records``, that is converts them to the format's bytes. Return 0 if it is this
+        thread; otherwise the weight that they have in the framing threads' queue: their size in bytes if they are
+        large. A framing thread takes over a shard from its first large records on, unless the size of records decides
         where the shard ends."""
         if not self._writer.independent or self.config.bytes is not None:
             return 0
@@ -297,8 +298,8 @@ class Output:
         return nbytes if nbytes >= base.LARGE else int(shard.framed is not None)
 
     def _frame_in_background(self, shard: _OpenShard, work: Callable[[], object], weight: int) -> None:
-        """Enqueue ``work`` on the shard for a framing thread; one thread does all such work of a shard. ``weight``:
-        bytes that wait with it."""
+        """Enqueue ``work`` on the shard for a framing thread, which converts records to the format's bytes; one thread
+        does all such work of a shard. ``weight``: bytes that wait with it."""
         frames = self._publisher.workers.frames
         if shard.thread is None:
             shard.thread = frames.least_busy()
@@ -431,7 +432,7 @@ class Output:
 
 
 def _put(shard: Shard, records: Records, check_intact: Callable[[], None]) -> None:
-    """Frame all of ``records`` and write them to the shard."""
+    """Convert all of ``records`` to the format's bytes and write them to the shard."""
     shard.append(shard.frame(records), len(records))
     check_intact()
 
@@ -459,7 +460,8 @@ class _OpenShard:
     last: tuple[Samples, int] | None = None
     """The shard's last sample, as (samples, index); its key is needed when the shard is complete."""
     thread: int | None = None
-    """Number of the framing thread that does all work on this shard; None until there is work for one."""
+    """Number of the framing thread (which converts records to the format's bytes) that does all work on this shard;
+    None until there is work for one."""
     framed: Future[None] | None = None
     """The last work on this shard that was put into a framing thread's queue; None until there was any."""
 

@@ -28,9 +28,9 @@ class Publisher:
         """``waiting``: limit on the bytes that wait to be written."""
         self.workers = WriterThreads(waiting)
         self.rejects: File | None = None
-        """The reject log; None until `Output` has opened it."""
+        """File of the reject log, rejects.jsonl; None until `Output` has opened it."""
         self.left_out: File | None = None
-        """The log of samples that are left out on purpose; None if the job leaves none out."""
+        """File of the log of samples that are left out on purpose, left_out.jsonl; None if the job leaves none out."""
         self._output_files = output_files
         self._journal = journal
         self._lock = lock

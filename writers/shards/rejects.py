@@ -69,7 +69,7 @@ _KINDS = {"position": int, "key": str, "source": str, "record": int, "offset": i
 
 @dataclass(frozen=True, slots=True)
 class RejectLimit:
-    """Largest number of rejects of a job: a count, a share of its samples, or no limit."""
+    """Largest number of rejects after which a job still continues: a count, a share of its samples, or no limit."""
 
     count: int | None = None
     share: float | None = None

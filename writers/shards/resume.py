@@ -179,7 +179,8 @@ def remove_all(root: Path, by: OutputFiles, config: WriteConfig, writer: Writer)
 
 
 def _later(root: Path) -> list[OutputFiles]:
-    """Return the files of the additions (retries, appends) to an output, including additions with damaged journals."""
+    """Return the `OutputFiles` (paths of journal, manifest and so on) of each addition (retry or append) to an output,
+    including additions with damaged journals."""
     found = {m[0]: (m[1], int(m[2])) for p in root.glob("journal-*.jsonl") if (m := _STAGE.fullmatch(p.name))}
     return [OutputFiles(root, addition=Addition(n, kind, ())) for kind, n in sorted(found.values(), key=lambda f: f[1])]  # type: ignore[arg-type]
 
