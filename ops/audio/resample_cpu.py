@@ -11,18 +11,19 @@ import numba
 import numpy as np
 
 INPUTS, OUTPUTS, CHANNELS, UP, DOWN, TAPS, TABLE, FIRST, FIELDS = range(9)
-"""Columns of ``rows``: frames before and after, and where the taps and first inputs of the sample's phases are."""
+"""Columns of ``rows``, which describe a signal: frames before and after resampling, channels, the ratio of rates, and
+where the filter weights and first inputs of its phases are."""
 DALI_BLOCK = 256
 DALI_STEPS = 32
-"""Entries of DALI's table between two samples of the input."""
+"""Entries of DALI's filter table between two samples of the input."""
 
 jit = numba.njit(nogil=True, cache=True)
 
 
 @numba.njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
 def _dot(weights, first, count, signal, start, channels):
-    """Return the sum of ``count`` weights from ``first`` on times a channel's frames from element ``start`` on. Array
-    views are avoided: their references would be counted."""
+    """Return the sum of ``count`` weights, from index ``first`` on, times the values of one channel in successive
+    frames, from element ``start`` on. Array views are avoided: their references would be counted."""
     total = np.float32(0)
     if channels == 1:
         for j in range(count):  # unsigned indices cannot be negative, which allows vectorisation

@@ -18,8 +18,8 @@ parameters."""
 
 @numba.njit(nogil=True, cache=True)
 def jobs(base, geometry, kinds, out_base, first_statistic, last_statistic, todo, counts):
-    """Fill ``todo`` [K, M, 8] with the jobs of each step, jobs with histograms first, and ``counts`` [K, 2] with their
-    numbers."""
+    """Fill ``todo`` [K, M, 8] with the jobs of each of K steps (a job is one step of one image). Jobs that need a
+    histogram come first; ``counts`` [K, 2] receives the number of all jobs of a step, and of jobs that need one."""
     steps = kinds.shape[1]
     for k in range(max(steps, 1)):
         front, back = 0, todo.shape[1]

@@ -35,7 +35,8 @@ def _shared(low, high, box_low, box_high):
 
 @inline
 def _stays(low, high, box_low, box_high, volume, prune):
-    """Whether a box remains in the crop: by its centre, or by the fraction of it that is inside."""
+    """Whether a box remains in the crop, the window from ``low`` to ``high``. Its centre must lie inside; if ``prune``
+    is not negative, instead at least this fraction of its volume."""
     if prune >= F(0):
         both = _shared(low, high, box_low, box_high)
         return both > F(0) and both >= F(prune * volume)

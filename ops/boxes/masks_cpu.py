@@ -139,8 +139,8 @@ def _blobs(mask, shape, of_class, wanted, background):
 
 @inline
 def _picked(key, sequence, state, boxes, least, largest):
-    """Return the index of a random box whose lengths are at least ``least``, among the ``largest`` boxes unless that is
-    0; -1 if there is none."""
+    """Return the index of a random box among those whose lengths are at least ``least``; only the ``largest`` of these
+    count, unless that is 0. -1 if there is none."""
     D = boxes.shape[2]
     good = np.empty(len(boxes), np.int64)
     n = 0

@@ -368,7 +368,8 @@ def _reflect(i, n, border):
 
 
 def _factors_of(factors, i):
-    """Return the rows [K, 3] of sample ``i``, or None if values are only moved (compiled below)."""
+    """Return the factors [K, 3] (mean, mul, add per channel) of sample ``i``, or None if values are only moved
+    (compiled below)."""
 
 
 @overload(_factors_of)
@@ -395,7 +396,7 @@ def _entry_compiled(factor, c):
 
 
 def _alike(factor):
-    """Whether all channels have the same factors (compiled below)."""
+    """Whether all channels have the same factors, so that the loop need not look them up (compiled below)."""
 
 
 @overload(_alike)

@@ -92,7 +92,8 @@ def packed(shape: Any, shapes: Any, offsets: Any) -> Any:
 
 @numba.njit(cache=True)
 def _one(dims: Any, outer: Any, inner: Any, n: Any) -> Any:
-    """Whether dimension ``outer`` continues where ``inner`` ends, in source and output, in all samples."""
+    """Whether dimensions ``outer`` and ``inner`` can be joined to one: in all samples, ``outer`` continues where
+    ``inner`` ends, in source and output."""
     for i in range(n):
         length = dims[inner, i, SHAPE]
         if dims[outer, i, STRIDE] != dims[inner, i, STRIDE] * length:
@@ -136,7 +137,8 @@ def _fold(
 
 @numba.njit(cache=True)
 def _put(out: Any, i: Any, at: Any, dims: Any, d: Any) -> None:
-    """Store dimension ``d`` of sample ``i`` as loop number ``at``; a dimension of length 1 if ``d`` is -1."""
+    """Store dimension ``d`` of sample ``i`` as loop number ``at`` of ``out``; if ``d`` is -1, store a loop of length
+    1."""
     for k in range(5):
         out[i, at, k] = dims[d, i, k] if d >= 0 else np.int64(k in (SHAPE, EXTENT))
 

@@ -21,7 +21,8 @@ _SHORT, _WIDE = ir.VectorType(_I16, 16), ir.VectorType(_I32, 8)
 
 
 def _zipped(builder, a, b):
-    """Interleave the numbers of two int16[16], separately for both halves. Return the lower and the upper numbers."""
+    """Interleave the numbers of the vectors ``a`` and ``b``, int16[16], separately for both halves. Return the lower
+    and the upper numbers."""
     return [
         _shuffle(builder, a, b, [at + k for half in (0, 8) for k in range(half + of, half + of + 4) for at in (0, 16)])
         for of in (0, 4)
@@ -29,7 +30,7 @@ def _zipped(builder, a, b):
 
 
 def _transposed(builder, x):
-    """Transpose eight int16[16], whose halves are lines of two 8 x 8 blocks."""
+    """Transpose two 8 x 8 blocks, given as eight vectors int16[16], whose halves are lines of the two blocks."""
     for _ in range(3):  # each round moves one bit of the line index to the column index, and one back
         x = [made for k in range(4) for made in _zipped(builder, x[k], x[k + 4])]
     return x
@@ -100,7 +101,7 @@ def _inverse(builder, x, bias, bits):
 
 
 def _high(builder, a, b):
-    """Return the upper 16 bits of the products of uint16[16]."""
+    """Return the upper 16 bits of each product of the vectors ``a`` and ``b``, uint16[16]."""
     wide = ir.VectorType(_I32, 16)
     product = builder.mul(builder.zext(a, wide), builder.zext(b, wide))
     return builder.trunc(builder.lshr(product, _splat(_I32, 16, 16)), _SHORT)

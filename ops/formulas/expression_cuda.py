@@ -196,10 +196,10 @@ def launch(
     scalar: Sequence[bool],
     out: Batch,
 ) -> None:
-    """Compute the expression on device ``batches`` into ``out``, with one kernel.
+    """Launch one kernel that computes the expression on the device ``batches`` into ``out``.
 
-    ``shapes`` are the inputs' shapes, extended by leading ones; ``full`` and ``scalar`` are the flags of inputs that
-    have the result's shapes, and of inputs with one value per sample.
+    ``shapes`` are the inputs' shapes, extended by leading ones. ``full`` says which inputs have the result's shapes,
+    ``scalar`` which have one value per sample.
     """
     modes: tuple[Mode, ...] = tuple(
         "full" if f else "scalar" if s else "strided" for f, s in zip(full, scalar, strict=True)

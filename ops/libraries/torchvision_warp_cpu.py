@@ -67,7 +67,8 @@ def turn(s, rows, columns, channels, quarters, o):
 
 @jit
 def _inside(i, n, mode):
-    """Return the index inside [0, n) that replaces ``i``, or -1 for the fill value."""
+    """Return the index inside [0, n) from which index ``i`` is read by the border ``mode``, or -1 for the fill
+    value."""
     if 0 <= i < n:
         return i
     if mode == CONSTANT:
@@ -111,7 +112,8 @@ def window(s, rows, columns, channels, top, left, height, width, mode, fill, o):
 
 @jit
 def _places(projective, p, v, rows, columns, width, sx, sy):
-    """Compute the sources of the pixels of a row, as torchvision's grid and PyTorch's grid_sample do."""
+    """Compute the positions in the input of the pixels of one output row, as torchvision's grid and PyTorch's
+    grid_sample do."""
     half_x, half_y = np.float32(columns * 0.5), np.float32(rows * 0.5)
     a, b, c = np.float32(p[2]) / half_x, np.float32(p[3]) / half_x, np.float32(p[4]) / half_x
     d, e, f = np.float32(p[5]) / half_y, np.float32(p[6]) / half_y, np.float32(p[7]) / half_y
@@ -270,7 +272,7 @@ def _byte(pixel, shift):
 
 @jit
 def _mix(picked, shift, weights, filled, fill, first, last, line):
-    """Interpolate one channel for the pixels of a row whose four neighbours lie inside."""
+    """Write one channel of a row's pixels whose four neighbours lie inside the image, interpolated between these."""
     to, mask = line[first:last], weights[4, first:last]
     nw, ne, sw, se = weights[0, first:last], weights[1, first:last], weights[2, first:last], weights[3, first:last]
     a, b, c, d = picked[0, first:last], picked[1, first:last], picked[2, first:last], picked[3, first:last]
@@ -284,7 +286,7 @@ def _mix(picked, shift, weights, filled, fill, first, last, line):
 
 @jit
 def _mix_edge(plane, rows, columns, x0, y0, weights, filled, fill, first, last, line):
-    """Interpolate pixels of which some neighbours may lie outside."""
+    """Write one channel of a row's pixels that have neighbours outside of the image, interpolated."""
     nw, ne, sw, se, mask = weights[0], weights[1], weights[2], weights[3], weights[4]
     outside = np.uint8(np.rint(fill)) if filled else np.uint8(0)
     for x in range(first, last):

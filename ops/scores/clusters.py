@@ -60,7 +60,7 @@ class SearchPlan:
 
 
 class Clusters:
-    """A union-find over ``n`` rows. Created by one caller and used by one thread.
+    """Clusters of ``n`` rows, as a union-find. Created by one caller and used by one thread.
 
     It holds 4 bytes a row, and during `join` 24 more.
     """

@@ -132,7 +132,8 @@ class ImageScores(Operator, name="image_scores"):
 
 @cache
 def tables() -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """int32[8, 32]: the DCT-II's cosines in units of 2^-22; int32[1025]: log2(1 + k / 1024) in units of 2^-24.
+    """Return two tables of constants. int32[8, 32]: cosines of the DCT-II in units of 2^-22. int32[1025]: log2(1 + k /
+    1024) in units of 2^-24.
 
     With 22 bits the sums of 32 x 32 products of two cosines and a gray level fit into 63 bits.
     """

@@ -9,13 +9,13 @@ import numba
 import numpy as np
 
 PHASH, DHASH, SHARPNESS, ENTROPY, BRIGHTNESS, SATURATION, BORDER = (1 << k for k in range(7))
-"""Bits of the mask ``wanted``, in the order of `image_scores.SCORES`."""
+"""Bits of the mask ``wanted``, one per score, in the order of `image_scores.SCORES`."""
 
 TILE = 1024
 """Number of pixels whose squared Laplacians are added in 32 bits: 1024 times 1020^2 is below 2^31."""
 
 LAPLACIAN, SQUARES, COLOUR, LIGHT = range(4)
-"""Indices of an image's sums: of the Laplacian, of its squares, of HSV's S, and of the gray levels."""
+"""Indices in the array of an image's sums: of the Laplacian, of its squares, of HSV's S, and of the gray levels."""
 
 jit = numba.njit(nogil=True, cache=True)
 

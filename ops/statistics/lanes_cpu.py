@@ -18,7 +18,7 @@ from numba.extending import intrinsic
 LANES = 32
 """Number of partial results: as many float64 as the registers of AVX2 hold."""
 BLOCKS = 1 << 15
-"""Maximum blocks per call: squares of bytes are summed in 32 bits."""
+"""Maximum number of blocks of values per call, because squares of bytes are summed in 32 bits."""
 _I32, _F64 = ir.IntType(32), ir.DoubleType()
 
 
@@ -77,7 +77,8 @@ def _extreme(sign: str) -> Callable[..., Any]:
 
 
 def _blocks(step: str, combined: Callable[..., Any]) -> Any:
-    """Return an intrinsic that combines ``blocks`` of LANES values, ``apart`` from each other, with ``lanes``."""
+    """Return a Numba intrinsic that combines each of ``blocks`` vectors of LANES values, which are ``apart`` elements
+    from each other, with the partial results ``lanes``."""
 
     def take(_typing, src, at, blocks, apart, lanes, middle):
         small = src.dtype == types.uint8 and step in ("sum", "squares")
@@ -117,7 +118,8 @@ def _blocks(step: str, combined: Callable[..., Any]) -> Any:
 
 
 def _fold(combined: Callable[..., Any]) -> Any:
-    """Return an intrinsic that combines all lanes to one result, halving their number in each step."""
+    """Return a Numba intrinsic that combines the partial results in all lanes to one result, halving their number in
+    each step."""
 
     def fold(_typing, lanes):
         def generate(context, builder, signature, args):

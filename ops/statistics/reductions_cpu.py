@@ -80,7 +80,7 @@ def _take(src, at, count, kind, center, out, place):
 
 @jit
 def _take_one(src, at, count, step, kind, center, out, place):
-    """Combine ``count`` values that are ``step`` apart with one result."""
+    """Combine ``count`` values that are ``step`` elements apart with one result, by the quantity ``kind``."""
     total = out[place]
     c = center[place] if kind == DEVIATIONS else 0.0
     for x in range(count):
@@ -248,7 +248,7 @@ def gather(src, own, kept, base, start, kind, center, out, lanes, middle):
 
 @jit
 def _begin(src, own, kept, base, out):
-    """Initialise each result with the first element of its group."""
+    """Initialise each result of a sample with the first element of its group, for minimum and maximum."""
     outer, n, step, result = 0, 1, 0, 0
     if kept:
         outer = kept - 1

@@ -111,8 +111,8 @@ def interpolation_of(library: str, interp: int) -> str:
 
 
 def size(library: str, wanted: npt.NDArray[Any], extent: npt.NDArray[Any], mode: str, limit: Any) -> I64:
-    """Return output sizes [N, A] for the ``wanted`` sizes (0: follows from the others, by ``mode``) of regions of
-    ``extent`` pixels.
+    """Return the output sizes [N, A] for requested sizes ``wanted`` of regions of ``extent`` pixels; a size of 0
+    follows from the others, by ``mode``.
 
     Pillow and torchvision share torchvision's rule, int(size * long / short), which truncates; OpenCV has no rule, and
     gets DALI's rounding. ``limit`` [A] are the maximum sizes, 0 for no limit.

@@ -222,8 +222,8 @@ def _top(rule, lo, hi, size, kind, n, anchor, weights):
 
 @jit
 def _trimmed(starts, weights, end):
-    """Return starts and weights without columns of zeros: taps that no output uses. No tap is moved to ``end`` or
-    beyond."""
+    """Return starts and weights without the columns at the ends that no output uses (zeros). No start is moved so that
+    pixels at ``end`` or beyond would be read."""
     count, wide = weights.shape
     begins, kept = np.empty(count, np.int32), 1
     for j in range(count):
@@ -254,7 +254,8 @@ def _axis(rule, lo, hi, size, anchor, count, kind, flip, begin, end, loose):
 
 @jit
 def _whole_axis(rule, lo, hi, size, anchor, count, kind, flip, begin, end, loose):
-    """Return the taps of an axis as integers: starts, weights and their bits; see `_axis`."""
+    """Return the filter weights of an axis as integers: for each output the first source pixel and the weights, and the
+    number of their fractional bits; see `_axis`."""
     starts, weights = _axis(rule, lo, hi, size, anchor, count, kind, flip, begin, end, loose)
     whole, bits = _whole(weights, rule, _top(rule, lo - begin, hi - begin, size, kind, end - begin, anchor, weights))
     if not loose:
@@ -264,7 +265,8 @@ def _whole_axis(rule, lo, hi, size, anchor, count, kind, flip, begin, end, loose
 
 @jit
 def _alike(i, k, lo, hi, size, anchor, shape, kind, flip, domain, rules):
-    """Return whether the axes of samples ``i`` and ``k`` have the same taps."""
+    """Return whether the axes of samples ``i`` and ``k`` have the same filter weights, so that these need not be
+    computed again."""
     same = rules[i] == rules[k]
     for a in range(2):
         same = same and lo[i, a] == lo[k, a] and hi[i, a] == hi[k, a] and size[i, a] == size[k, a]

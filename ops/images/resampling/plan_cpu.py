@@ -15,7 +15,7 @@ import numpy as np
 from ...copies.windows_cpu import place_along
 
 MODES = ("stretch", "default", "not_larger", "not_smaller")
-"""Rules for lengths that are not given; `fit` takes the index."""
+"""Rules by which output lengths that are not requested follow from the others; `fit` takes the index of a rule."""
 _, DEFAULT, _, NOT_SMALLER = range(4)
 
 _ONE, _TWO, _HALF = np.float32(1), np.float32(2), np.float32(0.5)
@@ -130,8 +130,8 @@ def fit(
 
 @numba.njit(error_model="numpy", forceinline=True)
 def _columns_first(lo: Any, hi: Any, size: Any, support: Any, i: Any) -> Any:
-    """Return whether sample ``i`` costs less if the horizontal pass comes first: on a CPU a tap of it costs about five
-    times as much as one of the vertical pass."""
+    """Return whether sample ``i`` costs less if the horizontal pass comes first. On a CPU, a filter weight of that pass
+    costs about five times as much time as one of the vertical pass."""
     y, x = size.shape[1] - 2, size.shape[1] - 1
     height, width = np.float64(abs(hi[i, y] - lo[i, y])), np.float64(abs(hi[i, x] - lo[i, x]))
     taps_y, taps_x = np.float64(max(_ONE, support[i, y])), np.float64(max(_ONE, support[i, x]))
@@ -182,9 +182,9 @@ def _between(across: Any, rows: Any, columns: Any, height: Any, width: Any) -> A
 
 @numba.njit("int64(boolean[::1], int64[:, ::1], int64[:, ::1], int64, int64, float64, float64[::1])", cache=True)
 def elements(across: Any, shapes: Any, before: Any, first: Any, axes: Any, most: Any, out: Any) -> Any:
-    """Compute the larger of a sample's output and of its values between the passes, in elements; return how many
-    samples need more than ``most``. ``before`` and ``shapes`` [N, D]: shapes of the input and the output, whose spatial
-    ``axes`` start at ``first``."""
+    """Compute for each sample the number of elements of its output or of its values between the passes, whichever is
+    larger; return how many samples need more than ``most``. ``before`` and ``shapes`` [N, D]: shapes of the input and
+    the output, whose spatial ``axes`` start at ``first``."""
     refused = 0
     y, x = first + axes - 2, first + axes - 1
     for i in range(len(shapes)):
