@@ -67,7 +67,7 @@ def test_the_versions_agree() -> None:
     from dali_run.version import __version__
 
     changes = (ROOT / "CHANGELOG.md").read_text()
-    assert f"## [{__version__}]" in changes or "## [Unreleased]" in changes
+    assert changes.count(f"\n## [{__version__}]") == 1
 
 
 def test_docstrings_say_what_a_thing_is_and_do_not_ask() -> None:
