@@ -4223,7 +4223,7 @@ class io:
             preserve: bool | None = ...,
             bytes_per_sample_hint: _Ints | None = ...,
         ) -> DataNode:
-            """Read whole files; the input holds their paths as bytes."""
+            """Read whole files. Each sample of the input is the path of a file, as bytes."""
             ...
 
 class noise:

@@ -4585,7 +4585,7 @@ class _io:
     class file:
 
         class Read:
-            """Read whole files; the input holds their paths as bytes."""
+            """Read whole files. Each sample of the input is the path of a file, as bytes."""
 
             def __init__(
                 self,

@@ -2823,7 +2823,7 @@ class io:
             batch_size: int | None = ...,
             device: Device | str | None = ...,
         ) -> _V:
-            """Read whole files; the input holds their paths as bytes."""
+            """Read whole files. Each sample of the input is the path of a file, as bytes."""
             ...
 
         @overload
