@@ -28,7 +28,7 @@ INDEX_BYTES = 20
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Expected time and needs of a job that is run by this number of workers. Created by `forecast`."""
+    """Expected time and needs of a job if a given number of ``workers`` runs it. Created by `forecast`."""
 
     workers: int
     parts: int

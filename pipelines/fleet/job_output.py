@@ -118,8 +118,8 @@ class JobOutput:
 
     @property
     def was_joined(self) -> bool:
-        """Whether the job parts were already joined into one output by a process that was killed before it had removed
-        the last of them."""
+        """Whether the job parts were already joined into one output. (The process that did so was killed before it had
+        removed all of the parts.)"""
         contents = read_journal(self.files.journal)
         return contents is not None and contents.done
 

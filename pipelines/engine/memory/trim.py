@@ -8,7 +8,7 @@ from functools import cache
 
 
 def trim() -> None:
-    """Return the free memory that glibc's malloc keeps in the arenas of all threads to the system.
+    """Return free memory to the operating system: what glibc's malloc keeps in the arenas of all threads.
 
     Threads of the next job get other arenas, and free parts of the old ones would stay resident: a process that ran 100
     jobs grew by half. Takes milliseconds; does nothing if the C library has no such call."""

@@ -132,7 +132,7 @@ class NodePass:
     `Services.node_pass`; used by one thread at a time."""
 
     samples: Samples
-    """All samples of the pass. Nodes without inputs compute these."""
+    """All samples of the pass, as nodes without inputs need them."""
     seeds: Mapping[int, int]
     rng: str = "philox"
     draws: Draws = ()

@@ -26,7 +26,7 @@ class RecordedTail:
 
     nodes: Sequence[Node]
     first: int
-    """Index in ``nodes`` of the first node of the tail."""
+    """Index in ``nodes`` of the first node that belongs to the tail, which is replayed as one program."""
     node_pass: NodePass
     programs: ProgramCache
     samples: Samples

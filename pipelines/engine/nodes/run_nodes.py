@@ -81,8 +81,8 @@ def _draw(node: Node, env: Env, run: NodePass) -> bool:
 
 
 def _by_batch(node: Node, env: Env, run: NodePass) -> bool:
-    """Run a node once per merged request, if its random stream continues from another state in each of them. Return
-    False, without running it, if that is not necessary."""
+    """Run a node once for each request of a merged batch, if the node's random stream continues from another state in
+    each request. Return False, without running it, if one call for the whole batch is right."""
     if run.seeds.get(node.id) not in run.draws[0][2]:
         return False
     slots = (env[node.reads[0]].samples if node.reads else run.samples).slot
