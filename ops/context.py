@@ -69,7 +69,8 @@ class Context:
     source: Any = None
     """The open data set, for readers; for operators with `Operator.per_batch`, their state between iterations."""
     allocate_staging: Callable[[int], npt.NDArray[np.uint8]] | None = None
-    """Allocator for bytes that are read from files: returns page-locked memory if they will be uploaded to a GPU."""
+    """Function that allocates memory for bytes that are read from files; page-locked memory if they will be uploaded to
+    a GPU. None: ordinary host memory."""
     lender: Lender | None = None
     """Zero-copy source: provides arrays over mapped files whose bytes the device reads itself. None: bytes are copied
     to staging memory."""

@@ -117,7 +117,7 @@ class DeviceError(DaliRunError):
 
 
 class SampleError(DaliRunError):
-    """One sample cannot be processed."""
+    """One sample cannot be processed, for the reason in the text; the job continues without it."""
 
     def __init__(self, code: RejectCode, message: str) -> None:
         super().__init__(message)

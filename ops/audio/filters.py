@@ -26,8 +26,8 @@ drawn rates have thousands of phases: a table that is used once took 80 ms to co
 _MAX = 1 << 18  # maximum numbers in a table of taps for every phase
 _MAX_TORCHAUDIO = 1 << 24
 TURNS = 64
-"""Number of cycles through all phases that a block of threads on a GPU computes (cuda/audio/resample.cu has the same
-constant)."""
+"""Number of outputs per phase that a block of GPU threads computes: how often it cycles through all phases
+(cuda/audio/resample.cu has the same constant)."""
 GROUP, WARPS = 8, 8
 """Number of phases that a warp on the GPU computes, and maximum number of warps that share inputs."""
 _TORCHAUDIO_LOBES, _TORCHAUDIO_ROLLOFF = 6, 0.99

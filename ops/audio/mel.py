@@ -108,7 +108,7 @@ def tables_on(lane: Any, key: str, filters: I64, weights: F32) -> tuple[Any, Any
 def weigh(
     ctx: Context, data: Batch, axis: int, filters: I64, weights: F32, key: str, invalid: npt.NDArray[np.bool_]
 ) -> Batch:
-    """Return the weighted sums of runs of elements along ``axis``, as `bank` describes them in ``filters`` and
+    """Return weighted sums of runs of neighbouring elements along ``axis``; `bank` returns ``filters``, the runs, and
     ``weights``. Samples that are ``invalid`` get empty outputs. ``key`` is the name under which a lane caches the
     filters."""
     shapes = data.shapes.copy()

@@ -107,8 +107,9 @@ def _one(dims: Any, outer: Any, inner: Any, n: Any) -> Any:
 def _fold(
     shape: Any, stride: Any, anchor: Any, extent: Any, out_stride: Any, channel: Any, fills: Any, dims: Any, kept: Any
 ) -> Any:
-    """Join dimensions: ``dims`` [D, N, 5] receives all of them, ``kept`` the indices of the remaining ones, innermost
-    first. Return their number, and the position of the channel among them."""
+    """Join dimensions that are contiguous in all samples. ``dims`` [D, N, 5] receives all dimensions, ``kept`` the
+    indices of those that remain after joining, innermost first. Return their number, and the position of the channel
+    among them."""
     n, ndim = shape.shape
     count, found, is_open = 0, -1, False
     for d in range(ndim - 1, -1, -1):
@@ -145,7 +146,8 @@ def _put(out: Any, i: Any, at: Any, dims: Any, d: Any) -> None:
 
 @numba.njit(cache=True)
 def _short(dims: Any, d: Any, n: Any, dense: Any) -> Any:
-    """Whether dimension ``d`` is short in all samples and, if ``dense``, has adjacent elements."""
+    """Return whether dimension ``d`` is short in all samples, so that it can be the innermost loop, and (if ``dense``)
+    its elements are adjacent."""
     short, near = True, True
     for i in range(n):
         short = short and dims[d, i, SHAPE] <= _SHORT

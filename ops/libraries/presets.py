@@ -129,8 +129,8 @@ def _torchvision(
 
 
 def _centred(row: Sequence[float], out: float, half_x: float, half_y: float) -> list[float]:
-    """Convert a row of an affine map, from coordinates that begin at the image's corner to output coordinates that
-    begin at the output's centre (``half_x``, ``half_y``). ``out`` is subtracted from its results."""
+    """Return a row of an affine map for output coordinates that begin at the output's centre (``half_x``, ``half_y``),
+    given the ``row`` for coordinates that begin at the corner. ``out`` is subtracted from the result."""
     return [row[0], row[1], row[0] * half_x + row[1] * half_y + row[2] - out]
 
 

@@ -17,8 +17,8 @@ number of entries in a table of pixel values."""
 
 @numba.njit(nogil=True, cache=True)
 def jobs(codes, shapes, offsets, out_offsets, rows, entries, counts):
-    """Fill rows for torchvision.cu, step by step, and the entries to be tabulated for them: the row within the step,
-    and the channel (-1: all).
+    """Fill the tables that torchvision.cu reads for each step: ``rows``, one per image and step, and ``entries``, one
+    for each table of new pixel values that must be computed: its row within the step, and its channel (-1: all).
 
     ``counts`` [K, 3] receive the number of rows of a step, of its tables, and the maximum pixels of a row. Return the
     bytes between steps, and the maximum table entries of a step.

@@ -48,7 +48,7 @@ class Run:
     from them."""
 
     wanted: list[int]
-    """Numbers of the frames that are needed."""
+    """Numbers of the frames that are needed from these packets."""
     times: dict[int, int] = field(default_factory=dict)
     """Number of each needed frame, by the time at which it is shown."""
     data: npt.NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))
@@ -76,7 +76,7 @@ class Rest:
     """An open file whose packets were read up to some position, so that the next batch can read on from there."""
 
     clip: Reading
-    """The clip whose file is open."""
+    """Clip of the file, which it keeps open."""
     packets: Iterator[Any]
     key: int
     """Time of the key frame at which reading of the packets began."""
