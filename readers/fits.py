@@ -48,7 +48,7 @@ class Hdu:
 
     def integer(self, name: str, default: int | None = None) -> int:
         """Return the integer value of the header card ``name``, or ``default`` if there is no such card. Raises
-        SampleError if the card holds something else."""
+        SampleError if the card holds something else, or if there is neither card nor default."""
         value = self.cards.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int):
             raise SampleError("corrupt_data", f"header card {name} must be an integer, got {value!r:.60}")

@@ -29,7 +29,7 @@ LIST_SEED = 524287
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Order of the records that a job converts: one epoch of one shard of the data set, every record exactly once."""
+    """Order in which a job converts records: one epoch of one shard of the data set, every record exactly once."""
 
     positions: range
     """Positions of this shard in the order of the whole data set of N records; shard k of n has the positions [floor(N
@@ -71,7 +71,7 @@ class Order:
     """
 
     size: int
-    """Number of records of the data set that take part."""
+    """Number of records of the data set that the reader reads, before it is divided into shards."""
     first: int = 0
     """Index of the record that comes first in stored order (argument ``skip``)."""
     shuffle: Shuffle = "none"

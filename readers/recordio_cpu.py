@@ -109,7 +109,8 @@ def locate(data: Any, starts: Any, stops: Any, rows: Any) -> None:
 
 @numba.njit("void(uint8[::1], int64[:, ::1], int64[::1], uint8[::1])", nogil=True, cache=True)
 def join(data: Any, rows: Any, at: Any, out: Any) -> None:
-    """Copy the whole data of each GOOD record to ``out[at[i] :]``, with the magic numbers between its parts."""
+    """Copy the data of each GOOD record to ``out[at[i] :]``. The parts of a record are joined, with the magic number
+    put back between them."""
     for i in range(len(rows)):
         if rows[i, KIND] != GOOD:
             continue

@@ -162,8 +162,8 @@ class Mapped:
         return len(self.paths)
 
     def fingerprint(self, names: Sequence[str], *columns: npt.NDArray[np.int64]) -> str:
-        """Hash that identifies a data set of these files: of the files' ``names``, sizes and modification times, and of
-        the index of records in ``columns``."""
+        """Return a hash that identifies a data set of these files. It covers the files' ``names``, sizes and
+        modification times, and the index of records, given as ``columns``."""
         h = hashlib.sha256("\0".join(names).encode("utf-8", "surrogateescape"))
         for column in (self.stored, self.mtimes, *columns):
             h.update(np.ascontiguousarray(column).view(np.uint8).data)
@@ -271,7 +271,8 @@ class Shared:
     """
 
     def __init__(self, mapped: Mapped) -> None:
-        """Map the files of ``mapped`` again. Raises OSError if no free range of addresses is large enough."""
+        """Map the files of ``mapped`` again. Raises OSError if they are too many, or if no free range of addresses is
+        large enough."""
         libc = _libc()
         self.length = int((-(-mapped.sizes // mmap.PAGESIZE)).sum()) * mmap.PAGESIZE
         if 2 * len(mapped) > _MAX_FILES:
@@ -304,7 +305,7 @@ class Shared:
         return float((pages & 1).mean())
 
     def close(self) -> None:
-        """Unmap the files."""
+        """Unmap the files of this mapping."""
         forget(self.base)
         _libc().munmap(self.base, max(self.length, 1))
 

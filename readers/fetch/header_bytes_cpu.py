@@ -15,8 +15,8 @@ from ...ops.codecs.uncompressed.decoder_cpu import bmp_header, pnm_header
 from .extents_cpu import copy_extent
 
 _MIN_BYTES, _UNCOMPRESSED = 54, 1024
-"""Two sizes in bytes of BMP and PNM files. A file smaller than the first is kept whole. Of larger files the host reads
-at most as many bytes as the second (`codecs.uncompressed`)."""
+"""Two limits in bytes for BMP and PNM images. A file smaller than the first is copied completely. Of a larger file the
+host reads at most as many bytes as the second (`codecs.uncompressed`)."""
 _SIGNATURE = 8
 """Number of first bytes of a file that are always copied: the signature of a PNG, or a TIFF's header up to the end of
 the offset of its directory."""

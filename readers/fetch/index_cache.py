@@ -55,7 +55,8 @@ def load(path: str, kind: str, version: int, size: int, mtime_ns: int, columns: 
 
 def _read(file: BinaryIO, key: list[int]) -> list[I64] | None:
     """Read the columns of an index file, without a second copy in memory: the columns of a billion records take 24 GB.
-    ``key`` are the version, size and time that the file must state."""
+    Return None if the file is damaged, or does not begin with ``key``: magic number, version, size and time of the
+    container, number of columns."""
     columns, words = key[-1], os.fstat(file.fileno()).st_size // 8
     table = np.fromfile(file, "<i8", _HEADER + columns)
     if len(table) < _HEADER + columns or table[: _HEADER - 1].tolist() != key:

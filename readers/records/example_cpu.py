@@ -15,7 +15,7 @@ import numpy as np
 from .protobuf_cpu import BYTES, FIXED32, VARINT, count_varints, field, varint
 
 OK, DAMAGED = 0, 1
-"""Statuses of a record."""
+"""Results of parsing a record, as ``status`` holds them."""
 BYTES_LIST, FLOAT_LIST, INT64_LIST = 1, 2, 3
 """Kinds of a feature: the field numbers of Feature."""
 START, STOP, COUNT, KIND = 0, 1, 2, 3

@@ -159,9 +159,9 @@ def add_entries(total: Any, name: Any, sizes: Any) -> None:
 
 @numba.njit(cache=True)
 def lay_out(total: Any, apart: Any, before: Any, after: Any, starts: Any, cursor: Any, ends: Any) -> Any:
-    """Lay out serialised Examples one after the other: ``total`` bytes each, with ``before`` and ``after`` bytes around
-    each, and without the values of sizes ``apart`` (int64[K, N]), which are stored elsewhere. Return the end of the
-    last one."""
+    """Compute where serialised Examples of ``total`` bytes each are placed, one after the other, with ``before`` and
+    ``after`` bytes around each. Values of sizes ``apart`` (int64[K, N]) are not included, because they are stored
+    elsewhere. Return the end of the last Example."""
     at = np.int64(0)
     for i in range(len(total)):
         starts[i], cursor[i] = at, at + before

@@ -278,7 +278,8 @@ class LargeValues:
         self._held = tuple(c.data for c in there)
 
     def records(self, own: U8, starts: I64, ends: I64) -> ScatteredRecords:
-        """Return records made of the copied bytes ``own[starts[i] : ends[i]]`` and these large values."""
+        """Return records that consist of the copied bytes ``own[starts[i] : ends[i]]``, with these large values
+        inserted at ``cuts``."""
         return ScatteredRecords(own, starts, ends, self.cuts, self.addresses, self.sizes, self._held)
 
 

@@ -185,7 +185,7 @@ def _table_of(path: Path, data: Any) -> I64:
 
 @dataclass(slots=True)
 class OffsetTableFrames(Frames):
-    """Records of a batch in the format's form, one after the other."""
+    """Records of a batch as the bytes that the format stores for them, one record after the other."""
 
     records: Column
 
