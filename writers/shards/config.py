@@ -41,8 +41,8 @@ class WriteConfig:
     leaves_out: bool = False
     """Whether the job may leave samples out on purpose (`keep_if`); they are listed in left_out.jsonl."""
     full: bool = False
-    """Whether a shard ends only when it has ``samples`` written samples. Otherwise samples that are left out or
-    rejected count too."""
+    """Whether a shard ends only when it has ``samples`` written samples. Otherwise it also counts samples that are
+    left out or rejected."""
     sha256: bool = False
     """Whether SHA-256 is computed for every file, in addition to the other checksums."""
 
