@@ -117,7 +117,7 @@ class DeviceError(DaliRunError):
 
 
 class SampleError(DaliRunError):
-    """One sample cannot be processed, for the reason in the text; the job continues without it."""
+    """One sample cannot be processed; the text says why. The sample is then rejected."""
 
     def __init__(self, code: RejectCode, message: str) -> None:
         super().__init__(message)

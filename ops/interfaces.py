@@ -73,7 +73,7 @@ class Copies(Protocol):
     """Methods of a device that the engine needs: they upload and download batches, and wait."""
 
     index: int
-    """Index of the device among the GPUs of this process."""
+    """Index of the device among those that the process sees."""
 
     def __enter__(self) -> Any: ...
     def __exit__(self, *exc: object) -> None: ...
