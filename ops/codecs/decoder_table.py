@@ -99,7 +99,7 @@ class DecodeJob:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Host memory into which images are decoded: a batch with one sample per image."""
+    """Host memory into which images are decoded, as a batch with one sample per image."""
 
     out: Batch
     images: I64 | None = None

@@ -233,7 +233,7 @@ class ImageRandomCrop(ImageDecoder, name="decoders.image_random_crop"):
 
 
 class ImageCrop(ImageDecoder, CropWindow, name="decoders.image_crop"):
-    """Decode a window of each image, with the size and position that crop would cut out."""
+    """Decode a window of each image: the one that the operator crop would cut out with these arguments."""
 
     aliases = ("image_decoder_crop", "experimental.decoders.image_crop")
     layouts = ()
@@ -255,7 +255,7 @@ class ImageCrop(ImageDecoder, CropWindow, name="decoders.image_crop"):
 
 
 class ImageSlice(ImageDecoder, name="decoders.image_slice"):
-    """Decode a window of each image, the one that slice would cut out."""
+    """Decode a window of each image: the one that the operator slice would cut out with these arguments."""
 
     aliases = ("image_decoder_slice", "experimental.decoders.image_slice")
     inputs = (1, 3)

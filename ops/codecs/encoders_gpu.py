@@ -67,7 +67,7 @@ class EncodePlan:
     blocks: int
     """Total number of 8 x 8 blocks of all images."""
     streams: int
-    """Total bytes of the buffers for the images' coded bits."""
+    """Total bytes of the buffers on the device for the coded bits of all images."""
     room: int
     """Bytes to allocate on the device for the encoded files of all images."""
 

@@ -12,8 +12,9 @@ values, numbers that the entry itself stores (EXIF_SHORTS), and text (EXIF_STRIN
 
 
 def exif_orientation(block: memoryview) -> int:
-    """Return tag 0x0112 of an Exif block (a TIFF structure), 1 ... 8; 1 if it is missing or invalid. As in DALI, the
-    whole directory is ignored if an entry is cut off, or if the value of a baseline tag is outside the block."""
+    """Return the orientation, 1 to 8, from an Exif block (a TIFF structure): tag 0x0112, or 1 if that is missing or
+    invalid. As in DALI, the whole directory is ignored if an entry is cut off, or if the value of a baseline tag is
+    outside the block."""
     found = None
     try:
         order = {b"II*\0": "<", b"MM\0*": ">"}[bytes(block[:4])]

@@ -26,7 +26,7 @@ class Header:
     channels: int
     """Number of channels that ANY_DATA decodes to: palettes count as colour, and alpha is included."""
     bits: int
-    """Bits per channel: 1 ... 16, or 32."""
+    """Bits per channel as stored: 1 to 16, or 32."""
     orientation: int = 1
     """Exif orientation, 1 to 8; 1 is upright."""
 
@@ -75,7 +75,7 @@ class Format:
     label: str
     """Name of the format for people, such as ``JPEG 2000``."""
     suffixes: tuple[str, ...]
-    """Endings of file names in lower case, with the dot; the usual one first."""
+    """Endings of the names of the format's files, in lower case, with the dot; the usual one first."""
     signatures: tuple[Signature, ...]
     """Signatures of the format's files: each file begins with one of them."""
     probe: Probe
@@ -119,7 +119,7 @@ class Format:
     """Function that scales samples from Pillow to the whole range of their dtype, given their number of bits; None if
     they need no scaling."""
     exact_size: bool = False
-    """Whether every decoder returns pixels of the size that the header names, or fails."""
+    """Whether every decoder of the format either returns pixels of the size that the header names, or fails."""
     extra_bytes: tuple[int, int] = (0, 0)
     """Bytes of memory per sample that decoding needs in addition to the pixels: on the host, on a GPU."""
 

@@ -49,7 +49,8 @@ class GpuWork(ABC):
         this decoder could not decode, for others to decode."""
 
     def finish(self, job: DecodeJob) -> None:  # noqa: B027 (most rows have nothing to do)
-        """Enqueue work that must run after all other work of the batch."""
+        """Enqueue the part of this decoder's work that must run after all other work of the batch; nothing for most
+        decoders."""
 
 
 @cache

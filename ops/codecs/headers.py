@@ -72,15 +72,15 @@ class NonJpegs:
     caches one per batch."""
 
     indices: I64
-    """[M] Indices in the batch of images with a readable header."""
+    """Indices in the batch of the images that are not JPEGs and have a readable header, [M]."""
     rows: I64
-    """[M, 6] Headers of these images, with the columns of `format`."""
+    """Headers of these images, with the columns that `format` defines, [M, 6]."""
     errors: dict[int, SampleError]
     """Errors of the other non-JPEG images, by index in the batch."""
 
     def take(self, indices: I64, n: int) -> NonJpegs:
-        """Return the table for the sub-batch of images ``indices`` (of ``n`` in the batch), with indices counted in the
-        sub-batch."""
+        """Return the headers for a sub-batch that consists of the images ``indices`` of a batch of ``n``. Its indices
+        count in the sub-batch."""
         rows_of = np.full(n, -1)
         rows_of[self.indices] = np.arange(len(self.indices))
         found = rows_of[indices]
@@ -340,9 +340,9 @@ def output_shapes(headers: Headers, rules: Rules, heights: I64, widths: I64) -> 
 
 
 def estimate_memory(batch: Batch, rules: Rules, stage: Stage, *, whole: bool) -> tuple[I64, I64]:
-    """Estimate memory: the elements of each decoded image, and the other bytes that decoding it needs, int64[N] each;
-    zeros for images that will be rejected. ``whole``: JPEGs are decoded directly into the output if no conversion is
-    needed."""
+    """Estimate the memory for decoding each image. Return the elements of the decoded image, and the bytes that
+    decoding needs in addition, int64[N] each; zeros for images that will be rejected. ``whole``: JPEGs are decoded
+    directly into the output if no conversion is needed."""
     jpeg, n = parsed_headers(batch).jpeg, len(batch)
     elements, extra = np.empty(n, np.int64), np.empty(n, np.int64)
     aside = not whole or rules.dtype != np.uint8 or rules.output_type is DALIImageType.YCbCr

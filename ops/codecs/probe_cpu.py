@@ -24,8 +24,8 @@ _IHDR, _EXIF = 0x49484452, 0x65584966
 
 @njit(nogil=True, cache=True)
 def headers(raw: Any, offsets: Any, sizes: Any, rows: Any) -> None:
-    """Read the headers of M files, the bytes raw[offset : offset + size]. ``rows`` [M, 6] gets one row per file, with
-    the columns of `format`; zeros for files of other formats, or with unusual features."""
+    """Read the headers of M image files, the bytes raw[offset : offset + size]. ``rows`` [M, 6] gets one row per file,
+    with the columns that `format` defines; zeros for formats and unusual features that this loop does not support."""
     facts = np.zeros(tiff.FACTS, np.int64)
     for k in range(len(sizes)):
         rows[k] = 0

@@ -239,7 +239,7 @@ class ScatterCopy:
     device."""
 
     def __init__(self, lane: Lane, nbytes: int) -> None:
-        """Allocate an array of ``nbytes`` on the device."""
+        """Allocate the array on the device through which samples are uploaded; all of them need ``nbytes``."""
         self._lane, self._at = lane, 0
         self._data = lane.empty(nbytes, np.uint8)
         self._added: list[tuple[I64, I64, I64]] = []

@@ -125,7 +125,7 @@ class Compiler:
         return {"error": f"the compiler process ended ({process.returncode}): {said[-300:] or 'no output'}"}
 
     def end(self) -> None:
-        """End the process; it is not started again."""
+        """End the compiler process, for good: later calls of `start` and `compile` do nothing."""
         with self._lock:
             self._over = True
             self._said.close()

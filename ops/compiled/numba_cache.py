@@ -188,8 +188,8 @@ def file_of(function: Any) -> Path:
 
 
 class LoopCache:
-    """Cache of one function's compiled code, as Numba's dispatcher calls it. Created by the hook of
-    ``enable_caching``."""
+    """Cache of one function's compiled code, with the methods that Numba's dispatcher calls. Created for each cached
+    function by the hook in Numba's ``enable_caching``."""
 
     cache_path = None
 

@@ -29,7 +29,7 @@ _STAMP = 32
 
 @cache
 def checkout() -> bool:
-    """Return whether the package runs from its project's folder, so that compiled code may be stored next to the
+    """Return whether the package runs from a source checkout, so that compiled code may be stored next to the
     sources."""
     return (ROOT / "pyproject.toml").is_file()
 

@@ -50,7 +50,8 @@ class OutOfMemoryError(MemoryError):
 
 
 def block_size(nbytes: int) -> int:
-    """Return the size of a block for ``nbytes``: one of 32 sizes per power of two, at most a 32nd too large."""
+    """Return the size of the block to allocate for ``nbytes``: one of 32 sizes per power of two, at most a 32nd too
+    large."""
     if nbytes <= SMALL:
         return nbytes
     step = 1 << max((nbytes - 1).bit_length() - 6, 0)
@@ -69,7 +70,7 @@ class _Block:
         self.stream = 0
         """Number of the CUDA stream for whose work the block was allocated."""
         self.owner: Owner = "arrays"
-        """Purpose for which the block was allocated last."""
+        """Purpose for which the block is used now, or was used last."""
         self.returned = 0.0
         """Time at which the block became unused (time.monotonic)."""
 

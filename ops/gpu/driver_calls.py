@@ -155,7 +155,7 @@ class Stopwatch:
     `Lane.stopwatch`."""
 
     def __init__(self, stream: int) -> None:
-        """``stream``: address of a stream of the current GPU."""
+        """``stream``: handle of a CUDA stream of the current GPU."""
         import cupy
 
         functions = load()

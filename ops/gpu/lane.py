@@ -74,8 +74,8 @@ def aligned(nbytes: int) -> int:
 
 
 _MOST_ACROSS = 65535
-"""CUDA's limit on blocks along the second and third axis of a grid; kernels that handle one sample per block put
-samples there."""
+"""CUDA's limit on the number of thread blocks along the second and third axis of a grid. Kernels with one thread block
+per sample put samples on these axes."""
 
 
 def blocks(grid: int | tuple[int, ...]) -> tuple[int, ...]:
@@ -426,7 +426,7 @@ class Lane:
         self._in_flight.extend(things)
 
     def holds(self, batch: Batch) -> bool:
-        """Return whether the batch is on the device."""
+        """Return whether the batch's data is in device memory."""
         return not batch.on_host
 
     def after(self, event: Any) -> None:

@@ -148,7 +148,7 @@ class RecordedOutput:
 
 
 def bytes_of(dtype: Any, shape: tuple[int, ...]) -> int:
-    """Return the bytes of an array, rounded up to the alignment of the next one."""
+    """Return the bytes to reserve for an array: its size, rounded up to where the next array may begin."""
     size: int = math.prod(shape) * np.dtype(dtype).itemsize
     return -(-size // _ALIGNMENT) * _ALIGNMENT
 
@@ -374,7 +374,7 @@ class Recording:
 
 
 def output_of(data: Any, out: RecordedOutput, samples: Samples) -> Batch:
-    """Return the batch that ``out`` describes, with its data in the array ``data``."""
+    """Return the batch that the recorded output ``out`` describes, with its data in the array ``data``."""
     if out.start or data.size != out.size or data.dtype != out.dtype:
         itemsize = out.dtype.itemsize
         if not out.start and data.nbytes == out.size * itemsize:

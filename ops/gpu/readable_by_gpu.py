@@ -50,7 +50,7 @@ class Lease(ABC):
     that the memory stays in place while an array is used."""
 
     on_device = False
-    """Whether the bytes are in device memory already."""
+    """Whether the bytes of the leased memory are in device memory already."""
     on_host = False
     """Whether the bytes take up host memory, which those of a mapped file do not."""
 

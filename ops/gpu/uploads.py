@@ -208,8 +208,8 @@ COPY, RECORD, ASK, STREAM = range(4)
 
 
 class Upload:
-    """The upload of one batch, and the owner of its device memory. Created by `Uploader.begin`; reading threads share
-    it."""
+    """The upload of one batch while it is read; it also owns the batch's device memory. Created by `Uploader.begin`;
+    reading threads share it."""
 
     def __init__(self, uploads: Uploader, nbytes: int, reason: str) -> None:
         self._nbytes, self._reason = nbytes, reason

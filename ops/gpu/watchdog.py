@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 ROUND = 0.5
-"""Seconds between two checks of the waiting threads."""
+"""Seconds between two checks of the threads that wait for a GPU."""
 _pause = time.sleep
 
 
@@ -54,7 +54,8 @@ class waiting:  # noqa: N801
 
 
 def watch(watch: Watch) -> None:
-    """Register ``watch``, and start the watchdog's thread if it does not run."""
+    """Register ``watch``, so that its callback is called if a GPU hangs. Starts the watchdog's thread if it does not
+    run."""
     global _thread
     with _looking:
         _watches.append(watch)
@@ -64,7 +65,7 @@ def watch(watch: Watch) -> None:
 
 
 def unwatch(watch: Watch) -> None:
-    """Remove ``watch``; does nothing if it is not registered."""
+    """Remove ``watch``, whose callback is no longer called. Does nothing if it is not registered."""
     with _looking:
         if watch in _watches:
             _watches.remove(watch)

@@ -87,7 +87,8 @@ class Isolation:
     def __init__(
         self, jpeg: bool = False, timeout: float = TIMEOUT, report: Callable[[str], object] = lambda _: None
     ) -> None:
-        """``timeout``: CPU seconds per image. ``report`` is called with the reason when a worker is replaced."""
+        """``timeout``: limit on the CPU seconds per image. ``report`` is called with the reason when a worker process
+        is replaced."""
         self.jpeg = jpeg
         """Whether JPEGs are also decoded in worker processes."""
         self.timeout = timeout

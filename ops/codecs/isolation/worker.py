@@ -39,8 +39,9 @@ M_MMAP_THRESHOLD."""
 _STEP, _ALIGNED = 4 << 20, 4096
 """Bytes by which the shared memory grows; and alignment in bytes of the pixels in it."""
 _MIN_SPACE, _SPACE_PER_PIXEL = 1 << 30, 64
-"""Bytes of address space per image, and per pixel: twice what the most demanding decoder needs (JPEG 2000: 32 bits per
-channel, and copies), so that only data that a file hides from its header exceeds the limit."""
+"""Limit on the bytes of address space for decoding an image: minimum, and bytes per pixel. It is twice what the most
+demanding decoder needs (JPEG 2000: 32 bits per channel, and copies), so that only data that a file hides from its
+header exceeds the limit."""
 
 
 def serve(fd: int, jpeg: bool) -> None:

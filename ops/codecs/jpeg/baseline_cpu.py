@@ -497,7 +497,7 @@ def digest(data: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _mixed(value: Any) -> Any:
-    """Mix 64 bits: each bit changes half of the bits above it, and these change those below; no two values have the
-    same result."""
+    """Mix the bits of a 64-bit number, for `digest`: each bit changes half of the bits above it, and these change those
+    below. No two numbers have the same result."""
     value *= U(0x9E3779B97F4A7C15)
     return value ^ (value >> U(32))

@@ -51,7 +51,7 @@ class Boundaries:
     used: int = 0
     """Number of decoder states that are stored."""
     wrong: int = 0
-    """Number of images whose states did not match the file of that record number."""
+    """Number of images whose stored decoder states did not fit their files, which have changed since."""
     _states: npt.NDArray[np.uint32] | None = None
     _first: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
     _count: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))

@@ -283,7 +283,7 @@ _TRAVELLING = IMAGE.itemsize + 12 * 4
 """Bytes of a `Sheet` per image record, in all arrays with one row per record: status, images, and seven numbers of
 thread blocks, of which those of the inverse DCTs have three."""
 _TRAVELLERS = 15
-"""Maximum number of arrays in a `Sheet`, each padded to a multiple of 256 bytes."""
+"""Maximum number of arrays in a `Sheet`. Each may need up to 256 bytes more, so that the next one is aligned."""
 
 
 def _plain(size: int) -> U8:

@@ -153,7 +153,8 @@ def _block(
 
 @njit(nogil=True, cache=True)
 def _to_marker(data: Any, at: Any) -> Any:
-    """Skip to the next marker. Return the number of bytes skipped; -1 for zeros before EOI, which are padding."""
+    """Skip bytes up to the next marker. Return the number of bytes skipped; -1 if they are zeros before EOI, which are
+    padding."""
     extra, zeros = np.int64(0), True
     if at[_MARKER] == 0:
         p = at[_AT]

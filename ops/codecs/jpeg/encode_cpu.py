@@ -412,9 +412,10 @@ def _write_tables(counts: Any, gray: Any, codes: Any, at: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _code_lengths(counts: Any, lengths: Any, of_length: Any) -> None:
-    """Compute code lengths of symbols that occur ``counts`` [257] times, which are overwritten: ``lengths`` [257]
-    before the limit of 16 bits, 0 for symbols without a code; ``of_length`` [64]: number of codes of each length after
-    it. Symbol 256 gets the code of all ones, which files must not contain."""
+    """Compute the lengths of Huffman codes. ``counts`` [257]: how often each symbol occurs; overwritten. ``lengths``
+    [257]: length of each symbol's code, without the limit of 16 bits; 0 for symbols that do not occur. ``of_length``
+    [64]: number of codes of each length, with the limit. Symbol 256 gets the code of all ones, which files must not
+    contain."""
     counts[256] = 1
     lengths[:] = 0
     of_length[:] = 0

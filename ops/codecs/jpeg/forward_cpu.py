@@ -123,7 +123,7 @@ halve: Any = intrinsic(_halve)
 # -- forward DCT ------------------------------------------------------------------------------------------------------
 
 _ROWS = (0, 4, 1, 5, 2, 6, 3, 7)
-"""Order in which four vectors hold the eight rows (or columns) of a block, two per vector."""
+"""Order in which the eight rows (or columns) of a block are stored in four vectors, two in each."""
 _PLACES = [_ROWS.index(k // 8) * 8 + k % 8 for k in _ZIGZAG]
 """For each zig-zag index, the position of its coefficient in the four vectors of `_ROWS`."""
 
@@ -172,12 +172,12 @@ def _half(builder, value, k):
 
 
 def _paired(builder, value):
-    """Return a vector with the numbers of the two halves of ``value`` interleaved."""
+    """Interleave the numbers of the two halves of a vector."""
     return _shuffle(builder, value, value, [k for i in range(8) for k in (i, 8 + i)])
 
 
 def _two(builder, a, b, shift):
-    """Round two vectors int32[8] by dropping ``shift`` bits; return them as one vector int16[16]."""
+    """Convert two vectors int32[8] to one vector int16[16], dropping the lowest ``shift`` bits with rounding."""
     a, b = (builder.ashr(builder.add(v, _splat(_I32, 8, 1 << (shift - 1))), _splat(_I32, 8, shift)) for v in (a, b))
     both = builder.bitcast(_pack(builder, a, b, signed=True), _vector(_I64, 4))
     return builder.bitcast(_shuffle(builder, both, both, [0, 2, 1, 3]), _vector(_I16, 16))

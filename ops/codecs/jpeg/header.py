@@ -91,9 +91,9 @@ def read_headers(
 def read_scans(
     buffer: NDArray[np.uint8], offsets: NDArray[np.int64], sizes: NDArray[Any]
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Read the header of every image, and walk progressive ones to their end. Return HEADER rows, and the SCAN rows to
-    which rows with status MANY_SCANS point. Several threads share large batches of progressive images: each byte is
-    read."""
+    """Read the header of every image, and for progressive images those of all scans. Return HEADER rows, and the SCAN
+    rows to which rows with status MANY_SCANS point. Each byte of progressive images is read; several threads share
+    large batches of them."""
     table = read_headers(buffer, offsets, sizes)
     scanned = np.cumsum(np.where(table["sof"] == 0xC2, sizes, 0), dtype=np.int64)
     if not len(table) or scanned[-1] == 0:
@@ -575,9 +575,9 @@ def _colour(row):  # type: ignore[no-untyped-def]
 
 @numba.njit(nogil=True, cache=True)
 def _exif(data, at, end, row):  # type: ignore[no-untyped-def]
-    """Read tag 0x0112 of the first image file directory. Return whether the segment is Exif. As in DALI, the whole
-    directory is ignored if an entry is cut off, or if the value of a baseline tag is outside the segment; the type of
-    the tag does not matter."""
+    """Read the orientation (tag 0x0112) from the first image file directory of an Exif segment to ``row``. Return
+    whether the segment is Exif. As in DALI, the whole directory is ignored if an entry is cut off, or if the value of a
+    baseline tag is outside the segment; the type of the tag does not matter."""
     tiff = at + 6
     if end - tiff < 0 or u16(data, at) != 0x4578 or u16(data, at + 2) != 0x6966 or u16(data, at + 4) != 0:  # Exif
         return False

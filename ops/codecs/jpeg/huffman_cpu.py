@@ -225,6 +225,6 @@ def unstuff(data: Any, begin: Any, end: Any, stream: Any, ends: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def value_of(bits: Any, size: Any) -> Any:
-    """Return the ``size`` bits at the top of ``bits`` as a number (T.81, F.2.2.1: EXTEND)."""
+    """Return the signed number (T.81, F.2.2.1: EXTEND) that the top ``size`` bits of ``bits`` represent."""
     value = np.int64((bits >> ONE) >> (LOW6 - size))
     return value + (~(np.int64(bits) >> np.int64(63)) & (np.int64(1) - (np.int64(1) << np.int64(size))))

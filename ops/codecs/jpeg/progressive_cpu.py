@@ -71,7 +71,7 @@ _BLOCK_BYTES = U(2 * _BLOCK)
 _SPARE = 64
 
 MOST_COEFFICIENTS = 1 << 26
-"""Maximum bytes of the coefficients of one image: those of 20 megapixels with halved chroma."""
+"""Maximum bytes of coefficients for an image that this loop decodes: 20 megapixels with halved chroma need as many."""
 
 
 @njit(nogil=True, cache=True)

@@ -15,8 +15,8 @@ import numpy as np
 from .segments import huffman_tables, past_fill, past_scan, quantisation_tables, u16
 
 MAX_SCANS = 100
-"""Maximum scans per image; encoders make about ten. Images with more are left to libjpeg-turbo, which has its own
-limit."""
+"""Maximum number of scans of a progressive image that is decoded here; encoders make about ten. Images with more are
+left to libjpeg-turbo, which has its own limit."""
 MAX_BLOCKS_IN_MCU = 10  # T.81, B.2.3
 SMOOTHED = 10
 """Number of coefficients, from index 0 on, whose values libjpeg-turbo guesses if a progressive file does not give all

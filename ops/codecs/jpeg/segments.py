@@ -21,7 +21,7 @@ def u16(data, at):  # type: ignore[no-untyped-def]
 
 @numba.njit(nogil=True, cache=True)
 def past_fill(data, at):  # type: ignore[no-untyped-def]
-    """Return the offset of a marker's code: any number of fill bytes may precede it."""
+    """Return the offset of a marker's code after any fill bytes (FF) at ``at``."""
     while at < len(data) and data[at] == 0xFF:
         at += 1
     return at
@@ -79,8 +79,8 @@ _markers: Any = intrinsic(_find_markers)
 
 @numba.njit(nogil=True, cache=True)
 def past_scan(data, at):  # type: ignore[no-untyped-def]
-    """Skip entropy-coded bytes up to the marker that ends them, which is neither FF 00 nor RSTn. Return where it
-    begins, the byte after it, and its code, or -1 if there is none."""
+    """Skip entropy-coded bytes up to the marker that ends them, which is neither FF 00 nor RSTn. Return the marker's
+    offset, the offset after it, and its code, which is -1 if there is no marker."""
     size = np.int64(len(data))
     base = np.uint64(data.ctypes.data)
     at = np.int64(at)

@@ -108,7 +108,7 @@ zero_block: Any = intrinsic(_zero_block)
 
 
 def _copy_64(_typing, source, target):
-    """Copy 64 bytes; return a mask whose bit i says that byte i is FF."""
+    """Copy 64 bytes, and return a mask in which bit i is set if byte i is FF."""
 
     def generate(_context, builder, _signature, args):
         values = _load(builder, args[0], _vector(_I8, 64))
@@ -134,7 +134,7 @@ lowest_bit: Any = intrinsic(_lowest_bit)
 
 
 def _nonzero_mask(_typing, address):
-    """Return a mask whose bit i says that int16 i of the 64 from ``address`` on is not 0."""
+    """Return a mask in which bit i is set if the i-th of the 64 int16 at ``address`` is not 0."""
 
     def generate(_context, builder, _signature, args):
         values = _load(builder, args[0], _vector(_I16, 64))
@@ -225,7 +225,7 @@ _ZIGZAG = (
     28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61,
     54, 47, 55, 62, 63,
 )  # fmt: skip
-"""8 * row + column of each zig-zag index (T.81, figure A.6)."""
+"""For each zig-zag index, 8 * row + column of the coefficient in its block (T.81, figure A.6)."""
 
 _PAIRED = (0, 4, 2, 6, 1, 3, 5, 7)
 """Order in which `inverse_dct` takes rows, and columns: neighbours in this order are multiplied and added together."""
@@ -285,8 +285,8 @@ exactly, so each result of the transform is a sum of products with them."""
 
 
 def _multiply_add(builder, pairs, first, second):
-    """Return int32[8]: for each pair of neighbours in int16[16], the sum of their products with ``first`` and
-    ``second``."""
+    """For each pair of neighbours in a vector int16[16], compute the sum of their products with ``first`` and
+    ``second``. Return int32[8]."""
     short, wide = _vector(_I16, 16), _vector(_I32, 8)
     if compiles_with("avx2"):
         name = "llvm.x86.avx2.pmadd.wd"
@@ -418,7 +418,7 @@ def read_factors(data: Any, at: Any, factors: Any) -> Any:
 
 
 def _to_bytes(builder, values):
-    """Return integers saturated to uint8."""
+    """Convert a vector of integers to uint8, saturated."""
     kind = values.type
     for limit, smaller in ((0, True), (255, False)):
         bound = ir.Constant(kind, [limit] * kind.count)

@@ -19,7 +19,7 @@ ZIGZAG = np.array(
      28, 35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51, 58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61,
      54, 47, 55, 62, 63]
 )  # fmt: skip
-"""8 * row + column of each zig-zag index (T.81, figure A.6)."""
+"""For each zig-zag index, 8 * row + column of the coefficient in its block (T.81, figure A.6)."""
 
 _QUANTISATION = [
     np.frombuffer(bytes.fromhex(digits), np.uint8).astype(np.int64)
@@ -30,7 +30,7 @@ _QUANTISATION = [
         "63636363636363",
     )
 ]
-"""Tables K.1 (luminance) and K.2 (chrominance), in zig-zag order."""
+"""The standard's quantisation tables K.1 (luminance) and K.2 (chrominance), in zig-zag order."""
 
 _HUFFMAN = [
     bytes.fromhex(digits)
@@ -47,7 +47,8 @@ _HUFFMAN = [
         "eaf2f3f4f5f6f7f8f9fa",
     )
 ]
-"""Tables K.3 to K.6 in the form of DHT segments: DC and AC of luminance, DC and AC of chrominance."""
+"""The standard's Huffman tables K.3 to K.6 in the form of DHT segments: DC and AC of luminance, DC and AC of
+chrominance."""
 
 HUFFMAN_KINDS = (0x00, 0x10, 0x01, 0x11)
 """Class and number of each of the four Huffman tables, as one byte of its DHT segment."""
@@ -92,14 +93,14 @@ def before_huffman(quality: int, components: int, h: int, v: int) -> bytes:
 
 
 def standard_huffman(components: int) -> bytes:
-    """Return the DHT segments of the standard tables."""
+    """Return the DHT segments of the standard Huffman tables that an image of ``components`` needs."""
     used = range(2 if components == 1 else 4)
     return b"".join(_segment(0xC4, bytes((HUFFMAN_KINDS[k],)) + _HUFFMAN[k]) for k in used)
 
 
 def file_headers(quality: int, subsampling: str, optimize: bool) -> tuple[U8, I32, I32]:
-    """Return all segments before the coded bits (with ``optimize``, those before the Huffman tables) for colour and for
-    gray, uint8[2, HEADER_ROOM]; their sizes, int32[2]; and the byte offsets of height and width in them."""
+    """Return the bytes of a JPEG file before its coded bits (with ``optimize``, before its Huffman tables) for colour
+    and for gray, uint8[2, HEADER_ROOM]; their sizes, int32[2]; and the byte offsets of height and width in them."""
     h, v = SAMPLING[subsampling]  # also for gray images: it has no effect there, but libjpeg writes it
     parts = [before_huffman(quality, components, h, v) for components in (3, 1)]
     dimensions = [len(part) - 5 - 3 * components for part, components in zip(parts, (3, 1), strict=True)]

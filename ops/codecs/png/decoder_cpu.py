@@ -183,7 +183,7 @@ def _channels(kind: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _is_pair(bits: Any, kind: Any) -> Any:
-    """Return whether the colour type exists with this many bits (clause 11.2.1)."""
+    """Return whether PNG allows ``bits`` per sample for the colour type ``kind`` (clause 11.2.1)."""
     if kind == 0:
         return bits == 1 or bits == 2 or bits == 4 or bits == 8 or bits == 16
     if kind == 3:
@@ -192,7 +192,7 @@ def _is_pair(bits: Any, kind: Any) -> Any:
 
 
 _MAX_RATIO = 1032
-"""Maximum ratio of deflate, output bytes per input byte (RFC 1951: 258 bytes from two bits)."""
+"""Maximum output bytes per input byte of deflate (RFC 1951: 258 bytes from two bits)."""
 
 
 @njit(nogil=True, cache=True)
@@ -282,7 +282,8 @@ def _emit(
 
 
 _MISSING = 1 << 24
-"""Bit above a colour's three bytes, set for a missing colour; also MISSING of the kernels (cuda/planes.cu)."""
+"""Bit above the three bytes of a palette's colour, set if the palette has no such colour; the same as MISSING of the
+kernels (cuda/planes.cu)."""
 
 
 @njit(nogil=True, cache=True)
@@ -382,7 +383,7 @@ def decode_images(
     functions: Any, raw: Any, offsets: Any, sizes: Any, windows: Any, channels: Any, bgr: Any, item: Any, dst: Any,
     origins: Any, pitches: Any, status: Any,
 ) -> None:  # fmt: skip
-    """Decode N images; see `native_loops` for the arguments. Without libdeflate, ``functions`` are 0 and all images get
+    """Decode N PNGs; see `native_loops` for the arguments. Without libdeflate, ``functions`` are 0 and all images get
     the status `OTHER`."""
     most: Any = np.int64(0)
     for i in range(len(sizes)):

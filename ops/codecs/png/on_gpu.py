@@ -125,7 +125,8 @@ ROWS = (CudaPng(),)
 
 
 class Streams:
-    """The zlib streams of some PNGs of a batch, found by CPU threads. Created by `CudaPng.start` for one batch."""
+    """The zlib streams with the pixels of some PNGs of a batch, which CPU threads find in the files. Created by
+    `CudaPng.start` for one batch."""
 
     def __init__(self, batch: Batch, which: I64, heights: I64, widths: I64, bgr: bool) -> None:
         """``which``: indices of the PNGs in ``batch``; ``heights``, ``widths``: their sizes. ``bgr``: palettes are

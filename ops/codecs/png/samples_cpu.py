@@ -17,7 +17,7 @@ _BYTES = np.uint64(0x000000FF000000FF)
 
 @njit(nogil=True, cache=True)
 def rounded(value: Any) -> Any:
-    """Round 16 bits to 8: v / 257, to which (255 v + 32895) / 65536 is nearest for every v."""
+    """Round a 16-bit sample v to 8 bits: v / 257, to which (255 v + 32895) / 65536 is nearest for every v."""
     return ((value << np.uint64(8)) - value + np.uint64(32895)) >> np.uint64(16)
 
 

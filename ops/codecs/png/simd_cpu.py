@@ -79,8 +79,8 @@ five_gray_alpha: Any = _of_pixels(2, 0, 0, 0)
 five_turned: Any = _of_pixels(3, 2, 1, 0)
 four_rgba: Any = _of_pixels(4, 0, 1, 2)
 four_rgba_turned: Any = _of_pixels(4, 2, 1, 0)
-"""Convert four or five pixels to pixels of three bytes, for the given kinds of source; 16 bytes are read and
-written."""
+"""Convert four pixels from RGBA to BGR. The intrinsics above convert five gray pixels (with or without alpha) to RGB,
+five RGB pixels to BGR, and four RGBA pixels to RGB. Each reads and writes 16 bytes."""
 
 
 def _unfilterer(lanes: int) -> Any:
@@ -99,7 +99,7 @@ def _unfilterer(lanes: int) -> Any:
             kinds = [builder.extract_value(filters, k) for k in range(ROWS)]
 
             def rows_of(kind):
-                """Return a mask of the lanes of rows that are filtered by ``kind``."""
+                """Return a mask of the vector lanes whose rows have the PNG filter ``kind``."""
                 mask = ir.Constant(truth, None)
                 for k in range(ROWS):
                     found = builder.icmp_signed("==", kinds[k], ir.Constant(_I64, kind))
@@ -120,14 +120,14 @@ def _unfilterer(lanes: int) -> Any:
                 return builder.load(builder.inttoptr(address, pixel.as_pointer()), align=1)
 
             def widened(pixels):
-                """Return a pixel of each row, with its bytes widened to 16 bits."""
+                """Return the vector with a pixel of each row, its bytes widened to 16 bits."""
                 vector = ir.Constant(packed, ir.Undefined)
                 for k, value in enumerate(pixels):
                     vector = builder.insert_element(vector, value, ir.Constant(_I32, k))
                 return builder.zext(builder.bitcast(vector, narrow), words)
 
             def spread(number):
-                """Return a vector with a number in all lanes."""
+                """Return a vector with ``number`` in all lanes."""
                 vector = builder.insert_element(
                     ir.Constant(words, ir.Undefined), builder.trunc(number, _I16), ir.Constant(_I32, 0)
                 )

@@ -155,7 +155,8 @@ def _unpack_lzw(source: Any, size: Any, base: Any, room: Any, table: Any) -> Any
 
 @njit(nogil=True, cache=True)
 def _unpack_bits(source: Any, size: Any, target: Any, room: Any) -> Any:
-    """Undo PackBits: write ``room`` bytes to ``target``. Return whether there were exactly that many."""
+    """Undo PackBits compression: write ``room`` bytes to ``target``. Return whether the data gives exactly that
+    many."""
     at, end, stop = source, source + size, target + room
     while target < stop:
         if at >= end:
@@ -247,8 +248,8 @@ def decode_images(
     functions: Any, raw: Any, offsets: Any, sizes: Any, windows: Any, channels: Any, bgr: Any, item: Any, dst: Any,
     origins: Any, pitches: Any, status: Any,
 ) -> None:  # fmt: skip
-    """Decode N images; see `native_loops` for the arguments. Without libdeflate, ``functions`` are 0 and deflated
-    images get the status `OTHER`."""
+    """Decode N TIFFs; see `native_loops` for the arguments. Without libdeflate, ``functions`` are 0 and deflated images
+    get the status `OTHER`."""
     machine = call_1(functions[0], (0,)) if functions[0] else 0
     table, facts, counts = np.zeros(4096, np.int64), np.zeros(FACTS, np.int64), np.zeros(2, np.int64)
     scratch, none = np.empty(0, np.uint8), np.empty(0, np.int64)  # no palette

@@ -65,9 +65,10 @@ def bytes_of(kind: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def read(start: Any, size: Any, facts: Any) -> Any:
-    """Fill in the ``facts`` of the file of ``size`` bytes at ``start``. Return whether it is of a supported kind: then
-    it has as many strips or tiles as its pixels need, the tables of their places are inside the file (their contents
-    are not checked), and decoded they have at most `MOST` times its bytes."""
+    """Read the directory of the TIFF file of ``size`` bytes at ``start`` to ``facts``. Return whether it is of a
+    supported kind. If so, it has as many strips or tiles as its pixels need; the tables of their offsets and sizes are
+    inside the file (the offsets and sizes are not checked); and unpacked they have at most `MOST` times the file's
+    bytes."""
     if size < 8:
         return False
     mark = number(start, 4, True)
@@ -184,7 +185,8 @@ def _ceil(a: Any, b: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def are_plain(raw: Any, offsets: Any, sizes: Any, plain: Any) -> None:
-    """Set ``plain`` [N] to whether each of N files, the bytes raw[offset : offset + size], is of a supported kind."""
+    """Set ``plain`` [N]: whether each of N TIFF files, the bytes raw[offset : offset + size], is of a kind that the
+    built-in decoder supports."""
     facts = np.zeros(FACTS, np.int64)
     for i in range(len(sizes)):
         plain[i] = read(raw.ctypes.data + offsets[i], sizes[i], facts)
