@@ -1020,7 +1020,7 @@ def image_decoder_crop(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Decode a window of each image, with the size and position that crop would cut out."""
+    """Decode a window of each image: the one that the operator crop would cut out with these arguments."""
     ...
 
 def image_decoder_random_crop(
@@ -1102,7 +1102,7 @@ def image_decoder_slice(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Decode a window of each image, the one that slice would cut out."""
+    """Decode a window of each image: the one that the operator slice would cut out with these arguments."""
     ...
 
 def image_scores(
@@ -2685,7 +2685,7 @@ class decoders:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """Decode a window of each image, with the size and position that crop would cut out."""
+        """Decode a window of each image: the one that the operator crop would cut out with these arguments."""
         ...
 
     @staticmethod
@@ -2769,7 +2769,7 @@ class decoders:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """Decode a window of each image, the one that slice would cut out."""
+        """Decode a window of each image: the one that the operator slice would cut out with these arguments."""
         ...
 
     @staticmethod
@@ -3212,7 +3212,7 @@ class experimental:
             preserve: bool | None = ...,
             bytes_per_sample_hint: _Ints | None = ...,
         ) -> DataNode:
-            """Decode a window of each image, with the size and position that crop would cut out."""
+            """Decode a window of each image: the one that the operator crop would cut out with these arguments."""
             ...
 
         @staticmethod
@@ -3296,7 +3296,7 @@ class experimental:
             preserve: bool | None = ...,
             bytes_per_sample_hint: _Ints | None = ...,
         ) -> DataNode:
-            """Decode a window of each image, the one that slice would cut out."""
+            """Decode a window of each image: the one that the operator slice would cut out with these arguments."""
             ...
 
         @staticmethod

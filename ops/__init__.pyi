@@ -1112,7 +1112,7 @@ class ImageDecoder:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class ImageDecoderCrop:
-    """Decode a window of each image, with the size and position that crop would cut out."""
+    """Decode a window of each image: the one that the operator crop would cut out with these arguments."""
 
     def __init__(
         self,
@@ -1195,7 +1195,7 @@ class ImageDecoderRandomCrop:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class ImageDecoderSlice:
-    """Decode a window of each image, the one that slice would cut out."""
+    """Decode a window of each image: the one that the operator slice would cut out with these arguments."""
 
     def __init__(
         self,
@@ -2939,7 +2939,7 @@ class _decoders:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class ImageCrop:
-        """Decode a window of each image, with the size and position that crop would cut out."""
+        """Decode a window of each image: the one that the operator crop would cut out with these arguments."""
 
         def __init__(
             self,
@@ -3022,7 +3022,7 @@ class _decoders:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class ImageSlice:
-        """Decode a window of each image, the one that slice would cut out."""
+        """Decode a window of each image: the one that the operator slice would cut out with these arguments."""
 
         def __init__(
             self,
@@ -3488,7 +3488,7 @@ class _experimental:
             def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
         class ImageCrop:
-            """Decode a window of each image, with the size and position that crop would cut out."""
+            """Decode a window of each image: the one that the operator crop would cut out with these arguments."""
 
             def __init__(
                 self,
@@ -3571,7 +3571,7 @@ class _experimental:
             def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
         class ImageSlice:
-            """Decode a window of each image, the one that slice would cut out."""
+            """Decode a window of each image: the one that the operator slice would cut out with these arguments."""
 
             def __init__(
                 self,

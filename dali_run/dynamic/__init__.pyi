@@ -2033,7 +2033,7 @@ class decoders:
         batch_size: int | None = ...,
         device: Device | str | None = ...,
     ) -> _V:
-        """Decode a window of each image, with the size and position that crop would cut out."""
+        """Decode a window of each image: the one that the operator crop would cut out with these arguments."""
         ...
 
     @overload
@@ -2123,7 +2123,7 @@ class decoders:
         batch_size: int | None = ...,
         device: Device | str | None = ...,
     ) -> _V:
-        """Decode a window of each image, the one that slice would cut out."""
+        """Decode a window of each image: the one that the operator slice would cut out with these arguments."""
         ...
 
     @overload
@@ -2579,7 +2579,7 @@ class experimental:
             batch_size: int | None = ...,
             device: Device | str | None = ...,
         ) -> _V:
-            """Decode a window of each image, with the size and position that crop would cut out."""
+            """Decode a window of each image: the one that the operator crop would cut out with these arguments."""
             ...
 
         @overload
@@ -2669,7 +2669,7 @@ class experimental:
             batch_size: int | None = ...,
             device: Device | str | None = ...,
         ) -> _V:
-            """Decode a window of each image, the one that slice would cut out."""
+            """Decode a window of each image: the one that the operator slice would cut out with these arguments."""
             ...
 
         @overload
