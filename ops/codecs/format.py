@@ -121,7 +121,8 @@ class Format:
     exact_size: bool = False
     """Whether every decoder of the format either returns pixels of the size that the header names, or fails."""
     extra_bytes: tuple[int, int] = (0, 0)
-    """Bytes of memory per sample that decoding needs in addition to the pixels: on the host, on a GPU."""
+    """Bytes of memory that decoding needs in addition to the pixels, per sample (one channel of a pixel): on the host,
+    on a GPU."""
 
     def __post_init__(self) -> None:
         if not (self.library or self.pillow):

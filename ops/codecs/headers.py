@@ -267,8 +267,8 @@ def _fit(known: NonJpegs, batch: Batch, rules: Rules) -> Mask:
 
 
 def _take_supported(headers: Headers, known: NonJpegs, batch: Batch, rules: Rules) -> I64:
-    """Fill in the headers of images of other formats than JPEG, for all images at once that are supported and within
-    the limits on pixels. Return the indices of these images. The others need `_examine`."""
+    """Fill in the headers of the images that are not JPEGs, all at once. Images that are unsupported or exceed the
+    limits on pixels are left out: these need `_examine`. Return the indices of the images that were filled in."""
     format, taken = known.rows[:, FORMAT], _fit(known, batch, rules)
     deep = (known.rows[:, BITS] > 8) & (known.rows[:, CHANNELS] > 1)  # as `is_deep`
     for code in np.unique(format).tolist():  # libraries may be missing
@@ -364,7 +364,7 @@ def estimate_memory(batch: Batch, rules: Rules, stage: Stage, *, whole: bool) ->
 _MAX_BYTES = 1 << 56
 """Maximum estimate of memory per image, in bytes or elements, so that sums stay below 2^63."""
 _EXTRA_BYTES = np.zeros((2, 1 + max(BY_CODE)), np.int64)
-"""Extra bytes per sample that decoding needs (`Format.extra_bytes`), by format code: row 0 for the host, row 1 for a
-GPU."""
+"""Bytes of memory that decoding needs in addition to the pixels, per sample (`Format.extra_bytes`), by format code: row
+0 for the host, row 1 for a GPU."""
 for _format in FORMATS:
     _EXTRA_BYTES[:, _format.code] = _format.extra_bytes

@@ -71,8 +71,8 @@ _YCBCR = np.array(
 """Coefficients for converting RGB in [0, 1] to YCbCr: one row for each of R, G, B, one column for each of Y, Cb, Cr
 (BT.601, 8 bit, as fractions of 255)."""
 _YCBCR_OFFSET = np.array([16, 128, 128], np.float32) / np.float32(256)
-"""Numbers added to Y, Cb and Cr in that conversion, as fractions of 256: 16 and 128 for 8 bit, 4096 and 32768 for 16
-bit."""
+"""Numbers added to Y, Cb and Cr when RGB is converted to YCbCr, as fractions of 256: 16 and 128 for 8 bit, 4096 and
+32768 for 16 bit."""
 
 
 def spread(pixels: Pixels, most: int) -> Pixels:

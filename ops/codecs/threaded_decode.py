@@ -83,7 +83,7 @@ class ThreadedDecode:
         """Maximum bytes of page-locked memory that the tasks use for decoded images."""
 
     def place(self, images: dict[int, Pixels]) -> None:
-        """Queue copying of ``images`` that are already decoded to their samples in the batch. ``images``: pixels by
+        """Queue copying ``images``, which are already decoded, to their samples in the batch. ``images``: pixels by
         index in the batch."""
 
         def task(self: ThreadedDecode, some: I64) -> TaskResult:

@@ -189,7 +189,7 @@ class DevicePool:
     def limit(self, owner: object, nbytes: int | None) -> None:
         """Set to ``nbytes`` what ``owner``, such as a running job, adds to the pool's limit; None removes it.
 
-        The pool holds at most the sum over all owners. When the last owner leaves, idle blocks are returned to the
+        The pool holds at most the sum over all owners. When the last owner leaves, cached blocks are returned to the
         device, and there is no limit."""
         with self._lock:
             if nbytes is not None:

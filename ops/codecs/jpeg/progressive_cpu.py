@@ -79,8 +79,8 @@ def decode_images(
     raw: Any, offsets: Any, sizes: Any, headers: Any, scans: Any, windows: Any, channels: Any, bgr: Any, dst: Any,
     origins: Any, pitches: Any, status: Any,
 ) -> None:  # fmt: skip
-    """Decode the progressive images, of N images: those that have many scans and whose status is not DONE. Arguments
-    are as in `baseline_cpu.decode_images`, and ``scans``, the table of scans to which the headers point."""
+    """Decode those of N images that are progressive with many scans, and whose status is not DONE. Arguments are as in
+    `baseline_cpu.decode_images`, and ``scans``, the table of scans to which the headers point."""
     most: Any = np.int64(0)
     for i in range(len(offsets)):
         if headers[i].status == MANY_SCANS and status[i] != DONE:
