@@ -122,7 +122,8 @@ def spec_of(batch: Batch) -> Spec:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What the first sample of a data set decides: types and ranks that the plan leaves open. Created by `Sources`."""
+    """Types and ranks that the plan leaves open, as the first sample of a data set decides them. Created by
+    `Sources`."""
 
     kinds: Mapping[Edge, Spec] = field(default_factory=dict)
     """Types and numbers of dimensions that the first sample has, for the outputs for which the plan leaves them

@@ -94,7 +94,7 @@ class Sources:
 
     @cached_property
     def decided(self) -> Decided:
-        """What the first sample of the data set decides (types and ranks that the plan leaves open); computed when an
+        """Types and ranks that the plan leaves open, as the first sample of the data set decides them; computed when an
         engine first needs it."""
         edges = undecided(self.plan)
         return Decided.by(first_sample(self.plan, self.states, self.stored(), edges), edges)

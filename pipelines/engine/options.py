@@ -53,7 +53,7 @@ class Options(RunSettings):
     to_host: bool = True
     """Whether outputs of GPU nodes are copied to the host, where writers need them."""
     policy: str = "skip"
-    """What happens to samples that fail: ``skip`` drops the sample, ``fail`` ends the run, ``replace`` puts a copy of a
+    """Treatment of samples that fail: ``skip`` drops the sample, ``fail`` ends the run, ``replace`` puts a copy of a
     neighbour in its place."""
     whole_batches: bool = True
     """Whether batches are delivered as they were requested. If False, a batch that is too large for the memory is
@@ -62,7 +62,7 @@ class Options(RunSettings):
     """Whether several small requests may be merged into one launch; the results of a sample do not depend on the rest
     of its batch. With ``whole_batches`` they are delivered one by one, otherwise together."""
     uploads: RegistrationCache | None = None
-    """What earlier runs of the graph in this process have found out about how files reach the GPU; this run continues
+    """Findings of earlier runs of the graph in this process about how files reach the GPU; this run continues
     from there. None if there were none, and records may be read again."""
     resources: SharedResources | None = None
     """Memory budgets and GPU lanes that this run shares with other runs of a job in this process; None if it shares

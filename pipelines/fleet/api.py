@@ -25,7 +25,7 @@ from .run import run as run_by_many
 
 @dataclass(frozen=True, slots=True)
 class OperatorReport:
-    """What one operator did in a run: samples, time, and speed. Part of a `Report`."""
+    """Samples, time and speed of one operator in a run. Part of a `Report`."""
 
     name: str
     """Name of the operator in the graph, such as ``Reader`` or ``resize``."""

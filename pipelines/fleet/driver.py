@@ -82,7 +82,7 @@ class WorkerGroup(Protocol[W]):
 
 
 class WorkerState:
-    """What the driver knows about one worker. Created by `Driver` with the worker's first message."""
+    """Record of one worker in the driver. Created by `Driver` with the worker's first message."""
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker

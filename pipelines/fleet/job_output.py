@@ -40,7 +40,7 @@ _MAX_PARTS = 99_999
 
 @dataclass(slots=True)
 class Part:
-    """What the driver knows about one part of a job, which is a range of shards that one worker processes. Created by
+    """Record in the driver of one part of a job, which is a range of shards that one worker processes. Created by
     `JobOutput`, changed by `Driver`."""
 
     number: int

@@ -23,7 +23,7 @@ _COUNTS = ("rejected", "left_out", "decoders", "fallbacks", "uploads")
 
 @dataclass
 class WorkerReport:
-    """What one worker did in this run. Created by `Driver`."""
+    """Work of one worker in this run. Created by `Driver`."""
 
     name: str
     node: str

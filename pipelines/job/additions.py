@@ -41,7 +41,7 @@ class AdditionPlan:
 
 @dataclass(frozen=True, slots=True)
 class OutputGrowth:
-    """What has to be done because the inputs of a finished job have grown: the order of old and new records, and the
+    """Work to be done because the inputs of a finished job have grown: the order of old and new records, and the
     remaining runs. Created by `find_growth`."""
 
     lineup: Lineup

@@ -60,7 +60,7 @@ _MEAN, _STD = [123.675, 116.28, 103.53], [58.395, 57.12, 57.375]
 
 @dataclass(slots=True)
 class SampleFacts:
-    """What is known about a data set after examining it. Created by `look_at`."""
+    """Facts about a data set that was examined. Created by `look_at`."""
 
     kind: str
     """Kind of data, a key of `TASKS`."""

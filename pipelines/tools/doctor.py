@@ -35,7 +35,7 @@ class Finding:
     status: Status
     value: str
     remedy: str = ""
-    """What the user should do, as an instruction; empty if nothing is needed."""
+    """Instruction for the user; empty if nothing is needed."""
 
 
 def examine() -> dict[str, Any]:

@@ -163,7 +163,7 @@ class RecordParser:
     names: U8
     name_starts: I64
     wanted: I64
-    """What is requested of each feature, as `example_checks_cpu` checks it: kind, number of values, and rules. Shape
+    """Requirements for each feature, as `example_checks_cpu` checks it: kind, number of values, and rules. Shape
     [features, 3]."""
 
     @staticmethod

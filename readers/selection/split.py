@@ -31,8 +31,8 @@ class Split:
     shares: Mapping[str, float]
     """Share of the records that each part, such as ``train``, gets, by the part's name. The shares add up to 1."""
     by: str = "key"
-    """What a record's part is chosen by. ``key``: each record is assigned by its own key; ``group``: all records of one
-    group are in the same part."""
+    """Property that a record's part is chosen by. ``key``: each record is assigned by its own key; ``group``: all
+    records of one group are in the same part."""
     group: re.Pattern[str] | None = None
     """Pattern that finds the group in a record's key: the match, or its first capture group if it has one. None: the
     key's folder is the group."""

@@ -47,7 +47,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class ArrayHeads:
-    """What the headers of N stored arrays say, as parallel arrays."""
+    """Contents of the headers of N stored arrays, as parallel arrays."""
 
     dtype: npt.NDArray[np.object_]
     """NumPy dtype name of each array; empty if the type is unknown."""
