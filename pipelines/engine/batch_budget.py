@@ -68,7 +68,7 @@ class BatchBudget:
         GPU."""
         plan = services.plan
         self._needed_after: dict[str, set[Edge]] = {}
-        """For each step, by its name: the edges of the graph that later steps, or the outputs of the graph, still
+        """For each step, by name: the edges (outputs of nodes) that later steps or the outputs of the graph still
         need."""
         needed = set(plan.graph.outputs.values())
         for step in reversed(plan.steps):
@@ -79,8 +79,8 @@ class BatchBudget:
             for s in plan.steps
         }
         self._last: dict[str, tuple[Any, MemoryEstimate]] = {}
-        """For each step, by its name: the shapes of the last batch, and the memory estimate for it. Only for steps
-        whose memory depends on nothing but shapes. Any thread may replace an entry, always as a whole."""
+        """For each step, by name: the shapes of its last batch, and the memory estimate for them. Holds only steps
+        whose memory depends on shapes alone. Any thread may replace an entry, always as a whole."""
         self._specs: dict[tuple[str, Facts], Mapping[Edge, Spec]] = {}
         """Cache of inferred specs (dtype, shape, layout) of outputs, by the step's name and the facts about its
         inputs."""
@@ -149,8 +149,8 @@ class BatchBudget:
         return result
 
     def _shapes(self, needed: Mapping[Edge, Batch], samples: Samples, step: Step) -> Any:
-        """Return the shapes and types of the batches ``needed``, as a key: a batch with the same key needs the same
-        memory. Return None if the estimate also depends on something else."""
+        """Return a key of the shapes and types of the batches ``needed``: batches with equal keys need equal memory.
+        Return None if the estimate also depends on something else."""
         if len(samples) > _MAX_COMPARED or not self._by_shapes[self._services.name_of(step)]:
             return None
         if any(len(b) != len(samples) for b in needed.values()):
@@ -158,9 +158,9 @@ class BatchBudget:
         return len(samples), tuple((b.dtype, b.shapes.tobytes()) for b in needed.values())
 
     def unsplit_need(self, it: InFlightBatch, step: Step) -> tuple[int, int] | None:
-        """Return the bytes on the device and on the host that the batch will hold in all if it goes through the device
-        ``step`` uncut. Return None if it is so large that it must be cut, or if the memory of some samples cannot be
-        estimated."""
+        """Return the bytes of device memory and of host memory that the batch holds in all if the device ``step`` runs
+        for it without cutting it. Return None if the batch is so large that it must be cut, or if the memory of some
+        samples cannot be estimated."""
         assert self.device is not None
         try:
             ahead = self._estimated(it.env, it.samples, step)
@@ -173,9 +173,9 @@ class BatchBudget:
         return on_device + ahead.peak_total, on_host + ahead.kept_total
 
     def parts(self, it: InFlightBatch, step: Step) -> Iterator[tuple[InFlightBatch, MemoryEstimate]]:
-        """Yield the batch, and the estimate of the memory that ``step`` needs for it. Samples that alone exceed the
-        budget are dropped first. If the batch is too large and may be cut, yield its parts instead, each with its
-        estimate."""
+        """Yield the batch, with the estimate of the memory that ``step`` needs for it. If the batch is too large and
+        may be cut, yield its parts instead, each with its estimate. Samples that alone exceed the budget are dropped
+        first."""
         ahead, it.next_estimate = it.next_estimate or self.estimate(it, step), None
         budget = self.host if step.kind == "chunk" or self.device is None else self.device
         if budget is self.host and (too_large := np.flatnonzero(ahead.certain > budget.limit)).size:
@@ -216,8 +216,8 @@ class BatchBudget:
 
     @staticmethod
     def held_bytes(it: InFlightBatch) -> tuple[int, int]:
-        """Return the bytes that the batch holds on the host and on the device. Those on the host include results of
-        work that was started early."""
+        """Return the bytes that the batch holds on the host and on the device. Host bytes include results of work that
+        host threads started before the launch."""
         on_host, on_device = (
             bytes_of(b for b in it.env.values() if is_there(b.data)) for is_there in (in_host_memory, in_device_memory)
         )
@@ -229,12 +229,13 @@ class BatchBudget:
         return bytes_of(b for b in it.env.values() if isinstance(b.data, np.ndarray) and lease_of(b.data) is None)
 
     def release(self, order: tuple[int, ...]) -> None:
-        """Release the memory reservations of batch ``order``, which has left the engine."""
+        """Release the memory reservations of the batch with the number ``order``, which has left the engine."""
         for budget in self.budgets.values():
             budget.release(order)
 
     def release_all(self, order: tuple[int, ...]) -> None:
-        """Release the memory reservations of batch ``order`` and of all parts into which it was cut."""
+        """Release the memory reservations of the batch with the number ``order``, and of all parts into which it was
+        cut."""
         for budget in self.budgets.values():
             budget.release_all(order)
 

@@ -31,8 +31,8 @@ _done: set[str] = set()
 
 
 def clients_of(plan: Plan, writer: str | None = None) -> set[str]:
-    """Return the names of the operators of ``plan`` that run on the host, and of its writer, as the list of compiled
-    loops spells them."""
+    """Return the names of the host operators of ``plan``, and of its writer, as the list of compiled loops spells
+    them."""
     gpu = plan.target.device == "gpu"
     names = {node.op.name for node in plan.graph.nodes if not (gpu and node.stage != "cpu")}
     return names | ({f"writers.{writer}"} if writer else set())
@@ -66,14 +66,14 @@ def compile_ahead(
 
 
 def _can_wait(loop: Loop) -> bool:
-    """Return whether the loop may be compiled in the background: it belongs to a decoder for which a library, with the
-    same result, can stand in until then."""
+    """Return whether the loop may be compiled in the background. A decoder's loop may, if a library gives the same
+    result until the loop is compiled."""
     return loop.module.startswith("ops.codecs.") and loop.function == "decode_images"
 
 
 def _to_compile(loops: Sequence[Loop]) -> Sequence[Loop]:
-    """Return those of ``loops`` that are not cached yet. Return none if it does not pay, or is impossible, to start
-    processes for them."""
+    """Return those of ``loops`` that are not cached yet. Return none if starting processes to compile them does not
+    pay, or is impossible."""
     if sum(loop.seconds for loop in loops) < _MIN_SECONDS or not _can_start_python():
         return []
     from ...ops.compiled import store

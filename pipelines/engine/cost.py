@@ -20,8 +20,8 @@ from ..graph.nodes import Edge
 from .memory.estimate import MemoryEstimate
 
 ENCODED = 8
-"""Cost of each encoded byte that a decoder reads; a byte of decoded data costs 1. A JPEG of 80 KB and 0.2 megapixels
-takes a core about a millisecond: half of it for its 80 KB of codes, half for some 600 KB of samples."""
+"""Cost of each encoded byte that a decoder reads; a byte of decoded data costs 1. One core takes about a millisecond
+for a JPEG of 80 KB and 0.2 megapixels: half for the 80 KB of codes, half for some 600 KB of samples."""
 
 SAMPLE = 1024
 """Cost of each sample in addition to that of its bytes: each kernel loops over the samples, and decoders read a
@@ -30,12 +30,12 @@ header."""
 CHUNK = 16 << 20
 """Maximum cost of a chunk with more than one sample: some twelve JPEGs of ImageNet, ten milliseconds.
 
-Chunks must not be small: each takes some 500 Python calls, and releases the GIL a dozen times, to wait for it with all
-other threads. With four images per chunk, 16 threads were slower than 4 (val, 1,900 images/s instead of 3,200)."""
+Chunks must not be small: each takes some 500 Python calls, and waits for the GIL a dozen times. With four images per
+chunk, 16 threads were slower than 4 (val, 1,900 images/s instead of 3,200)."""
 
 MIN_CHUNK = 2 << 20
-"""Minimum cost of a chunk that is cut to occupy more threads. For smaller ones, the Python calls would take as long as
-the work; the other threads have other batches to do."""
+"""Minimum cost of a chunk if a batch is cut only to occupy more threads. In a smaller chunk, Python calls would take as
+long as the work; the other threads have other batches to do."""
 
 
 def costs(step: Step, ahead: MemoryEstimate, env: Mapping[Edge, Batch]) -> I64:

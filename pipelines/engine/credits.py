@@ -29,11 +29,11 @@ from .options import Options
 
 LAUNCH_BYTES = 4608 << 20
 """Maximum bytes that one launch holds on the GPU at its peak: enough for 2,048 JPEGs of ImageNet or 64 photos of 12
-megapixels. Launches are large because the launching thread takes about as long for each (one H200: 374,000 images/s in
-launches of 2,048, 332,000 of 1,024)."""
+megapixels. Launches are large because a small one keeps the launching thread about as long (one H200: 374,000 images/s
+in launches of 2,048, 332,000 of 1,024)."""
 SHARES = 3
-"""Number of launches among which the GPU budget is divided. Few large launches are better than one per lane, because
-the launching thread takes about as long for each (one H100, ``memory_curve.py``: launches of 512 by a fifth of the
+"""Number of launches among which the GPU budget is divided. Few large launches are better than one per lane, because a
+small one keeps the launching thread about as long (one H100, ``memory_curve.py``: launches of 512 by a fifth of the
 budget left the GPU idle, 89,000 images/s)."""
 JOB_BYTES = 14 << 30
 """Default GPU budget in bytes of a job or benchmark: three launches of `LAUNCH_BYTES`. The rate still rises with the
@@ -50,20 +50,20 @@ GUEST_SHARE = 0.1
 FREE_SHARE, JOB_FREE_SHARE = 0.5, 0.8
 """Maximum share of the GPU's free memory for the default budget: inside a user's program, and in a job."""
 SAMPLE_BYTES = 256 << 10
-"""Minimum bytes that count for a sample when launches are sized: threads and records of a small sample cost as much as
-those of an image of 0.03 megapixels."""
+"""Minimum bytes that count for a sample when launches are sized: a small sample costs as much overhead as an image of
+0.03 megapixels."""
 COPIED_BYTES = 128 << 20
 """Maximum bytes of files in one launch if the files are first copied into page-locked memory: 1,024 JPEGs of ImageNet.
-A run at full speed needs some twenty such buffers, and allocating them takes long."""
+A run at full speed needs some twenty such buffers, which take long to allocate."""
 STARVED = 0.5
-"""Share of its time for which the launching thread waits for batches to be read. From this share on, the budget of a
-program does not grow, because more memory would not make it faster."""
+"""Limit on the share of its time for which the launching thread waits for batches to be read. Above it, the GPU budget
+of a user's program does not grow, because more memory would not make the program faster."""
 GROWTH = 1.5
 """Factor by which the GPU budget of a program grows or shrinks in one step."""
 GROW_AFTER, SHRINK_AFTER = 4, 2
-"""Numbers of consecutive launches after which the size of launches changes. First: launches grow after the consumer
-waited for this many. Second: launches shrink after this many for which the consumer did not wait and the queue was
-full. Both are above one, because every program waits for its first batches."""
+"""Numbers of consecutive launches after which the size of launches changes. Launches grow after the consumer waited for
+the first number of them. They shrink after the second number, if the consumer never waited and the queue was full. Both
+are above one, because every program waits for its first batches."""
 SLACK = 0.85
 """Share of the GPU budget up to which launches are planned by their estimates. The rest is needed because allocated
 blocks are up to an eighth larger than requested, and because a program still holds a batch or two that it has taken."""
@@ -121,12 +121,12 @@ class Credits:
         threads."""
         self.copied_bytes = 0.0
         """Bytes per sample that are copied to a device in one piece, in the last batch that was read. 0 once a GPU is
-        open to which files are uploaded in pieces. Set by readers' threads."""
+        open and files are uploaded to it in pieces. Set by readers' threads."""
         self.sample_cost = 0.0
         """Cost per sample, in the unit of `engine.cost`, of the last batch that was cut for the worker threads. Set by
         the thread that cuts batches."""
         self._fits = 1
-        """Number of requests that memory had room for when the last launch was formed. Set by the thread that takes
+        """Number of requests that had room in memory when the last launch was formed. Set by the thread that takes
         requests from the schedule."""
         self._on_device = self._on_host = 0.0
         """Bytes per sample that the last launch held at its peak, on the device and on the host. Set by the launching
@@ -194,8 +194,8 @@ class Credits:
         return min(work or CHUNK / (self.sample_bytes + SAMPLE), host / max(self._on_host, self.sample_bytes))
 
     def record_cut(self, cost: I64, held: int) -> None:
-        """Record that a batch was cut for the workers: ``cost`` of its samples, and the bytes ``held`` that it holds on
-        the host."""
+        """Record that a batch was cut into chunks for worker threads. ``cost``: cost of each sample. ``held``: bytes
+        that the batch holds on the host."""
         if len(cost):
             self.sample_cost, self._on_host = float(cost.sum()) / len(cost), held / len(cost)
 
@@ -214,12 +214,10 @@ class Credits:
     # -- launches -------------------------------------------------------------------------------------------------
 
     def launch(self, estimate: MemoryEstimate, on_device: int, on_host: int) -> tuple[int, list[tuple[int, int]]]:
-        """Return the bytes that a launch holds on its device at its peak, and the ranges [a, b) of samples that go
-        there at a time.
-
-        There is one range unless the launch exceeds the limit of a launch, or half of the budget. Then it is cut, and
-        two of its ranges are on the device at a time. ``estimate``: memory that the launch will need. ``on_device`` and
-        ``on_host``: bytes that it already holds."""
+        """Return the bytes that a launch holds on its device at its peak, and the ranges [a, b) of samples to compute
+        at a time. Usually there is one range. A launch that exceeds the limit of a launch, or half of the budget, is
+        cut; two of its ranges are then on the device at a time. ``estimate``: memory that the launch will need.
+        ``on_device`` and ``on_host``: bytes that it already holds."""
         n = max(1, len(estimate.peak))
         if not self._on_device:
             self._check(estimate)

@@ -66,11 +66,11 @@ _REGISTERED_SHARE = 0.5
 """Share of the host's memory budget for files that are registered with CUDA, so that GPUs read them without a copy."""
 
 _REGISTERED_FILES = (1 << 62,)
-"""Owner under which registered files reserve memory in the budget. It is larger than every batch number, so that it
-never counts as the oldest batch, which is always admitted."""
+"""Key in the memory budget, in place of a batch number, for files that are registered with CUDA. The key is larger than
+every batch number, so that it never counts as the oldest batch, which is always admitted."""
 _STAGING_PIECES = (1 << 62, 1)
-"""Owner under which page-locked blocks for uploads reserve memory in the budget. Files go through these blocks to the
-GPU while they are read. Like `_REGISTERED_FILES`, it is larger than every batch number."""
+"""Key in the memory budget, like `_REGISTERED_FILES`, for page-locked blocks through which files go to the GPU while
+they are read."""
 
 _HANG_CHECK_SECONDS = 0.2
 """Seconds between two checks whether a GPU hangs, by a thread that waits for other threads to end."""
@@ -414,8 +414,8 @@ class Engine:
         return finished(self.services, iteration)
 
     def _taken(self) -> Sequence[InFlightBatch]:
-        """Return the next batches, as a list because they may have been launched together; they may have failed. Raises
-        StopIteration, and the error that ended the run."""
+        """Return the batches of the next launch: one, or several that were launched together. They may have failed.
+        Raises StopIteration, and the error that ended the run."""
         if self._delivered is not None:  # the caller has finished with that batch, or keeps its own reference
             self.budget.release(self._delivered)
             self._delivered = None

@@ -24,7 +24,7 @@ from .nodes.node_pass import Env, NodePass
 from .nodes.run_nodes import run_nodes
 
 Stored = tuple[Samples, Mapping[int, Samples]]
-"""One record of each reader: first the samples of the batch, then the samples of each reader by its node id."""
+"""One record of each reader, as a pair: the samples of the batch, and the samples of each reader by its node id."""
 MAX_TRIED = 100
 """Maximum number of records that are tried, in stored order, to find one that is not rejected."""
 
@@ -62,9 +62,9 @@ def first_sample(
     plan: Plan, states: Mapping[int, Any], records: Iterator[Stored], edges: Collection[Edge],
     kinds: Mapping[Edge, Spec] = MappingProxyType({}),
 ) -> Env:  # fmt: skip
-    """For each of ``edges``, compute on the host the batch of the first of ``records`` that reaches it, and return
-    these batches. Return an empty dictionary if some edge cannot be computed on the host. ``kinds``: types and ranks
-    that are known already."""
+    """For each of ``edges``, compute on the host the batch of one record: the first of ``records`` that no operator
+    before the edge rejects. Return these batches, or an empty dictionary if some edge cannot be computed on the host.
+    ``kinds``: types and ranks that are known already."""
     nodes = _ancestors(list(_by_records(plan)), edges)
     batches: Env = {}
     if not edges or not plan.readers or {e.node for e in edges} - {n.id for n in nodes}:
@@ -89,7 +89,7 @@ def attempt(nodes: Sequence[Node], run: NodePass, env: Env) -> Env:
 
 
 def _ancestors(nodes: Sequence[Node], edges: Collection[Edge]) -> list[Node]:
-    """Return the nodes, of ``nodes``, that compute ``edges`` or something that these depend on, in order."""
+    """Return those of ``nodes``, in order, on which ``edges`` depend, directly or through others."""
     needed = {e.node for e in edges}
     for node in reversed(nodes):
         if node.id in needed:
@@ -122,7 +122,7 @@ def spec_of(batch: Batch) -> Spec:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """Types and ranks that the plan leaves open, as the first sample of a data set decides them. Created by
+    """Types and ranks of outputs that the plan leaves open, taken from the first sample of a data set. Created by
     `Sources`."""
 
     kinds: Mapping[Edge, Spec] = field(default_factory=dict)
@@ -133,7 +133,7 @@ class Decided:
 
     @staticmethod
     def by(env: Mapping[Edge, Batch], edges: Collection[Edge]) -> Decided:
-        """Return what the only sample in ``env`` decides: the types and ranks of ``edges``."""
+        """Return the types and ranks of ``edges`` that the only sample in ``env`` has."""
         batches = {e: env[e] for e in edges if e in env}
         key = next(iter(batches.values())).samples.origin(0).key if batches else ""
         return Decided({e: spec_of(b) for e, b in batches.items()}, key)

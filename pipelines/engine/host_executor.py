@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     from ...ops.gpu.uploads import UploaderByGpu
 
 _CACHE_SHARE = 0.125
-"""Share of the host's memory budget for arrays of batches that are cached for reuse. Arrays of readers may take half as
-much, and arrays of chunks twice as much, divided by the depth of the queue. Cached arrays count against the budget, and
-are freed if it is full."""
+"""Share of the host's memory budget for arrays that are cached for reuse. Readers' arrays may take half of this. Arrays
+of chunks may take twice as much, divided by the depth of the queue. Cached arrays count against the budget, and are
+freed if it is full."""
 
 
 def _pageable(nbytes: int) -> Any:
@@ -56,10 +56,9 @@ def _pageable(nbytes: int) -> Any:
 
 
 class HostExecutor:
-    """Runs the steps of one engine that are computed on the host. Created and closed by `Engine`.
-
-    One thread runs ``whole`` steps, which see a batch at once, and cuts batches into chunks for the worker threads. If
-    no step works on chunks, the workers run ``whole`` steps of several batches at once."""
+    """Runs the steps of one engine that are computed on the host. Created and closed by `Engine`. One thread runs steps
+    of kind ``whole``, which need entire batches, and cuts batches into chunks for the worker threads. If no step works
+    on chunks, the workers run ``whole`` steps of several batches at once."""
 
     def __init__(
         self, services: Services, budget: BatchBudget, merger: BatchMerger, page_locked: Callable[[int], Any]
@@ -114,9 +113,9 @@ class HostExecutor:
         self._chunk_buffers.close()
 
     def _max_concurrent_reads(self) -> int:
-        """Return the number of batches to read at the same time: as many as the next queue has room for, and two more
-        (one that waits for room, one that was just taken). Return 1 if a kernel keeps state between batches, or if the
-        reading thread also cuts batches into chunks, because it is then ahead of the workers anyway."""
+        """Return the number of batches to read at the same time: the room of the next queue, plus two (one that waits
+        for room, one that was just taken). Return 1 if a kernel keeps state between batches, or if the reading thread
+        also cuts batches into chunks: it is then ahead of the workers anyway."""
         for step in segments(self._plan.steps)[0]:
             if step.kind != "whole" or any(n.op.per_batch and not isinstance(n.op, Reader) for n in step.nodes):
                 return 1
@@ -152,7 +151,7 @@ class HostExecutor:
                 put_failed(it, out, e)
 
     def _start_early(self, it: InFlightBatch, step: Step) -> None:
-        """Start the part of the next device step that runs in host threads, before the batch can be launched."""
+        """Start the work that the next device step does in host threads, before the batch can be launched."""
         if step.kind != "device" or self._plan.target.device != "gpu":
             return
         run = self._services.node_pass(it, allocate_staging=self._page_locked)
@@ -360,11 +359,10 @@ class HostExecutor:
 
 
 def uploadable(plan: Plan, step: Step) -> dict[Edge, bool]:
-    """Return the outputs of the readers of ``step`` that may be uploaded while they are read; the value is True if a
-    reader maps container files.
-
-    Outputs of readers of single files are included if the host needs only the first bytes of each file. Outputs from
-    containers are included if a device reads them, because the host still sees the mapped files."""
+    """Return the outputs of the readers of ``step`` that may be uploaded while they are read. The value is True if a
+    reader maps container files. Outputs of single files are included if the host needs only the first bytes of each
+    file. Outputs from containers are included if a device reads them, because the host can still read the mapped
+    files."""
     if step.kind != "whole" or plan.target.device != "gpu":
         return {}
     readers = {n.id: n.op.maps_files for n in step.nodes if isinstance(n.op, Reader)}

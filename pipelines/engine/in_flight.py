@@ -180,7 +180,8 @@ class Feed(Protocol):
 
 
 def draws_of(requests: Iterable[Request]) -> Draws:
-    """Return `NodePass.draws` for requests that are merged: the slots of each, and the states of its random streams."""
+    """Return, for each of the merged ``requests``, its slots in the batch and the states of its random streams; see
+    `NodePass.draws`."""
     draws, low = [], 0
     for request in requests:
         if request.states is not None:

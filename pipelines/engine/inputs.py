@@ -127,8 +127,8 @@ def inventory_of(source: Source) -> InventoryEntries:
 
 
 class JobFeed:
-    """Source of samples for a job: every record of its shard exactly once. Created by the job; the engine reads
-    ``states`` and calls ``samples``."""
+    """Source of samples for a job, which yields every record of the job's shard once. Created by the job; the engine
+    reads ``states`` and calls ``samples``."""
 
     def __init__(self, sources: Sources, limit: int | None = None) -> None:
         """Raises SpecError if several readers differ in their number of records."""
@@ -180,8 +180,7 @@ class JobFeed:
         return self.samples(Request(self._all_positions.start, min(batch_size, len(self._all_positions))))
 
     def places(self, positions: I64) -> I64:
-        """Convert positions in the whole data set to numbers of samples within this job, by which requests and outputs
-        count."""
+        """Convert positions in the whole data set to indices within this job, as requests and outputs use them."""
         return positions
 
     def samples(self, request: Request) -> tuple[Samples, Mapping[int, Samples]]:

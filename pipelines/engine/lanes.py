@@ -21,7 +21,7 @@ class OwnLanes(Channel[Copies]):
     `OpenLanes`."""
 
     def drop(self, lane: Copies) -> None:
-        """Declare that a lane that `get` has returned will never be put back. (This queue need not record that.)"""
+        """Do nothing: a lane that `get` has returned will never be put back, and this queue need not record that."""
 
 
 class _Free:

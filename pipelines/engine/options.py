@@ -59,11 +59,11 @@ class Options(RunSettings):
     """Whether batches are delivered as they were requested. If False, a batch that is too large for the memory is
     delivered in parts."""
     merge_requests: bool = False
-    """Whether several small requests may be merged into one launch; the results of a sample do not depend on the rest
-    of its batch. With ``whole_batches`` they are delivered one by one, otherwise together."""
+    """Whether several small requests may be merged into one launch, which requires that no result of a sample depends
+    on the rest of its batch. With ``whole_batches`` they are delivered one by one, otherwise together."""
     uploads: RegistrationCache | None = None
-    """Findings of earlier runs of the graph in this process about how files reach the GPU; this run continues
-    from there. None if there were none, and records may be read again."""
+    """Facts that earlier runs of the graph in this process found out about how files reach the GPU; this run uses them.
+    If None, there are no such facts, and the run assumes that records may be read again."""
     resources: SharedResources | None = None
     """Memory budgets and GPU lanes that this run shares with other runs of a job in this process; None if it shares
     none."""

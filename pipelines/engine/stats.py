@@ -137,8 +137,8 @@ class Stats:
         return self._stages
 
     def note(self, report: Callable[..., None], *facts: Any) -> None:
-        """Call ``report(*facts)`` later, at the latest when the statistics are read. Recording the times of a batch of
-        a few numbers would take as long as the batch itself."""
+        """Call ``report(*facts)`` later, at the latest when the statistics are read. Doing so at once would take as
+        long as computing a batch of a few numbers."""
         self._notes.append((report, facts))
         if len(self._notes) > _MAX_NOTES:
             self._add_up()

@@ -28,8 +28,8 @@ class Contexts:
         first batch."""
 
     def of(self, node: Node, stage: Stage, it: InFlightBatch, env: Env, lane: Any) -> Context:
-        """Return the context of ``node`` for a batch, like `context_of`. Only for batches whose random numbers follow
-        from their samples, not from a state."""
+        """Return the context of ``node`` for a batch, as `context_of` does. The batch's random numbers must follow from
+        its samples, not from the saved state of a generator."""
         key = node.id, id(lane)
         context = self._contexts.get(key)
         args = {k: env[e] for k, e in node.args.items()} if node.args else {}
@@ -43,14 +43,15 @@ class Contexts:
         return context
 
     def accept(self) -> None:
-        """Pass on what kernels reported for this batch to the statistics, and drop all references to the batch."""
+        """Add the facts that kernels reported for this batch to the statistics, and drop all references to the
+        batch."""
         for context in self._contexts.values():
             context.args = {}
         if self._run is not None and self._run.reports:
             self._run.reports.deliver()
 
     def discard(self) -> None:
-        """Discard all contexts and what kernels reported, because the batch is computed again from the start; kernels
+        """Discard all contexts and the kernels' reports, because the batch is computed again from the start: kernels
         then report again. (Kernels may also have recorded samples in the contexts.)"""
         self._contexts.clear()
         self._run = None

@@ -32,8 +32,8 @@ _MAX_BYTES = 4 << 20
 """Limit of the fast path in bytes. It applies to the input batches of a step together, and to each array that a kernel
 allocates on the host."""
 _MAX_FAILURES = 8
-"""Number of consecutive batches for which the fast path may fail, so that they are computed again with error isolation.
-After that, it is no longer tried."""
+"""Number of consecutive batches that may fail on the fast path; after that it is no longer tried. Each of these batches
+is computed again, with error isolation."""
 
 
 class TooLargeError(Exception):
@@ -41,8 +41,8 @@ class TooLargeError(Exception):
 
 
 def allows_fast_path(node: Node) -> bool:
-    """Return whether the kernel of ``node`` may be called for a whole batch without error isolation, and called again,
-    with it, if that fails."""
+    """Return whether the kernel of ``node`` may be called for a whole batch without error isolation. If that call
+    fails, the kernel is called again for the same batch, with error isolation."""
     op = node.op
     if (
         node.scope

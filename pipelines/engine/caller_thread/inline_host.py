@@ -29,7 +29,7 @@ _MAX_BYTES = 32 << 20
 worker threads."""
 
 _FREE_BATCHES = 2
-"""Number of batches at the start for which the time limits do not hold, because they compile loops."""
+"""Number of first batches to which the time limits do not apply, because native loops are compiled during them."""
 
 _MAX_SLOW = 16
 """Number of slow batches after which worker threads take over. The first batches are often slow: kernels are compiled,
@@ -45,7 +45,7 @@ def is_light(plan: Plan) -> bool:
 
 class InlineHost:
     """Computes the first batches of an engine in the caller's thread, without worker threads. Created by `Engine`; used
-    by the caller's thread only. It computes one batch at a time, so it does not charge them to the memory budget."""
+    by the caller's thread only. As it computes one batch at a time, batches reserve no memory in the budget."""
 
     def __init__(self, services: Services, merger: BatchMerger, host_executor: HostExecutor) -> None:
         plan = services.plan

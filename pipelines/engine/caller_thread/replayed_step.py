@@ -29,9 +29,9 @@ from .fast_path import AGAIN, FastPath, TooLargeError
 _MAX_CACHED = 16
 """Maximum number of entries of `ReplayedStep._needs`, the cache of the memory that batches need, by their shapes."""
 _MAX_COUNTED, _UNTIL_PROGRAM = 256, 4
-"""Limits for recording launches. First: number of pairs (lane, shapes) whose batches are counted. Second: number of
-batches of one shape after which there should be a recorded program; on each lane, the first batch is launched, the
-second recorded, the third replayed."""
+"""Two limits for recording launches: the number of pairs (lane, shapes) that are counted, and the number of batches of
+one shape within which a program should be recorded. On each lane, the first batch is launched, the second recorded, the
+third replayed."""
 _MAX_FAILURES = 8
 """Number of consecutive failures of the fast path after which all batches go through `DeviceExecutor`."""
 
@@ -67,7 +67,7 @@ class ReplayedStep:
         self._fed = [Edge(n.id, k) for n in sources for k in range(n.op.num_outputs)]
         read = dict.fromkeys(e for n in self._nodes for e in n.inputs if e.node not in ids)
         self._replayable = list(step.nodes[start_of_tail(step.nodes) :]) == self._nodes
-        """Whether the launches of all operators can be recorded and replayed as one program."""
+        """Whether the kernel launches of all operators can be recorded and then replayed together, as one program."""
         replayed = [n for n in self._nodes if n.op.replayable]
         self._operators = FastPath(services, self._nodes, step.gives)
         self._launches_directly = self._operators.is_applicable and (len(self._nodes) == 1 or not replayed)
@@ -83,15 +83,14 @@ class ReplayedStep:
             return
         self._sources: list[tuple[Node, FedBatches]] = [(n, services.feed.states[n.id]) for n in sources]
         self._read = [(self._fed.index(e) if e in self._fed else -1, e) for e in read]
-        """For each input batch of the operators: its index in `_fed` if the user's program provides it, or -1 if the
-        host computed it; and its edge."""
+        """For each input batch of the operators, its index in `_fed` (-1 if the host computed the batch), and its edge
+        in the graph. `_fed` lists the batches that the user's program provides."""
         self._passed_through = [(k, e) for k, e in enumerate(self._fed) if e in step.gives]
-        """Batches that the user's program provides and that are themselves outputs of the step: index in `_fed`, and
-        edge."""
+        """Batches of the user's program that are outputs of the step, unchanged: index in `_fed` and edge of each."""
         self._key = (self._nodes[0].id, len(step.nodes)) if self._nodes else (-1, 0)
         self._last: list[Batch] = []
         self._keys: list[Any] = []
-        """For each input of the last batch, its part of the cache key: the result of `key_of_one`."""
+        """For each input of the last batch: what it adds to the cache key, as `key_of_one` returns it."""
         self._needs: dict[Any, tuple[int, int] | None] = {}
         """Cache: bytes that a batch needs on the device and on the host, by its shapes; None for shapes so large that
         the batch must be cut."""
@@ -101,8 +100,8 @@ class ReplayedStep:
         self._contexts = Contexts(services)
 
     def launch(self, it: InFlightBatch, lane: Any) -> LaunchedBatch | None:
-        """Launch the batch on ``lane``. Return None, with nothing launched, if only `DeviceExecutor`, which isolates
-        errors, can launch it."""
+        """Launch the batch on ``lane``. Return None, with nothing launched, if the batch must be left to
+        `DeviceExecutor`, which isolates errors."""
         samples = it.samples
         if it.draws or it.dropped or not len(samples.slot):
             return None
@@ -167,9 +166,8 @@ class ReplayedStep:
         return LaunchedBatch(lane, timer, sizes, results, nbytes, bool(on_device or on_host), inputs)
 
     def _is_direct(self, lane: Any, shapes: Any) -> bool:
-        """Return whether a batch of ``shapes`` is launched on the fast path instead of being recorded or replayed. True
-        for the first batch of these shapes, and if there is still no recorded program after `_UNTIL_PROGRAM`
-        batches."""
+        """Return whether a batch of ``shapes`` is launched on the fast path, and neither recorded nor replayed. True
+        for the first batch of these shapes, and if there is no recorded program after `_UNTIL_PROGRAM` batches."""
         if not self._launches_directly or self._failures > _MAX_FAILURES:
             return False
         if not self._replayable:

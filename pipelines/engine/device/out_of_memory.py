@@ -40,7 +40,7 @@ class OnDevice:
     nodes: Sequence[Node]
     gives: Sequence[Edge]
     to_host: Collection[Edge]
-    """The output edges, among ``gives``, whose batches are needed on the host."""
+    """Those of the step's output edges whose batches are needed on the host."""
     lane: Copies
     lanes: Sequence[Copies]
     """All lanes of the device, whose unused memory is freed if memory runs out."""
@@ -58,8 +58,9 @@ class OnDevice:
         return results
 
     def run_cut(self, env: Env, run: NodePass, cuts: Sequence[tuple[int, int]], estimates: Outputs = ()) -> Env:
-        """Like `run`, but for one range of samples [a, b) of ``cuts`` after the other. If the results have the sizes
-        predicted by ``estimates``, all ranges write into one array, so that joining them copies nothing."""
+        """Like `run`, but run the nodes for one range of samples [a, b) in ``cuts`` after the other. If the results
+        have the sizes predicted by ``estimates``, all ranges write into one array, so that joining them copies
+        nothing."""
         if len(cuts) <= 1:
             return self.run(env, run)
         slots = run.samples.slot
@@ -101,8 +102,8 @@ class OnDevice:
             raise
 
     def joined(self, batches: Sequence[Batch]) -> Batch:
-        """Join batches of different samples into one, ordered by slot. It is on the device, unless there is no room or
-        one of the batches is already on the host."""
+        """Join batches of different samples into one, ordered by slot. The result is in device memory, unless there is
+        no room or one of the batches is already on the host."""
         live = [b for b in batches if len(b)]
         if all(self.lane.holds(b) for b in live):
             try:

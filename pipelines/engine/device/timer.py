@@ -11,8 +11,8 @@ from ...graph.nodes import Node
 from ..stats import Stats
 
 _CLOCK = "trace clock"
-"""Key in a lane's cache under which the zero point of the lane's times in traces is stored: a CUDA event, its
-perf_counter in seconds, and the name of the lane's track."""
+"""Key in a lane's cache for the zero point of this lane in traces: a CUDA event, its perf_counter in seconds, and the
+name of the lane's track."""
 
 
 class DeviceTimer:

@@ -95,8 +95,8 @@ class MemoryBudget:
     """
 
     def __init__(self, limit: int, for_work: float = 0.0, *, beside: MemoryBudget | None = None) -> None:
-        """Batches together may reserve ``limit`` bytes except for the share ``for_work``, then they wait. With
-        ``beside``, this budget shares the account of that other one, and both arguments are ignored."""
+        """Batches together may reserve ``limit`` bytes, minus the share ``for_work``; further batches wait. With
+        ``beside``, this budget uses the account of that other budget, and ignores both arguments."""
         self._account: _Account = _Account(limit, for_work) if beside is None else beside._account
         self.peak = 0
         """Maximum number of bytes that all runs with this budget have reserved at a time. It is sampled when this run
@@ -322,7 +322,7 @@ class Reservation:
         array."""
 
     def start_pass(self, samples: int) -> None:
-        """Start counting allocations for a pass over ``samples`` samples; nothing is allocated in it yet."""
+        """Start counting the allocations of a new pass over ``samples`` samples, from zero."""
         self._samples = samples
         self._used = 0
 

@@ -38,8 +38,7 @@ class MemoryEstimate:
     largest_operator: str
     """Name of the operator that needs the bytes ``certain``."""
     peak_total: int
-    """Sum of ``peak`` over the samples. It is a field, like `kept_total`, so that the thread that estimates adds it up,
-    and not the launching thread."""
+    """Sum of ``peak`` over the samples. Stored, like `kept_total`, so that the launching thread need not add it up."""
     kept_total: int
     """Sum of ``kept`` over the samples."""
     outputs: Outputs = ()
@@ -75,8 +74,9 @@ def facts_of(env: Mapping[Edge, Batch]) -> Facts:
 
 
 def inferred(nodes: Sequence[Node], facts: Facts) -> dict[Edge, Spec]:
-    """Return the specs of all outputs of ``nodes``, inferred from the batches ``facts`` that they read. These batches
-    tell more than the graph: programs feed batches of types and shapes that the graph does not declare."""
+    """Return the specs (dtype, shape, layout) of all outputs of ``nodes``, inferred from the ``facts`` about the
+    batches that they read. The batches count, not the graph, because programs feed types and shapes that no graph
+    declares."""
     specs = dict(facts)
     for node in nodes:
         declared = (node.specs[k] if k < len(node.specs) else Spec() for k in range(node.op.num_outputs))

@@ -24,8 +24,8 @@ are copied together afterwards, which takes almost no time."""
 
 def whole_outputs(outputs: Outputs, empty: Empty) -> list[tuple[Array, I64]]:
     """Allocate one array per large output of a step, of its estimated size, into which all chunks will write. Return
-    each array with the index at which every sample ends in it (int64[N]). If the step computes something else, the
-    memory is never touched."""
+    each array with the index at which every sample ends in it (int64[N]). If the results have other sizes, the memory
+    is never touched."""
     arrays = []
     for dtype, elements in outputs:
         ends = np.cumsum(elements)
@@ -49,8 +49,8 @@ def peak_without_outputs(peak: I64, whole: Sequence[tuple[Array, I64]]) -> I64:
 class OutputSlice:
     """The part of a batch's output arrays that one chunk fills, so that joining chunks copies nothing.
 
-    The first kernel of the chunk that allocates exactly this size and dtype gets the memory. If it is not for the
-    output but for another array, joining costs one extra copy."""
+    The first kernel of the chunk that allocates exactly this size and dtype gets the memory. If that allocation is not
+    the output, joining costs one extra copy."""
 
     def __init__(self, whole: Sequence[tuple[Array, I64]], first: int, stop: int) -> None:
         """``whole``: the output arrays of the batch, from `whole_outputs`. The chunk has the samples [first, stop)."""

@@ -73,8 +73,8 @@ def described(problem: Exception) -> str:
 
 
 def _may_fit_alone(problem: Exception, run: NodePass) -> bool:
-    """Return whether ``problem`` is that memory did not suffice for the single sample of ``run``, perhaps because other
-    tasks held it. False if the sample exceeds the memory budget."""
+    """Return whether the single sample of ``run`` failed for lack of memory, perhaps because other tasks held it. False
+    if the sample exceeds the memory budget."""
     return isinstance(problem, MemoryError) and not isinstance(problem, OverBudgetError) and len(run.samples) <= 1
 
 

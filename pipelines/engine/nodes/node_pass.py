@@ -90,8 +90,7 @@ class DeferredReports:
     """Calls that report facts, such as counts of decoded images, from the kernels of one pass. They are deferred until
     it is certain that the results of the pass are used.
 
-    Contexts of kernels refer to this object, and not to the pass, which refers to them: that would be a reference
-    cycle."""
+    Contexts of kernels refer to this object and not to the pass, to avoid a reference cycle."""
 
     __slots__ = ("_immediate", "_waiting")
 
@@ -164,8 +163,8 @@ class NodePass:
     allocate: Callable[[int, Any], Any] | None = None
     """Function that allocates the kernels' arrays if `reservation` is None, as on the null device."""
     exclusive: Callable[[], AbstractContextManager[None]] | None = None
-    """Function that returns a context manager which waits until no other task runs; for a sample for which memory did
-    not suffice. None if there are no other tasks."""
+    """Function that returns a context manager which waits until no other task runs. It is used for a sample that ran
+    out of memory. None if there are no other tasks."""
     isolation: Isolation | None = None
     count: Callable[[str, int], None] | None = None
     """Called when a slower path was taken, with the reason and the number of samples."""
@@ -214,7 +213,7 @@ class NodePass:
 
     def undo(self, state: tuple[int, int, int, int]) -> list[tuple[Callable[..., None], tuple[Any, ...]]]:
         """Remove all results that were added since ``state``, because the samples are computed again in another way.
-        Return the removed calls for the report; they are needed if samples are not computed again after all."""
+        Return the removed calls that report facts; they are needed if samples are not computed again after all."""
         del self.dropped[state[0] :], self.checks[state[1] :], self.late_outputs[state[2] :]
         return self.reports.discard(state[3])
 

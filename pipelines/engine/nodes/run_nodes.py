@@ -65,8 +65,8 @@ def run_nodes(nodes: Sequence[Node], env: Env, run: NodePass, keep: Collection[E
 
 
 def _draw(node: Node, env: Env, run: NodePass) -> bool:
-    """Run a node that only draws random numbers (`Operator.drawn`), without creating a context. Return False if it
-    needs one. For a batch with half a dozen such nodes, creating contexts would take most of the time."""
+    """Run a node that only draws random numbers (`Operator.drawn`), without creating a context. Return False if the
+    node needs one. Contexts would take most of the time of a batch with half a dozen such nodes."""
     samples = _samples(node, (), env, run)
     if len(samples) == 0 or type(node.op).drawn is Operator.drawn:
         return False
@@ -262,10 +262,8 @@ def _run(node: Node, env: Env, run: NodePass) -> None:
 
 def start_early(nodes: Sequence[Node], env: Env, run: NodePass) -> dict[int, StartedWork]:
     """Start the host's part of mixed kernels whose inputs exist already (`Operator.start_early`). Return the started
-    work by the node's id.
-
-    An operator's exception is ignored here: its launch raises it again, where the operator is named and fewer samples
-    are tried. A reader's exception is raised here, because its batches follow one another."""
+    work by the node's id. Exceptions of operators are ignored: the launch raises them again, names the operator and
+    tries fewer samples. Exceptions of readers are raised, because a reader's batches follow one another."""
     begun = {}
     for node in nodes:
         if node.stage == "mixed" and all(e in env for e in (*node.inputs, *node.args.values())):
@@ -289,8 +287,8 @@ def start_early(nodes: Sequence[Node], env: Env, run: NodePass) -> dict[int, Sta
 def finish_late(
     run: NodePass, env: Env, tried: Callable[[Callable[[], Batch]], Batch] = lambda finish: finish()
 ) -> None:
-    """Put the outputs that exist only now, after the device has finished ``run``, into ``env`` in place of their
-    stand-ins. Samples that were dropped meanwhile are left out. ``tried`` calls the functions that allocate memory."""
+    """Replace placeholders in ``env`` by the outputs that exist only now, after the device has finished ``run``.
+    Samples that were dropped meanwhile are left out. ``tried`` calls the functions that allocate memory."""
     if not run.late_outputs or run.device is None:
         return
     parts: dict[Edge, list[Batch]] = {}

@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 
 _SECONDS_BETWEEN_READS = 0.25
-"""Seconds between two reads of how long a thread has waited for a processor, which the kernel of the system counts.
-Reading it releases the GIL."""
+"""Seconds between two reads of the operating system's count of how long a thread waited for a processor. Reading it
+releases the GIL."""
 
 
 class Clock:

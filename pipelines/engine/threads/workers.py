@@ -65,8 +65,7 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class PoolSlice:
-    """Access to a thread pool for a kernel (`ops.context.Helpers`), limited to a number of its threads. Created by
-    `Pool.slice_of`."""
+    """A limited number of a pool's threads, for use by a kernel (`ops.context.Helpers`). Created by `Pool.slice_of`."""
 
     count: int
     do: Callable[..., None]
