@@ -61,8 +61,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def loops_for(level: str, pack: Path, folder: Path, selected: Sequence[Loop] | None = None) -> int:
     """Compile CPU loops (all that wheels contain, or only ``selected``) for a level of x86-64, and store them in the
-    file ``pack``. Return the number of loops in it. Raises SystemExit that names every loop that could not be compiled
-    or stored: a wheel without it would compile it, or fail, on the user's machine."""
+    file ``pack``. Return the number of loops in it. Raises SystemExit, which names every loop that could not be
+    compiled or stored."""
     todo = sorted(loops() if selected is None else selected, key=lambda loop: -loop.seconds)
     entries: dict[str, tuple[str, bytes]] = {}
     cache_folder = folder.absolute() / "dali-run"
@@ -93,8 +93,8 @@ def loops_for(level: str, pack: Path, folder: Path, selected: Sequence[Loop] | N
 
 
 def environment_for(level: str, folder: Path) -> Mapping[str, str]:
-    """Return the environment variables with which a process compiles loops for ``level``, a level of x86-64, and stores
-    the code in ``folder``."""
+    """Return the environment variables with which a process compiles CPU loops for ``level`` (a level of x86-64) into
+    ``folder``."""
     return {"NUMBA_CPU_NAME": level, "NUMBA_CPU_FEATURES": "", "NUMBA_CACHE_DIR": str(folder.absolute())}
 
 

@@ -23,8 +23,7 @@ from ...ops.compiled import binaries, store
 from ..cores import usable_cores
 
 JPEG = "the JPEG decoder"
-"""Name, in the list of CUDA sources, of the one that `ops.codecs.jpeg.cuda` assembles from many files. It takes longest
-to compile."""
+"""Name of the JPEG decoder in the list of CUDA sources. It takes longest to compile."""
 
 
 class CompileError(Exception):
@@ -88,8 +87,8 @@ def digest_of(source: str) -> str:
 
 
 def _compile(task: tuple[str, str, str, str]) -> tuple[str, str, bytes] | str:
-    """Compile one kernel in a worker process. Return its entry in the pack of images as (key, digest of the source,
-    content), or NVRTC's error as text."""
+    """Compile one kernel in a worker process. Return (key, digest of the source, compiled image), or NVRTC's error as
+    text."""
     library, source, kernel, kind = task
     text, folder = text_of(source)
     made_from = digest_of(source)
@@ -102,8 +101,8 @@ def _compile(task: tuple[str, str, str, str]) -> tuple[str, str, bytes] | str:
 
 def compile_pack(out: Path, library: str, architectures: Sequence[int], processes: int) -> Iterator[tuple[int, int]]:
     """Compile all CUDA kernels of the package into the file ``out``, a pack of images. Yield (images done, images in
-    total). Images that the same compiler made earlier from the same sources are reused. Raises CompileError that names
-    every image that could not be made; the others are kept."""
+    total). Images in ``out`` are reused if compiler and sources are unchanged. Raises CompileError, which names every
+    image that could not be made; the others are kept."""
     kinds = [*(f"sm_{a}" for a in architectures), f"ptx_{binaries.PTX}"]
     tasks = [(library, source, kernel, kind) for source, kernel in everything() for kind in kinds]
     entries: dict[str, tuple[str, bytes]] = {_COMPILER: (made_by := _version(library), b"")}
@@ -136,7 +135,7 @@ def compile_pack(out: Path, library: str, architectures: Sequence[int], processe
 
 
 _COMPILER = "compiler"
-"""Key of the entry of a pack that identifies the version of NVRTC that compiled it."""
+"""Key under which a pack of images stores the version of NVRTC that compiled it."""
 
 
 def _version(library: str) -> str:
@@ -146,13 +145,13 @@ def _version(library: str) -> str:
 
 
 def everything() -> list[tuple[str, str]]:
-    """Return (source, kernel instance) of all CUDA kernels for which images are needed."""
+    """Return all CUDA kernels to compile in advance, as (name of the source, name of the kernel)."""
     return [(JPEG, ""), *binaries.listed()]
 
 
 def without_image(capability: int, versions: Sequence[int]) -> list[str]:
-    """Return the CUDA kernels for which the package has no image that fits GPUs of this compute capability (90 for 9.0)
-    and any of these versions of CUDA."""
+    """Return the CUDA kernels for which the package has no compiled image that fits the GPU: its compute capability (90
+    for 9.0), and one of these versions of CUDA."""
     return [
         f"{source} {kernel}".rstrip()
         for source, kernel in everything()

@@ -45,7 +45,7 @@ from .intermediates import save_pictures
 from .remote_sample import skeleton
 
 _MOST_SHOWN = 60
-"""Largest number of characters that are displayed of a value."""
+"""Largest number of characters to display of a text or bytes value."""
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class DataSet:
 
     kind: str
     count: int | None
-    """Number of records; None if only reading the whole data set can tell."""
+    """Number of records; None if counting them requires reading the whole data set."""
     records: Iterator[Record]
 
 
@@ -74,11 +74,12 @@ def inspect_data(
     target: Path | str, n: int, out: Path | None = None, follow_links: bool = False,
     saved_images: list[tuple[int, str, Image.Image]] | None = None, in_part: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the first ``n`` records at ``target`` as data for JSON. Their images are saved in the folder ``out``, with
-    a contact sheet, and appended to ``saved_images``: the record's index in the result, the field, the image. For a
-    URL, the first container or the first files are downloaded and inspected (then with ``in_part``).
+    """Return the first ``n`` records at ``target`` as data for JSON. Images in them are saved in the folder ``out``,
+    with a contact sheet, and appended to ``saved_images`` as (index of the record, field name, image). For a URL, the
+    first container or the first files are downloaded and inspected.
 
-    Raises SpecError if there is no data set, and for links that point outside of it, unless ``follow_links``.
+    ``in_part``: shards of an output may be missing. Raises SpecError if there is no data set, and for links that point
+    out of it, unless ``follow_links``.
     """
     if is_url(target):
         with skeleton(str(target), n) as copy:
@@ -110,8 +111,8 @@ def inspect_data(
 
 
 def _pictures(record: Record) -> Iterator[tuple[str, Image.Image]]:
-    """Yield name and image for each field of a record that can be displayed: encoded images and videos that decode,
-    arrays that look like images or sequences of frames."""
+    """Yield (name, image) for each field of a record that can be displayed: encoded images and videos, and arrays that
+    look like images or sequences of frames."""
     for name, value in record.fields.items():
         if isinstance(value, bytes) and is_video(value):
             with suppress(SampleError):
@@ -159,8 +160,8 @@ def describe(value: Any) -> dict[str, Any]:
 
 
 def _image(data: bytes) -> dict[str, Any]:
-    """Return facts about an encoded image, which is decoded as a check. Raises SampleError for data that is not an
-    image."""
+    """Decode an image as a check, and return facts about it, such as format and size. Raises SampleError for data that
+    is not an image."""
     kind = recognise(memoryview(data))
     try:
         with warnings.catch_warnings():
@@ -183,7 +184,7 @@ def _short(text: str) -> str:
 
 def open_data(target: Path, *, in_part: bool = False) -> DataSet:
     """Return the records at ``target``: a shard, a folder of files, an LMDB, or an output of dali-run. With
-    ``in_part``, shards of that output may be missing. Raises SpecError."""
+    ``in_part``, shards of the output may be missing. Raises SpecError."""
     load_operators()
     if not target.exists():
         raise SpecError(f"{target}: there is no such file or folder")
@@ -199,8 +200,8 @@ def open_data(target: Path, *, in_part: bool = False) -> DataSet:
 
 
 def check_links(target: Path) -> None:
-    """Raise SpecError if a folder, or a folder in it, contains a symbolic link that points outside of it: a data set
-    may be from an untrusted source, and its data ends up in images and outputs."""
+    """Raise SpecError if the folder ``target`` contains, at any depth, a symbolic link to a file outside of it. A data
+    set from an untrusted source could otherwise expose private files."""
     root = os.path.realpath(target)
     folders = [root] if os.path.isdir(root) else []
     for folder in folders:
@@ -245,8 +246,7 @@ def _output(target: Path, in_part: bool) -> DataSet:
 
 
 def _folder(target: Path) -> DataSet:
-    """Return the records of a folder. It may hold a million files, so there is no system call and no object per
-    file."""
+    """Return the records of a folder, without a system call per file: it may hold a million files."""
     if (streaming := _streaming(target)) is not None:
         return streaming
     with os.scandir(target) as entries:
@@ -266,8 +266,7 @@ def _folder(target: Path) -> DataSet:
 
 
 def _streaming(folder: Path) -> DataSet | None:
-    """Return the records of a Lance data set, or those that the index.json of MDS or litData lists; None for any other
-    folder."""
+    """Return the records of a Lance, MDS or litData data set; None for any other folder."""
     if (folder / "_versions").is_dir():
         return _table("Lance", "readers.lance", [folder], *lance_columns(str(folder)))
     entry = index_at(str(folder)) if (folder / "index.json").is_file() else None
@@ -326,8 +325,8 @@ def _parquet(paths: list[Path]) -> DataSet:
 
 
 def _table(kind: str, reader: str, paths: list[Path], columns: list[ReadableColumn], refused: list[str]) -> DataSet:
-    """Return the records of Parquet or similar tables, with all columns that can be read. In place of each other
-    column, a record has the reason for which it cannot be read."""
+    """Return the records of Parquet or similar tables. For a column that cannot be read, each record contains the
+    reason instead of a value."""
     key = next((c.name for c in columns if c.name == "key" and c.kind == "text" and len(columns) > 1), None)
     names = [c.name for c in columns if c.name != key]
     if not names:
@@ -353,8 +352,8 @@ def _table(kind: str, reader: str, paths: list[Path], columns: list[ReadableColu
 def read_through(
     kind: str, name: str, arguments: dict[str, Any], take_apart: Any, spread: int | None = None
 ) -> DataSet:
-    """Return the data set that the reader ``name`` opens with ``arguments``. ``take_apart`` converts the reader's
-    outputs for a record to its fields. ``spread``: read only this many records, evenly distributed."""
+    """Return the data set that the reader operator ``name`` opens with ``arguments``. ``take_apart`` converts the
+    reader's outputs to a record's fields. ``spread``: number of records to read, evenly distributed; None reads all."""
     op_class = find(name)
     assert issubclass(op_class, Reader)
     known = parameters(op_class)
@@ -368,8 +367,8 @@ def read_through(
 
 
 def _through(reader: Reader, source: Any, indices: Iterable[int], take_apart: Any) -> Iterator[Record]:
-    """Yield the records ``indices`` of a reader one after the other. A record that cannot be read has the reason in
-    ``problem``."""
+    """Yield a reader's records with these ``indices``. If a record cannot be read, its field ``problem`` is the
+    reason."""
     for i in indices:
         at = np.array([i], np.int64)
         samples = Samples(np.zeros(1, np.int32), at, np.zeros(1, np.int64), at, source)
@@ -399,8 +398,8 @@ def _value_only(outputs: list[Any]) -> dict[str, Any]:
 
 
 def _value_fields(outputs: list[Any]) -> dict[str, Any]:
-    """Return the fields of one value of a TFRecord or LMDB, which may be an Example, a Datum, an image, or other
-    bytes."""
+    """Return the fields of one stored value of a TFRecord file or LMDB: a tf.train.Example, a Caffe Datum, an image, or
+    other bytes."""
     data: bytes = outputs[0].tobytes()
     try:
         recognise(memoryview(data))
@@ -410,7 +409,8 @@ def _value_fields(outputs: list[Any]) -> dict[str, Any]:
 
 
 def with_arrays(fields: dict[str, Any]) -> dict[str, Any]:
-    """Convert raw tensors of the tfrecord and lmdb writers (``x``, ``x/shape``, ``x/dtype``) to arrays."""
+    """Return ``fields`` with raw tensors as arrays. The tfrecord and lmdb writers store a tensor ``x`` as the three
+    fields ``x``, ``x/shape`` and ``x/dtype``."""
     joined = dict(fields)
     for name, data in fields.items():
         shape, dtype = fields.get(f"{name}/shape"), fields.get(f"{name}/dtype")
@@ -486,8 +486,8 @@ def datum_fields(data: bytes) -> dict[str, Any]:
 
 
 def tar_records(paths: list[Path]) -> Iterator[Record]:
-    """Yield the samples of tar archives. As in webdataset, members belong together if their names are equal up to the
-    first dot of the last part."""
+    """Yield the samples of tar archives. As in webdataset, members of a sample have equal paths up to the first dot of
+    the file name."""
     for path in paths:
         record: Record | None = None
         number = 0
@@ -544,8 +544,8 @@ def _load(path: Path) -> Any:
 
 
 def _named(suffixes: str) -> re.Pattern[str]:
-    """Return a pattern for file names that end with one of ``suffixes``, also compressed, or followed by a number
-    (``x.tfrecord-00000-of-00010``)."""
+    """Return a pattern for file names with one of ``suffixes``, also if compressed or numbered, such as
+    ``x.tfrecord-00000-of-00010``."""
     return re.compile(rf".*\.({suffixes})(\.(gz|bz2|xz)|-\d+-of-\d+)?")
 
 
@@ -557,5 +557,5 @@ _CONTAINERS: dict[re.Pattern[str], Callable[[list[Path]], DataSet]] = {
     _named("parquet"): _parquet,
     _named("npy"): _npy,
 }
-"""Function that opens files of a container, by the pattern of their names. A folder is searched for them in this
-order."""
+"""For each container format, the pattern of its file names and the function that opens such files. A folder is searched
+for the formats in this order."""

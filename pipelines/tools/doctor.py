@@ -51,7 +51,7 @@ def examine() -> dict[str, Any]:
 
 
 def _guarded(probe: Callable[[], Iterator[Finding]]) -> list[Finding]:
-    """Return the findings of ``probe``. If it raises an exception, that becomes a last finding, because doctor must
+    """Return the findings of ``probe``. If ``probe`` raises an exception, the last finding describes it: doctor must
     work on a broken machine."""
     findings: list[Finding] = []
     try:
@@ -92,10 +92,9 @@ OPTIONAL = {
     "ray": ("jobs on a Ray cluster (--on ray)", "ray"),
     "opencv-python-headless": ("optical_flow if no GPU has an engine for it", "flow"),
 }
-"""Optional packages, each with its purpose and the extra of dali-run that installs it. GPU packages are missing here:
-they are examined with the GPU."""
+"""Optional packages, each with its purpose and the extra of dali-run that installs it; without those for GPUs."""
 _SAME = {"opencv-python-headless": ("opencv-python", "opencv-contrib-python", "opencv-contrib-python-headless")}
-"""For a package: other packages that can be installed in place of it."""
+"""For a package, other packages with the same modules that can be installed instead."""
 
 
 def _packages() -> Iterator[Finding]:
@@ -264,8 +263,8 @@ def _flow_engine() -> Iterator[Finding]:
 
 
 def _uploads() -> Iterator[Finding]:
-    """Yield findings about the ways in which records reach the GPU: directly from containers, and through host
-    memory."""
+    """Yield findings about reading files into GPU memory: from the page cache by the GPU itself, and through
+    page-locked host memory."""
     from ...ops.gpu.registered import probe, why_not_locked
 
     if importlib.util.find_spec("cupy") is None:
@@ -301,7 +300,8 @@ def _folders() -> Iterator[Finding]:
 
 
 def _compiled() -> Iterator[Finding]:
-    """Yield a finding about the origin of compiled CPU loops: the wheel, a folder, or a compiler at every start."""
+    """Yield a finding about the source of compiled CPU loops: the installed wheel, a cache folder, or compilation at
+    every start."""
     from ...ops.compiled import store, target
 
     for pack in store.packs():
@@ -329,7 +329,7 @@ def _compiled() -> Iterator[Finding]:
 
 
 def _images(gpu_driver: GpuDriver | None) -> Iterator[Finding]:
-    """Yield a finding about whether the wheel's CUDA images fit this machine's GPUs and CuPy."""
+    """Yield a finding about whether the compiled CUDA kernels in the wheel fit this machine's GPUs and CuPy."""
     from ...ops.compiled import binaries, store
     from .cuda_images import everything, without_image
 

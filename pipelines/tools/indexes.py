@@ -65,7 +65,7 @@ def _found(source: Path) -> str:
 
 
 def _write(index: Path, lines: Iterable[str]) -> None:
-    """Write ``lines`` to the file ``index``, all or none: the file gets its name when it is complete."""
+    """Write ``lines`` to the file ``index``, under a temporary name until it is complete."""
     unfinished = index.with_name(f".{index.name}.{os.getpid()}")
     try:
         with unfinished.open("w", encoding="utf-8", errors="surrogateescape") as out:

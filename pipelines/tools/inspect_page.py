@@ -17,7 +17,7 @@ from ..wording import count
 from .thumbnails import thumbnail, thumbnails
 
 _MOST_BYTES = 64 << 20
-"""Size in bytes up to which an image file is displayed."""
+"""Largest size in bytes of an image file that the page displays."""
 _NOT_PICTURES = (".npy", ".wav", ".flac", ".ogg")
 
 

@@ -31,7 +31,7 @@ from ..spec.build import load_spec
 from .overlays import Pictures, overlays
 
 Entry = tuple[str, int, Batch]
-"""One output to inspect: name of the operator, index of its output, and the batch in host memory."""
+"""One output of an operator to inspect: (name of the operator, index of the output, its batch in host memory)."""
 CONTACT_SHEET = "contact-sheet.png"
 _SOUNDS = {b"RIFF": ".wav", b"fLaC": ".flac", b"OggS": ".ogg"}
 """File name suffixes for audio data, by its first bytes."""
@@ -39,7 +39,7 @@ _CELL, _LABEL = 160, 14
 
 
 Against = tuple[Path, Mapping[str, Any]]
-"""Path of a spec to compare with, which may be the same one, and overrides for it."""
+"""A spec to compare with: its path, and overrides of its values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +51,14 @@ class InspectedSamples:
     nodes: list[Node]
     entries: list[Entry]
     edges: list[Edge]
-    """Edge of the graph for each of ``entries``."""
+    """For each of ``entries``, the edge of the graph (an operator's output) that it shows."""
     samples: list[str]
     """Keys of the inspected samples."""
     rejects: list[dict[str, str]]
 
     def titled(self) -> Iterator[tuple[str, Batch]]:
-        """Yield the entries with their titles: the operator's name, with the output's index if there are several."""
+        """Yield (title, batch) of each entry. The title is the operator's name and, if it has several outputs, the
+        index."""
         several = {name for name, output, _ in self.entries if output}
         for name, output, batch in self.entries:
             yield f"{name}[{output}]" if name in several else name, batch
@@ -68,8 +69,8 @@ def inspect_spec(
 ) -> dict[str, Any]:
     """Run the first ``n`` samples of a spec on the CPU, without fusion, and `dump` the outputs of every operator.
 
-    The spec in ``against`` is also run. For operators with the same name in both specs, the rows then contain the
-    differences of their results, see `apart`. Nothing is written to the spec's output. Raises SpecError, JobError.
+    The spec in ``against`` is run too, and results of operators with the same name are compared, see `apart`. Nothing
+    is written to the spec's output. Raises SpecError, JobError.
     """
     with _looked_at(path, overrides, n) as inspected:
         drawn = dict(
@@ -89,8 +90,8 @@ def inspect_spec(
 
 @contextmanager
 def _looked_at(path: Path, overrides: Mapping[str, Any] | None, n: int) -> Iterator[InspectedSamples]:
-    """Context manager with the outputs of a spec's operators for its first ``n`` samples. In its body the data sets
-    stay open, because batches may be views of them."""
+    """Context manager with the outputs of a spec's operators for its first ``n`` samples. Use them only in its body,
+    because batches may be views of open data sets."""
     built = load_spec(path, overrides)
     settings = built.spec.pipeline
     plan = compile_graph(built.graph, Target("cpu"), settings.seed, fusing=False)
@@ -135,14 +136,15 @@ def apart(batch: Batch, other: Batch) -> dict[str, Any]:
 
 
 def _by_record(batch: Batch) -> Iterator[tuple[tuple[int, int], NDArray[Any]]]:
-    """Yield each sample with its key for comparisons: (index in the batch, number of its record)."""
+    """Yield ((index in the batch, number of the record), sample) for each sample; the pair identifies a sample in
+    comparisons."""
     who = zip(batch.samples.slot.tolist(), batch.samples.index.tolist(), strict=True)
     for key, sample in zip(who, batch, strict=True):
         yield key, np.asarray(sample)
 
 
 def _drawn_over(nodes: Sequence[Node], batches: Mapping[Edge, Batch]) -> list[tuple[Edge, Pictures]]:
-    """Return boxes, polygons and class masks that operators output, drawn over images that the graph computes."""
+    """Return the drawable outputs of operators (boxes, polygons, class masks), each drawn over images of the graph."""
     pictures: dict[Edge, Pictures] = {}
     for edge, batch in batches.items():
         slots = batch.samples.slot.tolist()
@@ -157,8 +159,8 @@ def dump(entries: Sequence[Entry], folder: Path, drawn: Sequence[Pictures] | Non
 
     Images (uint8, float or other numbers, HWC or CHW with 1 or 3 channels) become PNG files, stretched to 0..255 unless
     they are uint8; encoded images keep their bytes; other samples become .npy. ``drawn`` has, for each entry, images
-    over which the entry is drawn, such as boxes; empty for other entries. All images are on the contact sheet, one row
-    per entry.
+    with the entry, such as boxes, drawn over them; empty for other entries. All images are on the contact sheet, one
+    row per entry.
     """
     folder.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []
@@ -210,7 +212,7 @@ def facts(batch: Batch) -> dict[str, Any]:
 
 
 def _write(sample: NDArray[Any], layout: str, stem: Path) -> tuple[Path, Image.Image | None]:
-    """Write one sample to a file, and return the file and its image, if it has one."""
+    """Write one sample to a file. Return the path and, for samples that can be displayed, an image."""
     if sample.ndim == 1 and sample.dtype == np.uint8 and sample.size:
         sound = _SOUNDS.get(sample[:4].tobytes())
         if sound is not None and sample[8:12].tobytes() != b"WEBP":
@@ -238,7 +240,7 @@ def _write(sample: NDArray[Any], layout: str, stem: Path) -> tuple[Path, Image.I
 
 
 def save_pictures(rows: Sequence[tuple[str, Sequence[Image.Image]]], folder: Path) -> None:
-    """Write images, given in rows with names, and a contact sheet of all of them below ``folder``."""
+    """Write images and a contact sheet of them below ``folder``. ``rows`` are pairs of name and images."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, pictures in rows:
         for i, picture in enumerate(pictures):

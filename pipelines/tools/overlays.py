@@ -14,7 +14,7 @@ from ...ops.batch import Batch
 from ..graph.nodes import Edge, Node
 
 Pictures = Mapping[int, Image.Image]
-"""Images of a batch by the sample's slot (index in the batch); dropped samples are missing."""
+"""Images of a batch, by the index of the sample in it. Dropped samples are missing."""
 
 _BLANK = 300
 _PALETTE = [tuple(int(v) for v in row) for row in (
@@ -38,8 +38,8 @@ class Drawing:
 
 
 def drawings(nodes: Sequence[Node]) -> list[Drawing]:
-    """Return the outputs of a graph that can be drawn, in its order: those that operators declare (`Operator.shows`),
-    and class masks that operators with one output pass on."""
+    """Return the outputs of a graph that can be drawn, in the order of its operators. Operators declare them in
+    `Operator.shows`; class masks also count after operators with one output."""
     drawable: list[Drawing] = []
     classes: set[Edge] = set()
     for node in nodes:
@@ -60,9 +60,8 @@ def drawings(nodes: Sequence[Node]) -> list[Drawing]:
 def overlays(
     nodes: Sequence[Node], batches: Mapping[Edge, Batch], pictures: Mapping[Edge, Pictures]
 ) -> list[tuple[Edge, Pictures]]:
-    """Return one entry per drawable output of the graph, with its edge and its images. The output is drawn over the
-    next image that the graph computes, if no other output of the same kind comes before that; otherwise over the last
-    image before it, or over a blank if there is none."""
+    """Return (edge, images) for each drawable output of the graph. Preferred is the next image that the graph computes,
+    then the last image before, then a blank. The next image is not used after another output of the same kind."""
     to_draw = drawings(nodes)
     masks = {d.edge for d in to_draw if d.kind == "classes"}
     plain = sorted((e for e in pictures if e not in masks), key=lambda e: (e.node, e.output))
@@ -85,8 +84,8 @@ def overlays(
 def _of_its_size(
     drawing: Drawing, batches: Mapping[Edge, Batch], pictures: Mapping[Edge, Pictures], plain: Sequence[Edge]
 ) -> Pictures:
-    """Return the nearest images in the graph that have the size of the class masks ``drawing``, preferring images that
-    are computed later."""
+    """Return the images of the graph on which to draw class masks: the nearest ones of equal size, preferably computed
+    later."""
     extents = {int(s): _plane(np.asarray(x)).shape[::-1] for s, x in _by_slot(batches[drawing.edge])}
     for edge in sorted(plain, key=lambda e: (abs(e.node - drawing.node), -e.node)):
         if all(s in pictures[edge] and pictures[edge][s].size == size for s, size in extents.items()):

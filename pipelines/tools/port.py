@@ -41,8 +41,8 @@ _METHODS = {
     "serialize": "gives JSON, not DALI's protobuf",
     "executor_statistics": "has calls, samples, bytes and seconds of every operator besides DALI's sizes",
 }
-"""Methods of DALI's pipelines that differ in dali-run, with the difference. They are found by name alone, because an
-object's type is unknown unless the program runs."""
+"""Methods of DALI's pipelines that differ in dali-run, with the difference. Calls are found by the method's name alone,
+because types are unknown without running the program."""
 _PRIVATE = {
     "_batches_to_consume", "_build_graph", "_consumer_iter", "_feed_input", "_first_iter", "_get_checkpoint",
     "_get_params", "_iter_setup", "_last_iter", "_names_and_devices", "_py_graph_built", "_run_input_callbacks",
@@ -50,7 +50,7 @@ _PRIVATE = {
 }  # fmt: skip
 """Private members of DALI's Pipeline, used by some programs, that dali-run does not have."""
 _FATAL: tuple[Kind, ...] = ("unreadable", "missing", "refused")
-"""Kinds of findings with which the program would fail under dali-run."""
+"""Kinds of findings due to which a program for DALI fails with dali-run."""
 _DRAWS = "random numbers are not DALI's, unless the pipeline has rng='dali'"
 
 
@@ -144,7 +144,7 @@ def rewrite(report: Report) -> bool:
 
 
 def _bindings(tree: ast.Module) -> dict[str, str]:
-    """Return the names under which the program imports DALI's modules and members, with their full names: ``fn`` ->
+    """Return the full name of everything that the program imports from DALI, by its name there: ``fn`` ->
     ``nvidia.dali.fn``."""
     bound: dict[str, str] = {}
     for node in ast.walk(tree):
@@ -166,7 +166,7 @@ def _is_dali(name: str) -> bool:
 
 def _dotted(node: ast.expr, bound: dict[str, str]) -> str:
     """Return the full name of an expression such as ``fn.readers.file`` (``nvidia.dali.fn.readers.file``); empty if it
-    is not DALI's. ``bound`` are the names from `_bindings`."""
+    is not DALI's. ``bound``: full names of imports, from `_bindings`."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -215,8 +215,8 @@ def _found(name: str) -> ModuleSpec | None:
 
 
 def _is_in_source(origin: Path, names: Sequence[str]) -> bool:
-    """Return whether the nested ``names`` lead from the module in the file ``origin`` through submodules to a
-    member."""
+    """Return whether the module in the file ``origin`` has the member ``names``, a path through submodules such as
+    (readers, file)."""
     for name in names:
         below = (origin.parent / f"{name}.py", origin.parent / name / "__init__.py")
         inner = [p for p in below if origin.name == "__init__.py" and p.exists()]
@@ -286,7 +286,7 @@ def _calls(tree: ast.Module, bound: dict[str, str]) -> Iterator[Finding]:
 
 
 def _arguments(name: str, arguments: Mapping[str, ast.expr]) -> Iterator[tuple[Kind, str]]:
-    """Yield findings about the ``arguments`` in a call of DALI's function ``name``."""
+    """Yield (kind, text) of findings about the ``arguments`` in a call of DALI's function ``name``."""
     room, _, rest = name.partition(".")
     if name in ("Pipeline", "pipeline.Pipeline", "pipeline_def", "pipeline.pipeline_def"):
         known = {*inspect.signature(Pipeline).parameters, "enable_conditionals", "debug", "fn"}

@@ -26,8 +26,8 @@ def check_spec(path: Path, overrides: Overrides | None = None, plugins: bool = F
     are remarks that are not mistakes.
 
     The spec is compiled for the CPU and for a GPU (which this machine need not have), unless it requires one of them.
-    Python files that it names are run only with ``plugins``; otherwise steps that need them are not checked, and a note
-    says so.
+    Python files that it names are run only with ``plugins``; otherwise a note lists the steps that could not be
+    checked.
     """
     problems: list[dict[str, Any]] = []
     notes: list[dict[str, Any]] = []
@@ -62,8 +62,8 @@ def problem_line(problem: Mapping[str, Any]) -> str:
 
 
 def _target_of(device: str) -> Target:
-    """Return the target for ``device``. If this machine lacks that GPU, return a target for which graphs can be
-    compiled, but not run."""
+    """Return the target (the device to compile for) that ``device`` names. Without that GPU, graphs can be compiled for
+    it, but not run."""
     try:
         return resolve_target(device)
     except DeviceError:

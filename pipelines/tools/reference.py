@@ -21,7 +21,7 @@ def describe_operators(installed: bool = True) -> list[dict[str, Any]]:
 
 
 def list_operators() -> list[dict[str, Any]]:
-    """Return ``name``, ``stages`` and ``summary`` of all operators and writers, which is faster than
+    """Return ``name``, ``stages`` and ``summary`` of all operators and writers. This is faster than
     `describe_operators`."""
     rows = [{"name": op.name, "stages": list(op.stages), "summary": _summary(op)} for op in _named(installed=True)]
     return [*rows, *({"name": _WRITERS + w.name, "stages": ["write"], "summary": _summary(w)}
@@ -95,7 +95,7 @@ def describe(op: type[Operator]) -> dict[str, Any]:
 
 
 def _facts(op: type[Operator]) -> dict[str, str]:
-    """Return facts about an operator as text, by their titles."""
+    """Return facts about an operator, such as its devices, as text by title."""
     low, high = op.inputs
     facts = {"runs on": ", ".join(op.stages), "inputs": str(low) if low == high else f"{low} to {high}"}
     if op.layouts:
@@ -130,8 +130,8 @@ def _argument(p: Parameter) -> dict[str, Any]:
 
 
 def without_effect(operator: Mapping[str, Any], quote: str = "") -> str:
-    """Return text about the arguments of a described operator that are accepted but have no effect, with the reasons;
-    "" for none. They are DALI's arguments, and are listed separately from the others."""
+    """Return text about the arguments of DALI that a described operator accepts without effect, with the reasons; ""
+    for none."""
     why: dict[str, list[str]] = {}
     for a in operator["arguments"]:
         if a["without_effect"]:

@@ -32,13 +32,13 @@ class Skeleton:
     containers: tuple[str, ...]
     """URLs of all containers of the kind that was found. Only the first one was copied."""
     deeper: str = ""
-    """A file that is nested two folders deep and therefore not a sample, for a message; empty if there is none."""
+    """Name of a file that is nested too deep (two folders) to be a sample, for a message; empty if there is none."""
 
 
 @contextlib.contextmanager
 def skeleton(url: str, files: int) -> Iterator[Skeleton]:
-    """Context manager with a temporary copy of a part of the data set at ``url``. If it has no containers, ``files``
-    files are copied, and the others are empty files.
+    """Context manager with a temporary copy of a part of the data set at ``url``. The copy has the first container.
+    Without containers, it has ``files`` files, and the others as empty files.
 
     Raises SpecError if there is no data, JobError if the store cannot be read.
     """

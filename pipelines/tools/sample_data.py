@@ -55,7 +55,7 @@ _ORIENTATION_TAG = 0x0112
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Parameters of one sample image and its file."""
+    """Parameters of one generated sample image, such as size, and of its JPEG file."""
 
     number: int
     label: int
@@ -146,15 +146,15 @@ def _write(root: Path, count: int, seed: int, progress: Callable[[int, int], Non
 
 
 def _validates(turn: int, count: int) -> bool:
-    """Return whether images of round ``turn`` are for validation. Each round makes one image per class; every fourth
-    round is for validation, or the last one if there are fewer than four."""
+    """Return whether round ``turn`` makes images for validation. A round makes one image per class. Every fourth round
+    is for validation, or the last one if there are fewer than four."""
     turns = count // len(CLASSES)
     return turn % 4 == 3 if turns >= 4 else turn == turns - 1
 
 
 def plan_pictures(count: int, seed: int) -> list[Picture]:
-    """Return the parameters, such as size and encoding, of ``count`` images. Kinds alternate: 96 images have all kinds
-    in each class."""
+    """Return the parameters, such as size and encoding, of ``count`` images. The first 96 images have each encoding and
+    orientation in every class."""
     rng = np.random.default_rng((seed, 1))
     pictures = []
     for number in range(count):
@@ -282,7 +282,7 @@ def _text(rng: Generator, width: int, height: int) -> Image.Image:
 
 
 def _texture(rng: Generator, width: int, height: int) -> Image.Image:
-    """Draw colored noise of all scales, like leaves, gravel or cloth."""
+    """Draw colored noise with coarse and fine grain, like leaves, gravel or cloth."""
     mean = np.array(_color(rng, 70, 190), np.float32)
     return _to_image(mean + 130 * _noise(rng, width, height, (4, 11, 37, 120), 3))
 

@@ -23,8 +23,7 @@ _QUALITY = 80
 _MOST_PIXELS = 100_000_000
 _MEMORY, _CPU_SECONDS, _SECONDS = 2 << 30, 20, 40
 _RESTARTS = 3
-"""Number of images that may crash the decoding process, which is then started again; images after them get no
-thumbnails."""
+"""Number of times that the decoding process is started again after a crash. Later images get no thumbnails."""
 _LENGTH = struct.Struct("<q")
 
 
@@ -38,7 +37,7 @@ def thumbnail(image: Image.Image) -> bytes:
 
 
 def thumbnails(encoded: Sequence[bytes]) -> list[bytes | None]:
-    """Return a small JPEG of each encoded image; None if it is not an image, or Pillow cannot decode it."""
+    """Return a small JPEG of each encoded image; None for data that cannot be decoded."""
     jpegs: list[bytes | None] = []
     for _ in range(_RESTARTS + 1):
         if len(jpegs) < len(encoded):
@@ -49,8 +48,7 @@ def thumbnails(encoded: Sequence[bytes]) -> list[bytes | None]:
 
 
 def _apart(encoded: Sequence[bytes]) -> list[bytes | None]:
-    """Decode images in a separate process, and return the thumbnails that it makes before it ends, which may be
-    early."""
+    """Return the thumbnails that a separate process makes of images; not of all if the process crashes."""
     request = b"".join(_LENGTH.pack(len(image)) + image for image in encoded)
     try:
         done = subprocess.run([sys.executable, "-m", __name__], input=request, stdout=subprocess.PIPE,
@@ -85,7 +83,7 @@ def _made(data: bytes) -> bytes:
 
 
 def main() -> None:
-    """Read encoded images from stdin and write their thumbnails to stdout: the program of the decoding process."""
+    """Main program of the decoding process: read images from stdin, write thumbnails to stdout."""
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
     resource.setrlimit(resource.RLIMIT_CPU, (_CPU_SECONDS, _CPU_SECONDS))
     Image.MAX_IMAGE_PIXELS = _MOST_PIXELS

@@ -18,11 +18,11 @@ from .deduplicate import Duplicates
 from .score_files import Kind
 
 CLUSTERS = 50
-"""Number of clusters of duplicates that the page shows, the largest ones."""
+"""Largest number of clusters of duplicates on the HTML page. The largest clusters are shown."""
 MEMBERS = 8
-"""Number of rows that the page shows of each cluster: the kept one, and those whose keys sort first."""
+"""Largest number of rows shown per cluster of duplicates: the kept row, then those whose keys sort first."""
 _MOST_BYTES = 64 << 20
-"""Size in bytes up to which an image file is shown."""
+"""Largest size in bytes of an image file that the page shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ class Member:
     key: str
     kept: bool
     distance: int | None
-    """Number of bits in which its perceptual hash differs from that of the cluster's kept row; None without perceptual
-    hashes."""
+    """Number of bits in which the perceptual hashes of this row and of the cluster's kept row differ; None without
+    perceptual hashes."""
 
 
 def clusters_page(found: Duplicates, images: Path | None, command: Sequence[str]) -> str:
@@ -64,8 +64,8 @@ def clusters_page(found: Duplicates, images: Path | None, command: Sequence[str]
 
 
 def largest(found: Duplicates) -> list[int]:
-    """Return the numbers of the largest clusters. Clusters of equal size are in the order of the keys of their kept
-    rows."""
+    """Return the numbers of the largest clusters of duplicates, largest first. Clusters of equal size are sorted by the
+    keys of their kept rows."""
     import pyarrow as pa
 
     sizes = found.sizes[found.sizes > 1]
@@ -84,7 +84,7 @@ def largest(found: Duplicates) -> list[int]:
 
 
 def members_of(found: Duplicates, shown: Sequence[int]) -> list[list[Member]]:
-    """Return, for each of the clusters ``shown``, the rows that the page shows, the kept one first."""
+    """Return the rows to show of each cluster whose number is in ``shown``, the kept row first."""
     import pyarrow as pa
 
     options, wanted = found.options, np.zeros(len(found.sizes), np.bool_)
@@ -114,8 +114,8 @@ def members_of(found: Duplicates, shown: Sequence[int]) -> list[list[Member]]:
 
 
 def _thumbnails(clusters: Sequence[Sequence[Member]], images: Path | None) -> dict[str, bytes]:
-    """Return small JPEGs of the rows' image files in the folder ``images``, by key. Keys that lead out of the folder
-    have none."""
+    """Return small JPEGs of the rows' image files, by key. Keys are paths in the folder ``images``; keys that lead out
+    of it have no JPEG."""
     if images is None:
         return {}
     root, files = images.resolve(), dict[str, bytes]()

@@ -28,16 +28,16 @@ I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
 U64 = npt.NDArray[np.uint64]
 EXACT, NEAR = "content_hash", "phash"
-"""Names of the columns that are used if the user names none: content hashes and perceptual hashes."""
+"""Default names of the columns of content hashes and of perceptual hashes."""
 _PENDING = 1 << 20
-"""Number of rows in clusters that are collected before only the best row of each cluster is kept."""
+"""Number of rows that are collected in memory before all but the best row of each cluster are dropped."""
 _CLUSTERS = 1 << 22
-"""Number of clusters whose best rows are found in one pass over the files. The pass holds their keys in memory."""
+"""Number of clusters whose best rows are found in one pass over the files, to limit memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class DedupeOptions:
-    """Options of one deduplication: the columns to use, and the largest distance of duplicates."""
+    """Options of one deduplication: columns to use, and the largest distance between hashes of duplicates."""
 
     exact: str | None = None
     """Name of the column of content hashes. Rows with equal ones are duplicates."""
@@ -47,10 +47,10 @@ class DedupeOptions:
     key: str = "key"
     """Name of the column of keys, which identify samples."""
     best: str | None = None
-    """Name of a column of numbers: of each cluster the row with the largest number is kept. None keeps the row whose
-    key sorts first."""
+    """Name of a column of numbers, or None. The row with the largest number is kept of each cluster; for None, the row
+    whose key sorts first."""
     keys: str | None = None
-    """Path of a text file with the keys for a .npy file, one per line."""
+    """Path of a text file with one key per line, for hashes in a .npy file, which has no keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +62,9 @@ class Duplicates:
     options: DedupeOptions
     """The options of the deduplication, with default columns filled in."""
     roots: I32
-    """For each row, the number of its cluster, which is the cluster's smallest row number. int32[n]."""
+    """For each row, the number of its cluster of duplicates: the smallest row number in that cluster. int32[n]."""
     sizes: I64
-    """For each cluster, by its number, the number of its rows; 0 for numbers that are not a cluster's. int64[n]."""
+    """Number of rows of each cluster, at the index of the cluster's number; 0 at other indices. int64[n]."""
     keep: npt.NDArray[np.bool_]
     """For each row, whether it is kept. bool[n]."""
     exact: int
@@ -81,8 +81,8 @@ class Duplicates:
         }  # fmt: skip
 
     def rows(self, wanted: dict[str, Kind]) -> Iterator[tuple[int, Block]]:
-        """Yield the rows of all files in blocks, with the columns ``wanted``. Each block comes with the number of its
-        first row, counted over all files."""
+        """Yield the rows of all files, as (number of the first row over all files, block of rows). Blocks have the
+        columns ``wanted``."""
         return _numbered(self.files, wanted)
 
 
@@ -124,7 +124,7 @@ def deduplicate(
 
 
 def _with_columns(file: ScoreFile, options: DedupeOptions) -> DedupeOptions:
-    """Return ``options`` with the default columns that ``file`` has, if the user named none."""
+    """Return ``options``; if the user named no columns of hashes, with the default columns that ``file`` has."""
     from dataclasses import replace
 
     if options.exact or options.near:
@@ -147,7 +147,7 @@ def _numbered(files: list[ScoreFile], wanted: dict[str, Kind]) -> Iterator[tuple
 
 
 def _hashes(files: list[ScoreFile], name: str, n: int) -> U64:
-    """Return the column ``name`` of hashes for all ``n`` rows of all files."""
+    """Return the hashes in the column ``name`` of all files, ``n`` rows in total."""
     out, end = np.empty(n, np.uint64), 0
     for first, block in _numbered(files, {name: "hash"}):
         end = first + len(block.table)
@@ -187,7 +187,8 @@ def _check_keys(files: list[ScoreFile], name: str) -> int:
 
 
 def _find_twice(files: list[ScoreFile], name: str, hashes: U64) -> None:
-    """Read all keys again, and raise JobError if two rows whose key has one of these ``hashes`` have the same key."""
+    """Raise JobError if a key occurs twice. Only keys with one of these ``hashes`` are compared, as text, in a second
+    pass over the files."""
     seen: dict[str, str] = {}
     for _, block in _numbered(files, {name: "key"}):
         column = block.table.column(0)
@@ -200,8 +201,8 @@ def _find_twice(files: list[ScoreFile], name: str, hashes: U64) -> None:
 
 
 def _best_rows(files: list[ScoreFile], options: DedupeOptions, roots: I32, sizes: I64, low: int, high: int) -> I64:
-    """Return the numbers of the rows to keep, one per cluster, for all clusters of several rows whose numbers are
-    ``low`` to ``high``."""
+    """Return the numbers of the rows to keep, one per cluster, of clusters with several rows and numbers from ``low``
+    to ``high``."""
     import pyarrow as pa
 
     wanted: dict[str, Kind] = {options.key: "key"}
@@ -225,7 +226,7 @@ def _best_rows(files: list[ScoreFile], options: DedupeOptions, roots: I32, sizes
 
 
 def _first_of_each(table: Any) -> Any:
-    """Return one row per cluster: that with the largest value and, among equal values, the smallest key."""
+    """Return the best row of each cluster: the largest value and, among equal values, the smallest key."""
     import pyarrow.compute as pc
 
     by = [("cluster", "ascending"), ("value", "descending"), ("key", "ascending")]
@@ -235,10 +236,9 @@ def _first_of_each(table: Any) -> Any:
 
 
 def write_keys(found: Duplicates, out: Path) -> None:
-    """Write the keys of the rows to keep to the file ``out``, in the order of rows: as text with one key per line, or
-    as Parquet with the column ``key``.
+    """Write the keys of the rows to keep to the file ``out``: as Parquet with the column ``key``, or as text lines.
 
-    Raises JobError for a key that does not fit into a line.
+    Raises JobError for a key with a line break, which a text file cannot hold.
     """
     with _replaced(out) as temporary:
         write = _write_parquet if out.suffix == ".parquet" else _write_lines
@@ -282,8 +282,8 @@ def _write_lines(path: Path, keys: Iterator[Any]) -> None:
 
 @contextmanager
 def _replaced(path: Path) -> Iterator[Path]:
-    """Return a context manager with the path of a temporary file. It replaces ``path`` if the body succeeds, and is
-    removed if not."""
+    """Context manager with the path of a temporary file. The file is renamed to ``path`` at the end, or removed after
+    an exception."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         yield temporary

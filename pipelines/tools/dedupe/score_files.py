@@ -24,32 +24,31 @@ from ....readers.parquet.blocks import errors, one_line, wrong_sizes
 from ..datasets import written_files
 
 Kind = Literal["hash", "key", "number"]
-"""Type that a column must have: 64-bit integers (hash), texts (key), or any numbers (number)."""
+"""Type that a column of scores must have: hash (64-bit integers), key (texts), or number (any numbers)."""
 _WORDS = {"hash": "integers of 64 bits (uint64 or int64)", "key": "texts", "number": "numbers"}
 _SUFFIXES = {".parquet": "Parquet", ".jsonl": "JSON Lines", ".ndjson": "JSON Lines", ".npy": ".npy"}
 _BLOCK_ROWS = 1 << 17
-"""Number of rows in a block; row groups of a Parquet file are read together until they have this many."""
+"""Number of rows to read at a time. Row groups of a Parquet file are joined until they have this many rows."""
 _BLOCK_BYTES = 8 << 20
 _SIGNED = 1000
-"""Number of lines of JSON that are checked to decide whether hashes are signed: half of all signed hashes are
-negative."""
+"""Number of lines of a JSON file after which hashes count as unsigned if none of them is negative."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A range of consecutive rows of one score file."""
+    """Consecutive rows of one score file (a file with keys, hashes and scores of samples)."""
 
     place: str
-    """The file's path and the position of the block in it, for messages."""
+    """Path of the file and position of these rows in it, for messages."""
     line: str
-    """Word for a row in messages: ``row`` or ``line``."""
+    """The word that messages use for a row: ``row`` or ``line``."""
     start: int
-    """Number of the block's first row in its file, counted from 1."""
+    """Number of the first of these rows in the file, counted from 1."""
     table: Any
     """Arrow table with the requested columns: hashes as uint64, keys as large_string, numbers as float64."""
 
     def name(self, i: int) -> str:
-        """Return the position of row ``i`` of the block as text for messages."""
+        """Return file and number of row ``i`` of the block, as text for messages."""
         return f"{self.place}: {self.line} {self.start + i}"
 
 
@@ -66,8 +65,8 @@ class ScoreFile(ABC):
 
     @abstractmethod
     def blocks(self, wanted: dict[str, Kind]) -> Iterator[Block]:
-        """Yield the file's rows in their order, with the columns ``wanted``. Raises JobError that names the position of
-        the problem."""
+        """Yield the file's rows in their order, with the columns ``wanted``. Raises JobError for values that cannot be
+        read."""
 
     def check(self, wanted: dict[str, Kind]) -> None:
         """Raise SpecError if one of the columns ``wanted`` is missing."""
@@ -79,9 +78,8 @@ class ScoreFile(ABC):
 
 
 def score_files(paths: Sequence[str], keys: str | None) -> list[ScoreFile]:
-    """Return the score files at ``paths``: files, patterns, URLs, or folders. A folder that is the output of a job
-    stands for its shards, any other folder for the score files in it. ``keys``: a text file with one key per line, for
-    a .npy file.
+    """Return the score files at ``paths``: files, patterns, URLs, or folders. A folder stands for the score files or
+    shards in it. ``keys``: a text file with one key per line, for a .npy file.
 
     Raises SpecError for other kinds of files, JobError for files that are not there.
     """
@@ -126,7 +124,7 @@ def _opened(path: str, keys: str | None) -> ScoreFile:
 
 
 def as_wanted(table: Any, wanted: dict[str, Kind], place: str, line: str, start: int) -> Block:
-    """Return a block of the rows in ``table``, with columns converted to the types ``wanted``. Raises JobError for
+    """Return the rows in ``table`` as a block, with columns converted to the types ``wanted``. Raises JobError for
     columns of other types, and for rows without a value."""
     import pyarrow as pa
     import pyarrow.types as kinds
@@ -249,7 +247,7 @@ class JsonScores(ScoreFile):
             raise JobError(f"{self.path}: cannot be read: {one_line(e)}") from None
 
     def _explain(self, wanted: dict[str, Kind]) -> None:
-        """Raise JobError for the first line with a value that is not of the type ``wanted``."""
+        """Find the first line with a value of a wrong type, and raise JobError for it."""
         for number, text in self._lines():
             row = self._parsed(number, text)
             for name, kind in wanted.items():
@@ -266,7 +264,8 @@ class JsonScores(ScoreFile):
 
 
 class NpyScores(ScoreFile):
-    """Hashes in a .npy file. Their keys are in a text file or, without one, the rows' numbers from 0 on."""
+    """Hashes in a .npy file. The keys of its rows are in a text file; without one, they are the row numbers from 0
+    on."""
 
     def __init__(self, path: str, keys: str | None) -> None:
         super().__init__(path)
@@ -284,8 +283,8 @@ class NpyScores(ScoreFile):
         return ()
 
     def check(self, wanted: dict[str, Kind]) -> None:
-        """Raise SpecError for a column of numbers, which the file cannot have. Any name of a hash column stands for the
-        file's hashes."""
+        """Raise SpecError if ``wanted`` has a column of numbers, because the file contains only hashes. A column of
+        hashes may have any name."""
         if numbers := [name for name, kind in wanted.items() if kind == "number"]:
             raise SpecError(f"{self.path} holds hashes alone, no column {numbers[0]!r}; use Parquet or JSON Lines")
 

@@ -45,7 +45,7 @@ class Verified(TypedDict):
     hashed: int
     """Number of files whose SHA-256 was compared."""
     unchecked: list[str]
-    """Parts of the output that were not checked, with the reasons."""
+    """Parts of the output that were not checked, such as a shard, with the reasons."""
 
 
 class Merged(TypedDict):
@@ -56,7 +56,7 @@ class Merged(TypedDict):
 
 
 class Refused(TypedDict):
-    """A sample that does not decode, or (``kept``) decodes only in part."""
+    """A sample that cannot be decoded or, if ``kept``, only in part."""
 
     key: str
     source: str
@@ -70,10 +70,10 @@ class Refused(TypedDict):
 class Measured(TypedDict):
     """Statistics of a data set, or of the outputs of a spec.
 
-    ``fields`` (for a spec: ``outputs``) hold facts by kind. For stored bytes: ``bytes``, ``sizes``, ``formats``. For
-    numbers: ``spread``, and for a few different integers ``classes`` and ``counts``. For arrays: ``extents``, and
-    ``mean``, ``std``, ``min`` and ``max`` of each channel. A spread consists of ``min``, ``p5``, ``median``, ``p95``,
-    ``max`` and ``mean``.
+    ``fields`` (for a spec: ``outputs``) are facts. Stored bytes have ``bytes``, ``sizes`` and ``formats``. Numbers have
+    a ``spread`` and, if they are a few different integers, ``classes`` and ``counts``. Arrays have ``extents``, and
+    ``mean``, ``std``, ``min`` and ``max`` per channel. A spread is ``min``, ``p5``, ``median``, ``p95``, ``max`` and
+    ``mean``.
     """
 
     target: str
@@ -84,7 +84,7 @@ class Measured(TypedDict):
     codes: dict[str, int]
     rejects: list[Refused]
     left_out: dict[str, int]
-    """Number of samples that each operator of a spec leaves out on purpose (`keep_if`)."""
+    """Number of samples that each filter operator of a spec (such as `keep_if`) leaves out."""
     mixtures: dict[str, dict[str, int]]
     """Number of samples from each data set of a mixture, by the name of the reader (`readers.mix`)."""
     seconds: float
@@ -120,7 +120,7 @@ class SamplePicture(TypedDict):
 
 
 class Sampled(TypedDict):
-    """Sample data that was written, or (``already_there``) existed before."""
+    """Sample data that was written or, if ``already_there``, existed before."""
 
     version: int
     count: int

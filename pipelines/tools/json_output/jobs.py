@@ -39,8 +39,8 @@ class Stage(TypedDict):
     processor_seconds: NotRequired[float]
     """Seconds of ``worker_seconds`` during which the threads ran on cores."""
     core_wait_seconds: NotRequired[float]
-    """Seconds of ``worker_seconds`` during which the threads were ready to run, but all cores ran other threads. For
-    the rest of ``worker_seconds`` they waited for something else, mostly for Python's lock."""
+    """Seconds of ``worker_seconds`` during which the threads were ready to run, but no core was free. For the rest,
+    they waited for something else, mostly for Python's GIL."""
 
 
 class Queue(TypedDict):
@@ -55,8 +55,8 @@ class Queue(TypedDict):
 
 
 class DecoderTimes(TypedDict):
-    """Costs of one decoder: seconds of CPU threads, and seconds for which batches on their way to a GPU waited for
-    it."""
+    """Costs of one decoder: seconds of CPU threads, and seconds that batches waited for it before their upload to a
+    GPU."""
 
     busy_seconds: float
     waited_seconds: float
@@ -72,7 +72,7 @@ class Bottleneck(TypedDict):
 
 
 class QueueOverTime(TypedDict):
-    """Number of batches in one queue at each row of `over_time`."""
+    """Number of batches in one queue between two stages, at each row of ``over_time``."""
 
     depth: int
     fill: list[int]
@@ -85,17 +85,17 @@ class OverTime(TypedDict):
     samples: list[int]
     rejected: list[int]
     left_out: NotRequired[list[int]]
-    """Number of samples left out on purpose; not known while several workers run."""
+    """Number of samples that filters left out; absent while several workers run."""
     queues: dict[str, QueueOverTime]
     operators: dict[str, list[float]]
     memory: dict[str, list[int]]
     gpu_busy_seconds: NotRequired[list[float]]
     workers: NotRequired[dict[str, list[int]]]
-    """Number of samples of each worker, if there are several; for more than 64 workers, of each machine."""
+    """Number of samples that each of several workers processed; with more than 64 workers, each machine."""
 
 
 class Machine(TypedDict):
-    """The machine of a measurement, and its time."""
+    """The machine of a measurement, and the time at which it was made."""
 
     time: str
     cpu: str
@@ -119,7 +119,7 @@ class Shares(TypedDict):
 
 
 class Worker(TypedDict):
-    """One of several workers of a run. ``ended`` is the reason if it ended before the job."""
+    """One of several workers of a run. ``ended`` is the reason for which it ended before the job, if it did."""
 
     name: str
     node: str
@@ -145,7 +145,7 @@ class Node(TypedDict):
 
 
 class Command(TypedDict):
-    """The command that started a job: ``spec`` is a path, or the spec itself if it is not in a file; ``on`` names the
+    """The command that started a job: ``spec`` is its path, or its text if it is not in a file; ``on`` names the
     workers."""
 
     spec: str | dict[str, Any]
@@ -155,12 +155,14 @@ class Command(TypedDict):
 
 
 class CudaKernels(TypedDict):
-    """Origin of the CUDA kernels of a run, including earlier runs in the same process."""
+    """Counts of CUDA kernels that were compiled in advance or during a run, including earlier runs in the same
+    process."""
 
     images: int
-    """Number of CUDA modules loaded from the wheel's images."""
+    """Number of CUDA modules that were loaded as compiled in the wheel."""
     nvrtc: dict[str, float]
-    """Kernels without an image, with the seconds for which NVRTC compiled them or CuPy loaded them from its cache."""
+    """Kernels that are not in the wheel, each with the seconds for compiling it with NVRTC, or loading it from CuPy's
+    cache."""
 
 
 class Report(TypedDict):
@@ -180,7 +182,7 @@ class Report(TypedDict):
     queues: list[Queue]
     rejected: dict[str, int]
     left_out: dict[str, int]
-    """Number of samples that each operator left out on purpose (`keep_if`)."""
+    """Number of samples that each filter operator (such as `keep_if`) left out."""
     decoders: dict[str, int]
     decoder_times: dict[str, DecoderTimes]
     fallbacks: dict[str, int]
@@ -198,7 +200,8 @@ class Report(TypedDict):
     mixtures: NotRequired[dict[str, dict[str, int]]]
     """Number of samples from each data set of a mixture, by the name of the reader (`readers.mix`)."""
     splits: NotRequired[dict[str, dict[str, int]]]
-    """Counts of samples of each part, if a job writes all parts of a split; tables are then those of the last part."""
+    """If a job writes all parts of a split (such as train and val), the counts of samples of each part. Other tables
+    are then of the last part."""
     resumed_from: NotRequired[int]
     schema: NotRequired[dict[str, Any]]
     compiling_seconds: NotRequired[float]

@@ -35,8 +35,8 @@ class Speed(TypedDict):
 
 
 class Result(TypedDict):
-    """Results of a bench under one setting. A setting that did not run has no rates, but ``error``, or ``refused`` if a
-    peer does not support it."""
+    """Results of a bench under one setting. If it could not run, it has no rates, but ``error``, or ``refused`` if a
+    compared library does not support it."""
 
     setting: str
     engine: str
@@ -50,7 +50,7 @@ class Result(TypedDict):
 
 
 class Baseline(TypedDict):
-    """The earlier bench of a comparison; ``other_machine`` lists the differences between the machines."""
+    """The earlier bench to compare with. ``other_machine`` lists the differences between the two machines."""
 
     time: str | None
     other_machine: list[str]
@@ -95,8 +95,7 @@ class LoadedKernels(TypedDict):
 
 
 class Warmed(TypedDict):
-    """Loops and kernels that were compiled in advance. ``rehearsed`` says whether the job of the spec could be
-    started."""
+    """Loops and kernels that were compiled in advance. ``rehearsed`` says whether a trial of the job ran."""
 
     folder: str
     loops: Loops

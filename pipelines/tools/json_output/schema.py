@@ -89,7 +89,7 @@ def as_page() -> str:
 
 
 def _declared() -> list[Any]:
-    """Return every TypedDict that describes JSON output once, in the order of first use."""
+    """Return all TypedDicts that describe JSON output, in the order of first use, each once."""
     types_found: dict[Any, None] = {}
 
     def visit(declared: Any) -> None:

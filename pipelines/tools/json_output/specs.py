@@ -24,8 +24,8 @@ class Checked(TypedDict):
 
 
 class Forecast(TypedDict):
-    """The size of a job; null if unknown, with the reason in ``why``. Rates, ``bytes`` and ``seconds`` require ``plan
-    --measure``."""
+    """The expected size of a job. Unknown numbers are null, with the reason in ``why``. Rates, ``bytes`` and
+    ``seconds`` are known only with ``plan --measure``."""
 
     samples: int | None
     why: str
@@ -56,7 +56,7 @@ class OnMachines(TypedDict):
 
 
 class PlannedStage(TypedDict):
-    """Operators that run together."""
+    """Operators of a plan that run together, as one stage."""
 
     id: str
     kind: str
@@ -65,8 +65,8 @@ class PlannedStage(TypedDict):
 
 class PlannedOperator(TypedDict):
     """One operator of a plan. ``stage`` is an index into ``stages``; ``inputs`` and ``arguments`` name results of other
-    operators; ``outputs`` are types, shapes and layouts. ``parity`` names a library whose results it reproduces instead
-    of DALI's, ``decoders`` the decoders for a GPU."""
+    operators; ``outputs`` are types, shapes and layouts. ``parity`` is the library, if not DALI, whose results it
+    reproduces; ``decoders`` are its decoders for a GPU."""
 
     name: str
     op: str
@@ -77,7 +77,7 @@ class PlannedOperator(TypedDict):
     outputs: list[str]
     parity: str | None
     selects: str
-    """Samples that the operator chooses, in words; empty if it takes all."""
+    """Text about the samples that the operator chooses; empty if it takes all."""
     decoders: str | None
 
 
@@ -102,15 +102,15 @@ class PlannedWrite(TypedDict):
 
 
 class Isolation(TypedDict):
-    """Isolation of decoders in separate processes: for which decoders, and their timeout in seconds."""
+    """The decoders that run in separate processes, and their timeout in seconds."""
 
     mode: str
     timeout: float
 
 
 class Planned(TypedDict):
-    """The plan and the size of a job. ``upload`` is the method by which records of containers reach a GPU, ``memory``
-    the budgets: bytes, or a share of the free memory."""
+    """The plan and the size of a job. ``upload`` is the method of copying records to a GPU. ``memory`` are the limits
+    of memory, in bytes or as a share of the free memory."""
 
     name: str
     device: str
