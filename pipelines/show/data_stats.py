@@ -17,7 +17,7 @@ _KEYS = ("min", "p5", "median", "p95", "max", "mean")
 
 
 def stats_view(stats: Mapping[str, Any]) -> RenderableType:
-    """Return a view of about one screen, with text and tables, of the results of `data_stats` or `spec_stats`."""
+    """Return statistics of a data set (from `data_stats` or `spec_stats`) as text and tables for about one screen."""
     parts: list[RenderableType] = [_headline(stats)]
     spreads: list[Sequence[str]] = []
     lines: list[str] = []
@@ -86,7 +86,7 @@ def _numbers(values: Sequence[float]) -> str:
 
 
 def _chosen(stats: Mapping[str, Any]) -> list[RenderableType]:
-    """Return lines of text about the samples that a spec leaves out, and about the data sets of mixtures."""
+    """Return lines of text about the samples that a spec leaves out, and the number from each data set of a mixture."""
     parts = [Text(f"{name} leaves out {count(n, 'sample')}") for name, n in stats.get("left_out", {}).items()]
     for reader, counts in stats.get("mixtures", {}).items():
         parts.append(Text(f"{reader} mixes {', '.join(f'{n:,} of {name}' for name, n in counts.items())}"))

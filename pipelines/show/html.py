@@ -11,12 +11,12 @@ from .page import Section, facts, lead, listing, page, picture, table, table_of,
 from .plots import MOST_LINES, bars, growth, over_time, plot, rates, thinned
 
 _MOST_WORKERS = 100
-"""Largest number of workers that the report lists."""
+"""Largest number of workers that the HTML report lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One sample before and after the job's operators, as small JPEGs for the report."""
+    """One sample before and after the job's operators, as small JPEGs for the HTML report."""
 
     key: str
     before: bytes | None
@@ -26,7 +26,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """One sample that the job rejected, for the report."""
+    """One sample that the job rejected, for the HTML report."""
 
     key: str
     operator: str
@@ -103,7 +103,7 @@ def _busy(operator: Mapping[str, Any]) -> float:
 
 
 def work_bars(operators: Sequence[Mapping[str, Any]]) -> str:
-    """Return HTML with a bar per operator for its busy seconds."""
+    """Return HTML with a bar per operator, as long as the operator's busy seconds."""
     longest = max((_busy(o) for o in operators), default=0.0) or 1.0
     total = sum(_busy(o) for o in operators) or 1.0
     rows = [(f"{o['name']} ({o['runs_on']})", [(_busy(o) / longest, "busy")],
@@ -112,8 +112,8 @@ def work_bars(operators: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _stages(report: Mapping[str, Any]) -> str:
-    """Return HTML with a bar per stage: the shares of time in which it was busy, waited for input, or was blocked by
-    its output."""
+    """Return HTML with a bar per stage: the shares of time in which the stage was busy, waited for input, or was
+    blocked by its output."""
     # for several workers, the sum of their times
     seconds = float(report.get("work_seconds") or report["seconds"] or 1.0)
     by_name = {o["name"]: _busy(o) for o in report["operators"]}
@@ -159,7 +159,7 @@ def _workers(report: Mapping[str, Any]) -> list[str]:
 
 
 def operators(operators_of_report: Sequence[Mapping[str, Any]]) -> str:
-    """Return an HTML table with all figures of the operators."""
+    """Return an HTML table with all statistics of the operators, such as time and bytes."""
     columns = ("operator", "on", "calls", "samples", "busy", "p50 ms", "p95 ms", "speed", "in", "out")
     rows = [
         (o["name"], o["runs_on"], f"{o['calls']:,}", f"{o['samples']:,}", duration(_busy(o)), f"{o['p50_ms']:.2f}",
@@ -243,7 +243,7 @@ def rejects_table(rejects: Sequence[Reject]) -> str:
 
 
 def _memory(memory: Mapping[str, float]) -> list[str]:
-    """Return an HTML table of peak memory next to its limits."""
+    """Return an HTML table with the peak memory of a run and its limits."""
     names = (
         ("host_peak_bytes", "batches and work on the host", "host_budget_bytes"),
         ("gpu_peak_bytes", "batches and work on the GPU", "gpu_budget_bytes"),

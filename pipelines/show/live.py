@@ -19,7 +19,7 @@ _WORDS = {"preparing": "is preparing", "lost": "is lost: its process ended witho
 
 
 def live_view(status: Mapping[str, Any]) -> RenderableType:
-    """Return a view of the present state of one job, which fits one screen."""
+    """Return the present state of one job, as text and tables for one screen."""
     rows = status.get("workers", status.get("operators", []))
     return OneScreen(lambda max_rows: Group(*_lines(status, max_rows)), len(rows))
 

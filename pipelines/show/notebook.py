@@ -22,9 +22,9 @@ from ..wording import count, size
 from .pictures import as_picture
 
 MOST_SAMPLES = 16
-"""Largest number of samples of a batch that are displayed."""
+"""Largest number of samples of a batch to display."""
 MOST_FRAMES = 4
-"""Largest number of frames of a sequence that are displayed."""
+"""Largest number of frames of a sequence to display."""
 _SIDE = 160
 _SHOWN_BYTES = 256 << 10
 _MIMES = {f.name: f.mime for f in FORMATS if f.mime}
@@ -77,8 +77,7 @@ def _content(sample: NDArray[Any], layout: str, key: str) -> str:
 
 
 def _bytes(content: bytes, key: str) -> str:
-    """Return HTML for bytes: the image, if they are an encoded image that browsers display; otherwise the first
-    bytes."""
+    """Return HTML for bytes: an image, if browsers can display its format; otherwise the first bytes as text."""
     try:
         kind = recognise(memoryview(content))
     except SampleError:
@@ -100,19 +99,19 @@ def _image(mime: str, content: bytes, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A box in the drawing of a graph: one operator, or one of the graph's outputs (then ``op`` is empty)."""
+    """A box in the drawing of a graph. It is an operator or, if ``op`` is empty, an output of the graph."""
 
     name: str
     op: str
     stage: str
     inputs: tuple[int, ...]
-    """Indices of the boxes whose outputs this box reads."""
+    """Indices, in the list of all boxes, of the boxes whose outputs this box reads."""
     arguments: Mapping[str, int]
-    """Indices of the boxes whose outputs are per-sample arguments of this operator, by the name of the argument."""
+    """For each per-sample argument, by name, the index of the box whose output is its value."""
     numbers: tuple[int | None, ...] = ()
-    """For each entry of ``inputs``, the index of the output that is read; None if that box has only one output."""
+    """For each entry of ``inputs``, which output of that box is read; None if it has only one."""
     argument_numbers: Mapping[str, int | None] = field(default_factory=dict)
-    """For each entry of ``arguments``, the index of the output that is read; None if that box has only one output."""
+    """For each entry of ``arguments``, which output of that box is read; None if it has only one."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Constant arguments of the operator that differ from their defaults, as text."""
 
@@ -122,7 +121,7 @@ _LETTER, _HIGH, _ROW, _GAP = 7.0, 34, 66, 22
 
 
 def graph_svg(boxes: Sequence[Box]) -> str:
-    """Return the graph as SVG, with each box below its inputs. Dashed lines are per-sample arguments."""
+    """Return the drawing of a graph as SVG, with each box below its inputs. Dashed lines are per-sample arguments."""
     if not boxes:
         return '<svg xmlns="http://www.w3.org/2000/svg" width="1" height="1"></svg>'
     ranks: list[int] = []

@@ -74,12 +74,12 @@ footer { margin-top: 3rem; border-top: 1px solid var(--line); color: var(--soft)
   section, figure, tr { break-inside: avoid; } section.long { break-inside: auto; } pre { white-space: pre-wrap; } }
 """
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
-"""Content security policy of a page, with which the browser loads and executes nothing."""
+"""Content security policy of a page. With it, the browser loads no other files and runs no scripts."""
 
 
 def text(value: object) -> str:
-    """Return ``value`` as HTML text. Special characters are escaped, so that data cannot contain tags, end an
-    attribute, or include control characters."""
+    """Return ``value`` as HTML text. Special characters are escaped, so that data cannot contain tags or end an
+    attribute."""
     return escape(printable(str(value)))
 
 
@@ -92,12 +92,12 @@ class Section:
 
     @property
     def id(self) -> str:
-        """Id of the section's heading, to which links lead."""
+        """HTML id of the section's heading, for links to the section."""
         return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
 
 
 def page(title: str, kind: str, head: Sequence[str], sections: Sequence[Section], foot: str) -> str:
-    """Return a whole HTML page: ``head`` (HTML) below the title, the ``sections`` that have parts, and ``foot`` (plain
+    """Return a whole HTML page: the title, ``head`` (HTML), ``sections`` that are not empty, and ``foot`` (plain
     text)."""
     sections = [s for s in sections if s.parts]
     links = "".join(f'<li><a href="#{s.id}">{text(s.title)}</a></li>' for s in sections)
@@ -120,19 +120,19 @@ def page(title: str, kind: str, head: Sequence[str], sections: Sequence[Section]
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> str:
-    """Return HTML for a few figures: pairs of name and value."""
+    """Return HTML for a few facts, given as pairs of name and value."""
     inner = "".join(f"<div><dt>{text(k)}</dt><dd>{text(v)}</dd></div>" for k, v in pairs)
     return f'<dl class="facts">{inner}</dl>'
 
 
 def lead(sentence: str, advice: str) -> str:
-    """Return an HTML paragraph about the bottleneck of a run (``sentence``), with advice."""
+    """Return an HTML paragraph with ``sentence``, about the bottleneck of a run, and ``advice``."""
     return (f'<div class="lead" role="note"><p><strong>{text(sentence)}</strong></p>'
             f"<p>To go faster: {text(advice)}</p></div>")  # fmt: skip
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], words: int, caption: str) -> str:
-    """Return an HTML table from plain text; the first ``words`` columns contain text, the others numbers."""
+    """Return an HTML table whose cells are plain text. The first ``words`` columns contain text, the others numbers."""
     return table_of(columns, [[text(cell) for cell in row] for row in rows], words, caption)
 
 
@@ -150,7 +150,7 @@ def table_of(columns: Sequence[str], rows: Iterable[Sequence[str]], words: int, 
 
 
 def scrolling(inner: str, name: str) -> str:
-    """Return an HTML region for contents that may be wider than a phone; it scrolls separately, also by keyboard."""
+    """Return ``inner`` (HTML) in a region that scrolls sideways, also by keyboard, for contents wider than a phone."""
     return f'<div class="scroll" role="region" aria-label="{text(name)}" tabindex="0">{inner}</div>'
 
 
@@ -160,5 +160,5 @@ def picture(jpeg: bytes, alt: str) -> str:
 
 
 def listing(content: str, name: str) -> str:
-    """Return HTML for preformatted text."""
+    """Return HTML for ``content`` as preformatted text."""
     return f'<pre tabindex="0" role="region" aria-label="{text(name)}"><code>{text(content)}</code></pre>'

@@ -11,11 +11,11 @@ from PIL import Image
 
 _WIDTH, _HEIGHT = 640, 120
 SIGNAL = 1000
-"""Smallest number of values in an array that is drawn as a waveform."""
+"""Smallest number of values for which an array is drawn as a waveform."""
 ACROSS, FRAMES, FRAME_SIDE = 4, 8, 160
-"""Contact sheets of videos: frames per row, largest number of frames, and length of a frame's longer side in pixels."""
+"""For contact sheets of videos: frames per row, largest number of frames, and longer side of a frame in pixels."""
 SPECTRA = ("ft", "tf")
-"""Array layouts that are drawn as spectrograms: frequency and time, in either order."""
+"""Layouts of arrays that are drawn as spectrograms: f (frequency) and t (time), in either order."""
 
 
 def is_signal(sample: NDArray[Any], layout: str) -> bool:
@@ -76,9 +76,8 @@ def _sequence(sample: NDArray[Any], layout: str) -> Image.Image | None:
 
 
 def as_picture(sample: NDArray[Any], layout: str) -> Image.Image | None:
-    """Return an image that can be displayed, or None if there is none. Samples that are images have the layout HWC or
-    CHW with 1 or 3 channels, or only H x W. Signals and spectrograms are drawn; sequences become a contact sheet of
-    some frames."""
+    """Return an image of a sample, or None if it cannot be displayed. Images have the layout HWC or CHW with 1 or 3
+    channels, or are H x W. Signals and spectrograms are drawn. A sequence becomes a contact sheet of some frames."""
     if sample.size == 0 or sample.dtype.kind not in "uifb":
         return None
     if is_signal(sample, layout):

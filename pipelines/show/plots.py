@@ -17,11 +17,10 @@ _WIDTH, _HEIGHT = 600, 120
 MOST_LINES = 5
 """Largest number of lines in a plot."""
 _FEW_LINES = 2
-"""Number of lines up to which the range of each is written above a plot; with more lines, ranges are only in its
-table."""
+"""Largest number of lines in a plot whose ranges are written above it. For more lines, ranges are only in the table."""
 _MOST_POINTS = 60
 _MOST_NUMBERS = 24
-"""Largest number of rows in a plot's table."""
+"""Largest number of rows in the table of numbers below a plot."""
 
 
 def bars(
@@ -55,8 +54,8 @@ def plot(
     shown: Callable[[float], str], top: float | None = None, total: bool = False,
 ) -> str:  # fmt: skip
     """Return an HTML figure of ``lines`` over ``seconds``, with the range of each line as text and its numbers in a
-    table. ``name`` makes the ids of its parts unique; ``shown`` formats a value; ``top`` is the value at the upper
-    edge. For a ``total``, which only grows, the last value is written instead of the mean."""
+    table. ``name`` is a prefix that makes HTML ids unique; ``shown`` formats a value; ``top`` is the value at the upper
+    edge. ``total``: the lines only grow, so that the last value is written instead of the mean."""
     highest = top if top is not None else max((max(values, default=0.0) for _, values in lines), default=0.0)
     end = seconds[-1] if seconds else 0.0
     paths, swatches, texts = [], [], []
@@ -92,9 +91,8 @@ def plot(
 
 
 def rates(seconds: Sequence[float], counts: Sequence[float]) -> tuple[list[float], list[float]]:
-    """Return a running total as rates: the borders of equal time spans, and the counts per second before each border.
-    ``counts`` is the total at the times ``seconds``. The number of spans depends on how finely these resolve the
-    growth."""
+    """Return the growth of a running total over time, as (borders of equal time spans, counts per second before each
+    border). ``counts`` is the total at the times ``seconds``. Finer data gives more spans."""
     at, total = np.asarray(seconds, np.float64), np.asarray(counts, np.float64)
     if len(at) < 2 or at[-1] <= at[0]:
         return [], []
@@ -104,21 +102,22 @@ def rates(seconds: Sequence[float], counts: Sequence[float]) -> tuple[list[float
 
 
 def growth(seconds: Sequence[float], counts: Sequence[float], borders: Sequence[float]) -> list[float]:
-    """Return the growth of the running total ``counts`` in counts per second, before each of ``borders`` (in seconds);
-    the first value repeats the second."""
+    """Return the growth of the running total ``counts``, in counts per second, in the time span before each of
+    ``borders`` (in seconds). The first value repeats the second."""
     grown: Floats = np.diff(np.interp(borders, seconds, counts)) / np.diff(borders)
     return [float(grown[0]), *grown.tolist()]
 
 
 def thinned(seconds: Sequence[float], values: Sequence[float]) -> tuple[list[float], list[float]]:
-    """Return a line with at most as many points as a plot can display. Points are means over equal time spans."""
+    """Return (seconds, values) of a line with at most as many points as a plot can display: means over equal time
+    spans."""
     n = len(seconds)
     parts = np.array_split(np.arange(n), min(n, _MOST_POINTS)) if n else []
     return ([float(seconds[p[-1]]) for p in parts], [float(np.mean(np.asarray(values, np.float64)[p])) for p in parts])
 
 
 def over_time(course: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return ``course``, the ``over_time`` of a report, if it has all fields for plots, else None. Reports may be from
-    other versions."""
+    """Return ``course``, the field ``over_time`` of a report. Return None if fields for plots are missing, as in
+    reports of other versions."""
     required = {"seconds", "samples", "queues", "operators", "memory"}
     return course if course and required <= set(course) and len(course["seconds"]) > 1 else None

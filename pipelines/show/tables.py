@@ -19,7 +19,7 @@ _READABLE = 22
 """Width in characters below which running text is hard to read."""
 _INDENT = 4
 _SPEAKING = ("", "on", "operator", "summary", "meaning", "type", "dtype", "field", "holds", "engine")
-"""Headings of columns whose cells are clear without the heading, as in rows that are printed as paragraphs."""
+"""Headings to omit if rows are printed as paragraphs, because the cells are clear without them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,8 @@ class FittingTable:
     numbers: Sequence[str] = ()
     """Headings of the columns that are right-aligned and never wrapped."""
     dispensable: Sequence[str] = ()
-    """Headings of the columns that may be omitted, the first ones first; the heading of a bar is ``""``."""
+    """Headings of the columns to omit if the terminal is too narrow, the first ones first; ``""`` is the heading of
+    bars."""
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         return Measurement(min(_READABLE, options.max_width), options.max_width)
@@ -54,7 +55,8 @@ class FittingTable:
         yield from self._paragraphs(shown, rows, options.max_width)
 
     def _least(self, shown: Sequence[int], widths: Sequence[int], width: int) -> int:
-        """Return the smallest width in characters in which the table's columns ``shown`` are readable."""
+        """Return the smallest width of a table, in characters, in which its columns with the indices ``shown`` are
+        readable."""
         return sum(self._narrowest(i, widths, width) for i in shown) + _GAP * (len(shown) - 1)
 
     def _narrowest(self, i: int, widths: Sequence[int], width: int) -> int:
@@ -74,8 +76,8 @@ class FittingTable:
         return grid
 
     def _paragraphs(self, shown: Sequence[int], rows: Sequence[Sequence[Text]], width: int) -> RenderResult:
-        """Yield the rows as paragraphs: the first cell of each row, and below it the others, as many per line as fit.
-        If some first cells are empty, their rows belong to the row above, and first cells are headings."""
+        """Yield the rows as paragraphs: the first cell, and below it the others, as many per line as fit. A row with an
+        empty first cell continues the row above."""
         grouped = any(not row[0].plain for row in rows)
         for row in rows:
             cells = [self._told(i, row[i]) for i in shown if row[i].plain]
@@ -121,13 +123,13 @@ LINES = 21
 """Largest number of lines of a summary on the terminal: with the command above it and the prompt below, one screen of
 24 lines."""
 _FEWEST = 3
-"""Smallest number of rows that a table is cut to, even if they do not fit."""
+"""Number of rows that a table keeps, even if they do not fit the screen."""
 
 
 @dataclass(frozen=True, slots=True)
 class OneScreen:
-    """A view for the terminal that fits one screen. ``of`` creates it with a limited number of rows, out of ``rows`` in
-    total."""
+    """A view for the terminal that fits one screen. ``of`` is called with a number of rows, and returns the view with
+    so many of all ``rows``."""
 
     of: Callable[[int], RenderableType]
     rows: int

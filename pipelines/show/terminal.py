@@ -22,10 +22,9 @@ _BAR = 12
 
 
 _MACHINES = 8
-"""Largest number of machines of a job that get a line each."""
+"""Largest number of machines of a job that are listed, one per line."""
 _NAMED = 3
-"""Largest number of operators of a stage, reasons of rejects, fallbacks and decoders that are listed; the others are
-counted."""
+"""Largest number of names in a list, such as operators of a stage. Of the others, only the number is given."""
 
 
 def report_view(report: Mapping[str, Any]) -> RenderableType:
@@ -90,7 +89,7 @@ def operator_table(report: Mapping[str, Any], max_rows: int | None = None) -> Fi
 
 
 def _busy(operator: Mapping[str, Any]) -> float:
-    """Return the busy time of an operator: its seconds on the GPU, or its seconds summed over CPU threads."""
+    """Return the busy time of an operator: seconds on the GPU or, on the CPU, the sum over threads."""
     return float(operator["gpu_seconds"] or operator["cpu_seconds"])
 
 
@@ -109,8 +108,8 @@ def _stage_table(report: Mapping[str, Any]) -> FittingTable:
 
 
 def working_seconds(report: Mapping[str, Any]) -> float:
-    """Return the seconds that the shares of stages refer to. For several workers, it is the sum of their working times,
-    so that shares are means over the workers."""
+    """Return the seconds by which busy times are divided to get shares: the duration of the run or, for several
+    workers, the sum of their working times."""
     return float(report.get("work_seconds") or report["seconds"] or 1.0)
 
 
@@ -141,7 +140,7 @@ def _memory(report: Mapping[str, Any]) -> list[RenderableType]:
 
 
 _NOTABLE = 0.1
-"""Smallest number of seconds of waiting for a decoder that is reported."""
+"""Seconds for which batches must have waited for a decoder before this is reported."""
 
 
 def _rejects(report: Mapping[str, Any]) -> list[RenderableType]:
@@ -285,8 +284,8 @@ def operator_view(operator: Mapping[str, Any], idle: str = "") -> RenderableType
 
 
 def _flowing(text: str) -> str:
-    """Return the paragraphs of a docstring as one line each, so that the terminal wraps them. Lists and indented text
-    stay unchanged."""
+    """Return a docstring with each paragraph as one line, so that the terminal wraps it. Lists and indented text stay
+    unchanged."""
     paragraphs = text.replace("``", "`").split("\n\n")
     listed = re.compile(r"^(?: |[-*] |\d+[.)] )", re.M)
     return "\n\n".join(p if listed.search(p) else p.replace("\n", " ") for p in paragraphs)
