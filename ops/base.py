@@ -43,7 +43,7 @@ become infinity."""
 
 @dataclass(frozen=True, slots=True)
 class Arg:
-    """Facts about an operator's argument that its type annotation does not contain, such as help text and limits."""
+    """Properties of an operator's argument beyond its type, such as help text and limits."""
 
     help: str
     """Help text for users: what the argument does, in a few words."""
@@ -54,23 +54,20 @@ class Arg:
     per_sample: bool = False
     """Whether the argument may be the output of a CPU operator instead of a constant (DALI's argument input)."""
     deprecated: str = ""
-    """Name of the argument that replaces this one; a value passed here is forwarded to it. Empty if not deprecated."""
+    """Name of the argument that replaces this deprecated one and receives its value. Empty if not deprecated."""
     ignored: str = ""
-    """Reason why the argument has no effect in dali-run; empty if it has one. The argument is accepted, with one
-    warning."""
+    """Reason why the argument is accepted, with a warning, but has no effect in dali-run. Empty if it has an effect."""
     obsolete: bool = False
-    """Whether DALI has also removed the argument: the warning is then a DeprecationWarning, as DALI's is."""
+    """Whether DALI has also removed the argument. The user then gets a DeprecationWarning, as from DALI."""
     rows: bool = False
-    """Whether the argument is a matrix whose constant value is stored flat, row by row: a two-dimensional NumPy array
-    is accepted and flattened."""
+    """Whether the argument is a matrix, stored as a flat list of its rows. A two-dimensional NumPy array is accepted
+    and flattened."""
     required: bool = False
-    """Whether the user must pass a value, as a constant or as an input. Arguments whose field has no default are
-    required in any case."""
+    """Whether the user must pass a value although the field has a default."""
     or_default: bool = False
     """Whether an empty list has the same meaning as the default value."""
     tensor: bool = False
-    """Whether the argument accepts several elements per sample when it arrives as an input, although a constant is one
-    number."""
+    """Whether the argument, one number as a constant, may have several elements per sample as an input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +97,8 @@ _OPS: dict[str, type[Operator]] = {}
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def _declared(cls: type[T]) -> type[T]:
-    """Make ``cls`` a dataclass of its fields. `Operator` defines the methods of a frozen dataclass itself, so that
-    `dataclasses` compiles none."""
+    """Make ``cls`` a dataclass, but without generated methods: `Operator` defines these itself, because generating them
+    for every operator is slow."""
     return dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=True, match_args=False)(cls)
 
 
@@ -132,23 +129,23 @@ class Operator:
     random: ClassVar[bool] = False
     """Whether the operator draws random numbers and takes a seed (DALI's rules for seeds apply)."""
     per_batch: ClassVar[bool] = False
-    """Whether the kernel must see a whole batch at once, such as a permutation or an external source; such a batch is
-    never cut into chunks."""
+    """Whether the kernel must see a whole batch at once, as for a permutation of the batch. The engine then never cuts
+    the batch into chunks."""
     reads_slowly: ClassVar[bool] = False
-    """Whether the kernel sees whole batches and takes as long as the steps after it, such as a reader that also
-    decodes. The engine then always reads several batches at the same time."""
+    """Whether the kernel is slow and sees whole batches, such as a reader that also decodes. The engine then always
+    runs it for several batches at the same time."""
     shared: ClassVar[bool] = True
-    """Whether two equal operators on equal inputs may be computed only once. False if the operator calls the user's
-    program, which may count calls."""
+    """Whether one result may serve for two equal operators with equal inputs. False if the operator calls the user's
+    Python function, which may count calls."""
     output_after_sync: ClassVar[bool] = False
-    """Whether the gpu kernel's output is in host memory and exists only after the device has finished the batch. The
-    kernel then returns `Context.finish_later`."""
+    """Whether the gpu kernel's output is in host memory, and exists only after the device has finished the batch. The
+    kernel then returns the result of `Context.finish_later`."""
     accepts_gpu: ClassVar[bool] = False
     """Whether an operator without a gpu kernel accepts inputs in GPU memory; the engine downloads them before it calls
     the cpu kernel. Set for encoders, because writers need their output on the host."""
     is_trivial: ClassVar[bool] = False
-    """Whether the kernel sees whole batches and takes almost no time, for example because it only passes on data of the
-    user's program."""
+    """Whether the kernel sees whole batches and takes almost no time, such as one that only passes on arrays of the
+    user."""
     metadata_only: ClassVar[bool] = False
     """Whether the kernel reads no tensor data: it returns views of its inputs, or facts that follow from their
     shapes."""
@@ -167,16 +164,16 @@ class Operator:
     """Whether the operator decodes images, so that the spec's settings for decoders apply to it."""
     replayable: ClassVar[bool] = False
     """Whether the engine may record the gpu kernel's launches and replay them for later batches of the same shapes,
-    layouts and types. The kernel then must use ``ctx.device`` for uploads, allocations and launches only and, if all
-    arguments are constant, these must follow from the inputs' shapes, layouts and types. With other arguments it is
-    replayed if it declares which launch parameters change (`gpu.launch_recording.changing`)."""
+    layouts and types. The kernel must use ``ctx.device`` only for uploads, allocations and launches, which depend only
+    on shapes, layouts, types and constant arguments. If arguments are inputs, it must declare the launch parameters
+    that change (`gpu.launch_recording.changing`)."""
     bound: ClassVar[str] = "exact"
-    """How far CPU and GPU results may differ, as text for the reference, such as ``exact``."""
+    """Largest difference between CPU and GPU results, as text for the documentation, such as ``exact``."""
     example: ClassVar[str] = ""
-    """One YAML step that uses the operator, as the example in the reference."""
+    """Example for the documentation: one YAML step that uses the operator."""
 
     per_sample: frozenset[str] = frozenset()
-    """Names of the arguments that arrive as inputs in this instance; their fields hold the default."""
+    """Names of the arguments that are inputs (one value per sample) in this instance. Their fields hold the default."""
     num_inputs: int = 0
     """Number of positional inputs of this instance, set when it becomes part of a graph. Operators with one output per
     input derive their number of outputs from it."""
@@ -263,9 +260,8 @@ class Operator:
         return self.stages
 
     def same_on_gpu(self) -> Operator | None:
-        """Return the operator whose mixed or gpu kernel gives exactly (bit for bit) the results of this instance's cpu
-        kernel, so that the compiler may move this CPU operator to the GPU. None if there is no such operator, or none
-        was verified."""
+        """Return an operator whose mixed or gpu kernel gives bit for bit the results of this cpu kernel. The compiler
+        may then move this operator to the GPU. None if no such operator is known."""
         return None
 
     def infer(self, *specs: Spec) -> Spec | tuple[Spec, ...]:
@@ -274,9 +270,10 @@ class Operator:
         return specs[0] if specs else Spec()
 
     def shows(self) -> Mapping[int, str]:
-        """Return what debugging tools can draw onto the image, by output index. Values are ``boxes xyXY`` (or another
-        order of bbox_layout; in fractions of the image or in pixels), ``labels`` of these boxes, ``polygons`` and
-        ``vertices`` in the format of readers.coco, and ``classes`` (class of every pixel)."""
+        """Return, by output index, the kind of annotation in an output that debugging tools can draw onto the image.
+        Kinds are ``boxes xyXY`` (or another order of bbox_layout; in fractions of the image or in pixels), ``labels``
+        of these boxes, ``polygons`` and ``vertices`` in the format of readers.coco, and ``classes`` (class of every
+        pixel)."""
         return {}
 
     def estimate_memory(self, stage: Stage, *inputs: Batch) -> tuple[I64, I64] | None:
@@ -287,15 +284,15 @@ class Operator:
         return None
 
     def start_early(self, ctx: Any, *inputs: Batch) -> StartedWork | None:
-        """Start the part of a mixed kernel that runs on host threads, as soon as its inputs are read and while earlier
-        batches are on the device. For readers, which have no inputs, the engine calls it in the order of the batches.
-        Return the started work, which the kernel finds in `Context.started`, or None."""
+        """Start the part of a mixed kernel that runs on host threads, while the device still processes earlier batches.
+        Return the started work, which the kernel finds in `Context.started`, or None. For readers, the engine calls
+        this method in the order of the batches."""
         return None
 
     def drawn(self, streams: Any, samples: Samples) -> Batch | None:
-        """Return the output of an operator that has no inputs and draws random numbers, given the random ``streams``
-        (`Streams`) of ``samples``. None if the arguments need more than these streams: the engine then calls the
-        kernel."""
+        """Return random numbers for ``samples``, drawn from their ``streams`` (`Streams`), as the output of an operator
+        without inputs. None if the engine must call the kernel instead, because the arguments need more than the
+        streams."""
         return None
 
     def kernel(self, stage: Stage) -> Kernel:
@@ -318,7 +315,7 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One argument of an operator or writer, in the form from which schema, docs and stubs are generated."""
+    """Description of one argument of an operator or writer, from which schema, docs and stubs are generated."""
 
     name: str
     type: Any
@@ -365,8 +362,8 @@ def parameters(op: type[Any]) -> dict[str, Parameter]:
 
 @cache
 def _annotation(home: type[Any], name: str) -> Any:
-    """Return the annotation of field ``name`` of ``home``, the class that declares it. `typing.get_type_hints` of an
-    operator would also evaluate all annotations of the base class, each time."""
+    """Return the evaluated type annotation of the field ``name`` of class ``home``. `typing.get_type_hints` would be
+    slower: it also evaluates all annotations of the base class."""
     alone = types.SimpleNamespace(__annotations__={name: inspect.get_annotations(home)[name]})
     return typing.get_type_hints(alone, vars(sys.modules[home.__module__]), include_extras=True)[name]
 

@@ -37,13 +37,13 @@ class Origin:
     offset: int = -1
     """Byte offset in the container; -1 if there is none."""
     named: str = field(default="", compare=False)
-    """Text that DALI reports as the sample's ``source_info``, such as the file name as it is listed; empty if that text
-    is ``source``, or follows from ``source`` and the position in it."""
+    """The sample's ``source_info`` in DALI, such as the file name as it is listed. Empty if `source_info` can derive it
+    from the other fields."""
 
     @property
     def source_info(self) -> str:
-        """Origin of the sample in DALI's form: the file name as it is listed, or a container and the position in it;
-        empty for samples that no reader produced."""
+        """Origin of the sample as DALI reports it: the listed file name, or the container and a position. Empty for
+        samples that no reader produced."""
         if self.named or self.record < 0:
             return self.named or self.source
         return f"{self.source} at index {self.record if self.offset < 0 else self.offset}"
@@ -66,13 +66,13 @@ class NoOrigins:
 
 
 def part_key(key: str, part: int) -> str:
-    """Return the key of item ``part`` of the record ``key``: for ``a/b.mp4`` and 3, ``a/b-000003.mp4``."""
+    """Return the key of item ``part`` of the record ``key``, such as ``a/b-000003.mp4`` for item 3 of ``a/b.mp4``."""
     before, after = _halves(key.encode("utf-8", "surrogateescape"))
     return (b"%b-%06d%b" % (before, part, after)).decode("utf-8", "surrogateescape")
 
 
 def _halves(key: bytes) -> tuple[bytes, bytes]:
-    """Split the key of a record in two: the number of an item is inserted between the two texts."""
+    """Split the key of a record where `part_key` inserts the number of an item: before the suffix."""
     folder, slash, name = key.rpartition(b"/")
     stem, dot, extension = name.partition(b".")
     return folder + slash + stem, dot + extension
@@ -88,18 +88,19 @@ class Samples:
     """
 
     slot: I32
-    """int32[N]: index of the sample in its iteration, counted before samples were dropped; the branches of a
-    conditional are merged by this index."""
+    """int32[N]: index of each sample in its iteration (one batch of the pipeline), before any were dropped. The
+    branches of a conditional are merged by this index."""
     position: I64
-    """int64[N]: position in the order in which the job processes samples, counted over epochs; output shards begin and
-    end at these positions, and checkpoints store them."""
+    """int64[N]: number of each sample in the order of processing, counted over all epochs. Output shards and
+    checkpoints refer to these numbers."""
     epoch: I64
     index: I64
-    """int64[N]: record number in the data set; random numbers are keyed by (seed, operator, epoch, index)."""
+    """int64[N]: record number of each sample in the data set. The random numbers of a sample depend on seed, operator,
+    epoch and this number."""
     origins: Origins = field(default_factory=NoOrigins)
     part: I32 | None = None
-    """int32[N]: number of the item within its record, from 0, after records were split into items; None for whole
-    records."""
+    """int32[N]: if records were split into items (such as videos into clips), each item's number in its record, from 0.
+    None for whole records."""
     _keys: U64 | None = field(default=None, init=False, repr=False, compare=False)
 
     def __len__(self) -> int:
@@ -188,7 +189,7 @@ class Batch:
     """Identities of the N samples."""
     _nbytes: int = field(default=-1, init=False, repr=False, compare=False)
     _extents: tuple[int, ...] | None = field(default=None, init=False, repr=False, compare=False)
-    """For an empty batch: the shape that its samples would have had; None if unknown."""
+    """Shape of one sample, for a batch without samples; None if unknown."""
     _parsed: Parsed | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -339,9 +340,8 @@ class Batch:
 
     @staticmethod
     def sized(data: Any, offsets: I64, shapes: I32, layout: str, samples: Samples, elements: int) -> Batch:
-        """Return a batch whose samples have ``elements`` elements in all, as counted by the caller. Counting them again
-        would release the GIL seven times, and waiting for the GIL would take the launching thread longer than the
-        counting."""
+        """Return a batch of ``elements`` elements in total, as counted by the caller. Counting them again would release
+        the GIL seven times, and the thread that launches kernels would wait for the GIL."""
         made = Batch(data, offsets, shapes, layout, samples)
         object.__setattr__(made, "_nbytes", elements * made.dtype.itemsize)
         return made
@@ -424,8 +424,8 @@ MAX_AXES = 32
 
 
 def check_extents(extents: Sequence[int], itemsize: int) -> None:
-    """Check the lengths of a shape that a file's header declares. Raises SampleError if no array can have this shape:
-    negative lengths, too many axes, or too long. Lengths next to a 0 count as well: NumPy cannot make an array of
+    """Check the lengths of a shape that a file's header declares. Raises SampleError if no array can have this shape: a
+    length is negative, there are too many axes, or the array is too large. NumPy cannot even make an empty array of
     (2**40, 2**40, 0)."""
     if any(d < 0 or isinstance(d, bool) for d in extents):
         raise SampleError("corrupt_record", f"the header claims the shape {_shown(extents)}")
@@ -468,8 +468,7 @@ def elements(shapes: npt.NDArray[Any]) -> I64:
 
 _MAX_KEYED_SAMPLES, _MAX_CACHED_COUNTS = 1024, 64
 _counted: dict[tuple[Any, tuple[int, ...], bytes], I64] = {}
-"""Cache of the results of `elements` for the shapes of the last calls: the engine requests them a dozen times per
-batch."""
+"""Cache of the latest results of `elements`, by shapes. The engine requests the same ones a dozen times per batch."""
 
 
 def concat(batches: Sequence[Batch], samples: Samples | None = None, empty: Any = None) -> Batch:

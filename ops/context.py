@@ -20,7 +20,7 @@ from .types import to_numpy
 K = TypeVar("K", bound=RecordFacts)
 
 NO_LANE = cast("Lane", None)
-"""Lane of the cpu stage, which has none; its kernels never access it."""
+"""Placeholder for `Context.device` in the cpu stage, whose kernels use no device."""
 
 
 class Helpers(Protocol):
@@ -33,8 +33,8 @@ class Helpers(Protocol):
 
     @property
     def do(self) -> Callable[..., None]:
-        """Return a function ``do(work, *args)`` that schedules ``work(*args)`` on a worker thread; ``work`` must not
-        raise. The function raises RuntimeError when the run is ending."""
+        """Return a function ``do(work, *args)`` that schedules ``work(*args)`` on a worker thread. ``work`` must not
+        raise. ``do`` raises RuntimeError when the engine is shutting down."""
         ...
 
 
@@ -56,24 +56,24 @@ class Context:
     """Rule for the keys of random streams. ``philox``: by the sample's identity; ``dali``: by DALI's running count, to
     draw DALI's numbers."""
     state: tuple[int, int, int] | None = None
-    """In the dynamic mode, the state from which the random streams continue: low and high half of the counter, and
-    index of the word within it; ``seed`` is the key. None if the streams begin at 0."""
+    """In the dynamic mode, the saved state of the random generator: low and high half of the counter, and index of the
+    next word. ``seed`` is the key. None if random streams begin at 0."""
     first: int = 0
-    """Slot (`Samples.slot`) of the sample to which ``state`` belongs; not 0 if several batches are computed
+    """Slot (`Samples.slot`) of the first sample, to which ``state`` belongs. Not 0 if several batches are computed
     together."""
     device: Lane = NO_LANE
     """Lane (CUDA stream with its memory) of the mixed and gpu stages."""
     kind: Spec | None = None
-    """Dtype and number of dimensions of the first output, if the data set's first sample determines them; the kernel
-    rejects samples that differ. None if there is no such rule."""
+    """Dtype and number of dimensions that the first output must have, those of the data set's first sample. The kernel
+    rejects samples that differ. None if anything is allowed."""
     source: Any = None
     """The open data set, for readers; for operators with `Operator.per_batch`, their state between iterations."""
     allocate_staging: Callable[[int], npt.NDArray[np.uint8]] | None = None
-    """Function that allocates memory for bytes that are read from files; page-locked memory if they will be uploaded to
-    a GPU. None: ordinary host memory."""
+    """Function that allocates memory for bytes that are read from files: page-locked memory, if the bytes will be
+    uploaded to a GPU. If it is None, ordinary host memory is used."""
     lender: Lender | None = None
-    """Zero-copy source: provides arrays over mapped files whose bytes the device reads itself. None: bytes are copied
-    to staging memory."""
+    """Provider of arrays over memory-mapped files, whose bytes the device reads without a copy on the host. None if
+    bytes are first copied to staging memory."""
     uploads: Mapping[int, Uploader] = field(default_factory=dict)
     """Objects that upload an output to the batch's device while the kernel is still reading it, by output number.
     Outputs that are missing here are uploaded after the kernel has returned."""
@@ -85,7 +85,7 @@ class Context:
     """Number of earlier attempts to compute these samples. A decoder then skips the methods that have already
     failed."""
     allocate: Callable[[int, Any], Any] | None = None
-    """Function of (number of elements, dtype) that allocates the arrays for `empty`; None: they are allocated on the
+    """Function of (number of elements, dtype) that allocates the arrays for `empty`. If it is None, arrays are on the
     host's heap, or on the device."""
     count: Callable[[str, int], None] | None = None
     """Function that reports samples which take a slower path; called with the reason and the number of samples."""
@@ -100,15 +100,16 @@ class Context:
     started: Any = None
     """Work that `Operator.start_early` has started for these samples; None if it was not called."""
     part: str = ""
-    """If the operator is a part of a fused one: its name there, such as ``decode.``; see `Reject.part`."""
+    """Name of the operator within a fused operator, such as ``decode.``; see `Reject.part`. Empty if the operator is
+    not fused."""
     rejects: list[Reject] = field(default_factory=list)
     """Reports of `reject` and `flag` about the samples of this call."""
     left_out: tuple[npt.NDArray[np.int32], Mapping[str, npt.NDArray[Any]]] | None = None
-    """Slots of the samples that `leave_out` removed, and the values to be logged with them; None if it was not
-    called."""
+    """Slots (`Samples.slot`) of the samples that `leave_out` removed, and the values to be logged with them. None if
+    none were removed."""
     checks: list[Callable[[], npt.NDArray[Any]]] = field(default_factory=list)
-    """Functions that `check_later` registered. The engine calls them when the device has finished; each returns the
-    slots of samples whose results are wrong."""
+    """Functions that `check_later` registered, called when the device has finished. Each returns the slots
+    (`Samples.slot`) of samples with wrong results."""
     finish: Callable[[], Batch] | None = None
     """Function that `finish_later` registered: it returns the output when the device has finished. None if the kernel
     returned its output."""
@@ -227,8 +228,8 @@ class Context:
         return out, counts
 
     def rows(self, name: str, dtype: Any = np.float32) -> npt.NDArray[Any]:
-        """Return argument ``name`` as `arg` does, but a constant as a single row that holds for all samples, [1] or [1,
-        k]. Do not modify it."""
+        """Return argument ``name`` as `arg` does, but do not repeat a constant: its shape is [1] or [1, k]. Do not
+        modify the result."""
         given = self.args.get(name)
         if given is None:
             return _row(getattr(self.op, name), dtype, name)
@@ -240,9 +241,8 @@ class Context:
         return self.arg(name, dtype)
 
     def alike(self, *lists: Batch) -> Iterator[tuple[Any, Context]]:
-        """Yield groups of samples whose lists have equal lengths (the lists that arrive as arguments, and ``lists``).
-        For each group: the indices of its samples in this call (array or slice), and a context for `arg`. If all lists
-        have equal lengths, there is one group."""
+        """Divide the samples into groups with lists of equal length (in arguments that are inputs, and in ``lists``).
+        Yield, for each group, the indices of its samples in this call (array or slice), and a context for the group."""
         vectors = [b for name, b in self.args.items() if parameter(type(self.op), name).is_vector]
         ragged = [b for b in (*vectors, *lists) if len(b) and not b.is_uniform]
         if not ragged:
@@ -302,8 +302,8 @@ def as_type(value: Any, dtype: Any, name: str) -> npt.NDArray[Any]:
 
 @lru_cache(64)
 def _count(n: int) -> bytes:
-    """Return the numbers 0 to ``n`` - 1 as the bytes of an array, to be compared with offsets: comparing bytes does not
-    release the GIL."""
+    """Return the bytes of an array of the numbers 0 to ``n`` - 1, for fast comparison with offsets: comparing bytes
+    does not release the GIL."""
     return np.arange(n, dtype=np.int64).tobytes()
 
 

@@ -45,7 +45,7 @@ MOVED = {
     "experimental.torchvision.v2": "transforms",
     "experimental.torchvision": "transforms",
 }
-"""Modules of DALI whose names below `dali_run` differ, with the new names; their contents move along."""
+"""DALI modules that have other names below `dali_run`, with these names."""
 
 
 def dali_run_name(name: str) -> str:

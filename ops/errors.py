@@ -74,14 +74,13 @@ class ArgumentTypeError(SpecError, TypeError):
 
 
 class RaggedError(ValueError, RuntimeError):
-    """The samples of a batch differ although they must not: a ValueError, as in NumPy, and a RuntimeError, as in DALI.
-    Not a DaliRunError, because in an operator it is a fault of that operator."""
+    """The samples of a batch have different shapes, but must have the same. A ValueError, as in NumPy, and a
+    RuntimeError, as in DALI. Not a DaliRunError, because an operator that raises it is at fault."""
 
 
 class UnlikeSamplesError(RaggedError):
-    """One call of a kernel cannot compute all of its samples: list arguments differ in length, or inputs in a length
-    that must be the same for all. The engine calls the kernel again for each group of samples that agree, so that
-    samples do not affect each other."""
+    """One kernel call cannot compute these samples together, because their list arguments, or their inputs, differ in
+    length. The engine then calls the kernel once for each group of samples that agree."""
 
     def __init__(self, shapes: npt.NDArray[Any]) -> None:
         """Create the error; in ``shapes`` [N, K], samples that can be computed together have equal rows."""
@@ -124,15 +123,14 @@ class SampleError(DaliRunError):
         self.code: RejectCode = code
 
     def bare(self) -> SampleError:
-        """Return the same error without traceback, so that it can be kept or raised later: the frames of a traceback
-        keep their functions' variables alive, whole batches among them."""
+        """Return the same error without traceback, to be kept or raised later. The frames of a traceback would keep
+        local variables alive, such as whole batches."""
         return type(self)(self.code, str(self))
 
 
 def without_frames(error: E) -> E:
-    """Return ``error`` without its traceback, so that it can be kept, or raised in another thread. A note lists the
-    places through which it was raised; the frames of a traceback would keep their functions' variables alive, whole
-    batches among them."""
+    """Return ``error`` without its traceback, to be kept or raised in another thread. A note in the error lists the
+    lines of the traceback. The frames themselves would keep local variables alive, such as whole batches."""
     if isinstance(error, Exception) and not vars(error).get(_TOLD):  # but not KeyboardInterrupt
         lines = "".join(traceback.format_exception(error)).rstrip()
         error.add_note(f"It was raised in thread {threading.current_thread().name!r}:\n{lines}")

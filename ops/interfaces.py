@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class RecordFacts(Protocol):
-    """Cached facts of one operator about the records of one data set."""
+    """Facts about the records of one data set, such as parsed headers, that one operator has cached."""
 
     @property
     def records(self) -> int:
@@ -35,8 +35,7 @@ class RecordFacts(Protocol):
 
 @dataclass
 class FactCache:
-    """Cache of facts about the records of data sets, such as headers, which operators keep if the data sets are read
-    repeatedly."""
+    """Cache of facts about records, such as parsed headers, for data sets that are read repeatedly."""
 
     budget: int
     """Maximum bytes of host memory for the facts of one operator."""
@@ -70,7 +69,7 @@ class DeviceArray(Protocol):
 
 
 class Copies(Protocol):
-    """Methods of a device that the engine needs: they upload and download batches, and wait."""
+    """Methods of a device with which the engine uploads and downloads batches, and waits for the device."""
 
     index: int
     """Index of the device among those that the process sees."""
@@ -102,8 +101,8 @@ class Copies(Protocol):
         ...
 
     def release_memory(self, *, launching: bool) -> None:
-        """Free cached memory that is not in use. With ``launching``, the calling thread is the one that launches on
-        this lane, so that the lane's own caches are freed too."""
+        """Free cached memory that is not in use. ``launching``: whether the calling thread also launches kernels on
+        this device; only then may the tables that kernels cached be freed."""
         ...
 
     def close(self) -> None:
@@ -135,8 +134,8 @@ class Lane(Copies, Protocol):
         ...
 
     def copies_in(self, to: npt.NDArray[np.int64], host: npt.NDArray[np.int64], nbytes: npt.NDArray[np.int64]) -> None:
-        """Copy blocks of page-locked host memory to the device, all in one call: ``nbytes[i]`` bytes from host address
-        ``host[i]`` to device address ``to[i]``. No block is empty."""
+        """Copy several blocks of page-locked host memory to the device in one call: ``nbytes[i]`` bytes from host
+        address ``host[i]`` to device address ``to[i]``. No block may be empty."""
         ...
 
     def launch(self, source: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any) -> None:
@@ -144,16 +143,16 @@ class Lane(Copies, Protocol):
         ...
 
     def launch_beside(self, source: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any) -> None:
-        """Like `launch`, on a second stream: after all earlier launches of this lane, concurrently with later ones
-        until `join`. Array arguments are kept alive until the lane is synchronized."""
+        """Launch a kernel as `launch` does, but on a second stream. It runs after all earlier launches, and
+        concurrently with later ones until `join`. Array arguments are kept alive until `synchronize`."""
         ...
 
     def after(self, event: Any) -> None:
-        """Make later work of this lane wait for an event of another stream."""
+        """Make later work on this CUDA stream wait for an event of another stream."""
         ...
 
     def join(self) -> None:
-        """Make later work of this lane wait for all launches of `launch_beside`."""
+        """Make later work on this CUDA stream wait for all launches of `launch_beside`."""
         ...
 
     def scratch(self, *sizes: int) -> tuple[Any, list[int]]:
@@ -181,17 +180,17 @@ class Lane(Copies, Protocol):
 
 
 class Lender(Protocol):
-    """Zero-copy source: provides arrays over mapped files whose bytes the device reads itself, without a copy on the
-    host."""
+    """Provider of arrays over memory-mapped files. The device reads their bytes itself, without a copy on the host."""
 
     def holds(self, mapped: Any, offsets: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> bool:
-        """Whether these extents (offset, size) of ``mapped`` are already registered with the device."""
+        """Whether the device can already read these byte ranges (``offsets``, ``sizes``) of the mapped file ``mapped``:
+        they are registered with it."""
         ...
 
     def lend(
         self, mapped: Any, offsets: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.uint8] | str:
-        """Return an array over these extents of the file, or the reason why the host must copy them."""
+        """Return an array over these byte ranges of the mapped file, or the reason why the host must copy them."""
         ...
 
 
@@ -201,20 +200,20 @@ class Upload(Protocol):
     address: int
     """Address in device memory to which the batch is copied."""
     calls: npt.NDArray[np.int64]
-    """Addresses of CUDA driver functions, and of the stream, with which compiled loops enqueue copies themselves; see
+    """Addresses of CUDA driver functions and of a CUDA stream, for compiled loops that enqueue copies themselves; see
     `gpu.uploads.COPY`."""
 
     def wait(self, pieces: Any) -> None:
-        """Wait until the next of the calling thread's ``pieces``, page-locked blocks, has been copied and can be filled
-        again."""
+        """Wait until the next page-locked block in ``pieces`` has been copied to the device, so that the calling thread
+        can fill it again."""
         ...
 
     def finish_files(
         self, shown: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64],
         kept: npt.NDArray[np.int64],
     ) -> npt.NDArray[np.uint8]:  # fmt: skip
-        """Return the batch of files, as an array on the host; called when all copies are enqueued. File i is
-        ``sizes[i]`` bytes long and begins at ``at[i]``. ``shown`` holds its first ``kept[i]`` bytes; the others are on
+        """Return an array that stands on the host for the uploaded files; called when all copies are enqueued. File i
+        has ``sizes[i]`` bytes and begins at ``at[i]``. ``shown`` holds its first ``kept[i]`` bytes; the others are on
         the device only."""
         ...
 
@@ -222,8 +221,8 @@ class Upload(Protocol):
         self, data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64],
         at: npt.NDArray[np.int64],
     ) -> npt.NDArray[np.uint8]:  # fmt: skip
-        """Return the batch of extents, as an array over the mapped file ``data``; called when all copies are enqueued.
-        The extent at ``offsets[i]`` was copied to ``at[i]`` on the device."""
+        """Return an array over the mapped file ``data`` that stands on the host for the uploaded byte ranges. Called
+        when all copies are enqueued. The range at ``offsets[i]`` is copied to ``at[i]`` on the device."""
         ...
 
 
@@ -231,13 +230,14 @@ class Uploader(Protocol):
     """Provider of an `Upload` for each batch that is read; see `gpu.uploads`."""
 
     def begin(self, nbytes: int, sizes: npt.NDArray[np.int64] | None = None, reason: str = "") -> Upload | None:
-        """Return an upload with device memory for a batch of ``nbytes`` bytes, or None if the batch should be read to
-        the host first and uploaded later. ``sizes``: sizes of its files. ``reason``: why the host reads the batch
-        although the GPU could; shown in the report."""
+        """Return an upload with device memory for a batch of ``nbytes`` bytes. None if the batch should be read to the
+        host first and uploaded later. ``sizes`` are the files' sizes. ``reason`` tells in the report why the GPU does
+        not read the files itself."""
         ...
 
     def pieces(self) -> AbstractContextManager[Any]:
-        """Return a context manager that provides page-locked blocks (pieces), which the calling thread fills."""
+        """Return a context manager with page-locked blocks of host memory, which the calling thread fills with bytes to
+        upload."""
         ...
 
     def failed(self, problem: Exception, nbytes: int) -> None:

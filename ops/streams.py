@@ -49,15 +49,15 @@ class Streams:
 
     @property
     def handle(self) -> Any:
-        """Return the random generator in the form that compiled loops take (see `philox_cpu.block`): the key alone if
-        draws begin at 0."""
+        """Return the random generator as an argument for compiled loops: its key, or (key, low, phase) if draws do not
+        begin at 0; see `philox_cpu.block`."""
         key = np.uint64(self.key)
         return (key, np.uint64(self.low), np.uint64(self.phase)) if self.low or self.phase else key
 
     @property
     def start(self) -> tuple[Any, Any, Any]:
-        """Return the random generator in the form that CUDA kernels take: key, counter of draw 0, and index of draw 0
-        in the counter's four words."""
+        """Return the random generator as arguments for CUDA kernels: key, counter of draw 0, and index of draw 0 among
+        the counter's four words."""
         return np.uint64(self.key), np.uint64(self.low), np.int32(self.phase)
 
     def draws(self, at: int | npt.NDArray[Any]) -> U32:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 Library = Literal["dali", "torchvision", "opencv", "pillow"]
-"""Library whose results an operator reproduces exactly, for parity with the library with which a model was trained."""
+"""Library whose results an operator reproduces exactly, such as the one with which a model was trained."""
 
 
 class _Named(enum.IntEnum):
@@ -38,7 +38,8 @@ class DALIDataType(_Named):
     BOOL = 11
     STRING = 12
     DATA_TYPE = IMAGE_TYPE = INTERP_TYPE = enum.nonmember(6)
-    """Types of tensors that store enumeration members as data: INT32 in dali-run, separate types in DALI."""
+    """Types of tensors whose elements are enumeration members. They equal INT32 in dali-run, and are separate types in
+    DALI."""
 
 
 class DALIInterpType(_Named):
