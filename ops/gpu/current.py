@@ -15,13 +15,13 @@ _thread = threading.local()
 
 
 class OnGpu:
-    """Context manager that makes GPU ``index`` the current one of the calling thread. On exit it restores the GPU that
-    was current before.
+    """Context manager that makes GPU ``index`` current in the calling thread. On exit, it restores the GPU that was
+    current before.
 
-    If no GPU was current, `cupy.cuda.Device` would make GPU 0 current on exit, and CUDA 12 creates a context there at
-    once: half a gigabyte in every process, on a GPU that this job may not use. If such a thread enters GPU 0 itself,
-    that stays current afterwards, which is CUDA's default. Many threads may enter one instance, also recursively.
-    Raises cupy.cuda.driver.CUDADriverError if there is no such GPU.
+    If none was, none is afterwards. `cupy.cuda.Device` would then make GPU 0 current, and CUDA 12 would create a
+    context on it: half a gigabyte per process, on a GPU that this job may not use. Only after entering GPU 0 itself,
+    GPU 0 stays current, which is CUDA's default. Many threads may enter one instance, also recursively. Raises
+    cupy.cuda.driver.CUDADriverError if there is no such GPU.
     """
 
     __slots__ = ("_context", "_pop", "_popped", "_push", "index")
@@ -43,8 +43,8 @@ class OnGpu:
 
 @cache
 def _context(index: int) -> Any:
-    """Return the GPU's primary context, which CuPy, PyTorch and other libraries share. It is never released, like
-    theirs."""
+    """Return the primary CUDA context of GPU ``index``, which CuPy and PyTorch also use. The context is never
+    released."""
     driver = library()
     device, context = ctypes.c_int(), ctypes.c_void_p()
     status = (
@@ -58,20 +58,19 @@ def _context(index: int) -> Any:
 
 
 _popped = ctypes.c_void_p()
-"""Variable into which the driver writes the context that it removes from the stack; its value is never read."""
+"""Memory into which cuCtxPopCurrent writes the handle of the removed context; nothing reads the handle."""
 
 
 @cache
 def _functions() -> tuple[Callable[[Any], int], Callable[[Any], int], Any]:
-    """Return the driver functions cuCtxPushCurrent and cuCtxPopCurrent, and the latter's argument. ctypes calls them
-    without releasing the GIL: acquiring it again would take longer than the calls."""
+    """Return the driver functions cuCtxPushCurrent and cuCtxPopCurrent, and the argument for cuCtxPopCurrent. The
+    functions keep the GIL, because acquiring it again would take longer than a call."""
     driver = ctypes.PyDLL(library()._name)
     return driver.cuCtxPushCurrent_v2, driver.cuCtxPopCurrent_v2, ctypes.byref(_popped)
 
 
 def _have_one() -> bool:
-    """Make current the GPU that CUDA reports as the thread's current one, which is GPU 0 if none was set. Return
-    True."""
+    """Set the thread's current GPU to the one that CUDA already reports (GPU 0 if none was set). Return True."""
     from cupy.cuda import runtime
 
     runtime.setDevice(runtime.getDevice())

@@ -21,28 +21,27 @@ from typing import Any, Literal, get_args
 from .current import OnGpu
 
 SMALL = 1 << 20
-"""Allocations of up to this many bytes (metadata, numbers) come from a CuPy pool that only lanes use, not from
-`DevicePool`."""
+"""Allocations of up to this many bytes, such as metadata, come from a small CuPy pool instead of `DevicePool`."""
 MAX_SLACK = 1.125
-"""Maximum ratio of the size of a block that is reused to the requested bytes."""
+"""Maximum size of a cached block to reuse, as a multiple of the requested bytes."""
 MAX_IDLE = 1.1
-"""Maximum ratio of all bytes that the pool holds to the most bytes that were in use at a time, in this or the previous
-`WINDOW`."""
+"""Maximum bytes that the pool holds, as a multiple of its peak use: the most bytes in use at a time, in this or the
+previous `WINDOW`."""
 WINDOW = 2.0
-"""Length in seconds of the period for which the pool tracks its peak use. Blocks that are unused for longer are
-returned to the device. Allocating one again takes the driver milliseconds, during which it launches nothing."""
+"""Length in seconds of the periods in which the pool measures its peak use. Blocks unused for longer are freed.
+Allocating a block again takes milliseconds, in which the driver launches nothing."""
 _ASYNC = 115
 """CUDA's device attribute cudaDevAttrMemoryPoolsSupported: whether memory can be freed without synchronizing the
 device."""
 
 _NULL_STREAM, _HELD = 0, -1
-"""Numbers that stand for no stream of a lane: CUDA's default stream, and the owner of blocks that are released only
-after their last use."""
+"""Special stream numbers: CUDA's default stream; and the mark of a block that its user releases only after all work
+with the block is done."""
 
 
 Owner = Literal["arrays", "workspaces", "files"]
-"""Purpose of allocated memory: "arrays" are outputs and intermediate results, "workspaces" scratch memory of kernels,
-"files" encoded bytes and metadata."""
+"""Purpose of allocated device memory: "arrays" for outputs and intermediate results, "workspaces" for scratch memory of
+kernels, "files" for encoded bytes and metadata."""
 
 
 class OutOfMemoryError(MemoryError):
@@ -76,8 +75,8 @@ class _Block:
 
 
 class _Lease:
-    """Owner of one block of the pool while it is in use: every array in the block refers to it. Any thread may drop it,
-    which returns the block to the pool."""
+    """Owner of a memory block of the pool while arrays use it; each array refers to the owner. When the last reference
+    is dropped, in any thread, the block returns to the pool."""
 
     __slots__ = ("_block", "_returned")
 
@@ -102,9 +101,9 @@ class DevicePool:
         self._limits: dict[int, int] = {}
         self._lock = threading.Lock()
         self._shared: list[_Block] = []
-        """Unused blocks that work on any stream may get."""
+        """Unused blocks that work on any CUDA stream may use."""
         self._local: dict[int, list[_Block]] = {}
-        """Unused blocks by stream number: only later work of the same stream may get them."""
+        """Unused blocks by stream number. Only later work of the same CUDA stream may use them."""
         self._busy: set[int] = set()
         """Numbers of the streams that got work since they were last synchronized."""
         # appended to without the lock: a destructor may do it during garbage collection
@@ -112,8 +111,8 @@ class DevicePool:
         self.held = 0
         """Bytes of all blocks of the pool, in use or cached."""
         self.live = 0
-        """Approximate bytes of blocks in use. A released block counts until its stream is synchronized, if the stream
-        may still use it. Updated by each call."""
+        """Approximate bytes of blocks in use. A released block still counts while work on its stream may use it: until
+        the stream is synchronized."""
         self.peak_held = self.peak_live = 0
         """Maximum of `held`, and of `live`, since a memory limit was first set."""
         self._of: dict[Owner, int] = dict.fromkeys(get_args(Owner), 0)
@@ -128,7 +127,7 @@ class DevicePool:
     # -- use ------------------------------------------------------------------------------------------------------
 
     def use_program_allocator(self) -> None:
-        """From now on, get blocks from the allocator that the user's program has set in CuPy, if it has set one."""
+        """From now on, allocate blocks with the allocator that the user's program has set in CuPy, if any."""
         import cupy
 
         allocator = cupy.cuda.get_allocator()
@@ -138,10 +137,9 @@ class DevicePool:
             self._allocator = None if allocator == default else allocator
 
     def allocate(self, nbytes: int, stream: int, owner: Owner = "arrays", *, held: bool = False) -> Any:
-        """Return uninitialised memory for work of ``stream`` (its number), as CuPy's MemoryPointer.
-
-        ``held``: the caller keeps the memory until all work with it is done, so that any stream may have it next.
-        Raises OutOfMemoryError, and the driver's exceptions."""
+        """Return uninitialised device memory for work on the CUDA stream number ``stream``, as CuPy's MemoryPointer.
+        ``held``: the caller releases the memory only after all work with it, so that any stream may get it next. Raises
+        OutOfMemoryError, and the driver's exceptions."""
         if nbytes <= SMALL:
             self._busy.add(stream)
             return (self._allocator or self._of_cupy)(max(nbytes, 1))
@@ -168,11 +166,11 @@ class DevicePool:
         return cupy.cuda.MemoryPointer(memory, 0)
 
     def mark_busy(self, stream: int) -> None:
-        """Note that work that may use the pool's memory is about to be enqueued on ``stream``."""
+        """Record that CUDA stream ``stream`` is about to get work that may use the pool's memory."""
         self._busy.add(stream)
 
     def mark_done(self, stream: int) -> None:
-        """Note that all work of ``stream`` has finished: the blocks that it released become available to all
+        """Record that all work of CUDA stream ``stream`` has finished. Blocks that it released become available to all
         streams."""
         with self._lock:
             self._sort()
@@ -187,10 +185,9 @@ class DevicePool:
     # -- limits ---------------------------------------------------------------------------------------------------
 
     def limit(self, owner: object, nbytes: int | None) -> None:
-        """Set to ``nbytes`` what ``owner``, such as a running job, adds to the pool's limit; None removes it.
-
-        The pool holds at most the sum over all owners. When the last owner leaves, cached blocks are returned to the
-        device, and there is no limit."""
+        """Set the share of ``owner``, such as a running job, in the pool's memory limit; None removes it. The limit is
+        the sum of all shares, in bytes. When the last share is removed, cached blocks are freed, and there is no
+        limit."""
         with self._lock:
             if nbytes is not None:
                 if not self._limits:
@@ -308,14 +305,14 @@ def _pool_of(index: int) -> DevicePool:
 
 
 def limit_pool(index: int, owner: object, nbytes: int | None) -> None:
-    """Set to ``nbytes`` what ``owner`` adds to the memory limit of GPU ``index``; None removes it. See
+    """Set the share of ``owner``, such as a running job, in the memory limit of GPU ``index``. See
     `DevicePool.limit`."""
     with OnGpu(index):
         pool_of(index).limit(owner, nbytes)
 
 
 def device_memory(index: int) -> tuple[int, int]:
-    """Return the available bytes of GPU ``index``, which are free or cached in the pool, and its total bytes."""
+    """Return the available bytes of GPU ``index`` (free, or cached in the pool), and its total bytes."""
     import cupy
 
     with OnGpu(index):

@@ -24,7 +24,7 @@ _NAMES = (LAUNCH, COPY_IN, COPY_OUT, ZERO, RECORD, ELAPSED, ASK, WAIT)
 _MOST, _ARGUMENTS = 32, 16
 """Maximum number of driver calls that may be queued before `Work.submit`, and of arguments of a kernel."""
 _COLUMNS = 12
-"""Number of columns of an array that lists driver calls, one per row: the address of a function, then its arguments."""
+"""Columns of an array with one driver call per row: the address of a driver function, then its arguments."""
 
 _HELD_LAUNCH = ctypes.PYFUNCTYPE(
     ctypes.c_int, ctypes.c_void_p, *(ctypes.c_uint,) * 7, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p
@@ -56,8 +56,8 @@ def call(name: str, *arguments: int) -> None:
 
 
 def milliseconds(between: Sequence[tuple[int, int]]) -> list[float]:
-    """Return the milliseconds on the device between the two CUDA events of each pair, given as handles of completed
-    events. Raises cupy.cuda.driver.CUDADriverError."""
+    """Return the time on the device between the two CUDA events of each pair, in milliseconds. The events are given as
+    handles, and must have completed. Raises cupy.cuda.driver.CUDADriverError."""
     if not between:
         return []
     found, calls = np.zeros(len(between), np.float32), np.zeros((len(between), _COLUMNS), np.int64)
@@ -71,31 +71,30 @@ def milliseconds(between: Sequence[tuple[int, int]]) -> list[float]:
 
 
 class Launches:
-    """A sequence of kernel launches that can be made many times. Each time, data is copied from the host first, and
-    some of the kernels' arguments are replaced with new addresses.
-
-    Created by `Lane.launches`; used by the thread that launches on the lane."""
+    """Sequence of kernel launches that is prepared once and made many times. Each time, data may be copied from the
+    host first, and some arguments of kernels are replaced by new addresses. Created by `Lane.launches`; used by the
+    thread that launches on the lane."""
 
     def __init__(
         self, stream: int, kernels: Sequence[tuple[Any, tuple[int, ...], int, tuple[Any, ...]]],
         places: Sequence[tuple[int, int]],
     ) -> None:  # fmt: skip
         """``kernels``: CuPy functions with grid, block and arguments (NumPy scalars). ``places``: the arguments that
-        each `begin` replaces with a new address, as (index of the kernel, index of its argument)."""
+        each `begin` replaces by new addresses, as pairs (index of the kernel, index of its argument)."""
         functions = load()
         firsts = np.cumsum([0, *(len(arguments) for *_, arguments in kernels)])
         self._values = np.zeros(int(firsts[-1]), np.int64)
         at = self._values.ctypes.data
         self._where = np.arange(at, at + self._values.nbytes, 8)
-        """Address in host memory of each kernel argument; cuLaunchKernel takes these addresses, not the values."""
+        """Host address of each kernel argument. cuLaunchKernel takes pointers to the arguments, not their values."""
         self._slots, self._places = self._values.data, [int(firsts[kernel]) + k for kernel, k in places]
         self._stream = stream
         self._calls = np.zeros((len(kernels) + 3, _COLUMNS), np.int64)
         """Driver calls of one sequence, one per row: record an event, copy, launch each kernel, record another
         event."""
         self._copy, self._tables = self._calls[1], {(True, False): self._calls[1:-1], (False, False): self._calls[2:-1]}
-        """Row of the copy; and the rows of `_calls` to execute, by (whether there is a copy, whether the time is
-        measured)."""
+        """The row of `_calls` for the copy. And the rows to execute, by two booleans: copy first, and measure the
+        time."""
         self._copy[[0, 4]] = functions[COPY_IN], stream
         for k, (function, grid, block, arguments) in enumerate(kernels):
             wide, high, deep = (*grid, 1, 1)[:3]
@@ -219,12 +218,10 @@ class Work:
         self._add(LAUNCH, function, grid, 1, 1, block, 1, 1, 0, self._stream, where, 0)
 
     def steady(self, function: int, grid: int, block: int, values: npt.NDArray[Any]) -> Callable[[], None]:
-        """Return a function that launches a kernel. The kernel gets the bytes that ``values`` has at that time, as one
-        structure.
-
-        It launches immediately and without releasing the GIL: a thread that launches kernel after kernel, while many
-        others do the same, waits longer to acquire the GIL again than a launch takes (one H200, eight threads, HEVC to
-        frames: 13,049 per second instead of 12,467)."""
+        """Return a function that launches a kernel at once, without releasing the GIL. The kernel gets the current
+        bytes of ``values`` as one structure. If many threads launch kernel after kernel, each waits longer to acquire
+        the GIL again than a launch takes (one H200, eight threads, HEVC to frames: 13,049 per second instead of
+        12,467)."""
         where = (ctypes.c_void_p * 1)(values.ctypes.data)
         call = _HELD_LAUNCH(self._functions[LAUNCH])
         arguments = function, grid, 1, 1, block, 1, 1, 0, self._stream, ctypes.addressof(where), None
@@ -241,8 +238,8 @@ class Work:
             self._add(COPY_IN, to, host, nbytes, self._stream)
 
     def copies_in(self, to: npt.NDArray[np.int64], host: npt.NDArray[np.int64], nbytes: npt.NDArray[np.int64]) -> None:
-        """Submit the queued calls, then start copies of many blocks from the host to the device. No block may be empty.
-        The arrays hold addresses and sizes in bytes."""
+        """Submit the queued calls, then start copies of many blocks from host addresses to device addresses ``to``.
+        ``nbytes``: size of each block, which may not be 0."""
         self.submit()
         calls = np.zeros((len(to), _COLUMNS), np.int64)
         calls[:, 0], calls[:, 1], calls[:, 2] = self._functions[COPY_IN], to, host

@@ -31,7 +31,7 @@ def start_ahead(indices: Sequence[int]) -> None:
 
 def start_named(device: str) -> None:
     """Start creating the CUDA context of the GPU that the setting ``device`` names, before the rest of a job is known.
-    ``gpu`` and ``gpu:2`` name one; ``auto`` means the first GPU if CuPy is installed. Does nothing if the setting names
+    The setting is ``gpu``, ``gpu:2``, or ``auto`` for the first GPU if CuPy is installed. Does nothing if it names
     several GPUs, because each of these gets its own process."""
     name, _, number = device.partition(":")
     if name == "gpu" and (not number or number.isdecimal()):

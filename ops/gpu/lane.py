@@ -38,11 +38,8 @@ Launch = tuple[str, str, int, int, tuple[Any, ...]]
 
 
 class Arena:
-    """Host memory for copies to or from a device: `take` allocates small ranges one after the other, and `reset`
-    releases all of them at once.
-
-    Once its block is large enough for a batch, later batches use the same block, and nothing is allocated any
-    longer.
+    """Host memory for copies to or from a device. `take` allocates small ranges one after the other; `reset` releases
+    all of them at once. Later batches reuse the same memory block, once it is large enough for a batch.
     """
 
     def __init__(self, allocate: Callable[[int], U8], first: int = 1 << 20) -> None:
@@ -90,8 +87,8 @@ def blocks(grid: int | tuple[int, ...]) -> tuple[int, ...]:
 
 
 _idle_streams: dict[int, list[Any]] = {}
-"""Unused CUDA streams of closed lanes, by GPU, for new lanes. They are kept because creating a stream takes long, and
-because CuPy's pool reuses a small block only on the stream for which it was allocated."""
+"""Unused CUDA streams of closed lanes, by GPU, for new lanes. Creating a stream takes long. And CuPy's pool reuses a
+small block only on the stream for which it was allocated."""
 
 
 def _idle_stream(index: int) -> Any:
@@ -209,8 +206,8 @@ class Lane:
         return tuple(cupy.ndarray(a.shape, a.dtype, memory + s) for a, s in zip(arrays, starts, strict=True))
 
     def to_device(self, batch: Batch) -> Batch:
-        """Return the batch on the device, uploaded if it is on the host. The range that holds all samples is copied as
-        it is, including gaps between samples."""
+        """Return the batch in device memory. A batch in host memory is uploaded, including any gaps between its
+        samples."""
         import cupy
 
         if not batch.on_host:
@@ -254,9 +251,9 @@ class Lane:
     # -- raw memory, for kernels that take one block of parameters -----------------------------------------------
 
     def pinned(self, nbytes: int) -> U8:
-        """Return ``nbytes`` of uninitialised page-locked memory. It stays valid until memory is first taken after
-        `synchronize`. Kernels of operators therefore call `wait`, not `synchronize`: other operators of the same batch
-        still use such memory."""
+        """Return ``nbytes`` of uninitialised page-locked memory. After `synchronize`, the next allocation may reuse it.
+        Operators therefore wait with `wait`, not `synchronize`: other operators of the same batch still use such
+        memory."""
         return self._pinned.take(nbytes)
 
     def allocate(self, nbytes: int) -> tuple[Any, int]:
@@ -337,11 +334,9 @@ class Lane:
     def launch_beside(
         self, source: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any
     ) -> None:  # fmt: skip
-        """Launch a kernel on a second stream of this lane: after all earlier launches of this lane, concurrently with
-        later ones until `join`.
-
-        Meant for kernels that take long and leave most of the GPU idle. Array arguments are kept alive until the lane
-        is synchronized: otherwise later work of this lane could get their memory while the kernel still runs."""
+        """Launch a kernel on a second stream of this lane. It starts after all earlier launches of the lane, and runs
+        concurrently with later ones until `join`. Meant for kernels that take long and leave most of the GPU idle.
+        Array arguments are kept alive until the lane is synchronized, so that no later work gets their memory."""
         self._in_flight += args
         if self._aside is None:
             with self.gpu:
@@ -374,11 +369,10 @@ class Lane:
         self, launches: Sequence[Launch], into: Sequence[tuple[int, U8]] = (),
         out_of: Sequence[tuple[npt.NDArray[Any], int]] = (),
     ) -> None:  # fmt: skip
-        """Launch kernels in order, with copies before and after them, while the GIL is released once.
-
-        Kernel arguments are as in `launch`, but only pointers and integers; plain Python integers are addresses. Grids
-        are one-dimensional. ``into``: copies from page-locked memory to device addresses, before the kernels.
-        ``out_of``: copies from device addresses to page-locked memory, after them. The memory comes from `pinned`."""
+        """Launch kernels in order, and release the GIL only once. Kernel arguments are as in `launch`, but only
+        pointers and integers; plain Python integers are addresses. Grids are one-dimensional. ``into``: copies from
+        page-locked memory to device addresses, before the kernels. ``out_of``: copies from device addresses to
+        page-locked memory, after the kernels. The page-locked memory comes from `pinned`."""
         calls = [
             (self.handle(source, kernel), grid, block, [a if type(a) is int else self._value(a) for a in args])
             for source, kernel, grid, block, args in launches if grid > 0
@@ -441,9 +435,9 @@ class Lane:
             self.stream.synchronize()
 
     def release_memory(self, *, launching: bool) -> None:
-        """Wait for all work on this lane, and free memory that is only cached: unused blocks of all pools. If
-        ``launching``, the calling thread is the one that launches on this lane; then also drop the references that
-        `keep` has stored, and the memory that operators cache."""
+        """Wait for all work on this lane, then free the unused blocks of all memory pools. ``launching``: whether the
+        caller is the thread that launches on this lane. If so, also drop the references that `keep` has stored, and the
+        memory that operators cache."""
         self.wait()
         if launching:
             self._in_flight.clear()
@@ -513,8 +507,8 @@ def _extent(batch: Batch) -> tuple[int, int]:
 
 
 def places_on_device(batch: Batch) -> I64:
-    """Return the offsets that the samples of a batch in host memory will have in the device array that `Lane.to_device`
-    makes of it."""
+    """Return the offsets of the samples of ``batch``, in host memory, in the device array that `Lane.to_device` would
+    create."""
     lease = lease_of(batch.data)
     if lease is not None:
         return lease.places(batch)
@@ -522,10 +516,8 @@ def places_on_device(batch: Batch) -> I64:
 
 
 def foreign(value: Any) -> Any:
-    """Return another library's GPU array as a CuPy array, without a copy.
-
-    CuPy's current stream waits for the library's stream if the library supports DLPack: an array interface need not
-    name the stream on which the array's kernels are queued."""
+    """Return another library's GPU array as a CuPy array, without a copy. If the library supports DLPack, CuPy's
+    current stream waits for the stream of the array. Other interfaces need not name that stream."""
     import cupy
 
     if isinstance(value, cupy.ndarray):
@@ -554,7 +546,8 @@ def pinned_empty(nbytes: int) -> npt.NDArray[np.uint8]:
 
 
 def _large_pinned(nbytes: int) -> Any:
-    """Allocate ``nbytes`` for a large page-locked block, by the method that keeps the driver busy for less time."""
+    """Allocate ``nbytes`` of page-locked memory for a large block, by the method that keeps the driver busy for less
+    time."""
     index = _page_locking.get("gpu")
     if index is not None and registered.same_address(index):
         try:
@@ -566,8 +559,8 @@ def _large_pinned(nbytes: int) -> Any:
 
 @lru_cache(16)
 def _tell(why: str) -> None:
-    """Log, once, why memory is page-locked by the driver itself, which takes three times as long and blocks all other
-    work in the driver meanwhile. ``why`` is the reason."""
+    """Log, once, that memory is page-locked by the driver itself. That takes three times as long, and blocks all other
+    work in the driver meanwhile. ``why``: the reason."""
     import logging
 
     logging.getLogger(__name__).debug("page-locked memory is made by the driver, not registered: %s", why)
@@ -612,11 +605,9 @@ def give_back_pinned() -> None:
 
 
 def page_lock_through(index: int) -> None:
-    """Choose GPU ``index`` for page-locking memory: it is made current for every such call. Only the first call in a
-    process has an effect.
-
-    Every GPU can use page-locked memory. But page-locking creates a CUDA context on the current GPU, and threads that
-    read and decode have not chosen one."""
+    """Make GPU ``index`` current whenever memory is page-locked. Only the first call in a process has an effect.
+    Page-locking creates a CUDA context on the current GPU, and threads that read and decode have not chosen one. Every
+    GPU can use page-locked memory."""
     _page_locking.setdefault("gpu", index)
 
 
@@ -630,7 +621,7 @@ _page_locking: dict[str, int] = {}
 PINNED_SPARE = 4 << 30
 _pinned = {"made": 0}
 _known: set[int] = set()
-"""Addresses of the page-locked blocks of CuPy's pool that were counted when they were first allocated."""
+"""Addresses of blocks of CuPy's page-locked pool that were already counted as newly allocated."""
 _pinning = threading.Lock()
 
 

@@ -19,24 +19,23 @@ from ..context import Context
 from .launch_recording import MAX_FAILURES, ChangingArrays, Recording, bytes_of, key_of, output_of
 
 _MAX_PROGRAMS = 4
-"""Maximum number of programs, for different shapes, that a lane keeps per step of a plan. One more clears them."""
+"""Maximum number of recorded programs (kernel launches) per step of a plan. They differ in input shapes; one more
+clears them."""
 _MAX_HOST_BYTES = 1 << 20
-"""Maximum bytes of those inputs of a program that are in host memory. Each replay copies them again, to upload them
-together with other arrays."""
+"""Maximum total bytes of a launch program's inputs that are in host memory. Each replay of the recorded launches
+uploads these inputs."""
 KEY = "programs"
-"""Key in `Lane.cache` for the programs of the lane."""
+"""Key in `Lane.cache` of the lane's `ProgramCache`, which holds recorded kernel launches."""
 Edge = Any
-"""Name of a batch in the operator graph; any hashable value."""
+"""Identifier of a batch that one operator passes to others; any hashable value."""
 Place = tuple[int, int]
-"""Location of an array in the memory of a program: index of a memory block, and byte offset in the block."""
+"""Location of an array in device memory: index of a memory block, and byte offset in the block."""
 
 
 class ProgramPart:
-    """One operator of a program: its node in the graph, the recording of its kernel launches, and the names of its
-    input and output batches.
-
-    An operator that reads no data has no recording. It has ``constant_outputs`` instead, which are equal for all
-    batches of these shapes."""
+    """One operator of a `LaunchProgram`: its node in the graph, the recording of its kernel launches, and identifiers
+    of its input and output batches. An operator that reads no data has ``constant_outputs`` instead of a recording:
+    outputs that are equal for all batches of the same shapes."""
 
     __slots__ = ("constant_outputs", "inputs", "node", "outputs", "recording")
 
@@ -49,16 +48,14 @@ class ProgramPart:
 
 
 class LaunchProgram:
-    """The recorded kernel launches of several consecutive operators, for batches of given shapes, which are replayed
-    together.
-
+    """Recorded kernel launches of several consecutive operators, replayed together for each batch of the same shapes.
     Owned by a `ProgramCache`; used by the thread that launches on the lane."""
 
     def __init__(
         self, lane: Any, inputs: Mapping[Edge, Batch], parts: Sequence[ProgramPart], outputs: Sequence[Edge]
     ) -> None:
-        """``inputs``: the batches that the first replayed operators read, by name. ``parts``: the operators.
-        ``outputs``: names of the batches that are used after the program."""
+        """``inputs``: batches that the recorded operators get from earlier ones, by identifier. ``parts``: the recorded
+        operators. ``outputs``: identifiers of the batches that are used after a replay."""
         sizes = {e: b.nbytes for e, b in inputs.items()}
         for p in parts:
             outputs_: Sequence[Any] = p.constant_outputs or _recorded(p).outputs
@@ -77,23 +74,23 @@ class LaunchProgram:
         self._uploaded: int = starts.pop()
         uploaded_at = dict(zip(extents, starts[len(starts) - len(extents) :], strict=True))
         self._tables: list[int] = starts
-        """Byte offset of each array that is computed again for every replay, in the scratch block: one block of device
-        memory, which also holds those allocations that are not outputs."""
+        """Byte offset of each array that every replay computes again, in the scratch block: one block of device memory,
+        also for intermediate results."""
         self._made: list[tuple[int, Any]] = []
-        """Number of elements and dtype of each output array to allocate."""
+        """For each output array to allocate: number of elements, and dtype."""
         block = len(inputs)
-        """Index of the scratch block in the list of memory blocks. The inputs precede it; the allocations for outputs
-        follow it."""
+        """Index of the scratch block (intermediate results) in the list of memory blocks. Inputs come before it,
+        outputs after it."""
         where: dict[Edge, Place] = {
             e: (block, uploaded_at[e]) if e in uploaded_at else (k, 0) for k, e in enumerate(inputs)
         }
-        """Location of each batch in the program's memory, by name."""
+        """Location of each batch in device memory, as (index of the memory block, byte offset)."""
         self._host_inputs = [(k, *extents[e], uploaded_at[e]) for k, e in enumerate(inputs) if e in uploaded_at]
-        """For each input in host memory: its index, begin and end of the elements that are copied, and the byte offset
-        to which they are copied in the scratch block."""
+        """For each input in host memory: index of the input, begin and end of the elements to copy, and byte offset in
+        the scratch block to copy them to."""
         whose: dict[Edge, Edge] = {}
-        """For each batch that is a view of another one, such as a cast to the dtype that it has already: the batch that
-        owns the memory."""
+        """For each batch that is a view of another batch, such as a cast to the same dtype: the batch that owns the
+        memory."""
         for p, r in zip(parts, recordings, strict=True):
             for e, o in zip(p.outputs, r.outputs, strict=True):
                 if o.memory < len(p.inputs):
@@ -101,8 +98,8 @@ class LaunchProgram:
         last = {whose.get(e, e): k for k, p in enumerate(parts) for e in p.inputs}
         lasting = {whose.get(e, e) for e in outputs}
         self.is_possible = lasting.isdisjoint(uploaded_at)
-        """Whether the program can be used. It cannot if an output is a view of an input in host memory: that is
-        uploaded into the scratch block, which is reused after the launches."""
+        """Whether the recorded launches can be replayed. They cannot if an output is a view of an input in host memory,
+        because such inputs are uploaded to scratch memory that is reused."""
         layout = _BlockLayout(self._uploaded)
         kernels: list[Any] = []
         places: list[tuple[int, int]] = []
@@ -138,27 +135,25 @@ class LaunchProgram:
         self._launches = lane.launches(kernels, places) if kernels else None
         self._targets = targets
         self._recordings = recordings
-        """Recordings of the operators. They own the device arrays that kernels read and that are the same for each
-        batch."""
+        """Recordings of the operators. They own the device arrays that kernels read for every batch."""
 
         on_device = any(not b.on_host for _, b in self._constant_outputs)
         self.is_free = self._launches is None and not self._made and not self._block and not on_device
-        """Whether a replay needs no work of the device, because all outputs are views or in host memory."""
+        """Whether a replay needs no work on the GPU, because all outputs are views or in host memory."""
         self.changes = bool(self._changing)
-        """Whether `run` calls its argument ``context``, because some arrays depend on the operators' arguments."""
+        """Whether some arrays depend on operators' arguments. `run` then calls its argument ``context`` to compute
+        these arrays."""
         self.failures = 0
-        """Number of consecutive batches for which the program could not be replayed, because an operator's arguments
-        needed other launches."""
+        """Number of consecutive batches that could not be replayed, because their arguments need other kernel
+        launches."""
 
     def run(
         self, lane: Any, inputs: Sequence[Batch], samples: Samples, context: Callable[[Any], Context],
         *, timed: bool = False,
     ) -> dict[Edge, Batch] | None:  # fmt: skip
-        """Replay the launches for other ``inputs`` of the same shapes, and return the outputs by name; None if an
-        operator's arguments need other launches than the recorded ones.
-
-        ``context`` creates the Context of an operator's node. ``timed``: measure the time on the GPU, which
-        `milliseconds` returns."""
+        """Replay the recorded launches for other ``inputs`` of the same shapes. Return the outputs by identifier, or
+        None if an operator's arguments need other launches. ``context``: function that creates the Context of an
+        operator's node. ``timed``: measure the time on the GPU, which `milliseconds` returns."""
         staged = lane.pinned(self._uploaded) if self._uploaded else _NOTHING
         tables = iter(self._tables)
         for node, arrays in self._changing:
@@ -215,22 +210,21 @@ def _copy(lane: Any, batch: Batch) -> Any:
 
 
 def _extent(batch: Batch) -> tuple[int, int]:
-    """Return begin and end of the range of elements that `Lane.to_device` copies of this batch."""
+    """Return begin and end of the elements of ``batch`` that `Lane.to_device` copies."""
     return int(batch.offsets.min()), int((batch.offsets + batch.sizes).max())
 
 
 class _BlockLayout:
-    """Allocator of byte ranges in the scratch block of a program. Ranges that are needed by different operators only
-    may overlap."""
+    """Allocator of byte ranges in a scratch block of device memory. Two ranges may overlap if no operator uses both."""
 
     def __init__(self, start: int) -> None:
         self.size = self._start = start
         self._taken: list[tuple[int, int, int]] = []
-        """Begin, end, and index of the last operator that uses it, of each range."""
+        """Allocated ranges, each as (begin, end, index of the last operator that uses the range)."""
 
     def take(self, nbytes: int, first: int, last: int) -> int:
-        """Reserve ``nbytes`` that operators ``first`` to ``last`` use, and return their offset: the lowest at which no
-        other range is used meanwhile."""
+        """Reserve ``nbytes`` for the operators with indices ``first`` to ``last``. Return the lowest byte offset at
+        which these operators use no other range."""
         busy = sorted(t for t in self._taken if t[2] >= first)
         at = self._start
         for begin, end, _ in busy:
@@ -246,19 +240,19 @@ _NOTHING = np.empty(0, np.uint8)
 
 
 class ProgramCache:
-    """Cache of a lane's programs (recorded launches of several operators), by step of the plan and shapes of the
-    inputs. Owned by the lane's cache; used by the thread that launches on the lane."""
+    """Cache of a lane's launch programs: recorded kernel launches of consecutive operators, by plan step and input
+    shapes. Owned by the lane's cache; used by the thread that launches on the lane."""
 
     def __init__(self) -> None:
         self._kept: dict[Hashable, dict[Any, LaunchProgram]] = {}
 
     def release(self) -> None:
-        """Drop all programs, and the device memory that their recordings own."""
+        """Drop all recorded launch programs, and the device memory that their recordings own."""
         self._kept.clear()
 
     def find(self, step: Hashable, key: Any) -> LaunchProgram | None:
-        """Return the program of ``step`` for inputs whose shapes have this ``key`` (see `key_of`). None if there is
-        none, or if its replay has failed too often."""
+        """Return the recorded launches of plan step ``step`` for inputs with this ``key`` (their shapes, see `key_of`).
+        None if there are none, or if replays failed too often."""
         kept = self._kept.get(step)
         found = None if kept is None else kept.get(key)
         return None if found is None or found.failures > MAX_FAILURES else found
@@ -267,9 +261,9 @@ class ProgramCache:
         self, lane: Any, step: Hashable, inputs: Mapping[Edge, Batch], samples: Samples,
         context: Callable[[Any], Context],
     ) -> tuple[dict[Edge, Batch], list[tuple[int, int]]] | None:  # fmt: skip
-        """Run the program of ``step`` for these ``inputs``. Return the outputs by name, and the bytes read and written
-        by each operator. Return None if there is no program for these shapes yet, or if the arguments need other
-        launches."""
+        """Replay the recorded launches of plan step ``step`` for these ``inputs``. Return the outputs by identifier,
+        and the bytes that each operator reads and writes. Return None if none were recorded for these shapes, or if the
+        arguments need other launches."""
         if not self._kept.get(step):
             return None
         given = list(inputs.values())
@@ -281,8 +275,8 @@ class ProgramCache:
         self, lane: Any, step: Hashable, inputs: Mapping[Edge, Batch], samples: Samples, parts: Sequence[ProgramPart],
         outputs: Collection[Edge],
     ) -> None:  # fmt: skip
-        """Create a program of ``parts``, consecutive operators of ``step``. Each of them was just replayed by itself
-        for the same ``inputs``."""
+        """Combine the recorded launches of all operators ``parts`` of plan step ``step``. Later batches with the shapes
+        of ``inputs`` replay them together."""
         given = list(inputs.values())
         if sum(b.data.nbytes for b in given if not lane.holds(b)) > _MAX_HOST_BYTES:
             return
@@ -299,7 +293,7 @@ class ProgramCache:
 
 
 def programs_of(lane: Any) -> ProgramCache:
-    """Return the cache of programs of ``lane``, created on the first call."""
+    """Return the lane's cache of recorded kernel launches of consecutive operators, created on the first call."""
     found: ProgramCache | None = lane.cache.get(KEY)
     if found is None:
         found = lane.cache[KEY] = ProgramCache()

@@ -24,45 +24,43 @@ from ..batch import Batch, Samples
 from ..context import Context
 
 _MAX_SHAPES = 4
-"""Maximum number of shapes for which a lane keeps recordings of an operator. One more clears them."""
+"""Maximum number of input shapes for which a lane keeps an operator's recorded kernel launches. One more clears
+them."""
 _MAX_RECENT = 8
-"""Number of recent shapes that are remembered per operator. Launches are recorded if the same shapes come again while
-they are remembered."""
+"""Number of recent input shapes that are remembered per operator. Kernel launches are recorded when remembered shapes
+come again."""
 _MAX_OPERATORS = 256
-"""Maximum number of operators per lane whose recent shapes are remembered. One more clears all recordings of the
+"""Maximum number of operators whose recent input shapes a lane remembers. One more clears all recordings of the
 lane."""
 MAX_FAILURES = 3
-"""Number of consecutive batches whose arguments may need other launches than the recorded ones. After these, the
-recording is no longer tried."""
+"""Number of consecutive failed replays after which recorded launches are no longer tried. A replay fails if a batch's
+arguments need other launches."""
 _ALIGNMENT = 256
 _NOTHING = np.empty(0, np.uint8)
 KEY = "repeated"
-"""Key in `Lane.cache` for the recordings of the lane."""
+"""Key in `Lane.cache` of the lane's `RecordingCache`, which holds recorded kernel launches."""
 
 
 Recompute = Callable[[Context], Sequence[npt.NDArray[Any]] | None]
-"""Function that computes, from the operator's arguments for another batch, the arrays that its kernels then read. It
-returns None if that batch needs other launches."""
+"""Function that computes, for a new batch, the arrays that an operator's kernels read and that depend on its arguments.
+It returns None if the batch needs other kernel launches."""
 
 
 FIXED: Any = object()
-"""Passed in place of a `Recompute` function: the launches depend on the inputs' shapes and on constants only, so that
-nothing is computed again."""
+"""Value to pass instead of a `Recompute` function if kernel launches depend only on input shapes and constants."""
 
 
 def fixed(lane: Any, *arrays: npt.NDArray[Any]) -> tuple[Any, ...]:
-    """Upload arrays that depend on the inputs' shapes and on constants only, like ``lane.upload``. When the recorded
-    launches are replayed, they read the same uploaded arrays."""
+    """Upload arrays that depend only on input shapes and constants. Replays of the recorded kernel launches read the
+    same uploaded arrays."""
     there: tuple[Any, ...] = (lane.fixed if isinstance(lane, LaunchRecorder) else lane.upload)(*arrays)
     return there
 
 
 def changing(lane: Any, recompute: Recompute | None, *arrays: npt.NDArray[Any]) -> tuple[Any, ...]:
-    """Upload arrays that also depend on the operator's arguments, like ``lane.upload``.
-
-    ``recompute`` computes arrays of the same types and shapes for another batch of the same shapes; it must not refer
-    to data of a batch (see `without_data`). The recording is not used for a batch if ``recompute`` is None, returns
-    None, or rejects a sample."""
+    """Upload arrays that also depend on the operator's arguments. Each replay calls ``recompute``, which computes them
+    again, with the same types and shapes. If ``recompute`` is None, returns None or rejects a sample, the operator is
+    run instead of a replay. ``recompute`` must not refer to data of a batch (see `without_data`)."""
     if recompute is FIXED:
         return fixed(lane, *arrays)
     if isinstance(lane, LaunchRecorder):
@@ -74,8 +72,8 @@ def changing(lane: Any, recompute: Recompute | None, *arrays: npt.NDArray[Any]) 
 def fixed_and_changing(
     lane: Any, constant: Sequence[npt.NDArray[Any]], recompute: Recompute | None, *arrays: npt.NDArray[Any]
 ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Upload the arrays ``constant`` like `fixed`, and ``arrays`` like `changing`. If nothing is being recorded, one
-    copy uploads all of them."""
+    """Upload the arrays ``constant`` like `fixed`, and ``arrays`` like `changing`. If no launches are being recorded,
+    one copy uploads all of them."""
     if isinstance(lane, LaunchRecorder):
         return fixed(lane, *constant), changing(lane, recompute, *arrays)
     there: tuple[Any, ...] = lane.upload(*constant, *arrays)
@@ -83,35 +81,35 @@ def fixed_and_changing(
 
 
 def unchanging(lane: Any, *arrays: Any) -> tuple[Any, ...]:
-    """Return ``arrays``, device arrays whose contents never change. A recording of launches that read them keeps a
-    reference to them."""
+    """Return ``arrays``, device arrays whose contents never change. Recorded launches that read them keep them
+    alive."""
     if isinstance(lane, LaunchRecorder):
         lane.unchanging(arrays)
     return arrays
 
 
 def not_replayable(lane: Any) -> None:
-    """Declare that this call's kernel launches depend on the inputs' data, so that they must not be replayed for other
-    batches."""
+    """Declare that an operator's kernel launches depend on the data of its inputs, so that they are not recorded for
+    other batches."""
     if isinstance(lane, LaunchRecorder):
         lane.not_replayable()
 
 
 def with_margin(lane: Any, n: int) -> int:
-    """Return the number of elements to allocate if ``n`` are needed for this batch, with a margin for batches with
-    other arguments."""
+    """Return the number of elements to allocate if this batch needs ``n``. While launches are recorded, add a quarter:
+    replays for other batches may need more."""
     return n + n // 4 if isinstance(lane, LaunchRecorder) else n
 
 
 def without_data(batch: Batch) -> Batch:
-    """Return a copy of ``batch`` that has no data, for functions passed to `changing`, which must not keep data
-    alive."""
+    """Return ``batch`` without its data, only shapes and layout. For functions passed to `changing`, which must not
+    keep data alive."""
     return batch.replace(data=np.empty(0, batch.dtype))
 
 
 @dataclass(frozen=True, slots=True)
 class ChangingArrays:
-    """Arrays that a kernel reads and that ``recompute`` computes again for each replay."""
+    """Arrays that a kernel reads, and that ``recompute`` computes again for each replay of recorded launches."""
 
     recompute: Recompute
     kinds: tuple[tuple[Any, tuple[int, ...]], ...]
@@ -126,17 +124,17 @@ class RecordedLaunch:
     grid: tuple[int, ...]
     block: int
     arguments: tuple[Any, ...]
-    """Kernel arguments as NumPy scalars, addresses included; 0 for addresses that change from batch to batch (see
+    """Kernel arguments as NumPy scalars, also addresses. Addresses that change from batch to batch are 0 (see
     ``places``)."""
     places: tuple[tuple[int, int, int], ...]
-    """For each changing address: index of the argument, index of the memory block (inputs first, then allocations),
-    byte offset in the block."""
+    """Addresses that change from batch to batch, each as (index of the argument, index of the memory block, byte offset
+    in the block). Input blocks come first, then allocations."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedOutput:
-    """Description of one output of a recorded operator: ``size`` elements of ``dtype``, ``start`` bytes into the memory
-    block with index ``memory``."""
+    """Description of one output of a recorded operator: ``size`` elements of ``dtype``. They begin ``start`` bytes into
+    the memory block number ``memory``."""
 
     memory: int
     start: int
@@ -148,20 +146,19 @@ class RecordedOutput:
 
 
 def bytes_of(dtype: Any, shape: tuple[int, ...]) -> int:
-    """Return the bytes to reserve for an array: its size, rounded up to where the next array may begin."""
+    """Return the bytes to reserve for an array: its size, rounded up to the alignment of the next array."""
     size: int = math.prod(shape) * np.dtype(dtype).itemsize
     return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
 class LaunchRecorder:
-    """Wrapper of a lane while an operator runs, which records its allocations, uploads and launches.
-
+    """Stand-in for a `Lane` while an operator runs: it records allocations, uploads and kernel launches, for replays.
     Any other use of the lane makes the recording unusable. Created by `RecordingCache.run` for one call; used by the
     launching thread.
     """
 
     def __init__(self, lane: Any, inputs: Sequence[Batch], constant: bool) -> None:
-        """``constant``: whether everything that the operator does depends on the shapes of its ``inputs`` only."""
+        """``constant``: whether all work of the operator depends only on the shapes of its ``inputs``."""
         self._lane = lane
         self._all_fixed = constant
         self._memory: list[Any] = [b.data for b in inputs]
@@ -188,7 +185,8 @@ class LaunchRecorder:
         return found
 
     def not_replayable(self) -> None:
-        """Declare that this call's launches cannot be replayed; see the function `not_replayable`."""
+        """Declare that the operator's launches depend on data and must not be replayed; see the function
+        `not_replayable`."""
         self._possible = False
 
     def unchanging(self, arrays: Sequence[Any]) -> None:
@@ -203,14 +201,14 @@ class LaunchRecorder:
         return array
 
     def to_device(self, batch: Batch) -> Batch:
-        """Return the batch on the device, like `Lane.to_device`. If it has to be copied, the recorded launches cannot
-        be replayed."""
+        """Return the batch in device memory, like `Lane.to_device`. If that needs a copy, the recording is discarded:
+        the operator then runs again for every batch."""
         self._possible &= self._lane.holds(batch)
         there: Batch = self._lane.to_device(batch)
         return there
 
     def upload(self, *arrays: Any) -> tuple[Any, ...]:
-        """Upload like `Lane.upload`. The recorded launches can then be replayed only if they depend on nothing but
+        """Upload arrays like `Lane.upload`. The recording is then discarded, unless the operator depends only on input
         shapes."""
         self._possible &= self._all_fixed
         return self.fixed(*arrays)
@@ -275,7 +273,7 @@ class LaunchRecorder:
         return None
 
     def recording(self, outputs: Sequence[Batch]) -> Recording | None:
-        """Return what was recorded, to replay it for other batches; None if the launches cannot be replayed."""
+        """Return the recorded launches, to replay them for other batches; None if they cannot be replayed."""
         if not self._all_fixed and not any(isinstance(one, ChangingArrays) for one in self._made):
             return None  # the operator does not declare which arrays depend on its arguments
         found = []
@@ -289,30 +287,30 @@ class LaunchRecorder:
 
 
 class Recording:
-    """The recorded kernel launches of one operator for batches of given shapes. Owned by a `RecordingCache`; used by
+    """Recorded kernel launches of one operator, for batches of the same shapes. Owned by a `RecordingCache`; used by
     the launching thread."""
 
     def __init__(
         self, lane: Any, inputs: int, made: Sequence[tuple[int, Any] | ChangingArrays], constant: Sequence[Any],
         launches: Sequence[RecordedLaunch], outputs: Sequence[RecordedOutput],
     ) -> None:  # fmt: skip
-        """``inputs``: number of input batches. ``made``: the operator's allocations, and the arrays that are computed
-        again, in the order in which it made them. ``constant``: device arrays that the kernels read and that are the
-        same for each batch."""
+        """``inputs``: number of input batches. ``made``: the operator's allocations, and the arrays that each replay
+        computes again, in order of creation. ``constant``: device arrays that kernels read for every batch."""
         self.failures = 0
-        """Number of consecutive batches that could not be replayed, because their arguments needed other launches."""
+        """Number of consecutive batches that could not be replayed, because their arguments need other kernel
+        launches."""
         self._constant, self.outputs = tuple(constant), tuple(outputs)
         self.made, self.launches = tuple(made), tuple(launches)
         self.changing = [one for one in made if isinstance(one, ChangingArrays)]
         tables = [bytes_of(*kind) for one in self.changing for kind in one.kinds]
         at = itertools.accumulate(tables, initial=0)
         self._tables = list(itertools.islice(at, len(tables)))
-        """Byte offset of each array that is computed again for every replay, in the scratch block: one block of device
-        memory, which also holds those allocations that are not outputs."""
+        """Byte offset of each array that every replay computes again, in the scratch block: one block of device memory,
+        also for intermediate results."""
         self._uploaded = self._scratch = sum(tables)
         self._memory: list[int | tuple[int, Any]] = []
-        """For each allocation and each array that is computed again: its byte offset in the scratch block or, for an
-        output, the (elements, dtype) to allocate."""
+        """Memory of each allocation and recomputed array: a byte offset in the scratch block or, for an output,
+        (elements, dtype) of an array to allocate."""
         results, places, number = {o.memory for o in outputs}, iter(self._tables), inputs
         for one in made:
             if isinstance(one, ChangingArrays):
@@ -334,8 +332,8 @@ class Recording:
     def replay(
         self, lane: Any, inputs: Sequence[Batch], samples: Samples, context: Callable[[], Context]
     ) -> tuple[Batch, ...] | None:
-        """Replay the launches for other ``inputs`` of the same shapes, and return the outputs; None if the arguments in
-        ``context`` need other launches than the recorded ones."""
+        """Replay the recorded launches for other ``inputs`` of the same shapes, and return the outputs. Return None if
+        the arguments in ``context`` need other launches."""
         changed = self._changed(context)
         if changed is None:
             return None
@@ -359,7 +357,7 @@ class Recording:
         return tuple([output_of(memory[out.memory], out, samples) for out in self.outputs])
 
     def _changed(self, context: Callable[[], Context]) -> list[npt.NDArray[Any]] | None:
-        """Return the arrays that the kernels read, computed from this call's arguments. None if the arguments need
+        """Return the arrays that kernels read, computed from the arguments of this call. None if the arguments need
         other launches, or if a sample was rejected."""
         found: list[npt.NDArray[Any]] = []
         if not self.changing:
@@ -388,14 +386,14 @@ _Key = tuple[int | _KeyOfOne, ...]
 
 
 def key_of(lane: Any, inputs: Sequence[Batch], samples: Samples) -> _Key:
-    """Return a key that is equal for batches with the same launches: the number of samples (`count_of`), then
+    """Return a key that is equal for batches with the same kernel launches: number of samples (`count_of`), then
     `key_of_one` of each input."""
     return (count_of(samples), *[key_of_one(lane, b) for b in inputs])
 
 
 def count_of(samples: Samples) -> int:
-    """Return the number of samples in the batch. It is negated if some samples of the iteration are missing, for
-    example because they were rejected: the index of a sample in the batch is then not its position in the iteration."""
+    """Return the number of samples in the batch. It is negated if samples of the iteration are missing, such as
+    rejected ones: a sample's index in the batch then differs from its position in the iteration."""
     return len(samples.slot) if are_all(samples) else -len(samples.slot)
 
 
@@ -407,24 +405,22 @@ def are_all(samples: Samples) -> bool:
 
 
 def key_of_one(lane: Any, b: Batch) -> _KeyOfOne:
-    """Return the key of one input, as used in `key_of`: shapes, offsets, layout, dtype, and the address modulo the
-    alignment, or -1 if the input is in host memory."""
+    """Return the part of `key_of` for one input: shapes, offsets, layout, dtype, and the address modulo the alignment,
+    or -1 for an input in host memory."""
     where = lane.address(b.data) % _ALIGNMENT if lane.holds(b) else -1
     return b.shapes.tobytes(), b.offsets.tobytes(), b.layout, b.data.dtype.str, where
 
 
 class RecordingCache:
-    """Cache of a lane's recorded kernel launches, by operator and shapes of its inputs. Owned by the lane's cache; used
-    by the thread that launches on the lane.
-
-    An operator's launches are recorded when the same shapes come a second time."""
+    """Cache of a lane's recorded kernel launches, by operator and input shapes. An operator's launches are recorded
+    when the same shapes come a second time. Owned by the lane's cache; used by the thread that launches on the lane."""
 
     def __init__(self) -> None:
         self._kept: dict[Hashable, dict[_Key, Recording | None]] = {}
         self._recent: dict[Hashable, dict[_Key, None]] = {}
-        """For each operator, the keys (`key_of`) of the shapes that came recently, oldest first."""
+        """For each operator, the recent input shapes as keys (see `key_of`), oldest first."""
         self.used: Recording | None = None
-        """The recording that the last call of `run` replayed; None if it launched the operator."""
+        """Recording that the last call of `run` replayed; None if that call ran the operator instead."""
 
     def release(self) -> None:
         """Drop all recordings, and the device memory that they own."""
@@ -435,11 +431,10 @@ class RecordingCache:
         self, lane: Any, node: Hashable, inputs: Sequence[Batch], samples: Samples,
         launch: Callable[[Any], tuple[Sequence[Batch], bool]], context: Callable[[], Context] | None,
     ) -> Sequence[Batch]:  # fmt: skip
-        """Return the outputs of operator ``node``, by replaying its recording or by calling ``launch``.
-
-        ``launch`` takes a lane, and returns the outputs and whether the operator has no other results. ``context``
-        creates a Context with this call's arguments. It is None if all arguments are constant and no random numbers are
-        drawn."""
+        """Return the outputs of operator ``node``, by replaying its recorded launches or by calling ``launch``.
+        ``launch`` takes a lane; it returns the outputs, and whether the operator has no other results. ``context``:
+        function that creates a Context with this call's arguments; None if all arguments are constant and no random
+        numbers are drawn."""
         self.used = None
         if not all(map(lane.holds, inputs)):
             return launch(lane)[0]
@@ -479,7 +474,7 @@ def _no_context() -> Context:
 
 
 def recordings_of(lane: Any) -> RecordingCache:
-    """Return the cache of recordings of ``lane``, created on the first call."""
+    """Return the lane's cache of recorded kernel launches of operators, created on the first call."""
     found: RecordingCache | None = lane.cache.get(KEY)
     if found is None:
         found = lane.cache[KEY] = RecordingCache()

@@ -21,17 +21,17 @@ U8 = npt.NDArray[np.uint8]
 MIN_BLOCK = 1 << 20
 """Size in bytes of the smallest block of `PageLockedPool`. Smaller blocks come from CuPy's pool."""
 MAX_CACHED = 4 << 30
-"""Maximum bytes of unused blocks that the pool may hold when it allocates a new one. It holds less if a run's memory
-budget is full."""
+"""Maximum bytes of unused blocks that the pool keeps when it allocates a new one. It keeps fewer if the memory budget
+of a running job is full."""
 
 
 _RATE = 4e9
-"""Bytes per second: rate that limits how long a request waits for a block in use to be returned. Page-locking new
-memory takes nearly as long, and needs memory in addition."""
+"""Assumed bytes per second at which new memory is page-locked. A request waits at most about that long for a used
+block, which costs no additional memory."""
 _PATIENCE = 0.03
 _LOOK = 0.001
 _RECENT = 0.1
-"""Seconds for which a returned block counts as recent: while there is one, others are expected to be returned soon."""
+"""Seconds for which a returned block counts as recent. While there is one, requests wait for others to be returned."""
 _pause = time.sleep
 
 
@@ -44,8 +44,8 @@ class RunBudget(Protocol):
         ...
 
     def has_room(self, nbytes: int) -> bool:
-        """Return whether the budget allows ``nbytes`` more of cached memory. Takes no lock, because destructors call
-        it."""
+        """Return whether the budget has room for ``nbytes`` more of cached memory. Takes no lock, because destructors
+        call this method."""
         ...
 
 
@@ -58,7 +58,7 @@ class PageLockedPool:
         self._cached: deque[_Block] = deque()
         self._lock = threading.Lock()
         self._returned: deque[tuple[float, int]] = deque(maxlen=16)
-        """Time (monotonic) and size in bytes of the blocks that were returned last."""
+        """Time (monotonic) and size in bytes of the last returned blocks."""
         self._budgets: tuple[RunBudget, ...] = ()
 
     @property
@@ -112,8 +112,8 @@ class PageLockedPool:
             return best
 
     def _wait_for_return(self, nbytes: int) -> _Block | None:
-        """Wait until a block of at least ``nbytes`` is returned, for a fraction of the time that allocating one takes.
-        Return None if none came in that time, or at once if no block that fits was returned recently. Allocating one
+        """Wait until a block of at least ``nbytes`` is returned, for less time than allocating one takes. Return None
+        if none is returned in that time, or at once if no block of that size was returned recently. Allocating a block
         would keep the driver from all other work."""
         now = time.monotonic()
         until = now + min(_PATIENCE, nbytes / _RATE)

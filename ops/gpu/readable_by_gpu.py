@@ -18,11 +18,11 @@ from ..batch import I64, Batch
 from ..interfaces import Lane
 
 GATHERED = 16
-"""Alignment in bytes of the samples in a gathered array."""
+"""Alignment in bytes of samples that are copied one after the other into a device array."""
 _THREADS, _BLOCKS = 256, 64
 _LARGE = 256 << 10
-"""Mean size in bytes of a batch's records, from which the GPU's copy engines transfer them instead of a kernel. For
-smaller ones the launching thread would take too long: each copy costs it one or two microseconds."""
+"""Mean record size in bytes from which the GPU's copy engines transfer a batch, instead of a kernel. Each copy costs
+the launching thread one or two microseconds, too much for smaller records."""
 _BYTES_OF_WARP = 2048
 """Number of bytes that a warp of the gather kernel copies at a time."""
 
@@ -46,13 +46,13 @@ class Gathering:
 
 
 class Lease(ABC):
-    """Owner of memory that a GPU reads itself, such as a mapped file. Every array that it provides refers to it, so
-    that the memory stays in place while an array is used."""
+    """Owner of memory that a GPU can read itself, such as a mapped file. Every array in the memory refers to the lease,
+    which keeps the memory in place."""
 
     on_device = False
     """Whether the bytes of the leased memory are in device memory already."""
     on_host = False
-    """Whether the bytes take up host memory, which those of a mapped file do not."""
+    """Whether the bytes take up host memory. The bytes of a mapped file do not."""
 
     def __init__(self, data: npt.NDArray[Any]) -> None:
         self._shown = data
@@ -60,16 +60,17 @@ class Lease(ABC):
         self.__array_interface__ = data.__array_interface__
 
     def array(self) -> npt.NDArray[Any]:
-        """Return the array of all the memory. All views of the array refer to the lease."""
+        """Return an array of all the memory. The array and its views keep the memory in place."""
         return np.asarray(self)
 
     @abstractmethod
     def sources(self, starts: I64) -> I64:
-        """Return the addresses at which the device reads samples that begin ``starts`` bytes into the array."""
+        """Return the addresses at which the device reads samples. ``starts``: byte offset of each sample in the
+        array."""
 
     def plan(self, batch: Batch) -> Gathering:
-        """Return the plan for copying the samples of ``batch``, a view of the array, to the device. The thread that
-        reads calls this first, and the result is cached, so that the launching thread need not compute it."""
+        """Return the plan for copying the samples of ``batch``, a view of the array, to the device. The result is
+        cached: a reading thread calls this first, so that the launching thread need not compute it."""
         known = self._planned
         if known is not None and known.offsets is batch.offsets and known.dtype == batch.dtype:
             return known
@@ -85,8 +86,7 @@ class Lease(ABC):
         return self._planned
 
     def places(self, batch: Batch) -> I64:
-        """Return the index of the element at which each sample of ``batch`` begins in the array that `bring`
-        returns."""
+        """Return, for each sample of ``batch``, the index of its first element in the array that `bring` returns."""
         return self.plan(batch).places
 
     def bring(self, lane: Lane, batch: Batch) -> Any:
@@ -103,18 +103,18 @@ class Lease(ABC):
         return out
 
     def show(self, starts: I64) -> None:  # noqa: B027 (most leases always show all bytes)
-        """Make the host see all bytes of those samples that begin ``starts`` bytes into the array."""
+        """Copy bytes that are only on the device to host memory. ``starts``: byte offset of each sample in the
+        array."""
 
     def hidden(self, starts: I64) -> npt.NDArray[np.bool_]:
-        """Return for each sample, which begins ``starts`` bytes into the array, whether the host does not see all its
-        bytes, bool[len(starts)]."""
+        """Return for each sample whether some of its bytes are only on the device, bool[len(starts)]. ``starts``: byte
+        offset of each sample in the array."""
         return np.zeros(len(starts), np.bool_)
 
 
 class RegisteredLease(Lease):
-    """Lease of host memory that is registered with CUDA. The device reads each byte of the array at the byte's host
-    address plus ``shift``. The memory is registered in windows of ``window`` bytes; 0 if it is registered as a
-    whole."""
+    """Owner of host memory that is registered with CUDA. The device reads a byte at its host address plus ``shift``.
+    ``window``: bytes per registered part of the memory; 0 if it is registered as a whole."""
 
     def __init__(self, data: npt.NDArray[Any], shift: int, window: int = 0) -> None:
         super().__init__(data)
@@ -125,9 +125,9 @@ class RegisteredLease(Lease):
         return starts + self._first
 
     def bring(self, lane: Lane, batch: Batch) -> Any:
-        """Return a flat device array with the samples of ``batch``, like `Lease.bring`. Large records are
-        transferred by the device's copy engines, which leave its cores to other work. A copy must not cross the
-        border of a window."""
+        """Return a flat device array with the samples of ``batch``, like `Lease.bring`. The device's copy engines
+        transfer large records and leave its cores to other work. No copy may cross the border of a registered
+        window."""
         plan = self.plan(batch)
         source, place, size = plan.records.T
         if not plan.nbytes or int(size.sum()) < _LARGE * len(batch):
@@ -140,8 +140,9 @@ class RegisteredLease(Lease):
 
 
 def cut_at(source: I64, place: I64, size: I64, first: int, window: int) -> tuple[I64, I64, I64]:
-    """Split the records to copy at the borders of registered windows, the first of which begins at the address
-    ``first``. Empty records are left out. Return source addresses, byte offsets in the output, and sizes."""
+    """Split the records to copy at the borders of registered windows, because no copy may cross one. The first window
+    begins at the address ``first``. Return source addresses, byte offsets in the output, and sizes, without empty
+    records."""
     there = size > 0
     source, place, size = source[there], place[there], size[there]
     if not window:
@@ -157,8 +158,8 @@ def cut_at(source: I64, place: I64, size: I64, first: int, window: int) -> tuple
 
 
 class FetchedLease(Lease):
-    """Lease of an array whose bytes were copied to a device, range by range: the bytes from ``lows[i]`` on (ascending)
-    are at ``places[i]`` of the device memory ``block``."""
+    """Owner of an array of which byte ranges were copied to a device. Range i begins at byte ``lows[i]`` of the array
+    (ascending), and at byte ``places[i]`` of the device memory ``block``."""
 
     on_device = True
 
@@ -174,8 +175,8 @@ class FetchedLease(Lease):
 
 
 def gathered(batch: Batch) -> tuple[I64, int]:
-    """Return the index of the element at which each sample begins if the samples are stored one after the other, and
-    the bytes of all. Sizes are rounded up to multiples of `GATHERED`."""
+    """Return a layout for samples that are stored one after the other: index of each sample's first element, and total
+    bytes. Sizes are rounded up to multiples of `GATHERED`."""
     item = batch.dtype.itemsize
     room = -(-batch.sizes * item // GATHERED) * GATHERED
     ends = np.cumsum(room)
@@ -183,22 +184,22 @@ def gathered(batch: Batch) -> tuple[I64, int]:
 
 
 def lease_of(array: Any) -> Lease | None:
-    """Return the lease of a host array, or of the array that it is a view of; None if it has none."""
+    """Return the `Lease` that owns the memory of a host array or of its view; None if no lease does."""
     while isinstance(array, np.ndarray):
         array = array.base
     return array if isinstance(array, Lease) else None
 
 
 def show(batch: Batch, which: I64 | slice = slice(None)) -> None:
-    """Make all bytes of the samples ``which`` visible to the host. Of batches that were uploaded while they were read,
-    the host otherwise sees only the first bytes of each file (`readers.fetch.header_bytes_cpu`)."""
+    """Copy to host memory those bytes of the samples ``which`` that are only on the device. If files were uploaded
+    while they were read, the host has only the first bytes of each (`readers.fetch.header_bytes_cpu`)."""
     lease = lease_of(batch.data)
     if lease is not None:
         lease.show(_starts(lease, batch, which))
 
 
 def hidden(batch: Batch, which: I64) -> npt.NDArray[np.bool_]:
-    """Return for each of the samples ``which`` whether the host does not see all its bytes, bool[len(which)]."""
+    """Return for each of the samples ``which`` whether some of its bytes are only on the device, bool[len(which)]."""
     lease = lease_of(batch.data)
     return np.zeros(len(which), np.bool_) if lease is None else lease.hidden(_starts(lease, batch, which))
 

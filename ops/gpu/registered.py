@@ -19,8 +19,7 @@ _PORTABLE, _MAPPED, _READ_ONLY = 1, 2, 8  # cudaHostRegister...
 
 
 def why_not(indices: Sequence[int]) -> str:
-    """Return the reason why the GPUs ``indices`` cannot read pages of mapped files that are registered with CUDA; empty
-    if they can."""
+    """Return why the GPUs ``indices`` cannot read mapped files that are registered with CUDA; empty if they can."""
     return next(filter(None, map(_why_not, indices)), "")
 
 
@@ -48,11 +47,11 @@ def register(address: int, nbytes: int, index: int) -> None:
 
 
 class Locked(mmap.mmap):
-    """Page-locked host memory, usable by all GPUs, and released when nothing refers to it any longer.
+    """Page-locked host memory for all GPUs, released when nothing refers to it any longer.
 
-    The system fills its pages first, with large ones if it has them, and the driver only locks them: 24 ms for 112 MiB
-    on one H200, whereas `cudaHostAlloc` took 73 ms, during which it launched and copied nothing for other threads.
-    Copies from and to either memory run at 55 GB/s. A forked process does not share the memory: it finds zeros there.
+    The system fills its pages first, with large ones if it has them, and the driver only locks them. For 112 MiB on one
+    H200 that takes 24 ms. `cudaHostAlloc` took 73 ms, and launched and copied nothing for other threads meanwhile.
+    Copies from and to either memory run at 55 GB/s. A forked process finds zeros in the memory.
     """
 
     _address = 0
@@ -122,8 +121,7 @@ def unregister(address: int, index: int) -> None:
 
 
 def probe(index: int) -> str:
-    """Return the reason why GPU ``index`` cannot read files in the page cache; empty if registering one page of a file
-    works."""
+    """Return why GPU ``index`` cannot read files in the page cache; empty if registering one page of a file works."""
     reason = why_not([index])
     if reason:
         return reason

@@ -49,15 +49,15 @@ MIN_BYTES = PIECE // 8
 """Minimum size in bytes of a batch that is uploaded while it is read. Smaller ones, such as labels, are read first and
 uploaded then."""
 _MAX_WAITING_SHARE = 1 / 3
-"""Fraction of a GPU's memory budget for files that are uploaded but that no lane uses yet. Batches beyond it are read
-into host memory first."""
+"""Fraction of a GPU's memory budget for uploaded files that no lane uses yet. Further batches are read into host memory
+first."""
 _MAX_PIECES_SHARE = 1 / 16
 """Fraction of the host's memory budget that the page-locked buffers for uploads may take."""
 _MAX_FAILURES = 3
 """Number of consecutive failed uploads after which batches are no longer uploaded while they are read."""
 NEXT, STATUS, SENT = range(3)
-"""Indices in `StagingPieces.state`: number of the buffer to fill next; last error status of the driver; bytes that were
-already copied of a file that does not fit into one buffer."""
+"""Indices in `StagingPieces.state`: number of the buffer to fill next; last error status of the driver; and, of a file
+that is larger than a buffer, the bytes already copied."""
 
 
 class StagingPieces:
@@ -86,8 +86,8 @@ class Uploader:
     `UploaderByGpu`; any thread may use it."""
 
     def __init__(self, index: int, max_bytes: int, report_route: Callable[[str, int], None]) -> None:
-        """``max_bytes``: maximum bytes of batches that are on the device before a lane uses them. ``report_route(route,
-        nbytes)`` is called per batch and reports how its bytes reach the GPU. Raises CuPy's exception if the GPU cannot
+        """``max_bytes``: maximum bytes of uploaded batches that no lane uses yet. ``report_route(route, nbytes)``:
+        called once per batch with the way by which its bytes reach the GPU. Raises CuPy's exception if the GPU cannot
         be used."""
         self.index = index
         self._max_bytes = max_bytes
@@ -108,11 +108,9 @@ class Uploader:
         self._closed = False
 
     def begin(self, nbytes: int, sizes: I64 | None = None, reason: str = "") -> Upload | None:
-        """Start the upload of a batch of ``nbytes`` and return it, with its device memory. Return None if the batch has
-        to be read into host memory first.
-
-        ``sizes``: sizes of the batch's files, if files are read into the page-locked buffers. ``reason``: why the GPU
-        does not read the batch's mapped files itself; shown in the report."""
+        """Start uploading a batch of ``nbytes``. Return the upload with its device memory, or None if the batch has to
+        be read into host memory first. ``sizes``: sizes of the batch's files, if files are read into page-locked
+        buffers. ``reason``: text for the report, why the GPU does not read the mapped files itself."""
         obstacle = self._obstacle(nbytes, sizes)
         if not obstacle:
             return Upload(self, nbytes, reason)
@@ -120,8 +118,8 @@ class Uploader:
         return None
 
     def _obstacle(self, nbytes: int, sizes: I64 | None) -> str:
-        """Return the reason why a batch has to be read into host memory first. If there is none, return an empty text,
-        and count the batch's bytes as waiting on the device."""
+        """Return the reason why a batch has to be read into host memory first. If the text is empty, the batch can be
+        uploaded, and its bytes are counted as waiting on the device."""
         if nbytes < MIN_BYTES:
             return "a batch of few bytes"
         # files above the size of a piece are read and copied as a whole anyway
@@ -148,13 +146,13 @@ class Uploader:
 
     def release(self, nbytes: int, block: Any, event: Any) -> None:
         """Take back the device memory ``block`` of a batch of ``nbytes`` that nothing uses any longer. It is freed when
-        ``event`` shows that the copies into it are complete. If ``event`` is None, the upload failed: its copies may
-        still run on any of the streams."""
+        ``event`` shows that the copies into it are complete. After a failed upload ``event`` is None: copies may still
+        run on any stream."""
         if not self._closed:  # closing waits for all copies
             self._finished.append((nbytes, block, event))
 
     def _release(self) -> None:
-        """Stop counting batches whose copies are complete as waiting on the device. The caller holds the lock."""
+        """Free the device memory of finished batches whose copies are complete. The caller holds the lock."""
         for _ in range(len(self._finished)):
             nbytes, block, event = self._finished.popleft()
             if event is None:
@@ -245,22 +243,23 @@ class Upload:
         return event
 
     def wait(self, pieces: StagingPieces) -> None:
-        """Wait until the buffer of ``pieces`` to fill next has been copied to the device. Raises CUDADriverError if the
-        driver rejected a copy."""
+        """Wait until the next buffer of ``pieces`` is free: its contents are on the device. Raises CUDADriverError if
+        the driver rejected a copy."""
         if status := int(pieces.state[STATUS]):
             pieces.state[STATUS] = 0
             driver_calls.raise_error(status)
         self.uploads.wait(pieces.wait)
 
     def finish_files(self, shown: U8, at: I64, sizes: I64, kept: I64) -> U8:
-        """Finish an upload of files, when all copies are enqueued. Return the host array of the files: file i is
-        ``sizes[i]`` bytes long and begins at ``at[i]``. Its first ``kept[i]`` bytes are in ``shown``, the others are on
-        the device only."""
+        """Finish an upload of files, after all copies are enqueued. Return the host array of the files: file i has
+        ``sizes[i]`` bytes and begins at ``at[i]``. Only its first ``kept[i]`` bytes are in host memory, in
+        ``shown``."""
         return self._finish_lease(UploadedFiles(self, self._mark(), self._block, shown, at, sizes, kept))
 
     def finish_extents(self, data: U8, offsets: I64, sizes: I64, at: I64) -> U8:
-        """Finish an upload of extents of a mapped file, when all copies are enqueued. Return an array over the mapped
-        file ``data``. Its extent at ``offsets[i]`` was copied to ``at[i]`` on the device."""
+        """Finish an upload of byte ranges of the mapped file ``data``, after all copies are enqueued. Return an array
+        over the file. The range that begins at byte ``offsets[i]`` of the file was copied to byte ``at[i]`` on the
+        device."""
         order = np.lexsort((sizes, offsets))  # if extents have equal offsets, only the last one may have bytes
         there = UploadedExtents(self, self._mark(), self._block, data, offsets[order], at[order])
         return self._finish_lease(there)
@@ -271,13 +270,13 @@ class Upload:
 
 
 class UploadedLease(Lease):
-    """Lease of a batch that was uploaded to a GPU while it was read."""
+    """Owner of the memory of a batch that was uploaded to a GPU while it was read."""
 
     on_device = True
 
     def __init__(self, upload: Upload, event: Any, block: Any, shown: U8) -> None:
         """``event``: CUDA event that completes when the device has all bytes. ``block``: the device memory. ``shown``:
-        the bytes that are also in host memory."""
+        host array with those bytes that are also in host memory."""
         super().__init__(shown)
         self._upload, self._event, self._block = upload, event, block
 
@@ -294,8 +293,8 @@ class UploadedLease(Lease):
 
 
 class UploadedFiles(UploadedLease):
-    """Lease of files that were uploaded while they were read. The host has only the first bytes of each, at the same
-    offsets."""
+    """Owner of the memory of files that were uploaded to a GPU while they were read. Host memory has only the first
+    bytes of each file, at the same offsets."""
 
     on_host = True
 
@@ -333,11 +332,11 @@ class UploadedFiles(UploadedLease):
 
 
 class UploadedExtents(UploadedLease):
-    """Lease of extents of a mapped file that were uploaded. The host sees all bytes in the mapped file."""
+    """Owner of byte ranges of a mapped file that were uploaded to a GPU. The host reads them in the mapped file."""
 
     def __init__(self, upload: Upload, event: Any, block: Any, data: U8, offsets: I64, at: I64) -> None:
-        """``offsets``: where each extent begins in the mapped file ``data``, ascending. The bytes from ``offsets[i]``
-        on begin at ``at[i]`` of the device memory ``block``."""
+        """``offsets``: byte at which each range begins in the mapped file ``data``, ascending. ``at``: byte at which
+        the range begins in the device memory ``block``."""
         super().__init__(upload, event, block, data)
         self._offsets, self._shifts = offsets, at - offsets + upload.address
 
