@@ -15,8 +15,8 @@ from .rejects import RejectRow
 
 
 class ShardBounds:
-    """Decides where shards begin and end, in positions of samples in the job. In an addition (a retry or append),
-    indices in its list of positions take the place of positions. Created and used by `Output`."""
+    """Decides at which positions of the job's samples shards begin and end. An addition (a retry or append) has a list
+    of positions; for it, indices in this list take the place of positions. Created and used by `Output`."""
 
     def __init__(
         self, config: WriteConfig, files: OutputFiles, start: int, total: int | None, whole: int | None
@@ -24,7 +24,7 @@ class ShardBounds:
         """Parameters are those of `Output.open`. Raises SpecError for a job part that begins inside a shard."""
         self.start = start
         self.stop = None if total is None else start + total
-        """Position after the last one of the job or job part; None if unknown."""
+        """Position after the last sample of the job or job part; None if the number of samples is unknown."""
         self._config = config
         self._output_files = files
         whole = whole if whole is not None else self.stop
@@ -39,8 +39,8 @@ class ShardBounds:
             )
 
     def indices(self, positions: I64) -> I64:
-        """Return the index of each position in this output: the position itself, or in an addition the index in its
-        list of positions."""
+        """Return the index of each position: the position itself, or in an addition (a retry or append) its index in
+        the list of positions to write."""
         return positions if self._output_files.addition is None else self._output_files.addition.indices(positions)
 
     def index(self, position: int) -> int:
@@ -54,9 +54,8 @@ class ShardBounds:
         return None if self._samples is None or self._config.full else (start // self._samples + 1) * self._samples
 
     def end(self, start: int, stop: int, positions: I64, held: int) -> int:
-        """Return the end of the range from ``start`` on, at most ``stop``, that belongs to the open shard, as far as
-        positions and the number of samples decide it. The shard holds ``held`` samples already; ``positions`` are those
-        of the samples to write."""
+        """Return up to which position of [start, stop) samples go into the open shard; sizes in bytes are not
+        considered here. The shard holds ``held`` samples already. ``positions`` are those of the samples to write."""
         border = self._border(start)
         if self._config.full and self._samples is not None:
             indices = self.indices(positions)
@@ -65,8 +64,8 @@ class ShardBounds:
         return stop if border is None else min(stop, border)
 
     def fitting(self, filled: int, sizes: I64) -> tuple[int, bool]:
-        """Return how many of the next records, at least one, still go into a shard that has ``filled`` bytes, and
-        whether the shard is full with them. ``sizes`` are the records' sizes in bytes."""
+        """Return how many of the next records still go into a shard of ``filled`` bytes (at least one), and whether the
+        shard is then full. ``sizes`` are the records' sizes in bytes."""
         if self._config.bytes is None:
             return len(sizes), False
         reached = filled + np.cumsum(sizes)
@@ -105,8 +104,8 @@ class ShardBounds:
     def check(
         self, due: int, start: int, stop: int, samples: Samples, rejects: Sequence[RejectRow], left_out: LeftOutRows
     ) -> None:
-        """Check that every position is accounted for: [start, stop) begins at ``due``, and ``samples``, ``rejects`` and
-        ``left_out`` together contain each position of it exactly once. Raises JobError."""
+        """Check that ``samples``, ``rejects`` and ``left_out`` together contain each position in [start, stop) exactly
+        once, and that ``start`` is ``due``, the position that has to come next. Raises JobError."""
         if start != due or stop < start or (self.stop is not None and stop > self.stop):
             raise JobError(
                 f"internal: positions {start} to {stop} were delivered, but {due} is the next of "

@@ -35,20 +35,19 @@ class WriteConfig:
     url: str = ""
     """URL of the output; empty if the output is a local folder."""
     split: bool = False
-    """Whether the samples to write are parts of the job's samples (`split_samples`). Positions count the whole
+    """Whether the job splits its samples into parts (`split_samples`) and writes these. Positions count the unsplit
     samples."""
 
     leaves_out: bool = False
     """Whether the job may leave samples out on purpose (`keep_if`); they are listed in left_out.jsonl."""
     full: bool = False
-    """Whether a shard ends only when it has ``samples`` written samples. Otherwise it also counts samples that are
-    left out or rejected."""
+    """Whether every shard gets ``samples`` written samples; else rejected and left-out samples also count."""
     sha256: bool = False
     """Whether SHA-256 is computed for every file, in addition to the other checksums."""
 
     @property
     def by_content(self) -> bool:
-        """Whether the content of the written samples decides where shards end, and not their positions alone."""
+        """Whether the written samples, for example their sizes, decide where shards end, and not positions alone."""
         return self.bytes is not None or self.full
 
     @property
@@ -73,17 +72,17 @@ class WriteConfig:
         return writer
 
     def part_range(self, whole: range, part: tuple[int, int]) -> range:
-        """Return the positions that part (i, n) of a job over ``whole`` writes. They are those of complete shards, so
-        that n parts make the same files as one job. If the written samples decide where shards end, parts have separate
-        files, and equal shares of the positions."""
+        """Return which positions of ``whole`` the job part (i, n) writes. Job parts consist of complete shards, so that
+        n parts make the same files as one job. If the written samples decide where shards end, each part has its own
+        shards and an equal share of the positions."""
         i, n = part
         unit = (self.samples_of_shard(len(whole), part) or 1) if not self.by_content else 1
         units = -(-len(whole) // unit)
         return whole[units * i // n * unit : units * (i + 1) // n * unit]
 
     def samples_of_shard(self, whole: int | None, part: tuple[int, int] | None) -> int | None:
-        """Return the number of positions per shard; None for one shard with everything. Parts of a job without shard
-        sizes write one shard each. ``whole``: number of positions of all parts."""
+        """Return the number of positions per shard; None if one shard gets everything. If no shard size is given, each
+        job part writes one shard. ``whole``: number of positions of all parts."""
         samples = self.samples
         if samples is None and self.bytes is None:
             samples = self.check().default_samples

@@ -16,13 +16,13 @@ from ..bytes import files_io, sidecar
 from ..bytes.files_io import File
 
 VERSION = 2
-"""Version of the format of journals and manifests. Files of version 1 list SHA-256 instead of a tree of checksums; a
-job that started with it keeps it."""
+"""Version of the format of journals and manifests. Version 1 lists SHA-256 checksums instead of trees of checksums. A
+job that started with version 1 keeps it."""
 _VERSIONS = (1, VERSION)
 
 
 class ForgedError(JobError):
-    """Raised for a journal with right checksums but content that this program never writes: it was forged."""
+    """Raised for a forged journal: its checksums are right, but this program never writes such content."""
 
 
 def encode_json(value: Any, indent: int | None = None) -> bytes:
@@ -38,7 +38,7 @@ def _checksum(body: bytes) -> str:
 
 
 def _line(entry: Mapping[str, Any]) -> bytes:
-    """Encode a line of a journal: the entry, with the CRC-32C of its text as the last key."""
+    """Encode an entry as a line of a journal. Its last key is the CRC-32C of the entry's text."""
     body = encode_json(entry)[:-2]
     return body + f',"crc32c":"{_checksum(body)}"}}\n'.encode()
 
@@ -70,8 +70,8 @@ class JournalContents:
 
 
 def read_journal(path: Path, *, header_only: bool = False) -> JournalContents | None:
-    """Read the journal at ``path``; None if there is none, or only a torn first line. ``header_only``: read only the
-    header.
+    """Read the journal at ``path``; None if there is none, or only an incomplete first line. ``header_only``: read only
+    the header.
 
     A torn last line (the end of a killed run) is left out. Raises JobError for any other damage, and for content that
     no journal has, such as names of files outside its folder.
@@ -124,8 +124,7 @@ def read_journal(path: Path, *, header_only: bool = False) -> JournalContents | 
 
 def salvage(path: Path) -> list[dict[str, Any]] | None:
     """Return the entries of shards that a damaged journal still lists, so that their files can be removed; unreadable
-    lines are skipped. None if no line is one of this program: the file is someone else's. Raises JobError if it is not
-    a regular file."""
+    lines are skipped. None if this program wrote no line of the file. Raises JobError if it is not a regular file."""
     try:
         lines = sidecar.read(path).split(b"\n")
     except OSError:
@@ -138,7 +137,7 @@ def salvage(path: Path) -> list[dict[str, Any]] | None:
 
 _NO_HEADER: dict[str, Any] = {"identity": {}, "write": {"writer": "", "options": {}}, "whole": None, "part": None}
 _NO_SHARD: dict[str, Any] = {"samples": 0, "rejects": 0, "files": [], "rejects_size": 0, "carry": {}}
-"""Default values of keys that a shard's line may omit, so that readers of a journal need not test for each."""
+"""Default values of the keys that a shard's line in the journal may omit."""
 
 
 def _count(value: object) -> bool:
@@ -146,8 +145,8 @@ def _count(value: object) -> bool:
 
 
 def _wrong_header(header: Mapping[str, Any]) -> str:
-    """Check a journal's header. Return the key whose value this program never writes; empty if there is none. (A right
-    checksum is not a signature.)"""
+    """Check a journal's header. Return the key whose value this program never writes; empty if there is none. (A forger
+    can compute right checksums.)"""
     whole, part, write = header.get("whole"), header.get("part"), header.get("write")
     range_ = header.get("range")
     if not isinstance(range_, list) or len(range_) != 2 or not _count(range_[0]):
@@ -206,8 +205,8 @@ def _wrong_entry(entry: Mapping[str, Any]) -> str:
 
 
 def _follows(entry: Mapping[str, Any], found: JournalContents) -> bool:
-    """Whether ``entry`` may follow the entries in ``found``: it is the next shard, or the final line. Otherwise a valid
-    line was copied to this place."""
+    """Whether ``entry`` may follow the entries in ``found``, as the next shard or as the final line. If not, a valid
+    line was copied to a wrong place."""
     if found.done:
         return False
     if "done" in entry:
@@ -338,21 +337,21 @@ class Journal:
 
     @property
     def carry(self) -> dict[str, Any]:
-        """State that the writer keeps from shard to shard (its ``carry``), after the last published shard; initially
-        the job's schema."""
+        """State (``carry``) that the writer keeps from shard to shard, as it was after the last published shard. Before
+        the first shard it is the job's schema."""
         return copy.deepcopy(
             self.entries[-1]["carry"] if self.entries else self.header.get("schema", {}).get("fields", {})
         )
 
 
 def read_back(header: dict[str, Any]) -> JournalContents:
-    """Return the contents of a new journal, with the header as it will be read back from JSON (tuples become lists)."""
+    """Return the contents of a new journal with this header, as if it was read from JSON (tuples become lists)."""
     header = json.loads(json.dumps(header))
     return JournalContents(header, stop=header["range"][0])
 
 
 def differences(old: Any, new: Any, where: str = "") -> list[str]:
-    """Return the differences between two JSON values, one line each: ``identity.seed: 42, now 43``."""
+    """Return the differences between two JSON values, one line each, such as ``identity.seed: 42, now 43``."""
     new = json.loads(json.dumps(new))
     if isinstance(old, dict) and isinstance(new, dict):
         out = []

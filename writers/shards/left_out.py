@@ -51,8 +51,8 @@ NOTHING_LEFT_OUT = LeftOutRows(np.zeros(0, np.int64), np.zeros(0, np.int32), [])
 def left_out_rows(
     samples: Samples, operator: str, condition: str, values: Mapping[str, npt.NDArray[Any]]
 ) -> LeftOutRows:
-    """Return the lines for ``samples``, which ``operator`` left out because ``condition`` does not hold for ``values``
-    ([N] each). The JSON is ASCII; a value that is not finite is null."""
+    """Return the log's lines for ``samples``. The graph node ``operator`` left them out, because ``condition`` does not
+    hold for ``values`` ([N] each). The JSON is ASCII; a value that is not finite is null."""
     tail = f'"operator": {quoted(operator)}, "condition": {quoted(condition)}, "values": {{'
     names = [f"{quoted(name)}: " for name in values]
     columns = [_texts(v) for v in values.values()]
@@ -72,7 +72,7 @@ def left_out_rows(
 
 
 def _origins(samples: Samples) -> Sequence[Origin]:
-    """Return the origins of all ``samples``, with one call if the data set supports that."""
+    """Return each sample's origin (such as file and record), with one call if the data set supports that."""
     together = getattr(samples.origins, "origins_of", None)
     if together is not None and samples.part is None:
         origins: Sequence[Origin] = together(samples.index)
@@ -81,7 +81,7 @@ def _origins(samples: Samples) -> Sequence[Origin]:
 
 
 def _texts(values: npt.NDArray[Any]) -> list[str]:
-    """Return each of ``values`` as JSON, floats with as few digits as tell them apart."""
+    """Return each of ``values`` as JSON. Floats have the fewest digits that identify them."""
     if values.dtype.kind == "b":
         return ["true" if v else "false" for v in values.tolist()]
     if values.dtype.kind != "f":

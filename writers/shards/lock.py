@@ -28,8 +28,8 @@ _PATIENCE = 1.0
 """Seconds that the owner of a new lock file has to write its identity into it. After that, the file counts as left by a
 machine that died."""
 _held: set[str] = set()
-"""Paths of the locks that this process holds. Record locks do not exclude the process that holds them (and closing any
-descriptor drops them); this set does."""
+"""Paths of the locks that this process holds. Record locks of the system exclude other processes only, and are lost
+when any descriptor of the file is closed."""
 
 
 class BusyError(JobError):
@@ -42,7 +42,8 @@ class BusyError(JobError):
 
 
 class Lock:
-    """The lock of an output, held from construction to `release`. Raises JobError if a live job holds it."""
+    """The lock of an output, which one job at a time holds. The constructor takes it, `release` ends it. Raises
+    JobError if a live job holds it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -132,8 +133,8 @@ class Lock:
 
 
 def break_lock(path: Path, dead: dict[str, Any]) -> bool:
-    """Remove the lock at ``path`` if it belongs to ``dead``, a process known to be gone, because a server may keep the
-    lock of a machine that is gone. Return whether it was removed."""
+    """Remove the lock at ``path`` if its owner is ``dead``, a process known to be gone. Needed because a file server
+    may keep the lock of a machine that is gone. Return whether the lock was removed."""
     try:
         fd = _open(path)
     except (OSError, JobError):
@@ -151,7 +152,7 @@ def break_lock(path: Path, dead: dict[str, Any]) -> bool:
 
 def _open_or_make(path: Path) -> tuple[int, bool]:
     """Open the lock file at ``path``, or create it. Return its descriptor, and whether it was created. Raises JobError
-    if it cannot be a lock, OSError."""
+    if the file cannot be a lock, OSError."""
     while True:
         try:
             return _open(path, os.O_CREAT | os.O_EXCL), True
@@ -194,14 +195,14 @@ _HEAD = b'{"host": '
 
 def identify() -> dict[str, Any]:
     """Return the identity of this process: host, boot, pid and start time, so that a reused process number is noticed.
-    Raises OSError if the system does not tell them."""
+    Raises OSError if the system does not provide these."""
     return dict(_identity(os.getpid()))
 
 
 @lru_cache(1)
 def _identity(pid: int) -> dict[str, Any]:
-    """Return the identity of process ``pid``. It is cached: a lock must not be lost if the machine's name changes, or
-    if no descriptor is left to read the values."""
+    """Return the identity of process ``pid``. It is cached: the lock must stay valid if the machine's name changes, or
+    if no file descriptor is left to read the values."""
     return {"host": socket.gethostname(), "boot": _boot(), "pid": pid, "started": _started(pid)}
 
 
@@ -234,8 +235,8 @@ def _read_owner(fd: int) -> dict[str, Any]:
 
 
 def _settled_owner(fd: int) -> dict[str, Any]:
-    """Return the identity of the lock's owner, once it has written this; empty if it did not within the time that it
-    has for that."""
+    """Wait until the owner of the lock has written its identity into the file, and return the identity. Empty if this
+    takes longer than `_PATIENCE`."""
     end = time.monotonic() + _PATIENCE
     while not (owner := _read_owner(fd)) and time.monotonic() < end:
         time.sleep(0.01)

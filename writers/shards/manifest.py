@@ -43,13 +43,13 @@ class Addition:
         return f"{self.kind}-{self.number:03d}"
 
     def header(self) -> dict[str, Any]:
-        """Return the addition's entry for the header of its journal."""
+        """Return the number and the positions of the addition, as the header of a journal lists them."""
         told = self.positions
         return {"stage": self.number, "positions": [told.start, told.stop] if isinstance(told, range) else list(told)}
 
     @staticmethod
     def of(contents: JournalContents) -> Addition:
-        """Return the addition that a journal belongs to, from the journal's header."""
+        """Create the addition (a retry or append) that the header of a journal describes."""
         if "retry" in contents.header:
             told = contents.header["retry"]
             return Addition(told["stage"], "retry", tuple(told["positions"]))
@@ -64,7 +64,7 @@ class Addition:
             return False
 
     def indices(self, positions: I64) -> I64:
-        """Return the index of each of ``positions`` in the addition's list of positions, -1 for others."""
+        """Return for each of ``positions`` its index in the addition's list of positions; -1 if the list lacks it."""
         if isinstance(self.positions, range):
             inside = (positions >= self.positions.start) & (positions < self.positions.stop)
             return np.where(inside, positions - self.positions.start, -1)
@@ -94,14 +94,14 @@ class OutputFiles:
         self.report = root / f"report{mark}.json"
         self.manifest = root / ("manifest.json" if addition is not None else f"manifest{mark}.json")
         self.inputs = root / (f"inputs{mark}.gz" if addition is not None else "inputs.gz")
-        """File with the inventories of the inputs; all parts of a job share one."""
+        """File that lists the job's input files, with sizes and times. All parts of a job share one."""
         self.before = root / f"rejects-before{mark}.jsonl"
-        """Copy of the reject log from before an addition; only additions have it."""
+        """Copy of the reject log as it was before this addition (a retry or append); only additions have one."""
         self.mirror: Mirror | None = None
-        """The store that holds the output, if ``root`` is only a local copy of its journals, logs and manifests; else
-        None."""
+        """The store that holds the output; ``root`` is then a local copy of journals, logs and manifests. None if the
+        output is in a local folder."""
         self.tag = "" if part is None else f"{part[0]}-"
-        """Mark of the job part in temporary file names, so that a part removes only its own leftovers."""
+        """Mark of the job part in temporary file names, so that other job parts do not remove its files."""
 
     def names(self) -> list[str]:
         """Names of all files and folders at the top of the output, in its folder or store."""
@@ -131,8 +131,8 @@ class OutputFiles:
 
     @property
     def removable(self) -> list[Path]:
-        """Paths of the files in the order in which they are removed with a job: the journal, which lists the others, is
-        last."""
+        """Paths of the files, in the order in which they are removed. The journal is last, because it lists the
+        others."""
         return [self.manifest, self.report, self.before, self.left_out, self.rejects, self.inputs, self.journal]
 
 
@@ -169,8 +169,8 @@ def addition_files_of(root: Path) -> list[OutputFiles]:
 
 
 def base_rejects(root: Path, base: OutputFiles | None = None) -> Path:
-    """Return the path of the reject log of the first run (or of one of its parts), which is set aside when an addition
-    is published."""
+    """Return the path of the reject log of the first run (or of the job part ``base``). It is a copy, if there are
+    additions."""
     if base is not None and base.part is not None:
         return base.rejects
     aside = [root / f"rejects-before-{kind}-001.jsonl" for kind in ("retry", "append")]
@@ -178,7 +178,7 @@ def base_rejects(root: Path, base: OutputFiles | None = None) -> Path:
 
 
 def rejects_with_additions(root: Path) -> bytes:
-    """Return the lines of the rejects that remain after all additions."""
+    """Return the reject log's lines for samples that all additions (retries and appends) left rejected."""
     log = sidecar.read(base_rejects(root))
     for files in addition_files_of(root):
         contents = read_journal(files.journal)
@@ -189,8 +189,8 @@ def rejects_with_additions(root: Path) -> bytes:
 
 
 def publish_addition(root: Path, files: OutputFiles) -> None:
-    """Include the addition ``files``, whose journal is complete, in the output's manifest and reject log. Safe to
-    repeat."""
+    """Include an addition (a retry or append) in the output's manifest and reject log. ``files`` are the paths of the
+    addition, whose journal is complete. Safe to repeat."""
     rejects = root / "rejects.jsonl"
     if not files.before.exists():
         replace(files.before, sidecar.read(rejects), files)
@@ -199,7 +199,8 @@ def publish_addition(root: Path, files: OutputFiles) -> None:
 
 
 def publish_manifest(root: Path, manifest: bytes, files: OutputFiles) -> None:
-    """Publish the manifest of a complete output, after the files that its writer makes of all shards together."""
+    """Publish the manifest of a complete output, after the files that describe all shards together (made by the
+    writer)."""
     told = json.loads(manifest)
     writer, carry = find_writer(told["write"]["writer"]), last_carry(root, told)
     writer.complete(root, told, carry)
@@ -260,8 +261,8 @@ def manifest_with_additions(root: Path) -> bytes:
 
 
 def build_manifest(contents: JournalContents, rejects: Path, left_out: Path, inputs: Path | None) -> bytes:
-    """Return the manifest as JSON text. ``left_out`` is read if the job may leave samples out; ``inputs`` is the list
-    of inputs, if the manifest covers one. Raises OSError if a log cannot be read."""
+    """Return the manifest as JSON text. ``left_out`` is read if the job may leave samples out; ``inputs`` is the file
+    that lists the inputs, if there is one. Raises OSError if a log cannot be read."""
     return encode_json(
         {
             "format": "dali-run-manifest",
@@ -308,8 +309,8 @@ def _left_out(contents: JournalContents, path: Path) -> dict[str, Any]:
 
 
 def _inputs(contents: JournalContents, path: Path | None) -> dict[str, Any]:
-    """Return the manifest's entry for the file of inventories; empty if there is none, or if the journal's version has
-    no such entry."""
+    """Return the manifest's entry for the file that lists the inputs; empty if there is none, or if the journal's
+    version has no such entry."""
     return {"inputs_file": file_info(path)} if contents.version > 1 and path is not None and path.exists() else {}
 
 
@@ -322,7 +323,7 @@ def file_info(path: Path) -> dict[str, Any]:
 
 
 def replace(path: Path, data: bytes, files: OutputFiles) -> None:
-    """Publish a small file atomically and durably, on behalf of the part that holds the lock of ``files``."""
+    """Publish a small file atomically and durably. ``files``: paths of the job part whose lock the caller holds."""
     temporary = temporary_of(path, files)
     files_io.remove(temporary)
     files_io.write_new(temporary, data)
@@ -332,7 +333,7 @@ def replace(path: Path, data: bytes, files: OutputFiles) -> None:
 
 
 def replace_joined(path: Path, sources: Sequence[Path], files: OutputFiles) -> None:
-    """Publish a file that holds the bytes of ``sources``, one after the other, as `replace` does; they need not fit
+    """Publish a file with the bytes of all ``sources``, one after the other. Like `replace`, but the bytes need not fit
     into memory."""
     temporary = temporary_of(path, files)
     files_io.remove(temporary)

@@ -68,7 +68,7 @@ def join(files: OutputFiles, report: Mapping[str, Any]) -> None:
     output of a single process.
 
     ``files`` belong to the joined output, whose lock the caller holds. Safe to repeat; an interrupted join is
-    completed. If shards are cut by bytes, parts have separate shards, and stay parts: only the manifest is made. Raises
+    completed. If shards are cut by bytes, parts have separate shards, and keep them: only the manifest is made. Raises
     JobError if parts are missing or do not fit together, OSError.
     """
     root, parts = files.root, part_files_of(files.root)
@@ -122,4 +122,4 @@ def _in_a_row(journals: list[JournalContents]) -> Iterator[dict[str, Any]]:
 
 
 _LOG_SIZES = ("rejects_size", "left_out_size")
-"""Keys of a shard's line in the journal that count the bytes of a log from its beginning."""
+"""Keys of a shard's line in the journal that hold the size of a log, up to and including this shard's lines."""

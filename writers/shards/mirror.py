@@ -27,8 +27,8 @@ from .lock import BusyError, identify, may_live
 _STATE = re.compile(
     r"(journal|rejects|manifest|report|inputs)[^/]*\.(jsonl|json|gz)|[^/]+\.jsonl|[^/]+-\d{5}(-of-\d{5})?\.json"
 )
-"""Names of the files in which an output describes itself (journals, logs, manifests), including the listings that the
-writers `files` and `coco` make."""
+"""Names of the files that describe an output: journals, logs, manifests, and listings of the writers `files` and
+`coco`."""
 _BEAT = 60.0
 _STALE = 15 * 60.0
 """Seconds without renewal after which a lock in a store counts as left by a dead job."""
@@ -83,8 +83,8 @@ class Mirror:
                 self.get(name)
 
     def fetch_own(self, names: Sequence[str]) -> None:
-        """Download those files ``names`` that exist, without listing the store: with thousands of parts and shards,
-        listing everything for each part would take longer than the part."""
+        """Download those of the files ``names`` that exist, without listing the store. With thousands of parts and
+        shards, a listing would take longer than the work of a job part."""
         self.sizes = {}
         for name in names:
             with contextlib.suppress(JobError):
@@ -99,7 +99,7 @@ class Mirror:
                 self.sizes[name] = int(info.get("size") or 0)
 
     def get(self, name: str) -> None:
-        """Download one file of the output into the local folder. Raises JobError if it does not exist any more."""
+        """Download one file of the output into its local copy. Raises JobError if the file does not exist any more."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -108,7 +108,7 @@ class Mirror:
             raise JobError(f"{self.store.url}/{name} is gone") from None
 
     def put(self, name: str) -> None:
-        """Upload one file of the local folder to the store, under its final name."""
+        """Upload one file from the local copy of the output to the store, under its final name."""
         files_io.before("put", self.folder / name)
         self.store.put(str(self.folder / name), name)
         self.sizes[name] = (self.folder / name).stat().st_size
@@ -127,8 +127,8 @@ class Mirror:
     # -- one job at a time ----------------------------------------------------------------------------------------
 
     def begin(self, lock: str, own: Sequence[str] | None = None) -> None:
-        """Take the output's lock in the store and empty the local folder. Then download journals, logs and manifests
-        (only the files ``own``, if these are given). Raises JobError if another job has the lock."""
+        """Take the output's lock in the store and empty the local copy of the output. Then download journals, logs and
+        manifests (or only the files ``own``). Raises JobError if another job has the lock."""
         for path in self.folder.iterdir():
             if path.name != lock:
                 files_io.remove(path)
@@ -188,13 +188,13 @@ class Mirror:
             raise JobError(f"{self.store.url}: {holder} has taken the output over; this job ends here")
 
     def beat(self) -> None:
-        """Renew the lock in the store, if its last renewal is long enough ago."""
+        """Renew the lock in the store, unless that was done a short time ago."""
         if time.monotonic() - self._beaten > _BEAT:
             self.check()
             self._write_lock()
 
     def end(self) -> None:
-        """Release the lock in the store and remove the local folder."""
+        """Release the lock in the store and remove the local copy of the output."""
         if self._lock:
             owner = self._owner(self._lock)
             if owner is not None and owner.get("token") == self._token:

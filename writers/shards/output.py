@@ -67,8 +67,7 @@ class Output:
         self._shard: _OpenShard | None = None
         self._shards = journal.shards
         self._totals = [journal.samples, journal.rejected, journal.left_out]
-        """Numbers of samples that were written, rejected and left out in all shards before the open one, whether these
-        are published or not."""
+        """Numbers of written, rejected and left-out samples in all shards before the open one, published or not."""
         self._closed = False
         self._led = False
         self._begun = True
@@ -246,8 +245,8 @@ class Output:
         self, start: int, stop: int, records: Records, rejects: Sequence[RejectRow], left_out: LeftOutRows,
         check_intact: Callable[[], None],
     ) -> int:  # fmt: skip
-        """Write the first positions of [start, stop), as many as belong to the open shard. Return the position after
-        them."""
+        """Write the samples at the first positions of [start, stop), as many as go into the open shard. Return the
+        position after the last of these."""
         shard = self._shard or self._open_shard(start)
         refused = {r.at: r for r in self._writer.refuse(records, self._carry)} if len(records) else {}
         refused.update((r.at, r) for r in not_text(records, self.config.fields))
@@ -288,18 +287,17 @@ class Output:
         return stop
 
     def _background_weight(self, shard: _OpenShard, records: Records) -> int:
-        """Decide which thread frames ``records``, that is converts them to the format's bytes. Return 0 if it is this
-        thread; otherwise the weight that they have in the framing threads' queue: their size in bytes if they are
-        large. A framing thread takes over a shard from its first large records on, unless the size of records decides
-        where the shard ends."""
+        """Decide which thread converts ``records`` to the format's bytes. Return 0 for the calling thread. For a
+        framing thread, return the size of the records in bytes, which counts in its queue. A framing thread takes over
+        a shard at its first large records, unless the size of records decides where the shard ends."""
         if not self._writer.independent or self.config.bytes is not None:
             return 0
         nbytes = sum(int(b.sizes.sum()) * b.dtype.itemsize for b in records.fields.values())
         return nbytes if nbytes >= base.LARGE else int(shard.framed is not None)
 
     def _frame_in_background(self, shard: _OpenShard, work: Callable[[], object], weight: int) -> None:
-        """Enqueue ``work`` on the shard for a framing thread, which converts records to the format's bytes; one thread
-        does all such work of a shard. ``weight``: bytes that wait with it."""
+        """Enqueue ``work`` for the framing thread that converts all records of this shard to the format's bytes.
+        ``weight``: number of bytes that the work keeps in memory."""
         frames = self._publisher.workers.frames
         if shard.thread is None:
             shard.thread = frames.least_busy()
@@ -327,8 +325,7 @@ class Output:
         return self._shard
 
     def _opened(self, shard: _OpenShard) -> Shard:
-        """Return the writer's object for the shard. Its files are created at the first call, when the first record
-        comes."""
+        """Return the writer's `Shard` object for ``shard``. The first call, for the first record, creates its files."""
         if shard.opened is None:
             shard.opened = self._writer.open(shard.files, self.config.fields)
         return shard.opened
@@ -438,7 +435,7 @@ def _put(shard: Shard, records: Records, check_intact: Callable[[], None]) -> No
 
 
 def _close(shard: Shard, files: ShardFiles) -> None:
-    """Write the end of a shard, and declare that nothing follows."""
+    """Write the end of a shard, such as its index, and declare that no more writes follow."""
     shard.close()
     files.seal()
 
@@ -453,8 +450,8 @@ class _OpenShard:
     rejects: int = 0
     left_out: int = 0
     replaced: int = 0
-    """Number of lines of the reject log for positions at which a sample was written nevertheless: a replacement, or the
-    damaged sample itself."""
+    """Number of reject-log lines whose sample was written nevertheless: as a replacement, or itself although
+    damaged."""
     bytes: int = 0
     first_key: str | None = None
     last: tuple[Samples, int] | None = None
@@ -463,7 +460,7 @@ class _OpenShard:
     """Number of the framing thread (which converts records to the format's bytes) that does all work on this shard;
     None until there is work for one."""
     framed: Future[None] | None = None
-    """The last work on this shard that was put into a framing thread's queue; None until there was any."""
+    """Last task on this shard in the queue of a framing thread; None if there was none."""
 
     def add(self, records: Records, n: int, nbytes: int) -> None:
         """Count the first ``n`` of ``records`` as written to the shard. They take ``nbytes``, or 0 if the size does not

@@ -21,8 +21,8 @@ from .rejects import RejectRow
 
 
 class Publisher:
-    """Publishes complete shards: gives their files the final names, and records them in logs and journal. Each of
-    shard, logs and journal is durable before the next one is written. `Output` creates, calls and closes it."""
+    """Publishes complete shards: gives their files the final names, and records them in logs and journal. Shards are
+    durable before logs and journal list them. `Output` creates, calls and closes it."""
 
     def __init__(self, output_files: OutputFiles, journal: Journal, lock: Lock, waiting: int) -> None:
         """``waiting``: limit on the bytes that wait to be written."""
@@ -72,9 +72,9 @@ class Publisher:
     def take(
         self, files: ShardFiles, entry: dict[str, Any], *, has_files: bool, framed: Future[None] | None = None
     ) -> None:
-        """Publish a closed shard, and add its ``entry`` to the journal. If other threads still frame, write or hash its
-        files, another thread publishes it when they have finished, in the order of the calls. ``framed`` is the last
-        work of framing, which seals the files. Without ``has_files`` the shard is only an entry in the journal."""
+        """Publish a closed shard, and add its ``entry`` to the journal. If other threads still work on its files,
+        another thread does this when they have finished, in the order of the calls. ``framed`` is the last task that
+        writes the shard. Without ``has_files`` the shard is only an entry in the journal."""
         pending = framed is not None or files.seal()
         self._waiting.append(files)
         if pending or not self.workers.publishing.idle:
@@ -142,7 +142,7 @@ class Publisher:
                 files.discard()
 
     def close(self) -> None:
-        """Close reject log and journal."""
+        """Close the reject log and the journal."""
         for file in (self.rejects, self.left_out, self._journal):
             with contextlib.suppress(OSError):
                 if file is not None:

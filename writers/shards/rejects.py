@@ -108,9 +108,9 @@ class RejectLimit:
 class RejectCounter:
     """Counts the rejects of a job, and ends the job if there are too many.
 
-    If the limit is a count, the first reject beyond it exceeds it. If the limit is a share, it refers to all samples of
-    the job if their number is known, so that many rejects at the start do not end the job; otherwise to the samples so
-    far, from the `GRACE`-th sample on and at the end.
+    If the limit is a count, the first reject beyond it exceeds it. A share refers to all samples of the job if their
+    number is known, so that many rejects at the start do not end the job. Otherwise it refers to the samples so far,
+    from the `GRACE`-th on and at the end.
     """
 
     GRACE = 1000

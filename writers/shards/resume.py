@@ -24,7 +24,7 @@ from .lock import Lock
 from .manifest import Addition, OutputFiles, addition_files_of, output_files_of, part_files_of, replace, temporary_of
 
 Listing = Callable[[], Inputs]
-"""Type of a function that makes the inventories of a job's inputs."""
+"""Type of a function that lists a job's input files, with sizes and times."""
 
 
 def open_journal(
@@ -165,8 +165,8 @@ def _remove_job(files: OutputFiles, name: str, writer: Writer) -> None:
 
 
 def remove_all(root: Path, by: OutputFiles, config: WriteConfig, writer: Writer) -> None:
-    """Remove the output in ``root``, including those of all job parts, on behalf of the job that holds the lock of
-    ``by``. Raises JobError if another job writes a part of it, OSError."""
+    """Remove the output in ``root``, with the outputs of all job parts. The caller holds the lock of ``by``. Raises
+    JobError if another job writes a part of the output, OSError."""
     for files in [*output_files_of(root), *part_files_of(root)]:
         files.mirror = by.mirror
         lock = Lock(files.lock) if files.part is not None else None
@@ -189,8 +189,8 @@ _STAGE = re.compile(r"journal-(retry|append)-(\d{3,})\.jsonl")
 
 
 def _shards_named(files: OutputFiles, name: str, writer: Writer) -> list[Mapping[str, Any]]:
-    """Return journal entries for the shards of job ``name``, which are found by the names of their files, and with the
-    samples' files that their listings name. Used if the journal is damaged."""
+    """Return journal entries for the shards of job ``name``, made from the names of files because the journal is
+    damaged. The entries include the samples' files that the shards' listings name."""
     shard = re.compile(rf"{re.escape(name)}(-(retry|append)-\d{{3,}})?-\d{{5,}}(-of-\d{{5,}})?\.[^/]*")
     found: list[Mapping[str, Any]] = []
     for entry in filter(shard.fullmatch, files.names()):
@@ -204,8 +204,7 @@ def _shards_named(files: OutputFiles, name: str, writer: Writer) -> list[Mapping
 
 
 def refuse_foreign(files: OutputFiles, config: WriteConfig, writer: Writer) -> None:
-    """Check that no file in the folder stands in the way of a new job. Raises JobError if there is a file that the job
-    would replace and that no job has written."""
+    """Check that a new job would not replace files in the folder that no job has written. Raises JobError."""
     ours = re.compile(rf"{re.escape(config.name)}-\d{{5,}}(-of-\d{{5,}})?(\..*)?")
     own_names = [p.name for p in files.removable if p != files.journal and (files.part is None or p != files.inputs)]
     own_names += [*writer.collection, *writer.folders]

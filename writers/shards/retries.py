@@ -14,7 +14,7 @@ from .rejects import RejectRow
 
 @dataclass(frozen=True, slots=True)
 class PendingRetry:
-    """The next retry of rejected samples of an output, or the retry that was interrupted."""
+    """The retry of an output's rejected samples that was interrupted, or else the next one."""
 
     retry: Addition
     rows: tuple[RejectRow, ...]

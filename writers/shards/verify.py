@@ -39,7 +39,7 @@ from .mirror import Mirror
 from .rejects import RejectRow
 
 _MAX_UNLISTED = 20
-"""Largest number of unlisted files that are named one by one in the result."""
+"""Largest number of files without a journal entry that are named one by one in the result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ def _check_collection(root: Path, mirror: Mirror | None, collection: _Collection
 
 
 def _check_inputs(root: Path, manifest: bytes) -> Iterator[Problem]:
-    """Check the files with inventories of the inputs, whose checksums are in the manifest."""
+    """Check the files that list the job's inputs, by the checksums in the manifest."""
     with contextlib.suppress(ValueError, RecursionError, AttributeError, TypeError, KeyError):
         told = json.loads(manifest)
         for info in (one.get("inputs_file") for one in (told, *told.get("appended", ()))):
@@ -296,8 +296,8 @@ def _check_left_out(log: Path, contents: JournalContents) -> Iterator[Problem]:
 
 @contextlib.contextmanager
 def _at_hand(mirror: Mirror | None, entry: Mapping[str, Any]) -> Iterator[None]:
-    """Context manager that, if the output is in a store, downloads the files of a shard for as long as they are
-    checked."""
+    """Context manager that downloads the files of a shard from the store that holds the output, and removes them at its
+    end. Does nothing for an output in a folder."""
     for info in entry["files"] if mirror is not None else ():
         assert mirror is not None
         with contextlib.suppress(JobError):  # the check reports the file as missing
