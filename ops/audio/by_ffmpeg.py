@@ -20,19 +20,21 @@ class Decoded:
     narrow = False
 
     def __init__(self, values: npt.NDArray[Any], rate: int, kind: str) -> None:
-        """Keep the decoded ``values`` [frames, channels]: float32, or int32 with the audio samples in the high bits."""
+        """Store the decoded ``values`` [frames, channels]: float32, or int32 with the audio samples in the high
+        bits."""
         self._values = values
         self.frames, self.channels = values.shape
         self.rate, self.format = rate, kind
         self.integers = values.dtype.kind == "i"
 
     def cut(self, first: int, frames: int) -> None:
-        """Keep only ``frames`` frames from frame ``first`` on."""
+        """Discard all but ``frames`` frames, beginning with frame ``first``."""
         self._values = self._values[first : first + frames]
         self.frames = len(self._values)
 
     def read_into(self, out: npt.NDArray[Any]) -> None:
-        """Write all frames to the flat array ``out``: float32, or also int16 or int32 if the file stores integers."""
+        """Write all frames to the flat array ``out``, which is float32; int16 and int32 are also allowed if the file
+        stores integers."""
         values = self._values.reshape(-1)
         if out.dtype == values.dtype:
             out[...] = values

@@ -48,14 +48,14 @@ class Clips:
     frames."""
 
     rows: I64
-    """Header fields of each file, int64[N, FIELDS], in the columns of `wav_cpu.walk`. KIND is OTHER for files that
-    another decoder opened."""
+    """Header fields of each file, such as its rate, int64[N, FIELDS]; columns are those of `wav_cpu.walk`. KIND is
+    OTHER for files that are not plain WAV."""
     open_files: dict[int, Any]
     """Open files that are not plain WAV, by index in the batch: `flac.Flac`, `libsndfile.AudioFile` or
     `by_ffmpeg.Decoded`."""
     flac: I64 | None = None
-    """For each file that the GPU is to decode as FLAC, its row from `flac_gpu.plain`, int64[N, ...]; None without a
-    GPU."""
+    """Parameters of the FLAC files that the GPU decodes, as `flac_gpu.plain` returns them: one row per file of the
+    batch. None without a GPU."""
 
     @property
     def frames(self) -> I64:
@@ -87,7 +87,7 @@ class Clips:
 
 @dataclass(frozen=True, slots=True)
 class ClipSegments:
-    """Time range of each of N files that is to be decoded, in seconds."""
+    """Time range to decode in each of N files, in seconds."""
 
     offset: npt.NDArray[np.float64]
     duration: npt.NDArray[np.float64]
@@ -167,14 +167,14 @@ class Opened:
     shapes: I32
     """Shapes of the output signals, int32[N, ndim]."""
     out: Batch | None
-    """Batch to which signals are decoded, in the cpu stage; None if a GPU decodes or converts them."""
+    """Output batch in the cpu stage. None if a GPU decodes or converts the signals."""
     rejects: list[Reject]
     indices: list[int] = field(default_factory=list)
     """Indices in the batch of the files that are not plain WAV, in the order of ``problems``."""
     problems: Iterable[SampleError | None] = ()
-    """For each file in ``indices``, once it is decoded: its error, or None."""
+    """Result of decoding each file in ``indices``: an error, or None."""
     rows: I64 = field(default_factory=lambda: np.empty((0, 0), np.int64))
-    """For each file, the position of its decoded samples in ``data``, in the columns of `wav_cpu.walk`."""
+    """For each file, position and type of its decoded samples in ``data``; columns are those of `wav_cpu.walk`."""
     data: Batch | None = None
 
     @property
@@ -303,8 +303,9 @@ class Audio(Operator, name="decoders.audio"):
         self, ctx: Context, encoded: Batch, target_rates: npt.NDArray[np.float64], run: Callable[..., Iterable[Any]],
         ranges: ClipSegments | None = None, flac_on_gpu: bool = False,
     ) -> Opened:  # fmt: skip
-        """Read headers, and start decoding the files that are not plain WAV; ``run`` maps a function over these files.
-        In the cpu stage, decoded samples are written directly to the output if they need no further conversion."""
+        """Read all headers, and start decoding the files that are not plain WAV. ``run`` maps a function over these
+        files, for example on threads. In the cpu stage, samples that need no conversion are decoded directly to the
+        output."""
         clips = open_clips(ctx, encoded, self.max_samples, ranges, flac_on_gpu)
         own = clips.rates
         resamples = (target_rates > 0) & (target_rates != own) & (clips.frames > 0)
@@ -413,8 +414,8 @@ class Audio(Operator, name="decoders.audio"):
         return out, Batch.from_dense(after.astype(np.float32), "", encoded.samples)
 
     def _convert(self, ctx: Context, source: Batch, found: I64, out: Batch) -> None:
-        """Convert the decoded audio samples of ``source`` to signals in ``out``. ``found``: their positions and types,
-        in the columns of `wav_cpu.walk`."""
+        """Convert the decoded audio samples of ``source`` to signals in ``out``. ``found`` tells their positions and
+        types, in the columns of `wav_cpu.walk`."""
         most = int((found[:, _wav.FRAMES] * (found[:, _wav.KIND] != _wav.OTHER)).max(initial=0))
         if not most:
             return

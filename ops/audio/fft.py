@@ -14,13 +14,12 @@ _ROW = 16  # floats per row, as `lanes_cpu.ROW`
 
 @dataclass(frozen=True, slots=True)
 class FftPlan:
-    """Plan of a fast Fourier transform by decimation in frequency: one pass per radix, in place. Results stay in the
-    order in which the last pass leaves them."""
+    """Plan of an in-place fast Fourier transform by decimation in frequency, with one pass per radix. Results are not
+    sorted; see `row_of_frequency`."""
 
     radices: npt.NDArray[np.int64]
     twiddles: npt.NDArray[np.float32]
-    """Twiddle factors as pairs of real and imaginary part, pass after pass; each butterfly of a block has radix - 1 of
-    them."""
+    """Twiddle factors of all passes, as pairs of real and imaginary part. Each butterfly has radix - 1 factors."""
     row_of_frequency: npt.NDArray[np.int64]
     """For each frequency, the index of the row that contains it in the result, int64[size]."""
 

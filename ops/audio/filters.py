@@ -21,13 +21,12 @@ STEPS = 512
 at most 5e-6."""
 _DALI_STEPS = 64
 MAX_PHASES = 1024
-"""Maximum number of phases (positions of an output between two inputs) for which filter weights are tabulated. Randomly
-drawn rates have thousands of phases: a table that is used once took 80 ms to compute."""
+"""Maximum number of phases (positions of an output between two inputs) for which filter weights are tabulated. Random
+rates have thousands of phases: their table took 80 ms, and is used only once."""
 _MAX = 1 << 18  # maximum numbers in a table of taps for every phase
 _MAX_TORCHAUDIO = 1 << 24
 TURNS = 64
-"""Number of outputs per phase that a block of GPU threads computes: how often it cycles through all phases
-(cuda/audio/resample.cu has the same constant)."""
+"""Number of outputs per phase that a block of GPU threads computes. cuda/audio/resample.cu has the same constant."""
 GROUP, WARPS = 8, 8
 """Number of phases that a warp on the GPU computes, and maximum number of warps that share inputs."""
 _TORCHAUDIO_LOBES, _TORCHAUDIO_ROLLOFF = 6, 0.99
@@ -62,8 +61,8 @@ def table(lobes: int) -> F32:
 
 @lru_cache(16)
 def pairs(lobes: int) -> npt.NDArray[np.uint64]:
-    """Return each entry of `table`, packed in one 64-bit number with its difference to the next entry, so that one
-    look-up reads both."""
+    """Return the entries of `table`, each packed in a 64-bit number with the difference to the next entry, so that one
+    read gets both."""
     numbers = table(lobes)
     both = np.stack([numbers, np.append(numbers[1:], numbers[-1:]) - numbers], axis=1)
     return both.view(np.uint64).reshape(-1)
@@ -86,8 +85,8 @@ def dali_table(lobes: int) -> F32:
 
 @lru_cache(16)
 def dali_rows(lobes: int) -> F32:
-    """Return the entries of `dali_table` in rows: one row per fraction of a sample, with the filter weights of an
-    output at that fraction, and one more row for positions after the last."""
+    """Return the entries of `dali_table`, sorted into rows: one row for each fraction of a sample at which an output
+    may lie. One more row serves positions after the last fraction."""
     steps = _DALI_STEPS // 2
     places = 1 + np.arange(steps + 1)[:, None] + steps * np.arange(2 * lobes)
     rows: F32 = dali_table(lobes)[places].reshape(-1)
@@ -96,17 +95,16 @@ def dali_rows(lobes: int) -> F32:
 
 @lru_cache(1)
 def through_nodes() -> npt.NDArray[np.float64]:
-    """Return eight positions in [-1, 1] (Chebyshev nodes), followed by one row of eight numbers per power of the
-    interpolating polynomial. The product of a row and the kernel's values at the nodes is the coefficient of that
-    power. Between two frames, the kernel equals such a polynomial to 3e-6."""
+    """Return eight positions in [-1, 1] (Chebyshev nodes), and below them the matrix [8, 8] that turns a function's
+    values there into polynomial coefficients. Between two frames, such a polynomial equals the filter to 3e-6."""
     nodes = np.cos(np.pi * (np.arange(8) + 0.5) / 8)
     return np.concatenate([nodes[None], np.linalg.inv(np.vander(nodes, increasing=True))])
 
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """Filter weights for resampling by the ratio ``up / down``, in which outputs have ``up`` phases. Output k is the
-    sum of ``taps[k % up]`` times the inputs from k // up * down + ``first[k % up]`` on."""
+    """Filter weights for resampling by the ratio ``up / down``. Outputs have ``up`` phases (positions between two
+    inputs). Output k is the sum of ``taps[k % up]`` times the inputs from k // up * down + ``first[k % up]`` on."""
 
     up: int
     down: int
@@ -123,8 +121,8 @@ class Phases:
 
 @dataclass(frozen=True, slots=True)
 class Groups(Phases):
-    """Filter weights of phases in groups of GROUP, for GPU threads that compute a whole group from the same inputs.
-    ``taps`` is [groups, inputs, GROUP]; the inputs of a group are counted from ``first`` [groups]."""
+    """Filter weights in groups of GROUP phases; a GPU thread computes the outputs of a group from the same inputs.
+    ``taps`` is [groups, inputs, GROUP]; ``first`` [groups] is the first input of each group."""
 
 
 def _same_rate() -> Phases:
@@ -133,8 +131,8 @@ def _same_rate() -> Phases:
 
 @lru_cache(64)
 def phases(ratio: Fraction, lobes: int) -> Phases | None:
-    """Return the filter weights of dali-run's kernel for resampling by ``ratio``, with the sum 1 in each phase; None if
-    there are too many phases."""
+    """Return dali-run's filter weights for resampling by ``ratio``; they add up to 1 in each phase. None if there are
+    too many phases."""
     if ratio == 1:
         return _same_rate()
     up, down = ratio.numerator, ratio.denominator
@@ -168,9 +166,8 @@ def torchaudio_phases(ratio: Fraction) -> Phases | None:
 
 @lru_cache(64)
 def grouped(find: Callable[..., Phases | None], *of: Any) -> Groups | None:
-    """Return the result of ``find(*of)`` with its phases in groups, and without weights that are 0. If there are few
-    phases, they are repeated, so that one cycle is enough work for a block of threads: as often as leaves the fewest
-    groups incomplete."""
+    """Return the filter ``find(*of)`` with its phases in groups, and without weights that are 0. A few phases are
+    repeated until they are enough work for a block of threads, and as many groups as possible are full."""
     found = find(*of)
     if found is None:
         return None

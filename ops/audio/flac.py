@@ -27,7 +27,7 @@ def _tables() -> npt.NDArray[np.uint16]:
 
 def _room(size: int) -> npt.NDArray[np.uint8]:
     """Return a buffer for a file of ``size`` bytes. Each thread reuses one buffer for all files, because new memory
-    pages cost as much as a part of the decoding."""
+    pages are expensive."""
     kept: npt.NDArray[np.uint8] | None = getattr(_own, "room", None)
     if size > _LARGE:
         return np.zeros(size, np.uint8)

@@ -28,17 +28,17 @@ MEMORY = 8
 
 
 def plain(encoded: Batch, rows: I64) -> I64:
-    """Return rows [N, FIELDS] that describe the files that the GPU decodes; zeros for other files. For the former, also
-    write frames, channels and rates to ``rows``, in the columns of `wav_cpu.walk`."""
+    """Return a row of parameters for each file that the GPU decodes, and zeros for other files, [N, FIELDS]. Also write
+    frames, channels and rates of the GPU's files to ``rows``, in the columns of `wav_cpu.walk`."""
     files = np.empty((len(encoded), _plan.FIELDS), np.int64)
     _plan.plain(encoded.data, np.ascontiguousarray(encoded.offsets), encoded.sizes, rows, files)
     return files
 
 
 def decode(ctx: Context, encoded: Batch, files: I64) -> tuple[Batch, I64]:
-    """Decode the ``files`` whose rows are not zeros, from ``encoded``, which is on the device. Return their audio
-    samples in the form of plain WAV data, and rows as `wav_cpu.walk` fills them. The engine retries on the CPU the
-    files that the GPU does not support."""
+    """Decode FLAC files on the GPU: those in ``encoded``, on the device, whose row in ``files`` is not zeros. Return
+    their audio samples as plain WAV data, and a description as `wav_cpu.walk` fills it. Files that the GPU does not
+    support are retried on the CPU."""
     which = np.flatnonzero(files[:, _plan.TOTAL])
     taken = files[which]
     taken[:, _plan.BASE] = encoded.offsets[which]

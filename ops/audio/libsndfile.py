@@ -129,7 +129,7 @@ _BLOCK = 1 << 16
 
 
 def _counted(library: Any, ffi: Any, handle: Any, channels: int) -> int:
-    """Return the number of frames of a file that does not declare it, by decoding; stop once there are more than
+    """Count the frames of a file that does not declare their number, by decoding it. Stop once there are more than
     allowed."""
     block, frames = np.empty(_BLOCK * channels, np.int16), 0
     while frames <= _MAX and (got := library.sf_readf_short(handle, ffi.cast("short*", block.ctypes.data), _BLOCK)) > 0:

@@ -80,8 +80,8 @@ def bank(
 
 
 def frequency_axis(layout: str, ndim: int) -> int:
-    """Return the axis that the layout calls f, else the last but one (the only axis of a single spectrum), as in
-    DALI."""
+    """Return the index of the axis of frequencies: the one that the layout calls f, else the last but one. A single
+    spectrum has only one axis. As in DALI."""
     return layout.index("f") if "f" in layout else max(0, ndim - 2)
 
 
@@ -98,7 +98,7 @@ def check_floats(spec: Spec) -> None:
 
 
 def tables_on(lane: Any, key: str, filters: I64, weights: F32) -> tuple[Any, Any]:
-    """Return ``filters`` (as int32) and ``weights`` in device memory, cached by the lane under ``key``."""
+    """Return ``filters`` (as int32) and ``weights`` in device memory, cached under the name ``key`` in `Lane.cache`."""
     if key not in lane.cache:
         lane.cache[key] = lane.upload(filters.astype(np.int32))[0], lane.upload(weights)[0]
     there, values = unchanging(lane, *lane.cache[key])
@@ -108,9 +108,9 @@ def tables_on(lane: Any, key: str, filters: I64, weights: F32) -> tuple[Any, Any
 def weigh(
     ctx: Context, data: Batch, axis: int, filters: I64, weights: F32, key: str, invalid: npt.NDArray[np.bool_]
 ) -> Batch:
-    """Return weighted sums of runs of neighbouring elements along ``axis``; `bank` returns ``filters``, the runs, and
-    ``weights``. Samples that are ``invalid`` get empty outputs. ``key`` is the name under which a lane caches the
-    filters."""
+    """Return weighted sums of neighbouring elements along ``axis``, such as mel bands, with ``filters`` and ``weights``
+    as `bank` returns them. ``invalid`` samples get empty outputs. ``key`` is the filters' name in the device's
+    cache."""
     shapes = data.shapes.copy()
     shapes[:, axis] = len(filters)
     shapes[invalid] = 0

@@ -32,13 +32,13 @@ _ALLOWED = (DALIDataType.FLOAT, DALIDataType.INT8, DALIDataType.UINT8, DALIDataT
             DALIDataType.INT32, DALIDataType.UINT32)  # fmt: skip
 _MAX = 2**31 - 1  # maximum elements of a sample
 MAX_RATIO = 1 << 20
-"""Maximum ratio between the two rates: the filter is as wide as the ratio, and 2^40 took hours."""
+"""Maximum ratio between two sampling rates. The filter is as wide as the ratio: with 2^40, resampling took hours."""
 _FRAMES = 8  # frames per thread with the kernel's table (cuda/audio/resample.cu)
 _BLOCKS = 4  # blocks of DALI's 256 frames that a block of threads computes (cuda/audio/resample.cu)
 
 
 def needs_soxr(parity: Resampler) -> bool:
-    """Whether resampling as ``parity`` says uses the filter of the package soxr, which runs on the CPU."""
+    """Whether the resampler ``parity`` is one of the package soxr, which runs only on the CPU."""
     return parity in ("soxr", "librosa")
 
 
@@ -136,9 +136,9 @@ def _resample(
 def _phases(
     in_rate: F64, out_rate: F64, lobes: int, parity: Resampler, *, adjacent: bool
 ) -> tuple[npt.NDArray[np.bool_], list[filters.Phases], I64]:
-    """Return the filter weights of all samples that have a table of phases: a mask of these samples, the phases of each
-    distinct ratio of rates, and for each of these samples the index of its ratio. With ``adjacent``, weights of a group
-    of phases are adjacent, as the GPU kernel expects."""
+    """Return the tabulated filter weights of the signals: a mask of the signals that have such a table, the table of
+    each distinct ratio of rates, and for each signal in the mask the index of its table. With ``adjacent``, tables are
+    in groups (`filters.Groups`), for the GPU."""
     up, down = in_lowest_terms(in_rate, out_rate)
     most = filters.MAX_PHASES if parity == "dali-run" else 1 << 16
     which = (in_rate > 0) & (out_rate > 0) & (up <= most) & (down <= 1 << 16)
@@ -169,8 +169,7 @@ def in_lowest_terms(in_rate: F64, out_rate: F64) -> tuple[F64, F64]:
 
 
 def _odd(x: F64) -> tuple[I64, npt.NDArray[np.int32]]:
-    """Divide numbers by powers of two until they are odd integers: return these, and the exponents of two, whose
-    products are ``x``."""
+    """Split the numbers ``x`` into odd integers and powers of two. Return the integers, and the exponents of two."""
     part, exponent = np.frexp(x)
     whole = (part * 2.0**53).astype(np.int64)
     low = whole & -whole
@@ -188,8 +187,8 @@ def _only(rows: I64, selected: npt.NDArray[np.bool_]) -> I64:
 def _filled(
     rows: I64, selected: npt.NDArray[np.bool_], phase_sets: list[filters.Phases], kinds: I64
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return the filter weights and first inputs of all ``phase_sets``, each joined to one array. Write to ``rows``
-    where in these arrays the entries of each ``selected`` sample begin."""
+    """Join the filter tables ``phase_sets``: return one array of all weights, and one of all first inputs. Write to
+    ``rows`` where in these arrays the table of each ``selected`` signal begins."""
     facts = np.zeros((len(phase_sets), 5), np.int64)  # in the order of the columns from UP on
     table = start = 0
     for i, p in enumerate(phase_sets):
@@ -330,9 +329,9 @@ class AudioResample(Operator, name="audio_resample"):
 
 
 def _conversion(before: np.dtype[Any], after: np.dtype[Any]) -> tuple[float, float, float]:
-    """Return factor and summand that are applied to inputs, and the factor for outputs, for a conversion between the
-    types ``before`` and ``after``. As in DALI, the shift of unsigned integers is applied before resampling: beyond the
-    ends of a signal there are zeros on the output's scale."""
+    """Return the numbers that convert a signal from type ``before`` to ``after``: factor and summand for inputs, and
+    factor for outputs. As in DALI, the summand is added before resampling, so that beyond its ends a signal is 0 on the
+    output's scale."""
     if before == after:
         return 1.0, 0.0, 1.0
     if (before.kind == "u") == (after.kind == "u"):

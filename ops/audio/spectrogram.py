@@ -39,8 +39,8 @@ _CPP = {False: "false", True: "true"}
 
 @dataclass(frozen=True, slots=True)
 class Bands:
-    """Computations after the transform that a GPU does in the same kernel: weighted sums of runs of frequencies (such
-    as mel bands), converted to decibels if ``factor`` is not 0."""
+    """Computations that the GPU adds to the kernel of a spectrogram: weighted sums of neighbouring frequencies (such as
+    mel bands), and their conversion to decibels if ``factor`` is not 0."""
 
     filters: Any
     """Filters of `mel.bank`, as int32 in device memory; ``weights``, float32, is in device memory too."""
@@ -48,7 +48,7 @@ class Bands:
     count: int
     scale: float = 1.0
     factor: float = 0.0
-    """Factor by which binary logarithms are multiplied to get decibels; 0 if results are not converted."""
+    """Factor that converts binary logarithms to decibels; 0 if results are not converted."""
     least: float = 0.0
 
 
@@ -156,8 +156,8 @@ class Spectrogram(Operator, name="spectrogram"):
     gpu = cpu
 
     def computed(self, ctx: Context, audio: Batch, bands: Bands | None) -> Batch:
-        """Return the spectrograms of the batch; on a GPU with ``bands``, the sums or decibels that it describes
-        instead."""
+        """Return the spectrograms of the batch. If ``bands`` is set (only on a GPU), return the sums or decibels that
+        it describes."""
         audio = one_channel(ctx, audio)
         lengths = audio.sizes
         frames = self.frames(lengths)
@@ -237,8 +237,8 @@ class Spectrogram(Operator, name="spectrogram"):
 
 
 def _gpu_tables(lane: Any, op: Spectrogram, fft_plan: FftPlan) -> tuple[Any, ...]:
-    """Return the constant tables of the kernel in device memory, cached by the lane: window, radices, roots of unity,
-    twiddle factors, and the place of each frequency."""
+    """Return the constant tables of the GPU kernel in device memory, cached in `Lane.cache`: window, radices, roots of
+    unity, twiddle factors, and the place of each frequency."""
     key = f"spectrogram {op.size} {op.window.tobytes().hex() if op.window_fn else op.parity} {op.window_length}"
     if key not in lane.cache:
         radices = fft_plan.radices.astype(np.int32)

@@ -34,10 +34,10 @@ _normal: Any = Kernels(".normal_cpu", __package__)
 _beta: Any = Kernels(".beta_cpu", __package__)
 
 _SKIP = 257
-"""Distance between the first draws of consecutive elements of a sample, in draws of its random stream; as in DALI."""
+"""Number of random draws that are reserved for each element of a sample, as in DALI."""
 
 _SMALL_SAMPLE = 1 << 10
-"""Maximum elements per sample for which the shape argument is not checked against memory."""
+"""Number of elements per sample below which nothing checks that the samples fit into memory."""
 
 _THREADS = 256
 _MIN_DIRECT = 4096
@@ -49,7 +49,7 @@ _NUMBERS = tuple(
 )
 _FLOAT = DALIDataType.FLOAT
 _WIDE = tuple(DALIDataType[n] for n in ("INT32", "UINT32", "INT64", "UINT64", "FLOAT64"))
-"""Types for which DALI computes in float64, from twice as many random draws per element."""
+"""Output types for which DALI computes in float64. Each element then takes twice as many random draws."""
 
 
 class Random(Operator, abstract=True):
@@ -208,7 +208,7 @@ class Elements:
         return out
 
     def flips(self, limit: int) -> npt.NDArray[Any]:
-        """Return for each element whether its first random draw is at most ``limit``, [T]."""
+        """Return, for each of the T elements, whether its first random draw is at most ``limit``."""
         if not self.single:
             return self.draws(1)[:, 0] <= limit
         flips = np.empty(self.total, np.int32)
@@ -294,7 +294,7 @@ class CoinFlip(Random, name="random.coin_flip"):
 
     @functools.cached_property
     def _limit(self) -> int:
-        """Result of `_limits` for the argument ``probability``, if it is constant."""
+        """Largest random draw that yields 1, for a constant argument ``probability``; see `_limits`."""
         return int(_limits(np.float64(np.float32(self.probability))))
 
 
@@ -350,8 +350,8 @@ class Uniform(Random, name="random.uniform"):
 
     @functools.cached_property
     def _is_plain(self) -> bool:
-        """Whether the fast loop applies: the output is float32 of a constant shape, from a range that is the same for
-        all samples."""
+        """Whether the fast loop supports the arguments: the output is float32, its shape is constant, and all samples
+        have the same range."""
         low, high = self._ends
         plain = not self.per_sample and self.values is None and self.dtype in (None, _FLOAT)
         return plain and 0 < self._each < _SMALL_SAMPLE and bool(low < high)
@@ -581,8 +581,8 @@ class Choice(Operator, name="random.choice"):
     def _indices(
         self, ctx: Context, elements: Elements, count: I64, ndim: int, starts: I64 | None = None
     ) -> I64:  # fmt: skip
-        """Return for each draw a random index: ``starts`` of its sample plus an index below the ``count`` of its
-        sample. For inputs of several dimensions, DALI uses consecutive draws."""
+        """Return a random index for each element to draw: the number in ``starts`` for its sample, plus a random number
+        below the sample's ``count``. For inputs of several dimensions, DALI uses consecutive draws."""
         starts = np.zeros(len(count), np.int64) if starts is None else starts
         _reject(ctx, count < 1, "there is nothing to draw from: {} elements", count)
         count = np.maximum(count, 1)
@@ -619,6 +619,6 @@ def _probabilities(ctx: Context) -> tuple[npt.NDArray[np.float64], I64]:
 
 
 def _chosen_layout(layout: str, drawn: int) -> str:
-    """Return the layout of an output of slices of an input with ``layout``. The slices are arranged in ``drawn``
-    dimensions: 0 (one slice), 1 (a list of slices), or more, which have no names."""
+    """Return the layout of an output that consists of slices of an input with ``layout``. The slices are arranged in
+    ``drawn`` dimensions: 0 for one slice, 1 for a list. More dimensions have no names."""
     return (layout[1:], layout, "")[min(drawn, 2)]

@@ -27,15 +27,15 @@ class _Groups:
     indices in the dimensions that are kept."""
 
     rows: I64
-    """Lengths and strides of each sample's dimensions, [N, D, 5], in the columns of `strided.Loops`: first the kept
-    dimensions, then the reduced ones. OUT_STRIDE counts statistics, and is 0 along reduced dimensions."""
+    """Lengths and strides of each sample's dimensions, first the kept, then the reduced ones: [N, D, 5], with the
+    columns of `strided.Loops`. OUT_STRIDE is the distance in the array of statistics, 0 along reduced dimensions."""
     num_kept: int
     """Number of kept dimensions at the start of ``rows``."""
     stats: I64
-    """Number of groups, and so of means, of each sample, [N]."""
+    """Number of groups, and so of means, in each sample, [N]."""
     start: I64
-    """Index of each sample's first statistic in the flat array of all statistics, [N]; equal for all samples if the
-    batch shares them."""
+    """Index of each sample's first statistic (such as a mean) in the flat array of all statistics, [N]. All are equal
+    if the batch shares the statistics."""
     count: F64
     """Number of elements that each sample contributes to a statistic, [N]."""
     shared: bool
@@ -130,8 +130,8 @@ class Normalize(Operator, name="normalize"):
     gpu = cpu
 
     def _comparable(self, ctx: Context, data: Batch, reduced: list[int]) -> Batch:
-        """Return ``data`` without the samples that share statistics with the batch but have other lengths in the kept
-        dimensions; these samples are rejected."""
+        """If all samples share statistics, reject those whose lengths in the kept dimensions differ from the first
+        sample's. Return ``data`` in which these are empty."""
         if not self.batch or len(data) == 0:
             return data
         kept = np.delete(data.shapes, reduced, axis=1)

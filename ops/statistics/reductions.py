@@ -22,8 +22,8 @@ from ..types import DALIDataType, from_numpy, to_numpy
 _loops: Any = Kernels(".reductions_cpu", __package__)
 
 SUM, SQUARES, DEVIATIONS, MIN, MAX = range(5)
-"""Quantities that a reduction computes from the elements of a group; numbers as in reductions_cpu.py and
-cuda/reductions.cu."""
+"""Quantities that a reduction computes from the elements of a group. reductions_cpu.py and cuda/reductions.cu have the
+same numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ class Groups:
     dimensions that are kept."""
 
     rows: I64
-    """Lengths and strides of each sample's dimensions, [N, D, 5], in the columns of `strided.Loops`: first the kept
-    dimensions, then the reduced ones. OUT_STRIDE counts results, and is 0 along reduced dimensions."""
+    """Lengths and strides of each sample's dimensions, first the kept, then the reduced ones: [N, D, 5], with the
+    columns of `strided.Loops`. OUT_STRIDE is the distance in the array of results, 0 along reduced dimensions."""
     num_kept: int
     """Number of kept dimensions at the start of ``rows``."""
     results: I64
@@ -137,8 +137,7 @@ class Reduction(Operator, abstract=True):
                        f"{data.shapes[i].tolist()} reduced along axes {reduced}")  # fmt: skip
 
     ending: ClassVar[tuple[bool, bool]] = (False, False)
-    """How sums become results: whether they are divided by the number of elements, and whether their square root is
-    then taken."""
+    """Whether sums are divided by the number of elements, and whether the square root is then taken."""
 
     def _divisor(self, grouped: Groups) -> npt.NDArray[np.float64]:
         """Return the number by which the sums of each sample are divided, [N]; 0 if the result is 0."""
@@ -207,15 +206,15 @@ class Reduction(Operator, abstract=True):
 _MULTIPLIED, _DIVIDED = 1, 2
 """Ways in which the kernel turns a sum into a mean, as in cuda/reductions.cu: multiply by the reciprocal, or divide."""
 _ALONE = 4
-"""Number of results per thread, if each thread computes its results without other threads; as in cuda/reductions.cu."""
+"""Number of results that a GPU thread computes if threads do not cooperate; as in cuda/reductions.cu."""
 _SHAPE, _STRIDE, _RESULT = 0, 1, 4
-"""Columns of `Groups.rows` that are read here."""
+"""Indices of columns of `Groups.rows`: length, stride, and distance of results."""
 
 
 def _regular(grouped: Groups) -> str:
-    """Return the memory pattern of the groups, for kernels that need a regular one. "few": each group is a few adjacent
-    elements, and groups are adjacent too. "layers": results are adjacent, and the elements of a group have a constant
-    distance. Otherwise an empty string."""
+    """Return the memory pattern of the groups, for kernels that need a regular one. "few": a group is a few adjacent
+    elements, and groups are adjacent. "layers": results are adjacent, and elements of a group are at a constant
+    distance. An empty string stands for any other pattern."""
     rows = grouped.rows
     if grouped.num_kept != 1 or rows.shape[1] != 2 or (rows[:, 0, _RESULT] != 1).any():
         return ""
