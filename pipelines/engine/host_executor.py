@@ -56,9 +56,10 @@ def _pageable(nbytes: int) -> Any:
 
 
 class HostExecutor:
-    """Runs the steps of one engine that are computed on the host. Created and closed by `Engine`. One thread runs steps
-    of kind ``whole``, which need entire batches, and cuts batches into chunks for the worker threads. If no step works
-    on chunks, the workers run ``whole`` steps of several batches at once."""
+    """Runs the steps of one engine that are computed on the host. Created and closed by `Engine`.
+
+    One thread runs steps of kind ``whole``, which need entire batches, and cuts batches into chunks for the worker
+    threads. If no step works on chunks, the workers run ``whole`` steps of several batches at once."""
 
     def __init__(
         self, services: Services, budget: BatchBudget, merger: BatchMerger, page_locked: Callable[[int], Any]
@@ -360,9 +361,10 @@ class HostExecutor:
 
 def uploadable(plan: Plan, step: Step) -> dict[Edge, bool]:
     """Return the outputs of the readers of ``step`` that may be uploaded while they are read. The value is True if a
-    reader maps container files. Outputs of single files are included if the host needs only the first bytes of each
-    file. Outputs from containers are included if a device reads them, because the host can still read the mapped
-    files."""
+    reader maps container files.
+
+    Outputs of single files are included if the host needs only the first bytes of each file. Outputs from containers
+    are included if a device reads them, because the host can still read the mapped files."""
     if step.kind != "whole" or plan.target.device != "gpu":
         return {}
     readers = {n.id: n.op.maps_files for n in step.nodes if isinstance(n.op, Reader)}

@@ -24,24 +24,24 @@ from .ordered_inputs import Lineup
 
 @dataclass(frozen=True, slots=True)
 class AdditionPlan:
-    """A run of the job that still has to be done: for the job's first inputs if ``addition`` is None, otherwise for
-    inputs that were added later. Created by `find_growth`."""
+    """A run that a job still has to do: for its first inputs if ``addition`` is None, otherwise for inputs that were
+    added later. Created by `find_growth`."""
 
     number: int
-    """Number of the stage in the `Lineup`: 0 for the job's first inputs, then one number per addition."""
+    """Number of the run in the `Lineup`, the order of all records: 0 for the job's first inputs, then one per
+    addition."""
     addition: Addition | None
     inputs: Inputs
-    """The inputs (files with size and time) of the stage. ``inputs.identity`` is the value that the journal records for
-    them."""
+    """The inputs (files with size and time) of the run. The journal records ``inputs.identity`` for them."""
 
     def listing(self) -> Inputs:
-        """Return the inputs, to be stored next to the output's journal."""
+        """Return the inputs, to be stored beside the journal of the output."""
         return self.inputs
 
 
 @dataclass(frozen=True, slots=True)
 class OutputGrowth:
-    """Work to be done because the inputs of a finished job have grown: the order of old and new records, and the
+    """Work left to do because the inputs of a finished job have grown: the order of old and new records, and the
     remaining runs. Created by `find_growth`."""
 
     lineup: Lineup
@@ -69,10 +69,8 @@ def recorded_inputs(root: Path) -> list[tuple[OutputFiles, Inputs]]:
 
 
 def lineup_of(root: Path, sources: Sources) -> Lineup:
-    """Return the data sets in the order in which the output in ``root`` has their records, for a retry. Files may have
-    been edited since then.
-
-    Raises JobError if inputs were added or removed."""
+    """Return the data sets in the order in which the output in ``root`` has their records, to retry rejected samples.
+    Files may have been edited since then. Raises JobError if inputs were added or removed."""
     stages = recorded_inputs(root)
     now = sources.inputs()
     if not stages:
@@ -99,10 +97,10 @@ def find_growth(
     root: Path, sources: Sources, identity: Mapping[str, Any], write: Mapping[str, Any], *, append: bool,
     part: tuple[int, int] | None,
 ) -> OutputGrowth | None:  # fmt: skip
-    """Compare the present inputs with those of the output in ``root``, and return the work left to do if they have
-    grown. Return None if they are the same, or if the earlier ones are unknown.
+    """Compare the present inputs with those of the output in ``root``. Return the work left to do if they have grown.
 
-    Raises JobError with the differences if inputs were edited or removed, or if some were added without ``append``."""
+    Return None if they are the same, or if the earlier ones are unknown. Raises JobError with the differences if
+    inputs were edited or removed, or if some were added without ``append``."""
     files_of_output = output_files_of(root)
     base = read_journal(files_of_output[0].journal) if files_of_output else None
     if base is None:
@@ -168,7 +166,7 @@ def _joined(parts: list[InventoryEntries]) -> InventoryEntries:
 
 
 def _places(stages: list[Inputs], changes: Mapping[str, Changes]) -> list[dict[str, Any]]:
-    """Return, for each stage and reader, the indices that the stage's files have in the present inventory."""
+    """Return, for each run of ``stages`` and each reader, the indices of its files in the present inventory."""
     result: list[dict[str, Any]] = []
     for k in range(len(stages)):
         at = {name: sum(len(i.readers[name]) for i in stages[:k]) for name in changes}
@@ -177,8 +175,8 @@ def _places(stages: list[Inputs], changes: Mapping[str, Changes]) -> list[dict[s
 
 
 def _unfinished(root: Path, stages: list[tuple[OutputFiles, Inputs]], now: Inputs) -> Iterator[AdditionPlan]:
-    """Yield the runs (first run or additions) that were begun and not finished. Raises JobError if one of them is a
-    retry, or if samples would get other keys."""
+    """Yield the first run and the additions that were begun and not finished. Raises JobError if one of them is a retry
+    of rejected samples, or if samples would get other keys."""
     for files in addition_files_of(root):
         if files.addition is not None and files.addition.kind == "retry" and not files.addition.published(root):
             raise JobError(f"{root}: a retry was interrupted; run dali-run retry-failed {root} to its end first")

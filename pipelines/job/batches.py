@@ -45,7 +45,7 @@ class RunRange:
     """First position to process."""
     batch_size: int
     whole: bool
-    """Whether batches must be the same as in an uninterrupted job, because a sample's result depends on the rest of its
+    """Whether batches must be cut as in an uninterrupted job, because a sample's result depends on the rest of its
     batch."""
     trace: bool
     selected: frozenset[tuple[int, int]] | None = None
@@ -70,8 +70,8 @@ class Batches:
         self.engine = Engine(plan, run_range.feed, requests, options, Stats(trace=run_range.trace))
 
     def warm_up(self, sink: Callable[[Mapping[str, Batch]], object]) -> float:
-        """Compile the kernels that the run needs, and return the seconds that it took. ``sink`` is called with the
-        outputs of a few samples, to compile the writer's code."""
+        """Compile the kernels that the run needs, and return the seconds that it took. ``sink`` is called with outputs
+        of a few samples, to compile the writer's code, too."""
         return self._warm_up(self.engine, sink)
 
     def _warm_up(self, engine: Engine, sink: Callable[[Mapping[str, Batch]], object]) -> float:
@@ -130,8 +130,7 @@ def rows_of(
     dropped: Iterable[Loss], position_of: Callable[[Dropped], int], origin_of: Callable[[Dropped], Origin],
     *, replaced: bool = False, part_of: Callable[[Dropped], int] = lambda _: -1,
 ) -> Iterator[RejectRow]:  # fmt: skip
-    """Yield the rows of the reject log for the samples of a batch that were dropped, and for damaged ones that were
-    kept and only reported."""
+    """Yield the rows of the reject log for a batch: samples that were dropped, and damaged ones that were kept."""
     dropped = list(dropped)
     removed = gone(dropped)
     for d in rejected(dropped):

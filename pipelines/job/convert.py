@@ -28,18 +28,18 @@ from .data_layout import KEYS, SourceLayout, find_data, first_records, is_pictur
 from .run import JobResult, Progress, run_job
 
 RECODED, SMALL = "decode", "decode_small"
-"""Names of the steps that decode images which must be re-encoded: the first for images that are also resized, the
-second for images that are small enough already."""
+"""Names of the steps that decode images which must be encoded again: images that are also resized, and images that are
+small enough already."""
 FITS = "small_enough"
-"""Name of the step that finds out whether an image is smaller than the requested size."""
+"""Name of the step that tests whether an image is smaller than the requested size."""
 TEST = "as_wanted"
-"""Name of the step that checks whether an image already has the requested size and format."""
+"""Name of the step that tests whether an image already has the requested size and format."""
 _SUFFIXES = {"jpeg": "jpg", "png": "png", "webp": "webp"}
 
 _TYPED = ("parquet", "lance", "mds", "litdata")
 """Writers of containers whose columns have a type, so that text differs from bytes."""
 _DALI_NAMES = {"float32": "FLOAT"}
-"""DALI's names of NumPy's types, for those types for which it is not NumPy's name in capitals."""
+"""DALI's names of NumPy's types, where they are not NumPy's names in capitals."""
 _IN_FILE_NAMES = ("webdataset", "files", "numpy")
 """Writers that make names of fields a part of file names."""
 
@@ -83,7 +83,7 @@ class ConvertOptions:
 
 
 def _check_distinct(names: dict[str, str], to: str) -> None:
-    """Raise SpecError if two fields would get the same name in an output of the writer ``to``."""
+    """Raise SpecError if the writer ``to`` would give two fields the same name in its output."""
     used: dict[str, str] = {}
     for field_name, name in names.items():
         if name in used:
@@ -101,10 +101,10 @@ def conversion(
     requested: ConvertOptions,
     note: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Return the spec of a job that converts ``source`` into directory ``target``; both may be URLs. ``note`` is called
-    with a text if fields get another name.
+    """Return the spec of a job that converts ``source`` into directory ``target``; both may be URLs.
 
-    Raises SpecError if there is nothing to convert, or if the target format cannot hold the data."""
+    ``note`` is called with a text if fields have to be renamed. Raises SpecError if there is nothing to convert, or
+    if the target format cannot hold the data."""
     load_operators()
     known_writer(requested.to)
     _check_apart(str(source), str(target))
@@ -222,7 +222,7 @@ _STEPS = {"decoders.image", "decoders.numpy", "resize", "encoders.image", "encod
 
 
 def is_conversion(spec: Any) -> bool:
-    """Return whether `conversion` could have built ``spec``: it has no plugins and no functions of users."""
+    """Return whether ``spec`` could come from `conversion`: it has no plugins and no functions of users."""
 
     def known(steps: Any) -> bool:
         return isinstance(steps, list) and all(
@@ -236,7 +236,7 @@ def is_conversion(spec: Any) -> bool:
 
 
 def _with_kept(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the report with one more count of samples: ``kept``, the number of images whose bytes needed no change."""
+    """Return the report with an additional count, ``kept``: the number of images whose bytes needed no change."""
     looked_at, recoded = (
         sum(o["samples"] for o in report["operators"] if o["name"] in names) for names in ((TEST,), (RECODED, SMALL))
     )
@@ -249,8 +249,8 @@ def _place(target: Path | str) -> str:
 
 
 def _picture(layout: SourceLayout) -> str | None:
-    """Return the name of the field that holds the images, or None. It is the only field of bytes or, if there are
-    several, the first one whose content looks like an image."""
+    """Return the name of the field that holds the images, or None. If several fields hold bytes, it is the first one
+    whose content looks like an image."""
     names = [f for f, kind in layout.fields.items() if kind == "bytes" and f not in layout.text]
     if len(names) > 1:
         arguments = {k: v for k, v in layout.step.items() if k != "op"}
@@ -301,7 +301,7 @@ def _allowed(name: str) -> str:
 
 
 def _check_apart(source: str, target: str) -> None:
-    """Raise SpecError if the output ``target`` would become a part of the ``source``."""
+    """Raise SpecError if the output ``target`` would become a part of the data set ``source``."""
     if is_url(source) != is_url(target):
         return
     if is_url(source):

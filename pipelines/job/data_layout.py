@@ -101,9 +101,10 @@ def find_data(source: str, columns: Sequence[str] = (), follow_links: bool = Fal
 
 def look(source: Path, columns: Sequence[str] = (), *, in_part: bool = False) -> SourceLayout:
     """Return the layout of the data set ``source``: files, a folder of files, shards, databases, or a finished output
-    of dali-run. ``in_part``: only its first container is on this machine.
+    of dali-run.
 
-    Raises SpecError if the data set is not recognised, or if some of it would be left out."""
+    ``in_part``: only the first container of the data set is on this machine. Raises SpecError if the data set is not
+    recognised, or if some of it would be left out."""
     layout = _look(source, columns, in_part)
     if columns and layout.step["op"] != "readers.parquet":
         raise SpecError(f"{source}: columns can be selected only from Parquet files")
@@ -172,8 +173,8 @@ def write_section(source: Path) -> Mapping[str, Any] | None:
 
 
 def _own_output(source: Path, write: Mapping[str, Any], in_part: bool) -> SourceLayout:
-    """Return the layout of an output of dali-run. Its fields and their types are known from the manifest of the job
-    that wrote it."""
+    """Return the layout of an output of dali-run. The fields and their types come from the manifest of the job that
+    wrote it."""
     fields: Mapping[str, Mapping[str, Any]] = write["fields"]
     names = [name for _, _, files in written_files(source) for name in files]
     suffix = {"lmdb": "data.mdb", "files": ".jsonl"}.get(write["writer"], find_writer(write["writer"]).suffix)
@@ -230,8 +231,8 @@ def _streaming(folder: Path) -> SourceLayout | None:
 
 
 def _our_streaming(paths: list[Path], write: Mapping[str, Any]) -> SourceLayout:
-    """Return the layout of MDS or litData that dali-run wrote. The manifest tells the type that numbers had before
-    litData stored them in another."""
+    """Return the layout of MDS or litData that dali-run wrote. If litData stored numbers in another type, the original
+    type comes from the manifest."""
     found = _streaming(paths[0].parent)
     if found is None:
         raise SpecError(f"{paths[0].parent}: its index.json is missing, or is not what the manifest says")
@@ -263,8 +264,8 @@ def _own_recordio(paths: list[Path], write: Mapping[str, Any]) -> SourceLayout:
 
 
 def _own_lmdb(paths: list[Path], write: Mapping[str, Any]) -> SourceLayout:
-    """Return the layout of LMDB databases that dali-run wrote. If there is only one field, its name is in the manifest
-    and not in the values. The databases have different keys."""
+    """Return the layout of LMDB databases that dali-run wrote. The name of a single field is in the manifest and not in
+    the values. The databases have different keys."""
     layout = _lmdb(paths)
     layout.step["prefix_keys"] = False
     if len(write["fields"]) == 1 and len(layout.fields) == 1 and "features" not in layout.step:
@@ -302,8 +303,8 @@ def _are_arrays(values: Sequence[bytes]) -> bool:
 
 
 def _own_files(paths: list[Path], write: Mapping[str, Any]) -> SourceLayout:
-    """Return the layout of files that dali-run wrote. The listings of the output tell which files belong to one sample;
-    they also hold fields that are single numbers."""
+    """Return the layout of files that dali-run wrote. The output's listings tell which files belong to one sample, and
+    contain the fields that are single numbers."""
     fields = write["fields"]
     rows = [row for path in paths for row in lines_of(str(path))]
     kinds: dict[str, str] = {}
@@ -462,10 +463,8 @@ def _recordio(paths: list[Path], _: Sequence[str] = ()) -> SourceLayout:
 
 
 def _columns(paths: list[Path], names: Sequence[str]) -> tuple[Path, list[ReadableColumn], list[str]]:
-    """Return the columns that most of the files ``paths`` have: the first file that has them, these columns, and the
-    names of those that cannot be read.
-
-    Raises SpecError if no more than half of the files agree, and JobError if none can be read."""
+    """Return the first of ``paths`` that has the columns of most files, these columns, and the names of those that
+    cannot be read. Raises SpecError if no more than half of the files agree, and JobError if none can be read."""
     seen: list[tuple[Path, list[ReadableColumn], list[str]]] = []
     problem: JobError | None = None
     for path in paths[:MAX_EXAMINED]:
@@ -584,7 +583,7 @@ def _value(outputs: list[Any]) -> dict[str, Any]:
 
 
 def first_records(records: Iterator[Record]) -> list[Record]:
-    """Return the first of ``records``: at most `MAX_EXAMINED`, and no more after their size exceeds
+    """Return the first of ``records``: at most `MAX_EXAMINED`, and none after their total size exceeds
     `MAX_EXAMINED_BYTES`."""
     first: list[Record] = []
     nbytes = 0
@@ -612,7 +611,7 @@ def is_picture(data: bytes) -> bool:
 
 
 def _mostly(test: Callable[[bytes], Any], values: list[bytes]) -> bool:
-    """Return whether more than half of ``values`` pass ``test``: one damaged record must not change how all are
+    """Return whether more than half of ``values`` pass ``test``, so that one damaged record does not decide how all are
     read."""
     return 2 * sum(bool(test(v)) for v in values) > len(values)
 

@@ -109,8 +109,8 @@ def spec_stats(
 
 
 def _content_of(layout: SourceLayout) -> dict[str, str]:
-    """Return which fields of bytes hold media: ``picture`` or ``sound``, by the field's name. It is what most of some
-    examined records hold, which are spread over the data set. Fields with other content are left out."""
+    """Return, by field name, which fields of bytes hold media: ``picture`` or ``sound``. Decided by the majority of
+    some records from all over the data set. Fields with other content are left out."""
     names = [f for f, kind in layout.fields.items() if kind == "bytes" and f not in (*layout.text, *layout.numerals)]
 
     def fields(outputs: list[Any]) -> dict[str, Any]:
@@ -160,8 +160,8 @@ def _document(
 
 
 def _reduced(graph: Graph) -> tuple[Graph, dict[str, Kind]]:
-    """Return a copy of ``graph`` whose outputs are small: instead of each array, its shape and, for each channel, its
-    mean and extremes. Also return the kind of each output."""
+    """Return a copy of ``graph`` with small outputs: in place of each array, its shape and the mean and extremes of
+    each channel. Also return the kind of each output."""
     builder = GraphBuilder.of(graph.nodes)
     outputs: dict[str, Edge] = {}
     kinds: dict[str, Kind] = {}
@@ -278,12 +278,12 @@ class _Bytes:
 
 @dataclass(slots=True)
 class _Values:
-    """Statistics of a field with a number, or a short list of numbers, per sample: how often each value occurs if they
-    are integers with few different values; otherwise their distribution."""
+    """Statistics of a field with a number, or a short list of numbers, per sample. For integers with few different
+    values: how often each value occurs. For all others: their distribution."""
 
     counts: Counter[int] | None = field(default_factory=Counter)
     names: dict[int, str] = field(default_factory=dict)
-    """For each value, the name of the folder of one sample that has it, which names the class."""
+    """For each class number: the name of the folder that one sample with this number lies in."""
     values: list[npt.NDArray[Any]] = field(default_factory=list)
     lengths: list[npt.NDArray[Any]] = field(default_factory=list)
     dtype: str = ""
@@ -329,8 +329,8 @@ class _Arrays:
 
     shapes: list[npt.NDArray[Any]] = field(default_factory=list)
     sums: dict[int, npt.NDArray[np.float64]] = field(default_factory=dict)
-    """Sums over all samples with the same number of channels, by this number. Each is an array [5, channels] with the
-    rows count, means, mean squares, minimum and maximum."""
+    """Sums over all samples, by their number of channels. Each is an array [5, channels] with the rows count, means,
+    mean squares, minimum and maximum."""
     dtype: str = ""
     not_finite: int = 0
 

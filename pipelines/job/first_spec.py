@@ -80,7 +80,7 @@ class SampleFacts:
 
 @dataclass(slots=True)
 class _GraphText:
-    """The generated `graph:` section for a task, as YAML lines with comments, and the names of its outputs. Created by
+    """The generated `graph:` section of a spec, as YAML lines with comments, and the names of its outputs. Created by
     `_graph`."""
 
     lines: list[str] = field(default_factory=list)
@@ -93,7 +93,8 @@ class _GraphText:
 
 
 def tasks_of(seen: SampleFacts, size: int | None = None) -> dict[str, str]:
-    """Return the descriptions of the tasks that a data set allows, by name. The size of resized images is filled in."""
+    """Return the descriptions of the tasks that a data set allows, by name, with the size of resized images filled
+    in."""
     return {task: text.replace("--size", str(size_for(seen, task, size))) for task, text in TASKS[seen.kind].items()}
 
 
@@ -396,8 +397,8 @@ def _val(text: _GraphText, media: str, size: int, writer: str) -> dict[str, Any]
 
 
 def _curate(made: _GraphText, media: str) -> None:
-    """Add steps that leave samples out by size, shape and sharpness, and that write these scores for the remaining
-    samples."""
+    """Add steps to the spec that leave out samples by size, shape and sharpness, and that write these scores for the
+    others."""
     made.step({"op": "peek_image_shape", "in": media, "out": "shape"}, "height and width, from the header")
     made.step({"op": "keep_if", "name": "Size", "if": "min(shape[0], shape[1]) >= 64"},
               "samples that are left out here are listed in left_out.jsonl, and not decoded")  # fmt: skip

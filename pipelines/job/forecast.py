@@ -36,10 +36,11 @@ def forecast(
     """Return a forecast of how much a job of the spec at ``path`` reads, takes and writes, as plain data; values that
     are not known are None.
 
-    ``samples`` are counted from the readers' lists: no record is read. ``why`` says what prevented it. With ``measure``
-    the graph runs for this many seconds, without writing: this gives ``samples_per_second``, ``bytes_per_sample`` that
-    would be written, and for the whole job ``seconds`` and ``bytes``. ``shards`` follows from `shard.samples`, or from
-    the bytes; with `shard.full` it is unknown. Raises SpecError; with ``measure`` also JobError and DeviceError."""
+    ``samples`` are counted from the readers' lists, without reading records; if that is impossible, ``why`` is the
+    reason. With ``measure`` the graph runs for this many seconds, without writing. The result then has
+    ``samples_per_second``, the written ``bytes_per_sample``, and the ``seconds`` and ``bytes`` of the whole job.
+    ``shards`` follows from `shard.samples`, or from the bytes; with `shard.full` it is unknown. Raises SpecError; with
+    ``measure`` also JobError and DeviceError."""
     with running_code(plugins):
         built = load_spec(path, overrides)
     spec = built.spec
@@ -86,8 +87,8 @@ def _shards(samples: int, nbytes: int | None, max_samples: int | None, max_bytes
 
 
 def _within(seconds: float | None, work: Callable[[], int]) -> tuple[int | None, str]:
-    """Call ``work`` in a thread and return its result; or None and the reason, if it failed or took longer than
-    ``seconds``. If it took too long, it continues in its thread, because a listing cannot be stopped."""
+    """Call ``work`` in a thread and return its result, or None and the reason if it failed or took longer than
+    ``seconds``. It then continues in its thread, because a listing cannot be stopped."""
     ended: list[int | BaseException] = []
 
     def run() -> None:

@@ -30,7 +30,7 @@ def state_folder(kind: str) -> Path:
 
 
 def key_of(out: Path | str) -> str:
-    """Return a file name that identifies an output. It is the same for every way to write the output's path."""
+    """Return a file name that identifies an output, the same for every spelling of the output's path."""
     place = str(out).rstrip("/") if is_url(out) else os.path.realpath(plain_path(str(out)))
     return hashlib.sha256(os.fsencode(place)).hexdigest()[:40]
 
@@ -62,8 +62,8 @@ def forget_oldest(folder: Path) -> None:
 
 
 def remember(out: Path | str, command: Mapping[str, Any]) -> None:
-    """Store the command that started the job that writes ``out``, for a later retry. Failures are ignored: the retry
-    then asks for the spec."""
+    """Store the command that started the job whose output is ``out``, for a later retry. Failures are ignored: the
+    retry then asks for the spec."""
     path = _file(out)
     with contextlib.suppress(OSError):
         write_atomically(path, command)

@@ -16,8 +16,8 @@ LAUNCHERS = (
     ("PMI_SIZE", "PMI_RANK"),
     ("AWS_BATCH_JOB_ARRAY_SIZE", "AWS_BATCH_JOB_ARRAY_INDEX"),
 )
-"""Environment variables that launchers set: pairs of the number of processes and the number of this process. torchrun's
-come first, because it may start several processes in each one that Slurm has started."""
+"""Environment variables that launchers set: pairs of the number of processes and the number of this process. Those of
+torchrun come first, because Slurm may have started the processes in which torchrun starts several."""
 INDICES = ("SLURM_ARRAY_TASK_ID", "JOB_COMPLETION_INDEX", "AWS_BATCH_JOB_ARRAY_INDEX", "RANK", "SLURM_PROCID",
            "OMPI_COMM_WORLD_RANK", "PMI_RANK")  # fmt: skip
 """Environment variables that hold the number of this process; used if the user gives only the number of parts."""
@@ -46,8 +46,8 @@ def part_of(text: str, environment: Mapping[str, str]) -> tuple[tuple[int, int],
 
 
 def part_from_environment(environment: Mapping[str, str], option: str = "--num-shards") -> tuple[tuple[int, int], str]:
-    """Return (part, number of parts) from the variables that a launcher set in the environment, and the names of these
-    variables. Raises SpecError if there are none."""
+    """Return (part, number of parts) from environment variables that a launcher set, and the names of these variables.
+    Raises SpecError if there are none."""
     if "SLURM_ARRAY_TASK_COUNT" in environment:
         return _of_array(environment, option)
     for count_name, rank_name in LAUNCHERS:
@@ -72,8 +72,8 @@ def part_from_environment(environment: Mapping[str, str], option: str = "--num-s
 
 
 def _of_array(environment: Mapping[str, str], option: str) -> tuple[tuple[int, int], str]:
-    """Return (part, number of parts) for a task of a Slurm array, and their source for messages. If srun starts several
-    processes in a task, each of them is a part."""
+    """Return (part, number of parts) for a task of a Slurm array, and a text that says where the numbers come from. If
+    srun starts several processes in a task, each of them is a part."""
     names = ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_MAX")
     index, count, low, high = (_number(environment.get(name, "")) for name in names)
     if count < 1 or high - low + 1 != count or not low <= index <= high:

@@ -201,7 +201,7 @@ class Live:
     """The status of one job, which a thread publishes as a file while the job runs. Created by `JobRun`."""
 
     def __init__(self, out: Path | str, part: tuple[int, int] | None, facts: Mapping[str, Any]) -> None:
-        """``facts`` about the job that do not change: name, total number of samples, device, threads."""
+        """``facts``: name, total number of samples, device and threads of the job, which do not change."""
         number = "" if part is None else f"-{part[0]}-of-{part[1]}"
         self._file = state_folder("live") / f"{key_of(out)}{number}.json"
         self._facts = {
@@ -217,7 +217,7 @@ class Live:
             forget_oldest(self._file.parent)
 
     def start(self, recorder: Recorder) -> None:
-        """Publish the state that ``recorder`` has, from now on and in a thread."""
+        """Start a thread that publishes the state in ``recorder`` from now on."""
         self._recorder = recorder
         self._ending = {"state": "running"}
         thread = threading.Thread(target=self._watch, args=(recorder,), name="live", daemon=True)

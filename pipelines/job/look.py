@@ -47,13 +47,13 @@ class _KeptSample:
     key: str
     place: int
     after: list[tuple[str, str, _Image]]
-    """For each field of the sample that is shown: its name, a description, and its image."""
+    """For each shown field of the sample: its name, a description, and its image."""
 
 
 @dataclass(slots=True)
 class Look:
-    """Keeps a few samples while a job's batches are written, to show them on a page. Created by the command line; used
-    by the job's thread."""
+    """Keeps a few samples while a job's batches are written, to show them on an HTML page. Created by the command line;
+    used by the job's thread."""
 
     kept: list[_KeptSample] = field(default_factory=list)
     rejects: list[tuple[int, RejectRow]] = field(default_factory=list)
@@ -62,7 +62,7 @@ class Look:
     """The encoded images as they were read, before the graph, by the number of the sample."""
 
     def add_rejects(self, rejects: Sequence[tuple[int, RejectRow]]) -> None:
-        """Keep some of the rejected samples. ``rejects``: number and reject row of each."""
+        """Keep some of the rejected samples. ``rejects``: for each, its number and its row of the reject log."""
         room = MAX_REJECTS - len(self.rejects)
         self.rejects += rejects[:room]
         self.more_rejects += len(rejects[room:])

@@ -23,7 +23,7 @@ from ..engine.inputs import JobFeed, Sources, inventory_of
 
 
 class RenumberedSource:
-    """A data set whose records have other numbers: record ``i`` is record ``numbers[i]`` of the original. Created by
+    """A data set with other record numbers: record ``i`` is record ``numbers[i]`` of the original. Created by
     `Lineup`."""
 
     def __init__(self, source: Source, numbers: I64, groups: I64 | None) -> None:
@@ -53,15 +53,14 @@ class RenumberedSource:
 
 
 class Lineup:
-    """The order of records of a plan's data sets if inputs were added later: first the records of the first run, then
-    those of each addition. Each of these is a stage. Created by `additions`; used by the job's reading thread."""
+    """The order of the records of a plan's data sets if inputs were added later. First come the records of the first
+    run, then those of each addition; each of these groups is a stage. Created by `additions`; used by the job's reading
+    thread."""
 
     def __init__(self, sources: Sources, stages: Sequence[Mapping[str, I64]]) -> None:
-        """``stages``: for each stage, by reader name, the indices that the stage's files have in the present inventory
-        of the data set.
-
-        Raises SpecError if a reader leaves out records by number, JobError if the readers have different numbers of
-        records."""
+        """``stages``: for each stage, by reader name, the indices of the stage's files in the present inventory of the
+        data set. Raises SpecError if a reader leaves out records by number, JobError if the readers have different
+        numbers of records."""
         self.states, self._plan = dict(sources.states), sources.plan
         self._readers: list[tuple[int, Source, I64]] = []
         self._epochs: list[I64 | None] = []
@@ -142,9 +141,8 @@ class Lineup:
 
 
 class LineupFeed(JobFeed):
-    """Source of samples for a job that processes only some positions of a `Lineup` (the records of a job, then those
-    that were added later), in ascending order. Requests count the selected positions. Created by jobs with additions
-    and by retries."""
+    """Source of samples for a job that processes only some positions of a `Lineup` (the order of first and added
+    records), in ascending order. Requests count only these positions. Created by jobs with additions and by retries."""
 
     def __init__(self, lineup: Lineup, selected: Sequence[int], decided: Decided | None = None) -> None:
         """``decided``: types and ranks that the first sample of the data set decides, from the job's journal. If None,
@@ -162,6 +160,6 @@ class LineupFeed(JobFeed):
         return np.searchsorted(self._selected, positions)
 
     def samples(self, request: Request) -> tuple[Samples, Mapping[int, Samples]]:
-        """Return the samples at ``request.n`` selected positions, starting with number ``request.start`` of them, and
-        the samples of each reader by its node id."""
+        """Return ``request.n`` of the selected samples, from number ``request.start`` on, and the samples of each
+        reader by its node id."""
         return self._lineup.samples(self._selected[request.start : request.start + request.n])

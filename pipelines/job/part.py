@@ -29,15 +29,14 @@ class PartResult:
 
 
 class OpenJob:
-    """A job whose plan and data sets are open, so that several of its parts can run. Created and closed by a fleet
-    worker.
+    """A job whose plan and data sets are open, so that several parts of the job can run.
 
-    `run` may be called by a second thread while the last part ends. The driver controls all parts, so nothing here
-    checks the output as a whole."""
+    Created and closed by a fleet worker. `run` may be called by a second thread while the last part ends. The driver
+    controls all parts, so nothing here checks the output as a whole."""
 
     def __init__(self, prepared: Prepared, sources: Sources, who: Mapping[str, Any], limit: int | None = None) -> None:
-        """``who``: what identifies the job, from `job.run.identity`. Raises SpecError if the readers' samples cannot be
-        numbered."""
+        """``who``: facts that identify the job, from `job.run.identity`. Raises SpecError if the readers' samples
+        cannot be numbered."""
         self.prepared = prepared
         self.sources = sources
         self.who = who
@@ -60,8 +59,8 @@ class OpenJob:
     def run(
         self, part: tuple[int, int], span: range, progress: Callable[[Progress], None], command: Mapping[str, Any]
     ) -> PartResult:
-        """Run part i of n (``part``), which has the positions ``span``, or continue it. Raises the exceptions of
-        `run_job`."""
+        """Run part i of n of the job (``part`` is (i, n)), which has the positions ``span``, or continue it. Raises the
+        exceptions of `run_job`."""
         config = write_config(self.prepared, part)
         feed = self._feed.part(span)
         on_error = self.prepared.spec.on_error
@@ -90,7 +89,8 @@ class OpenJob:
 
 
 def check_divisible(prepared: Prepared) -> str | None:
-    """Return the reason why the parts of a job would not write the same files as one process; None if they do."""
+    """Return the reason why several parts of a job would not write the same files as one process; None if they
+    would."""
     spec = prepared.spec
     if spec.write is None:
         raise SpecError(f"{spec.file}: there is no `write:` section, so there is nothing to run")

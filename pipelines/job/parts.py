@@ -69,7 +69,8 @@ class PartsFeed:
         """Samples from position `at` on that were dropped. The thread that takes requests writes this and `at`; the
         caller's thread reads them when the run is over."""
         self.left_out = NOTHING_LEFT_OUT
-        """Samples from position `at` on that were left out on purpose. Written and read like `lost`."""
+        """Samples from position `at` on that were left out on purpose. The same threads as for `lost` write and read
+        it."""
         self.states: Mapping[int, Any] = {split_plans.source: self}
         edges = undecided(split_plans.back)
         env = first_part(split_plans, run_range.feed.states, run_range.feed.stored()) if edges else {}
@@ -96,7 +97,8 @@ class PartsFeed:
         return piece.samples, {self._split_plans.source: piece.samples}
 
     def take(self, samples: Samples) -> tuple[Batch, ...]:
-        """Return the data of the items ``samples``: those items of one batch that were not dropped since."""
+        """Return the data of the items ``samples``, which belong to one batch. Items that were dropped since are not
+        among them."""
         piece = next(p for p in list(self._in_flight) if _same(p.samples, samples))
         if len(samples) == len(piece.samples):
             return piece.batches
@@ -145,14 +147,14 @@ class PartsFeed:
         return int(self._run_range.feed.places(np.array([lost.position]))[0])
 
     def _beside(self, outputs: Mapping[str, Batch]) -> list[Batch]:
-        """Return the further outputs of the first engine that are split like its main one. They contain the same
+        """Return the other outputs of the first engine that are split like its main one. They contain the same
         samples."""
         slots = outputs[self._split_plans.data].samples.slot
         batches = [outputs[name] for name in self._split_plans.beside]
         return [b.take(np.searchsorted(b.samples.slot, slots)) for b in batches]
 
     def _selected(self, iteration: InFlightBatch, data: Batch, outputs: Mapping[str, Batch]) -> tuple[I64, I32]:
-        """Return the items to process, in order: for each one the index of its sample in ``data`` (int64), and its
+        """Return the items to process, in order: the index of each item's sample in ``data`` (int64), and the item's
         number within the sample (int32). Samples without items are dropped."""
         if not len(data):  # all samples were dropped, and the rank is not known
             return np.zeros(0, np.int64), np.zeros(0, np.int32)
@@ -200,8 +202,7 @@ class PartsFeed:
 
 
 def _lost(iteration: InFlightBatch) -> list[Lost]:
-    """Return the samples of the batch that were dropped, and damaged ones that were only reported, ordered by
-    position."""
+    """Return those samples of a batch that were dropped or were damaged and only reported, ordered by position."""
     everyone, dropped = iteration.all_samples, gone(iteration.dropped)
     losses = []
     for d in rejected(iteration.dropped):

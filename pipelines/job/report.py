@@ -25,13 +25,13 @@ SCHEMA_VERSION = 1
 _BUSY = 0.5
 """Minimum share of the time for which a resource must be busy to be called the bottleneck."""
 _MIN_BATCHES = 8
-"""Minimum number of batches of a run for the report to assume that stages overlapped for most of it."""
+"""Minimum number of batches for the report to assume that stages of the run overlapped for most of the time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How busy one resource (such as readers, workers, a GPU, the sink) was, with a sentence and advice for the user.
-    Created by `loads_of`."""
+    """How busy one resource (readers, workers, a GPU, the sink) was, with a sentence and advice for the user. Created
+    by `loads_of`."""
 
     name: str
     share: float
@@ -170,8 +170,7 @@ def _busy(engine: Engine, i: int) -> float:
 
 
 def _channels(engine: Engine, i: int) -> tuple[Channel[Any] | None, Channel[Any]]:
-    """Return the channels before and after step ``i`` of the engine. If the engine could not start, return an unused
-    channel."""
+    """Return the queues before and after step ``i`` of the engine; unused ones if the engine could not start."""
     return engine.boxes.get(_stage_id(engine, i), (None, engine.delivery))
 
 
@@ -190,7 +189,7 @@ def _waits(engine: Engine, i: int) -> dict[str, float]:
 
 
 def _worked(engine: Engine, i: int) -> dict[str, float]:
-    """Return the times that worker threads spent in step ``i``; empty if they do not work on it."""
+    """Return the times that worker threads spent in step ``i``; empty if no worker thread computes the step."""
     work = engine.stats.worked.get(_stage_id(engine, i))
     if work is None:
         return {}
@@ -221,7 +220,7 @@ def operator_seconds(engine: Engine) -> list[dict[str, Any]]:
 
 
 def overlap(engine: Engine) -> int:
-    """Return the number of lanes whose GPU work overlaps, so that the sum of their measured times exceeds the elapsed
+    """Return the number of lanes (CUDA streams) whose GPU work overlaps: the sum of their times exceeds the elapsed
     time."""
     return max(1, engine.options.lanes - 1) * len(engine.plan.target.indices)
 
@@ -292,7 +291,7 @@ def loads_of(
 
 
 _CPU_BOUND = 0.7
-"""Share of the workers' time on processors above which the advice is to use more cores."""
+"""Share of worker time spent on processors above which the report advises to use more cores."""
 
 
 def _workers(stats: Stats, operators: Sequence[Mapping[str, Any]], threads: int, cores: int, seconds: float) -> Load:
@@ -316,7 +315,7 @@ def _workers(stats: Stats, operators: Sequence[Mapping[str, Any]], threads: int,
 
 
 def _total(stats: Stats) -> Work:
-    """Return the times of all workers added up. A run without chunks counts as computing all the time."""
+    """Return the times of all workers added up. In a run without chunks, all time counts as computing."""
     works = list(stats.worked.values()) or [Work(1.0, 1.0)]
     return Work(max(1e-9, sum(w.passed for w in works)), sum(w.processor for w in works), sum(w.no_core for w in works))
 
@@ -335,9 +334,9 @@ def _memory(engine: Engine) -> dict[str, float]:
     """Return the section about memory of the report, by key.
 
     ``*_peak_bytes``: maximum that batches and tasks reserved, per budget. ``peak_host_bytes``: maximum of the process.
-    ``gpu_pool_bytes``: maximum of the built-in memory pool. ``gpu_*_bytes``: how it was used when most of it was in
-    use, for outputs and intermediate results (``gpu_arrays_bytes``), workspaces of kernels, and files.
-    ``remembered_*``: facts that are kept about the records of a data set that is read repeatedly."""
+    ``gpu_pool_bytes``: maximum of the built-in memory pool. ``gpu_*_bytes``: use of this pool when it was fullest:
+    outputs and intermediate results (``gpu_arrays_bytes``), workspaces of kernels, files. ``remembered_*``: facts that
+    are kept about the records of a data set that is read repeatedly."""
     memory: dict[str, float] = {"peak_host_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
     for name, budget in engine.budgets.items():
         memory[f"{name}_budget_bytes"] = budget.limit

@@ -33,10 +33,9 @@ from .schema import decided_in
 def retry_feed(
     out: Path, sources: Sources, pending: PendingRetry, decided: Decided | None = None
 ) -> LineupFeed:  # fmt: skip
-    """Return a source of samples with only the rejected samples of a job, in their order. ``decided``: what the job's
-    first sample decided.
-
-    Raises JobError if the inputs are not those of the job, or have another order."""
+    """Return a source of samples with only the rejected samples of a job, in their order. ``decided``: types and
+    ranks that the job's first sample decided. Raises JobError if the inputs are not those of the job, or have
+    another order."""
     lineup = lineup_of(out, sources)
     for row in pending.rows:
         now = lineup.key(row.position)
@@ -57,8 +56,8 @@ def retry_failed(
     *,
     progress: Callable[[Progress], None] = lambda _: None,
 ) -> JobResult:
-    """Process the rejects of the finished output ``out`` again, with the spec that this user ran to create it, or with
-    ``spec``.
+    """Process the rejected samples of the finished output ``out`` again, with the spec that this user ran to create the
+    output, or with ``spec``.
 
     The spec that is named in the output is not used: a spec is code that must be trusted, and whoever created the
     output may have written anything into it. Raises SpecError, DeviceError and JobError for errors before the retry
@@ -95,8 +94,8 @@ def retry_failed(
 
 
 def _spec_of(command: Mapping[str, Any], folder: Path) -> Path:
-    """Return the path of the spec that ``command`` ran. If it was a conversion, its spec is part of the command, and is
-    first written to a file in ``folder``."""
+    """Return the path of the spec that ``command`` ran. The spec of a conversion is part of the command; it is first
+    written to a file in ``folder``."""
     if isinstance(command["spec"], str):
         return Path(command["spec"])
     if not is_conversion(command["spec"]):
@@ -111,7 +110,7 @@ def _same_place(config: WriteConfig, out: Path | str) -> bool:
 
 
 def _claimed_command(out: Path) -> Mapping[str, Any]:
-    """Return the command that created the output, according to the output's own report, which need not be true."""
+    """Return the command that created the output, as the output's report claims; the claim may be false."""
     for files in output_files_of(out)[:1]:
         with contextlib.suppress(OSError, ValueError, JobError):
             command = sidecar.read_json(files.report, sidecar.REPORT).get("command")

@@ -96,8 +96,8 @@ class JobResult:
     final: bool = False
     """Whether another try would fail in the same way, because a sample failed in a job whose policy is ``fail``."""
     ran: bool = True
-    """Whether this run did any work. If not, the output was complete, and the report is that of the run that finished
-    it."""
+    """Whether this run did any work. If False, the output was complete, and the report is that of the run that
+    completed it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class Prepared:
 
     built: BuiltSpec
     plan: Plan
-    """The plan of the job. If the job splits samples, the plan of what comes before the split."""
+    """The plan of the job; of a job that splits samples, the plan of all that comes before the split."""
     split_plans: SplitPlans | None = None
     """The plans before and after the split, if the job splits samples into items; otherwise None."""
 
@@ -134,10 +134,8 @@ def prepare(
     part: tuple[int, int] | None = None,
     ahead: bool = False,
 ) -> Prepared:
-    """Read and compile a spec. ``part`` (i, n): this is job i of n jobs that write one data set. ``ahead``: the job
-    will run in this process, so its GPU may be started meanwhile.
-
-    Raises SpecError and DeviceError."""
+    """Read and compile a spec. ``part`` (i, n): this is part i of n of a job. ``ahead``: the job will run in this
+    process, so the GPU may be started meanwhile. Raises SpecError and DeviceError."""
     built = load_spec(path, overrides)
     settings = built.spec.pipeline
     if ahead:
@@ -343,7 +341,7 @@ class JobRun:
     ) -> None:  # fmt: skip
         """``command``: how the job was started, for its report. ``amend`` completes the report. ``warm``: this process
         ran a part of the job before, so everything is compiled. ``selected``: see `RunRange`. ``look`` keeps a few
-        samples to be shown. ``uploads`` and ``resources``: see `Options`."""
+        samples, to be shown. ``uploads`` and ``resources``: see `Options`."""
         compile_ahead(clients_of(prepared.plan, config.writer))
         self.started = datetime.now(UTC)
         self.amend = amend
@@ -519,8 +517,8 @@ def options_of(spec: Spec, target: Target) -> Options:
 
 
 def _check_intact(outputs: Mapping[str, Batch]) -> None:
-    """Raise JobError if a file was truncated after a batch with its records was delivered: if the records are written
-    to a shard unchanged, zeros may have been written instead of their bytes."""
+    """Raise JobError if a file was truncated after a batch with its records was delivered: zeros may then have been
+    written to a shard instead of the records' bytes."""
     for batch in outputs.values():
         if batch.on_host and (path := cut_short(batch.data.ctypes.data, batch.offsets * batch.dtype.itemsize)):
             raise JobError(

@@ -54,8 +54,8 @@ def _from_first_sample(prepared: Prepared, feed: JobFeed) -> tuple[dict[str, Spe
 
 
 def _records(prepared: Prepared, feed: JobFeed) -> Iterator[Stored]:
-    """Yield records of the job to find its first sample: single ones in stored order, or the whole first batch if a
-    sample's shape depends on its batch."""
+    """Yield records of the job to find its first sample: single records in stored order, or the whole first batch if
+    the shape of a sample depends on its batch."""
     if any(n.op.per_batch and n.inputs and not isinstance(n.op, Reader) for n in prepared.plan.graph.nodes):
         yield feed.first_batch(prepared.spec.pipeline.batch_size)
     else:

@@ -46,9 +46,8 @@ def run_each_part(
     run: Callable[[Mapping[str, Any]], JobResult],
 ) -> JobResult:  # fmt: skip
     """Run the job once for each split (train, val, ...) in ``parts``, each into a subfolder of ``write.path``, and
-    return one result for all.
-
-    ``run`` takes the overrides for one split. It stops at the first one that fails or is interrupted."""
+    return one result for all. ``run`` runs the job with the overrides for one split. Stop at the first split that fails
+    or is interrupted."""
     write = prepared.spec.write
     if write is None:
         raise SpecError(f"{prepared.spec.file}: there is no `write:` section, so there is nothing to run")

@@ -18,10 +18,11 @@ from .node_pass import Env, NodePass, context_of
 
 @dataclass(slots=True)
 class RecordedTail:
-    """The last nodes of a device step, whose kernel launches can be recorded and then replayed together. The first two
-    batches of a shape run node by node. From the third on, the recorded launches are replayed as one program
-    (`ops.gpu.launch_program`). Created by `run_nodes` for each pass, through `recorded_tail_of`; used by the launching
-    thread."""
+    """The last nodes of a device step, whose kernel launches can be recorded and then replayed together.
+
+    The first two batches of a shape run node by node. From the third on, the recorded launches are replayed as one
+    program (`ops.gpu.launch_program`). Created by `run_nodes` for each pass, through `recorded_tail_of`; used by the
+    launching thread."""
 
     nodes: Sequence[Node]
     first: int

@@ -262,8 +262,10 @@ def _run(node: Node, env: Env, run: NodePass) -> None:
 
 def start_early(nodes: Sequence[Node], env: Env, run: NodePass) -> dict[int, StartedWork]:
     """Start the host's part of mixed kernels whose inputs exist already (`Operator.start_early`). Return the started
-    work by the node's id. Exceptions of operators are ignored: the launch raises them again, names the operator and
-    tries fewer samples. Exceptions of readers are raised, because a reader's batches follow one another."""
+    work by the node's id.
+
+    Exceptions of operators are ignored: the launch raises them again, names the operator and tries fewer samples.
+    Exceptions of readers are raised, because a reader's batches follow one another."""
     begun = {}
     for node in nodes:
         if node.stage == "mixed" and all(e in env for e in (*node.inputs, *node.args.values())):
