@@ -14,8 +14,8 @@ from .suites import OPERATIONS
 _kernels: Any = Kernels(".plan_cpu", __package__)
 
 _THREADS, _TILE = 256, 256 * 48
-"""Threads per block, and number of values of an image that a block computes: a multiple of the values of a pixel with 1
-to 4 channels."""
+"""Threads per block, and number of values of an image that a block computes. The latter is divisible by 1 to 4
+channels."""
 _STATISTICS = range(OPERATIONS.index("contrast"), OPERATIONS.index("auto_contrast") + 1)
 
 
@@ -24,7 +24,7 @@ def augment(
     linear: bool, fill: int, out: Batch,
 ) -> None:  # fmt: skip
     """Apply the steps of `augment_cpu.plan` to each image, and write the results to the packed batch ``out``. If
-    ``fill`` is -1, there is no fill value: the image's border is repeated."""
+    ``fill`` is -1, the image's border is repeated instead of a fill value."""
     frames = geometry[:, 0]
     total, steps = int(frames.sum()), kinds.shape[1]
     if total == 0:

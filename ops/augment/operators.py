@@ -32,10 +32,9 @@ _gpu: Any = Kernels(".on_gpu", __package__)
 _philox: Any = Kernels("..draws.philox_cpu", __package__)
 
 _SKIP = 257
-"""Distance between the first draws of consecutive elements of a sample, in draws of its random stream; as in DALI."""
+"""Number of random draws that are reserved for each element of a sample, as in DALI."""
 _OPERATION, _SIGN, _BIN, _POLICY, _RUN = (0x9E3779B97F4A7C15 * k & 0xFFFFFFFFFFFFFFFF for k in range(1, 6))
-"""Salts, numbers that separate the random streams from which one operator draws different things, such as operations
-and signs."""
+"""Salts: numbers that give one operator separate random streams, such as one for operations and one for signs."""
 
 
 class Augmenting(Operator, abstract=True):
@@ -179,7 +178,7 @@ class Drawing(Augmenting, abstract=True):
         return relative, _one_or_two(absolute), _one_or_two(share)
 
     def suite(self) -> Suite:
-        """Return the suite: the operations from which one is drawn."""
+        """Return the operations from which one is drawn for an image, with their parameters."""
         raise NotImplementedError
 
     def draws(self, ctx: Context, salt: int, count: int, choices: int) -> I32:
@@ -196,7 +195,7 @@ class Drawing(Augmenting, abstract=True):
 
 
 def _drawn(streams: Streams, count: int) -> npt.NDArray[np.uint32]:
-    """Return the first draw of each of ``count`` elements of each sample, [N, count]."""
+    """Return random numbers for ``count`` elements of each sample, [N, count]: the first draw of each element."""
     n = len(streams.sequence)
     out = np.empty((n * count, 1), np.uint32)
     _philox.element_draws(streams.handle, streams.sequence, np.full(n, count), _SKIP, out)
@@ -328,8 +327,8 @@ class AutoAugment(Drawing, name="auto_aug.auto_augment"):
 
     @cached_property
     def _tables(self) -> tuple[Suite, I32, F32, I32]:
-        """Return the suite, and three tables [sub-policies, steps]: the operation of each step (its index in the
-        suite), its probability (0 if there is no such step) and the bin of its magnitude."""
+        """Return the suite of operations that the policy uses, and three tables [sub-policies, steps]: each step's
+        operation (index in the suite), probability (0 if there is no such step) and bin of its magnitude."""
         if self.operations is not None:
             suite = Suite.from_argument(self.operations, self.num_magnitude_bins)
             rows: list[list[Any]] = [list(steps) for steps in self.sub_policies or ()]

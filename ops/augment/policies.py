@@ -94,8 +94,8 @@ _MOVED = Augmentation("translate_y", (0, 1))
 def augmentations(
     name: str, relative: bool = False, absolute: Relative = None, share: Relative = None
 ) -> dict[str, Augmentation]:
-    """Return the operations that occur in the sub-policies of the policy ``name``, by their names there, in the order
-    of first use."""
+    """Return the operations that the policy ``name`` uses, by the names that its sub-policies use, in the order of
+    first use."""
     moved = dict(zip(("translate_x", "translate_y"), translations(relative, (250, 1.0), absolute, share), strict=True))
     known = _OPERATIONS | moved
     used = dict.fromkeys(step[0] for steps in sub_policies(name) for step in steps)

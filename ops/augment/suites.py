@@ -51,8 +51,8 @@ def from_one(magnitude: Any) -> Any:
 
 
 def sharpening(magnitude: Any) -> F32:
-    """Return a 3x3 filter that sharpens (``magnitude`` up to 1), changes nothing (0), or blurs (-1), by extrapolation
-    from a blur whose weights are 1, and 5 in the centre."""
+    """Return a 3x3 filter that sharpens (``magnitude`` up to 1), changes nothing (0), or blurs (-1). The blur has the
+    weight 5 in the centre and 1 elsewhere; other filters are extrapolated from it."""
     blur = np.ones((3, 3), np.float32)
     blur[1, 1] = 5
     alone = np.zeros((3, 3), np.float32)
@@ -98,7 +98,7 @@ class Augmentation:
     ends: tuple[float, float] | None = None
     """Magnitudes of the first and the last bin; None if the operation has no strength."""
     negated: bool = False
-    """Whether the magnitude is negated at random."""
+    """Whether the magnitude gets a random sign, so that for example a rotation has a random direction."""
     parameter: Callable[[Any], Any] = unchanged
 
     @property
@@ -109,7 +109,7 @@ class Augmentation:
         return "shear" if self.function.startswith("shear") else self.function
 
     def rows(self, bins: int) -> F32:
-        """Return the operation's parameters for each bin, without and with a negative sign: [bins, 2, WIDTH]."""
+        """Return the operation's parameters for the magnitude of each bin, and for its negative: [bins, 2, WIDTH]."""
         out = np.zeros((bins, 2, WIDTH), np.float32)
         if self.ends is not None:
             for i, magnitude in enumerate(np.linspace(*self.ends, bins, dtype=np.float32)):
@@ -181,8 +181,8 @@ _POINTWISE = (Augmentation("equalize"), Augmentation("auto_contrast"), Augmentat
 def rand_augment(
     relative: bool = False, absolute: Relative = None, share: Relative = None, monotonic: bool = True
 ) -> list[Augmentation]:
-    """Return the 14 operations of RandAugment. Without ``monotonic``, some of them grow weaker with the number of the
-    bin, as in AutoAugment."""
+    """Return the 14 operations of RandAugment. Without ``monotonic``, some operations grow weaker in higher bins, as in
+    AutoAugment."""
     moved = translations(relative, (100, 100 / 224), absolute, share)
     turned = [
         Augmentation("shear_x", (0, 0.3), True, along_x),

@@ -24,8 +24,8 @@ _PICTURES = 65535
 launches."""
 _NO_FACTORS = np.zeros((1, 1, 3), np.float32)
 Copied = tuple[tuple[I64, I64, I64, I64], I64, I64, I64, npt.NDArray[np.float32] | None, npt.NDArray[Any]]
-"""Parameters of one copy: the arguments ``dims``, ``base``, ``out_base``, ``out_stride``, ``factors`` and ``fill`` of
-`launch`."""
+"""Parameters of one copy that may differ between calls: ``dims``, ``base``, ``out_base``, ``out_stride``, ``factors``
+and ``fill`` of `launch`."""
 _TYPES = {np.dtype(np.uint8): "unsigned char", np.dtype(np.float16): "half", np.dtype(np.float32): "float"}
 
 
@@ -33,12 +33,12 @@ def launch(
     ctx: Context, source: Any, out: Any, copied: Copied, channel: int,
     recompute: Callable[[Context], Copied | None] | None = None,
 ) -> bool:  # fmt: skip
-    """Launch the copy of ``source`` to ``out``, flat arrays on the device, if this kernel supports it; return False
-    otherwise. Samples are images, or sequences of images.
+    """If this kernel supports the copy, launch it and return True, else return False. ``source`` and ``out`` are flat
+    arrays on the device. Samples are images, or sequences of images.
 
     ``dims`` are shape, stride, anchor and extent [N, D], as in `strided.CopyPlan`; ``factors`` [1 or N, K, 3] vary
     along dimension ``channel``, as does ``fill`` [1 or N, K], which supplies a fourth channel. ``recompute`` returns
-    the same values for a later call with other arguments.
+    these parameters (`Copied`) for a later call.
     """
     dims, _, _, _, factors, fill = copied
     n, ndim = dims[0].shape

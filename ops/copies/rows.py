@@ -18,8 +18,8 @@ from ..gpu.launch_recording import FIXED, changing
 
 _THREADS = 256
 _LONG_LINE, _PIECE = 16384, 2048
-"""Length in bytes above which a line is written in pieces, and length of a piece. Concurrent writes are then adjacent
-in memory."""
+"""Length in bytes above which a line is split into pieces, and length of a piece. Neighbouring GPU threads then write
+to adjacent memory."""
 _MIN_LINE = 16
 """Minimum length of a line in bytes for which this kernel is faster than the general one of `strided`."""
 
@@ -29,13 +29,12 @@ class Lines:
     """A copy plan (`strided.CopyPlan`) as lines of bytes, in the form that the kernel takes."""
 
     dims: I64
-    """Nested loops of the copy, [N, D, 5], with the columns of `strided.Loops`; along the last loop, elements are
-    adjacent."""
+    """Nested loops of the copy of each sample, [N, D, 5], with the columns of `strided.Loops`. Elements of the last
+    loop are adjacent."""
     base: I64
     out_base: I64
     fills: npt.NDArray[np.uint8]
-    """Fill values for places outside of the source, as bytes that are repeated, [1 or N, 1 or K, bytes]; see
-    `pattern`."""
+    """Fill values for places outside of the source, as bytes to be repeated, [1 or N, 1 or K, bytes]; see `pattern`."""
     period: int
     channel: int
     """Index of the loop of length K along which fill values differ; -1 if there is a single fill value."""
@@ -57,9 +56,9 @@ def fits(max_elements: int, itemsize: int) -> bool:
 
 
 def pattern(fill: npt.NDArray[Any], along: bool) -> tuple[npt.NDArray[np.uint8], int]:
-    """Return the fill values ``fill`` [R, K] as bytes [R, 1 or K, width], repeated to the width that a thread reads,
-    and the number of bytes after which they repeat: the size of K values if lines run ``along`` the channels, else of
-    one value."""
+    """Return the fill values ``fill`` [R, K] as bytes [R, 1 or K, width], repeated to the width that a GPU thread
+    reads. Also return the number of bytes after which they repeat: the size of K values if lines run ``along`` the
+    channels, else of one."""
     if len(fill) == 1:
         return _constant(fill.tobytes(), fill.dtype, along)
     return _pattern(fill, along)
@@ -82,7 +81,7 @@ def launch(
     ctx: Context, source: Any, target: Any, lines: Lines, recompute: Callable[[Context], Lines | None] | None
 ) -> None:
     """Launch the copy of ``source`` to ``target``, flat arrays on the device whose types `supports` accepts.
-    ``recompute`` returns the lines for a later call with other arguments, or None if that copy needs another kernel."""
+    ``recompute`` returns the lines for a later call, or None if that copy needs another kernel."""
     n, ndim = lines.dims.shape[:2]
     size = int(target.dtype.itemsize)
     kernel = "rows" if source.dtype == target.dtype else "rows_of_floats"

@@ -88,7 +88,7 @@ class CopyPlan:
     """Index of the dimension of length K along which ``fill`` and ``affine`` vary; -1 if they are constant."""
     affine: Affine | None = None
     turned: bool = False
-    """Whether samples may be mirrored; which ones are may then differ from batch to batch."""
+    """Whether samples may be mirrored. Which samples are mirrored may differ from batch to batch."""
 
     def __len__(self) -> int:
         return len(self.base)
@@ -147,8 +147,7 @@ def convert(plan: CopyPlan, dtype: Any, affine: Affine | None = None, channel: i
 
 
 def filled(shape: I64, dtype: Any, layout: str, fill: npt.ArrayLike = 0.0, channel: int = -1) -> CopyPlan:
-    """Return a plan for samples of ``shape`` [N, D] that lie outside any source: all elements are ``fill``, see
-    `pad`."""
+    """Return a plan for samples of ``shape`` [N, D] without any source: all elements are ``fill``, as in `pad`."""
     nothing = np.zeros_like(shape)
     base = np.zeros(len(shape), np.int64)
     return pad(CopyPlan(shape, base, nothing, nothing, nothing, layout, np.dtype(dtype)), Border.FILL, fill, channel)
@@ -167,19 +166,18 @@ def pad(plan: CopyPlan, border: Border, fill: npt.ArrayLike = 0.0, channel: int 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Destination of a plan within the data of a batch, for outputs that fill only a part of its samples."""
+    """Place in a batch to which a plan's outputs are written, for example a part of each of its samples."""
 
     batch: Batch
     base: I64
     """Index in the batch's data of the first element that is written, for each sample, [N]."""
     stride: I64
-    """Distance in elements between neighbours along each dimension of the plan, in the batch that is written, [N,
-    D]."""
+    """Distance in elements between neighbours in the written batch, along each dimension of the plan, [N, D]."""
 
 
 def run(ctx: Context, plan: CopyPlan, batch: Batch, recompute: Callable[[Context], CopyPlan] | None = None) -> Batch:
-    """Return the batch that ``plan`` makes from the data of ``batch``, in the kernel's stage. ``recompute`` returns the
-    plan for a later call with other arguments, so that recorded launches can be replayed
+    """Return the batch that ``plan`` makes from ``batch``, computed on the CPU or the GPU as the stage of ``ctx``
+    requires. ``recompute`` returns the plan for a later call, for replaying recorded launches
     (`gpu.launch_recording.changing`).
 
     Samples with more channels than ``fill`` and ``affine`` have values yield empty outputs; the operators reject them.
@@ -240,8 +238,7 @@ def _fitting(plan: CopyPlan) -> I64:
 
 
 Replan = Callable[[Context], "tuple[CopyPlan, Target] | None"]
-"""Function that returns plan and target for a later call with other arguments; None if it needs other kernel
-launches."""
+"""Function that returns plan and target for a later call, or None if that call needs other kernel launches."""
 
 
 def run_into(ctx: Context, plan: CopyPlan, batch: Batch, target: Target, recompute: Replan | None = None) -> None:
@@ -266,7 +263,7 @@ class Loops:
     dims: I64
     """Columns SHAPE, STRIDE, ANCHOR, EXTENT and OUT_STRIDE of each loop, [N, D, 5]."""
     channel: int
-    """Index of the loop along which fill and affine vary; -1 if they are constant."""
+    """Index of the loop along which fill values and affine factors vary; -1 if they are constant."""
 
 
 SHAPE, STRIDE, ANCHOR, EXTENT, OUT_STRIDE = range(5)
@@ -323,8 +320,8 @@ def _fill(plan: CopyPlan) -> npt.NDArray[Any]:
 
 @lru_cache(256)
 def _one_fill(values: bytes, dtype: Any) -> npt.NDArray[Any]:
-    """Return the result of `_fill`, float64, for fill ``values`` that are equal in all samples. Cached, because most
-    calls use the same values. Do not modify it."""
+    """Return the fill values that `_fill` computes, float64, for ``values`` that are equal in all samples. The result
+    is cached: do not modify it."""
     return np.ascontiguousarray(saturate(np.frombuffer(values).reshape(1, -1), dtype))
 
 
@@ -358,8 +355,8 @@ def _copied(planned: tuple[CopyPlan, Target] | None) -> pixels.Copied | None:
 
 
 def _widened(plan: CopyPlan, target: Target) -> bool:
-    """Return whether adjacent source values become adjacent float32 values. The kernel of `strided`, whose threads
-    write adjacent values, is then better than that of `pixels`, in which each thread writes eight pixels."""
+    """Return whether adjacent source values become adjacent float32 values. The general kernel is then faster than the
+    kernel of `pixels`, because its neighbouring threads write adjacent values."""
     if plan.dtype != np.float32 or plan.affine is not None or plan.turned:
         return False
     return bool((plan.stride[:, -1] == 1).all() and (target.stride[:, -1] == 1).all())

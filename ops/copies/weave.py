@@ -14,17 +14,18 @@ from ..context import Context
 
 _THREADS = 256
 _MAX_RUN = 32
-"""Maximum bytes that are adjacent in an input; longer runs are copied as lines, by the kernel of `rows`."""
+"""Maximum number of adjacent bytes in an input that this kernel copies. Longer runs are copied as lines, by the kernel
+of `rows`."""
 _MAX_INPUTS = 4
 """Maximum number of inputs that this kernel joins."""
 _TYPES = {1: ("unsigned char", 1), 2: ("unsigned short", 1), 4: ("unsigned int", 1), 8: ("unsigned int", 2)}
-"""For an element size in bytes, the C++ type in which elements are moved, and the number of words of this type per
-element."""
+"""C++ type in which elements are copied, and number of words of this type per element, by the element's size in
+bytes."""
 
 
 def launch(ctx: Context, inputs: Sequence[Batch], axis: int, out: Batch) -> bool:
-    """Launch the joining of ``inputs`` along ``axis`` (an existing or a new one) into ``out``, which is packed and on
-    the device, if this kernel supports it; return False otherwise. Samples that are empty in ``out`` are skipped."""
+    """If this kernel supports it, join ``inputs`` along ``axis`` (an existing or a new one) into ``out``, a packed
+    batch on the device, and return True; else return False. Samples that are empty in ``out`` are skipped."""
     if not 2 <= len(inputs) <= _MAX_INPUTS:
         return False
     name, pieces = _TYPES[out.dtype.itemsize]

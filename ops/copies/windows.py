@@ -98,7 +98,7 @@ def refused(array: I64, mask: npt.NDArray[Any]) -> I64:
 
 def fill_along(ctx: Context, values: tuple[float, ...], batch: Batch, channel: int) -> tuple[tuple[float, ...], int]:
     """Return the fill ``values`` and the dimension along which they vary: ``channel``, or -1 for a single value.
-    Samples with another number of channels than values are rejected."""
+    Samples whose number of channels differs from the number of values are rejected."""
     if len(values) <= 1:
         return values or (0.0,), -1
     for i in np.flatnonzero(batch.shapes[:, channel] != len(values)).tolist():

@@ -30,8 +30,8 @@ def joined_arguments(first: Mapping[str, T], second: Mapping[str, T]) -> dict[st
 
 
 def can_join(first: Operator, second: Operator, between: Spec, after: Spec) -> bool:
-    """Whether `JoinedColors` can replace ``second`` after ``first``: as far as is known, both are linear maps of uint8
-    pixels. ``between``: spec of the first's output, ``after``: spec of the second's."""
+    """Whether `JoinedColors` can replace ``first`` and the operator ``second`` after it, because both are linear maps
+    of uint8 pixels. ``between`` and ``after`` are the specs of their outputs."""
     return (
         isinstance(first, (Linear, JoinedColors))
         and isinstance(second, Linear)
@@ -44,8 +44,8 @@ def can_join(first: Operator, second: Operator, between: Spec, after: Spec) -> b
 
 
 class JoinedColors(Operator, name="_fused.colors"):
-    """A colour operator, or several fused ones, and the next one; equal to applying them one after the other: pixels
-    are rounded to bytes in between."""
+    """Two or more colour operators in one kernel. Results equal those of the separate operators: pixels are rounded to
+    bytes after each one."""
 
     replayable = True
     bound = Linear.bound
@@ -74,8 +74,8 @@ class JoinedColors(Operator, name="_fused.colors"):
     gpu = cpu
 
     def _steps(self, ctx: Context, images: Batch) -> list[tuple[ImageParts, F32, F32]]:
-        """Return the linear maps of all fused operators, in order: items (images or frames), matrices and offsets of
-        each."""
+        """Return the linear map of each fused operator, in order: its images or frames, and a matrix and an offset for
+        each of these."""
         first, second = part(ctx, self.first, FIRST), part(ctx, self.second, SECOND)
         if isinstance(self.first, JoinedColors):
             before = self.first._steps(first, images)
@@ -85,8 +85,8 @@ class JoinedColors(Operator, name="_fused.colors"):
 
 
 def _stacked(steps: list[tuple[ImageParts, F32, F32]]) -> tuple[ImageParts, F32, F32]:
-    """Stack the maps of all operators as matrices [M, K, 3, 3] and offsets [M, K, 3]. If an argument of one operator
-    differs by frame, return only the maps of that operator."""
+    """Stack the linear maps of K operators as matrices [M, K, 3, 3] and offsets [M, K, 3] for M images. If an operator
+    has arguments per frame, return only this operator's maps."""
     by_frame = next((step for step in steps if step[0].sample is not None), None)
     if by_frame is not None:
         return by_frame

@@ -50,7 +50,7 @@ def decoder_arguments(decode: Mapping[str, T], then: Mapping[str, T]) -> dict[st
 
 
 def can_decode_into(decode: Operator, then: Operator) -> bool:
-    """Whether `DecodeResize` can replace ``then`` after ``decode``."""
+    """Whether `DecodeResize` can replace the decoder ``decode`` and the operator ``then`` after it."""
     if not isinstance(decode, (Image, ImageRandomCrop, ImageCrop)) or not decode.for_cuda:
         return False
     if isinstance(then, ResizeCropMirrorNormalize):
@@ -67,8 +67,8 @@ def shows_a_part(then: Operator) -> bool:
 
 
 class DecodeResize(Operator, name="_fused.decode_resize"):
-    """A decoder, a resampling operator and optionally crop_mirror_normalize; equal to applying them one after the
-    other, on a GPU up to one level. Only blocks that the result shows go through the inverse DCT."""
+    """A decoder, a resampling operator and optionally crop_mirror_normalize, in one operator. Results equal those of
+    separate operators, on a GPU up to one level. The inverse DCT is computed only for blocks that the result shows."""
 
     bound = Resampling.bound
 
@@ -112,9 +112,9 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
         return sampled(second, decoded, planned[0])
 
     def start_early(self, ctx: Context, *inputs: Batch) -> StartedWork | None:
-        """Plan decoding and resizing of the batch, and start host threads on the images that the CUDA decoder does not
-        decode. The engine calls it in the reading threads, of which there are many, before the launching thread needs
-        the device."""
+        """Plan decoding and resizing of the batch, and let host threads start with the images that the CUDA decoder
+        does not support. The engine calls this method in its reading threads, because the one thread that launches
+        kernels is busier."""
         if self.decode.on_damage != "reject":
             return None
         return self._begun(ctx, inputs[0])
@@ -194,13 +194,12 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
 
     @cached_property
     def _channels(self) -> I64:
-        """Number of channels of all decoded images, if they are decoded on a GPU: one number, [1]."""
+        """Number of channels that all images decoded on a GPU have, as an array of one number."""
         return np.array([1 if self.decode.output_type is DALIImageType.GRAY else 3], np.int64)
 
     @cached_property
     def _finish(self) -> dict[str, Any]:
-        """Parameters of the CUDA decoder's kernels that describe the output type and the normalisation after
-        resizing."""
+        """Keyword arguments for the CUDA decoder: the output type, and the normalisation after resizing."""
         found = {"output_type": _cuda.OUTPUT_TYPES[self.decode.output_type]}
         if not isinstance(self.resize, ResizeCropMirrorNormalize):
             return found | {"dtype": _jpeg.UINT8, "layout": "HWC"}
@@ -211,9 +210,9 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
         }  # fmt: skip
 
     def _apart(self, ctx: Context, encoded: Batch, files: Batch | None = None) -> Callable[[], Batch]:
-        """Start decoding, then resizing, as two separate operators, for images that the CUDA decoder does not support.
-        Return a function that completes both and returns the result. ``files``: the encoded samples on the device, if
-        they are there already."""
+        """Start to decode and resize, as two separate operators, images that the CUDA decoder does not support. Return
+        a function that finishes the work and returns the result. ``files``: the encoded images in GPU memory, if they
+        are there already."""
         decode, first = self.decode, part(ctx, self.decode, DECODE)
         windows = decode.cuts(first)
         decoded = _gpu.start(first, encoded, decode.rules, windows, files)
@@ -228,8 +227,8 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
 
 @dataclass(slots=True)
 class Planned:
-    """A batch whose decoding and resizing were planned before the device is needed; the result of the operator's
-    `start_early`."""
+    """Plan of decoding and resizing one batch, made before the device is needed: the result of
+    `DecodeResize.start_early`."""
 
     batch: Batch
     """Batch of the encoded images."""
@@ -249,8 +248,8 @@ class Planned:
         return begun + self.decode.sheet.nbytes + self.headers.jpeg.nbytes
 
     def is_of(self, ctx: Context, batch: Batch) -> bool:
-        """Whether this plan is valid for ``batch``: it was made for the same samples, of which none was dropped since,
-        and for the same arguments."""
+        """Whether this plan is valid for ``batch``: it was made for the same samples and arguments, and no sample was
+        dropped since."""
         return batch is self.batch and all(ctx.args[name] is given for name, given in self.args.items())
 
 
@@ -266,8 +265,8 @@ def source_windows(plan: ResamplePlan, extents: I64) -> I64:
 
 
 def _begun(ctx: Context, remaining: I64) -> list[I64]:
-    """Divide the samples ``remaining``, which the CUDA decoder does not decode, into those that host threads have
-    started to decode, and the others. Empty groups are left out."""
+    """Divide the samples ``remaining``, which the CUDA decoder does not decode, into two groups: those that host
+    threads are already decoding, and the others. Leave out an empty group."""
     if not len(remaining):
         return []
     slots = ctx.samples.slot

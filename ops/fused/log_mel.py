@@ -21,8 +21,8 @@ SPECTROGRAM, MEL, DECIBELS = "spectrogram.", "mel.", "decibels."
 
 
 def can_join(first: Operator, second: Operator) -> bool:
-    """Whether one GPU kernel can compute both operators: a spectrogram and its mel bands, or these two (fused before)
-    and the conversion to decibels."""
+    """Whether one GPU kernel can compute both operators. ``first`` is a spectrogram and ``second`` its mel bands, or
+    ``first`` is a `LogMel` of these and ``second`` the conversion to decibels."""
     if isinstance(first, LogMel):
         # the maximum of a sample is known only after its last value
         alone = isinstance(second, ToDecibels) and second.reference is not None and second.top_db is None
@@ -38,7 +38,8 @@ def joined(first: Operator, second: Operator) -> LogMel:
 
 
 class LogMel(Operator, name="_fused.log_mel"):
-    """A spectrogram, its mel bands and optionally their decibels; equal to applying them one after the other."""
+    """A spectrogram, its mel bands and optionally their decibels, in one kernel. Results equal those of separate
+    operators."""
 
     bound = "1e-5 of the largest value"
 

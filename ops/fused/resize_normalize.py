@@ -33,8 +33,8 @@ def joined_arguments(resize: Mapping[str, T], normalize: Mapping[str, T]) -> dic
 
 
 def can_join(resize: Operator, normalize: Operator, images: Spec) -> bool:
-    """Whether `ResizeCropMirrorNormalize` can replace ``normalize`` after ``resize``, for a batch with spec
-    ``images``."""
+    """Whether `ResizeCropMirrorNormalize` can replace ``resize`` and the operator ``normalize`` after it, for inputs
+    with the spec ``images``."""
     return (
         isinstance(resize, Resampling)
         and not (isinstance(resize, Resize) and resize.save_attrs)
@@ -49,10 +49,11 @@ def can_join(resize: Operator, normalize: Operator, images: Spec) -> bool:
 
 
 class ResizeCropMirrorNormalize(Operator, name="_fused.resize_crop_mirror_normalize"):
-    """A resampling operator and the crop_mirror_normalize after it; equal to applying them one after the other.
+    """A resampling operator and the crop_mirror_normalize after it, in one operator; results equal those of separate
+    operators.
 
-    Only the window that remains is resampled. Resized values are rounded to the input's type, as they would be between
-    the two operators.
+    Only pixels that remain after cropping are resampled. Resized values are rounded to the input's type, as they would
+    be between the two operators.
     """
 
     bound = Resampling.bound
@@ -71,8 +72,8 @@ class ResizeCropMirrorNormalize(Operator, name="_fused.resize_crop_mirror_normal
     gpu = cpu
 
     def sampling(self, ctx: Context, extents: I64, channels: I64) -> Sampling:
-        """Return the plan for images of ``extents`` and ``channels``, reduced to the window that crop_mirror_normalize
-        keeps. Samples without a window are rejected. See the function `sampling`."""
+        """Plan resampling of images of ``extents`` and ``channels``, of which only the window is computed that
+        crop_mirror_normalize keeps. Samples without a valid window are rejected. See the function `sampling`."""
         first, second = part(ctx, self.resize, RESIZE), part(ctx, self.normalize, NORMALIZE)
         normalize: CropMirrorNormalize = self.normalize
         plan: ResamplePlan = self.resize.plan(first, extents, (0, 2))
@@ -139,8 +140,8 @@ def _cut(
     plan: ResamplePlan, extents: I64, channels: I64, dtype: np.dtype[Any], layout: str, windows: F32 = _WHOLE,
     rounding: int = 0, mirror: I32 = _AS_IT_IS, width: int = 0,
 ) -> tuple[Sampling, int]:  # fmt: skip
-    """Return the plan of the results of ``plan``, cut to windows and mirrored (see `plan_cpu.cut_out`), and the number
-    of rejected images."""
+    """Return ``plan`` restricted to the windows that remain after cropping, and mirrored (see `plan_cpu.cut_out`). Also
+    return the number of rejected images."""
     n = len(extents)
     anchor, shape, flip = np.empty((n, 2), np.int64), np.empty((n, 2), np.int64), np.empty((n, 2), np.bool_)
     shapes, offsets, strides = np.empty((n, 3), np.int32), np.empty(n, np.int64), np.empty((n, 2), np.int64)

@@ -58,8 +58,8 @@ def _hue(pixels: U8, turns: float) -> U8:
 
 
 def _blur(pixels: U8, columns: float, _rows: float, sigma: float, _y: float) -> U8:
-    """Return ``pixels`` blurred with a Gaussian window of ``columns`` pixels per side; if that is 0, of the length that
-    albumentations takes from Pillow."""
+    """Return ``pixels`` blurred with a Gaussian window of ``columns`` pixels per side. 0 stands for the size that
+    albumentations computes by Pillow's rule."""
     size = int(columns) or int(sigma * 3.5) * 2 + 1
     x = np.arange(size) - size // 2
     window = np.exp(-0.5 * (x / sigma) ** 2)

@@ -20,7 +20,7 @@ def _blur(pixels: U8, columns: float, rows: float, x: float, y: float) -> U8:
 
 
 def array(pixels: Any) -> U8:
-    """Return OpenCV's result with a channel axis, which OpenCV removes from images of one channel."""
+    """Return an image from OpenCV with a channel axis, which OpenCV removes from images of one channel."""
     found: U8 = pixels if pixels.ndim == 3 else pixels[:, :, None]
     return found
 

@@ -14,7 +14,7 @@ _METHODS = (Image.Resampling.NEAREST, Image.Resampling.BILINEAR, Image.Resamplin
 
 
 def _on_images(change: Callable[..., Image.Image]) -> Callable[..., U8]:
-    """Return ``change``, a function of Pillow images, as a function of arrays [H, W, 1 or 3]."""
+    """Convert ``change``, a function of Pillow images, to a function of arrays [H, W, 1 or 3]."""
 
     def on_arrays(pixels: U8, *numbers: float) -> U8:
         image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)

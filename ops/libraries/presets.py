@@ -38,16 +38,16 @@ _loops: Any = Kernels(".torchvision_cpu", __package__)
 
 LAYOUTS = ("HWC", "FHWC")
 FILLS = 4
-"""Number of fill values in the parameters of a step that moves pixels: one per channel."""
+"""Number of fill values, one per channel, in the parameters of an operation that moves pixels."""
 FILTERS = {DALIInterpType.INTERP_NN: 0, DALIInterpType.INTERP_LINEAR: 1, DALIInterpType.INTERP_CUBIC: 2}
-"""Numbers that stand for the filters in the parameters of a step."""
+"""Numbers that stand for the filters in the parameters of an operation."""
 _NEEDS = {"opencv": "cv2", "albumentations": "cv2"}
 _CHANNELS = {"torchvision": (1, 3), "pillow": (1, 3)}
 
 
 def check(op: Operator, library: str, alone: Sequence[str]) -> None:
-    """Check that ``library`` can be followed: its package is installed, and none of the arguments ``alone``, which only
-    DALI's definition of ``op`` has, is set. Raises SpecError."""
+    """Check that ``op`` can give the results of ``library``: the library is installed, and no argument in ``alone`` is
+    set, the arguments that only DALI's operator has. Raises SpecError."""
     for name in alone:
         if op.is_set(name):
             raise SpecError(
@@ -129,8 +129,8 @@ def _torchvision(
 
 
 def _centred(row: Sequence[float], out: float, half_x: float, half_y: float) -> list[float]:
-    """Return a row of an affine map for output coordinates that begin at the output's centre (``half_x``, ``half_y``),
-    given the ``row`` for coordinates that begin at the corner. ``out`` is subtracted from the result."""
+    """Convert a ``row`` of an affine map from output coordinates that begin at the corner to ones that begin at the
+    centre (``half_x``, ``half_y``). ``out`` is subtracted from the mapped coordinate."""
     return [row[0], row[1], row[0] * half_x + row[1] * half_y + row[2] - out]
 
 

@@ -26,7 +26,7 @@ F64 = npt.NDArray[np.float64]
 _kernels: Any = Kernels(".torchvision_cpu", __package__)
 
 WIDTH = 16
-"""Maximum number of parameters of one operation, and so the row length of arrays of parameters."""
+"""Maximum number of parameters of one operation: the row length of arrays of parameters."""
 CHANNELS = 4
 """Maximum number of channels for which an operation can have separate fill values."""
 MODES = ("constant", "edge", "reflect", "symmetric")
@@ -68,7 +68,7 @@ _COLOURED = (Step.adjust_brightness, Step.adjust_contrast, Step.adjust_saturatio
 
 
 def _among(*steps: Step) -> npt.NDArray[np.bool_]:
-    """Return a table that is indexed by an operation's code: whether it is one of ``steps``."""
+    """Return a mask of the operations ``steps``, indexed by an operation's code."""
     return np.isin(np.arange(len(Step) + 1), steps)
 
 
@@ -204,8 +204,8 @@ class Torchvision(Operator, name="torchvision"):
 
 
 def outline(begin: I64, codes: I32, numbers: F64) -> I64:
-    """Return the shape (channels, rows, columns) of each image before each of its K operations and after the last: [N,
-    K + 1, 3]. ``begin`` [N, 3] are the shapes at the start."""
+    """Return the shape (channels, rows, columns) of each image before each of its K operations and after the last one,
+    [N, K + 1, 3]. ``begin`` [N, 3] are the input shapes."""
     shapes = np.repeat(begin[:, None], codes.shape[1] + 1, axis=1)
     if not _RESHAPING[codes].any():
         return shapes

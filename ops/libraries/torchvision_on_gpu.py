@@ -109,8 +109,8 @@ ERASABLE = {np.dtype(np.uint8): "unsigned char", np.dtype(np.float32): "float"}
 
 
 def erase(lane: Any, images: Batch, windows: I64, values: list[npt.NDArray[np.float32]], out: Batch) -> None:
-    """Copy planar images to ``out`` with one window of each filled. ``windows`` [N, 4] are top, left, height and width;
-    an image's ``values`` can be broadcast by NumPy to (channels, height, width)."""
+    """Copy planar images to ``out``, and fill one window in each image. ``windows`` [N, 4] are top, left, height and
+    width. Each of ``values`` can be broadcast by NumPy to (channels, height, width)."""
     if len(images) == 0 or out.data.size == 0:
         return
     rows = np.zeros((len(images), 13), np.int64)
