@@ -57,8 +57,8 @@ class Report:
     exit_code: int
     """Exit status that ``dali-run run`` would have: 0, or 3 if samples were rejected within the limit."""
     ran: bool
-    """Whether this call did any work. If the output was already complete, it is False, and counts and times are those
-    of the run that finished the output."""
+    """Whether this call did any work. If the output was already complete, the value is False, and counts and times are
+    those of the run that finished the output."""
     read: int
     """Number of samples that were read in this run."""
     written: int

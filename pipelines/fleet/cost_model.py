@@ -16,14 +16,14 @@ START_SECONDS = 5.0
 """Seconds until the workers of a job begin to process samples: processes start, import modules, open their data sets.
 Listing files takes additional time."""
 PART_SECONDS = 0.1
-"""Seconds that each job part (a range of shards) costs in addition to its samples: for threads, a lock, a journal, and
-files that are made durable."""
+"""Seconds that each job part (a range of shards) costs besides the work on its samples, for example for threads, a
+lock, a journal, and making files durable."""
 JOIN_SECONDS = 200e-6
 """Seconds that each shard costs when the parts of a job are joined into one output."""
 MANIFEST_BYTES = 744
-"""Bytes of the manifest for each shard that has one file and an index; the journal has 590 more."""
+"""Bytes that each shard with one file and an index takes in the manifest; in the journal it takes 590 more."""
 INDEX_BYTES = 20
-"""Bytes of memory that each record takes in a machine's index: offset, size and kind; a shuffled order needs 8 more."""
+"""Bytes of memory that each record takes in the index of a machine: offset, size and kind; 8 more if shuffled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Forecast:
     parts: int
     seconds: float
     efficiency: float
-    """Rate of the job divided by the rate of an ideal job: the same number of workers, none of which loses any time."""
+    """Rate of the job divided by the rate of an ideal job with as many workers, none of which loses any time."""
     read_per_second: float | None
     """Bytes that all workers together read per second; None if that was not measured."""
     written_per_second: float
@@ -49,11 +49,9 @@ def forecast(
     samples: int, rate: float, shard: int, workers: int, device: str, *, shuffled: bool = False,
     written_bytes: float = 0.0, read_bytes: float | None = None, listing: float = 0.0,
 ) -> Forecast:  # fmt: skip
-    """Predict the time of a job of ``samples`` samples in shards of ``shard`` samples, with ``workers`` workers that
-    each process ``rate`` samples per second.
-
-    ``written_bytes`` and ``read_bytes`` are per sample. ``listing``: seconds that a machine takes to open the data
-    sets."""
+    """Predict the time of a job of ``samples`` samples in shards of ``shard`` samples. Each of the ``workers``
+    processes ``rate`` samples per second. ``written_bytes`` and ``read_bytes`` are per sample. ``listing``: seconds
+    that a machine takes to open the data sets."""
     parts = parts_for(samples, shard, workers, device)
     busy = min(workers, parts)
     shards = -(-samples // shard)
@@ -70,9 +68,9 @@ def forecast(
 
 
 def on_machines(measured: Mapping[str, Any], nodes: int, gpus: int, device: str) -> dict[str, Any] | None:
-    """Predict the time of a job on ``nodes`` machines from what `job.forecast` has ``measured`` on this one. There is
-    one worker per GPU if ``gpus`` is not 0, otherwise one per machine on all cores; each is as fast as this machine
-    was. Return None if the number of samples is not known."""
+    """Predict the time of a job on ``nodes`` machines from what `job.forecast` has ``measured`` on this one. Assume one
+    worker per GPU, or one per machine on all cores if ``gpus`` is 0, each as fast as this machine was. Return None if
+    the number of samples is not known."""
     samples = measured["samples"]
     if not samples or not measured["samples_per_second"]:
         return None

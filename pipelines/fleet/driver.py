@@ -41,7 +41,7 @@ _POLL = 0.5
 
 
 class _TooManyRejectsError(JobError):
-    """All workers together have rejected more samples than allowed; the number is ``counted``."""
+    """Raised if all workers together have rejected more samples than allowed; the number is ``counted``."""
 
     def __init__(self, counted: int) -> None:
         super().__init__(f"{counted} rejects are too many")
@@ -82,14 +82,14 @@ class WorkerGroup(Protocol[W]):
 
 
 class WorkerState:
-    """Record of one worker in the driver. Created by `Driver` with the worker's first message."""
+    """The driver's record of one worker. Created by `Driver` with the worker's first message."""
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self.report = WorkerReport(worker.name, worker.node)
         self.ready = False
         self.ends = False
-        """Whether the worker has failed and gets no more job parts. Its process ends, and a fresh one may succeed."""
+        """Whether the worker has failed and gets no more job parts. A new process may then succeed."""
         self.process: Mapping[str, Any] = {}
         self.parts: deque[Part] = deque()
         """The job parts that the worker has: the one that it runs, and perhaps the next one."""
@@ -130,8 +130,8 @@ class Driver:
         self._idle: dict[WorkerState, None] = {}
         """Workers that have no job part; a dict serves as an ordered set."""
         self._nearly_done: dict[WorkerState, None] = {}
-        """Workers that have almost finished their only job part and could begin another; a dict serves as an ordered
-        set."""
+        """Workers that have almost finished their only job part, so that they could begin another; a dict serves as an
+        ordered set."""
         self._with_one: dict[WorkerState, None] = {}
         """Workers that run their only job part; a dict serves as an ordered set."""
         self._dead: list[Mapping[str, Any]] = []
@@ -141,7 +141,7 @@ class Driver:
         self._failure = ""
         """Message of the last failure that a worker reported, or of the last process that ended."""
         self._no_device = 0
-        """Number of workers that found no working GPU on their machine."""
+        """Number of workers that found no working GPU on their machines."""
         self._reject_counter: RejectCounter | None = None
         self._before = (0, 0, 0)
         self.totals = [0, 0, 0]
@@ -219,8 +219,8 @@ class Driver:
         return bool(self._todo or self._postponed or any(h.parts for h in self._states.values()))
 
     def _useful_workers(self) -> int:
-        """Return the number of workers for which there can be work: those that run, and one more for each job part that
-        waits for a worker."""
+        """Return the number of workers that could have work: those that run, and one more for each job part that waits
+        for a worker."""
         return len(self._todo) + len(self._postponed) + len(self._states)
 
     def _no_worker_message(self) -> str:
@@ -228,8 +228,8 @@ class Driver:
         return f"no worker is left.{why} Run the same command again: it continues after the last finished shards"
 
     def _too_many_rejects(self, counted: int) -> str:
-        """Return the message that too many samples were rejected, as a job in one process writes it: with their codes,
-        and the first one."""
+        """Return the message that too many samples were rejected, with their codes and the first one, as a job in one
+        process writes it."""
         assert self._reject_counter is not None
         rows, begun = self.whole.publish_rejects(), self.whole.earlier_parts()
         self._reject_counter.seen = sum(c.stop - c.header["range"][0] for c in begun[1].values()) if begun else 0
@@ -378,15 +378,15 @@ class Driver:
             self._todo.append(part)
 
     def _check_failures(self, why: str) -> None:
-        """Raise JobError if one job part fails after the other, so that the workers are not the cause. A machine that
-        is lost with all of its workers does not count as such failures."""
+        """Raise JobError if one job part after the other fails, because the workers are then not the cause. Failures
+        do not count if a machine is lost with all of its workers."""
         max_failures = min(_TRIES, self.group.room()) - 1 if self._who is None else max(_TRIES, 2 * self._max_workers)
         if self._failures > max_failures:
             raise JobError(why)
 
     def _busy(self, state: WorkerState, message: Message) -> None:
-        """Handle the message that another process holds the lock of a job part. It may be a lost worker whose machine
-        is gone, or another job."""
+        """Handle the message that another process holds the lock of a job part: a lost worker on a machine that is
+        gone, or another job."""
         part = state.parts.popleft()
         self._free(state)
         owner = message["owner"]
@@ -398,8 +398,8 @@ class Driver:
         self._postponed.append((time.monotonic() + _BUSY_WAIT, part))
 
     def _gone(self, state: WorkerState, why: str) -> None:
-        """Handle that a worker has ended: give its job parts to other workers, which continue from the parts' journals.
-        If the worker reported a failure before, that remains the reason."""
+        """Handle the end of a worker: give its job parts to other workers, which continue from the parts' journals. A
+        failure that the worker has reported before remains the reason."""
         del self._states[id(state.worker)]
         if state.finished:
             totals = self._ended_workers.setdefault((state.worker.name, state.worker.node), [0, 0, 0])
@@ -491,7 +491,7 @@ class Driver:
         self._progress(Progress(read, self._left, rejected, self.began, self._status))
 
     def _worker_progress(self) -> list[WorkerProgress]:
-        """Return the progress of every worker that took part in this run. Workers of the same name and machine are
+        """Return the progress of every worker that took part in this run. Workers with the same name and machine are
         added up."""
         ended_totals = dict(self._ended_workers)
         progress = []

@@ -32,15 +32,15 @@ from .worker import Opened, WorkerLoop, problem
 
 
 def has_remote_inputs(readers: Sequence[Node]) -> bool:
-    """Return whether any of ``readers`` reads from a URL. Connections, and the threads that serve them, do not survive
-    a fork, so every worker must then open the data sets itself."""
+    """Return whether any of ``readers`` reads from a URL. Every worker must then open the data sets itself, because
+    connections and their threads do not survive a fork."""
     values = [getattr(node.op, name) for node in readers for name in parameters(type(node.op))]
     return any(is_url(v) for value in values for v in (value if isinstance(value, (tuple, list)) else (value,)))
 
 
 def cuda_is_initialised(descriptors: Path = Path("/proc/self/fd")) -> bool:
-    """Return whether CUDA was initialised in this process: it then holds the driver's devices open, and its forks
-    cannot use CUDA. Return False if the system does not list open files."""
+    """Return whether this process holds devices of the CUDA driver open. CUDA was then initialised here, and forks of
+    this process cannot use it. Return False if the system does not list open files."""
     for name in os.listdir(descriptors) if descriptors.is_dir() else ():
         with contextlib.suppress(OSError):
             if os.readlink(descriptors / name).startswith(("/dev/nvidia", "/dev/dxg")):
@@ -49,7 +49,7 @@ def cuda_is_initialised(descriptors: Path = Path("/proc/self/fd")) -> bool:
 
 
 def _become_fresh_worker(fd: int, resources: WorkerResources, job: JobMessage) -> NoReturn:
-    """Replace this forked process by a fresh program that runs the worker and opens the data sets itself."""
+    """Replace this forked process by a new program, which runs the worker and opens the data sets itself."""
     assert resources.visible is not None
     file = os.memfd_create("resources", 0)
     os.write(file, json.dumps({"resources": resources.to_dict(), "job": job.to_dict()}).encode())
@@ -105,8 +105,8 @@ class ForkServer:
                     return
 
     def _fork(self, job: JobMessage, opened: Opened | None, own_fds: tuple[int, int]) -> bool:
-        """Receive the resources of one worker and the worker's end of a socket, and fork the worker. Return False if
-        the driver has ended."""
+        """Fork one worker, after receiving its resources and its end of a socket. Return False if the driver has
+        ended."""
         try:
             text, fds, _, _ = socket.recv_fds(self._sock, 1 << 16, 1)
         except OSError:

@@ -20,8 +20,8 @@ class JobMessage:
     path: str
     """Path of the spec on the driver's machine."""
     text: str
-    """Content of the spec file, its bytes decoded as Latin-1 (it may be a serialized pipeline). The file itself need
-    not exist on other machines."""
+    """Content of the spec file, whose bytes are decoded as Latin-1 (it may be a serialized pipeline). Other machines
+    need not have the file."""
     overrides: Mapping[str, Any]
     device: str
     """Device on which the worker computes: ``cpu``, ``gpu`` (the only GPU that the worker sees) or ``null``."""
@@ -35,8 +35,8 @@ class JobMessage:
 
     @contextlib.contextmanager
     def file(self) -> Iterator[Path]:
-        """Context manager: the path of a spec file with the content `text`. It is the original file if that has the
-        same content, so that files named relative to it are found; otherwise a temporary one."""
+        """Context manager: the path of a spec file with the content `text`. The original file is used if it still has
+        this content, so that files named relative to it are found. Otherwise the file is temporary."""
         original = Path(self.path)
         text = self.text.encode("latin-1")
         with contextlib.suppress(OSError):
@@ -49,8 +49,8 @@ class JobMessage:
             yield copy
 
     def enter_folder(self) -> None:
-        """Change to the driver's working directory, so that relative paths mean the same. Do nothing if this machine
-        has no such folder."""
+        """Change to the driver's working directory, so that relative paths mean the same as there. Do nothing if this
+        machine has no such folder."""
         with contextlib.suppress(OSError):
             os.chdir(self.folder)
 

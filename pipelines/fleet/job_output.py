@@ -23,25 +23,25 @@ from ...writers.shards.rejects import RejectRow
 from ...writers.shards.resume import refuse_foreign, release_locks, remove_all
 
 _PER_WORKER = {"gpu": 4, "cpu": 16, "null": 16}
-"""Number of job parts per worker, by device: several, so that all workers end at about the same time. A part costs one
-or two tenths of a second, in which a GPU computes several shards, so there should not be many more; the last parts are
-smaller instead."""
+"""Number of job parts per worker, by device: several, so that all workers end at about the same time. There are not
+many more, because a part costs one or two tenths of a second, in which a GPU computes several shards. Instead the last
+parts are smaller."""
 _TAPER = {"gpu": 3.0, "cpu": 1.5, "null": 1.5}
 """Exponent, by device, that decides how fast job parts become smaller as less work remains.
 
 Simulated with 0.2 s per part and 128 shards: two workers that take 0.05 s per shard work 79 % of the time with 4 parts
 each and a power of 3, and 50 % with 16 and 1.5; two that take 5 s per shard work 99 % of the time with both."""
 _LONGEST = {"gpu": 20_000_000, "cpu": 500_000, "null": 500_000}
-"""Maximum number of samples of a job part, by device: one to five minutes at the rate of a good worker, so that workers
-that come later find work."""
+"""Maximum number of samples of a job part, by device: one to five minutes of a good worker, so that workers that come
+later find work."""
 _MAX_PARTS = 99_999
 """Maximum number of parts of a job: file names have five digits for the number."""
 
 
 @dataclass(slots=True)
 class Part:
-    """Record in the driver of one part of a job, which is a range of shards that one worker processes. Created by
-    `JobOutput`, changed by `Driver`."""
+    """The driver's record of one part of a job: a range of shards that one worker processes. Created by `JobOutput`,
+    changed by `Driver`."""
 
     number: int
     start: int
@@ -60,15 +60,15 @@ class Part:
 
 
 def parts_for(samples: int, unit: int, workers: int, device: str) -> int:
-    """Return the number of parts into which a job of ``samples`` in shards of ``unit`` samples is cut."""
+    """Return the number of parts into which a job of ``samples`` samples, in shards of ``unit`` samples, is cut."""
     count = max(_PER_WORKER[device] * workers, -(-samples // _LONGEST[device]))
     return max(1, min(count, -(-samples // unit), _MAX_PARTS))
 
 
 def tapered(units: int, n: int, device: str) -> list[int]:
-    """Return n + 1 borders that cut ``units`` shards into ``n`` job parts, the last ones small, so that workers end
-    together. The first parts are half as large again as the mean (three times on GPUs). No part is empty if there is a
-    shard for each."""
+    """Return n + 1 borders that cut ``units`` shards into ``n`` job parts. The first parts are half as large again as
+    the mean (three times on GPUs), and the last ones small, so that workers end together. No part is empty if there are
+    at least ``n`` shards."""
     power = _TAPER[device]
     return [max(0, min(units - (n - i), units - int(units * (1 - i / n) ** power))) for i in range(n + 1)]
 
@@ -124,8 +124,8 @@ class JobOutput:
         return contents is not None and contents.done
 
     def earlier_parts(self) -> tuple[int, dict[int, JournalContents]] | None:
-        """Return what earlier runs left: the number of job parts, and the journal of each part that was begun. Return
-        None if no part was begun. Raises JobError."""
+        """Return what earlier runs of the job left: the number of parts, and the journal of each part that was begun.
+        Return None if no part was begun. Raises JobError."""
         files_of_parts = part_files_of(self.config.path)
         if not files_of_parts:
             return None
@@ -171,8 +171,8 @@ class JobOutput:
             )
 
     def break_lock(self, part: tuple[int, int], dead: Mapping[str, Any]) -> None:
-        """Release the lock of a job part that the worker ``dead`` held, which is known to be gone together with its
-        machine."""
+        """Release the lock of a job part that the worker ``dead`` held. This worker is known to be gone, together with
+        its machine."""
         files = OutputFiles(self.config.path, part)
         if self.files.mirror is not None:
             self.files.mirror.break_lock(files.lock.name, dict(dead))
@@ -180,8 +180,8 @@ class JobOutput:
             break_lock(files.lock, dict(dead))
 
     def publish_rejects(self) -> list[RejectRow]:
-        """Write the rejects of all job parts so far into one reject log, as a job in one process does, and return them.
-        Nothing is written if no part was begun, or if writing fails."""
+        """Write the rejected samples of all job parts so far into one reject log, as a job in one process does, and
+        return its rows. Nothing is written if no part was begun, or if writing fails."""
         rows: list[RejectRow] = []
         with contextlib.suppress(OSError, JobError, ValueError):
             if self.files.mirror is not None:

@@ -17,7 +17,7 @@ _DEVICES = Path("/sys/bus/pci/devices")
 
 
 def share_cpu(n: int) -> list[WorkerResources]:
-    """Return the resources of ``n`` workers that share the cores of this machine. They are not bound to cores: the
+    """Return the resources of ``n`` workers that share the cores of this machine. They are not bound to cores, so the
     system moves their threads to free ones."""
     threads = max(1, usable_cores() // n)
     return [WorkerResources(f"process {i}", threads, 1 / n) for i in range(n)]
@@ -60,14 +60,14 @@ def cores_of(near: Sequence[frozenset[int]], usable: Sequence[int]) -> list[tupl
 
 def visible(gpu: int) -> str:
     """Return the value of CUDA_VISIBLE_DEVICES for a process that is to see only GPU ``gpu``, counted among those that
-    this process sees. It is a number, or the name (GPU-..., MIG-...) that this process's own variable has for the
-    GPU."""
+    this process sees. If this process has that variable, the value is the entry of the GPU in it, such as GPU-... or
+    MIG-...; otherwise it is a number."""
     names = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
     return names[gpu] if gpu < len(names) and names[gpu] else str(gpu)
 
 
 def pci_address(gpu: int) -> str:
-    """Return the PCI address of a GPU in Linux's notation; empty if it cannot be found out."""
+    """Return the PCI address of a GPU in Linux's notation; empty if the address cannot be found out."""
     try:
         import cupy
 

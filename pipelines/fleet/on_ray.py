@@ -27,18 +27,18 @@ cores of the smallest node."""
 _NODES_SECONDS = 5.0
 """Seconds between two queries for the nodes of the Ray cluster, which come and go."""
 _TURN = 1.0
-"""Minimum seconds for which one call of `Carrier.turn` waits for messages of its worker."""
+"""Minimum seconds for which one call of `Carrier.turn` waits for messages of the worker."""
 _GONE = 30.0
 """Seconds without any living node after which a Ray cluster that the job itself started counts as lost."""
 _AGAIN = "Run the same command again: it continues after the last finished shards"
 _REMIND = 300.0
-"""Seconds between two notes to the user that the job still waits for a node of an existing Ray cluster, which may
-grow."""
+"""Seconds between two notes to the user that the job still waits for a node with room. Only for an existing Ray
+cluster, which may grow."""
 
 
 class Carrier:
-    """Runs inside a Ray actor: holds one worker process of this node, and passes its messages on. Created by Ray for
-    `Actors`."""
+    """Runs inside a Ray actor: holds one worker process of this node, and passes the worker's messages on. Created by
+    Ray for `Actors`."""
 
     def __init__(self, job: Mapping[str, Any], cores: int, gpu: bool) -> None:
         from .machine import cpus_near, pci_address
@@ -68,7 +68,7 @@ class Carrier:
         return [{**message, "node_id": self._node_id} if "opened" in message else message for message in messages]
 
     def give(self, order: Message) -> None:
-        """Pass an order on to the worker. It may be called while `turn` waits."""
+        """Pass an order, such as to run a job part, on to the worker. May be called while `turn` waits."""
         if self._worker is not None:
             self._group.give(self._worker, order)
 
@@ -91,8 +91,8 @@ class Actors:
     def __init__(
         self, job: JobMessage, address: str, workers: int | None, cores: int | None, note: Callable[[str], None]
     ) -> None:
-        """``address``: ``ray`` for the cluster to which this process belongs, or else a new one of this machine only;
-        or the URL of a cluster."""
+        """``address``: the URL of a cluster, or ``ray``: the cluster to which this process belongs, or else a new one
+        of this machine only."""
         try:
             import ray
         except ImportError:
@@ -156,7 +156,7 @@ class Actors:
     # -- the cluster --------------------------------------------------------------------------------------------------
 
     def _nodes(self) -> list[dict[str, Any]]:
-        """Return the living nodes of the Ray cluster. Raises JobError if it does not answer."""
+        """Return the living nodes of the Ray cluster. Raises JobError if the cluster does not answer."""
         try:
             return [n for n in self._ray.nodes() if n["Alive"]]
         except Exception as e:  # Ray raises many kinds of errors when its head node is lost
@@ -175,7 +175,7 @@ class Actors:
         return max(1, min([_CORES, *(int(n["Resources"]["CPU"]) for n in nodes if n["Resources"].get("CPU", 0) >= 1)]))
 
     def _count_room(self) -> None:
-        """Count for how many workers the present nodes of the Ray cluster have room."""
+        """Count the workers for which the present nodes of the Ray cluster have room."""
         if time.monotonic() - self._counted_at < _NODES_SECONDS:
             return
         self._counted_at = time.monotonic()
@@ -205,8 +205,8 @@ class Actors:
                        "job, which continues later)")  # fmt: skip
 
     def room(self) -> int:
-        """Return the number of workers that run or could be started. If the user set a number, it is that one: nodes
-        may come later, because autoscalers see the requests."""
+        """Return the number of workers that run or could be started. A number that the user set is returned unchanged:
+        nodes may come later, because autoscalers see the requests."""
         self._count_room()
         return self._max_workers if self._max_workers is not None else max(self._room, 1)
 
@@ -220,15 +220,15 @@ class Actors:
             actor.turn = handle.turn.remote(self._seconds())
 
     def _seconds(self) -> float:
-        """Return the seconds for which each actor waits for messages. They are longer if there are thousands of actors,
-        so that the driver keeps up."""
+        """Return the seconds for which each actor waits for messages. With thousands of actors they wait longer, so
+        that the driver keeps up."""
         return max(_TURN, len(self._actors) / 500)
 
     # -- for the driver -----------------------------------------------------------------------------------------------
 
     def poll(self, seconds: float) -> Sequence[tuple[Actor, Message]]:
-        """Wait up to ``seconds`` for messages of workers, and return them, each with its worker. ``{"gone": why}`` is
-        the last message of a worker."""
+        """Wait up to ``seconds`` for messages of workers, and return them, each with its worker. The last message of a
+        worker that has ended is ``{"gone": why}``."""
         turns = {a.turn: a for a in self._actors}
         if not turns:
             time.sleep(seconds)

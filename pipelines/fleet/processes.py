@@ -23,8 +23,8 @@ from .job_message import JobMessage, WorkerResources
 from .messages import PATIENCE, Message, MessageSocket
 
 _STARTS = 2
-"""Number of times that a worker is started with the same resources. If it dies it is restarted once; if that one dies,
-the other workers do its work."""
+"""Number of times that a worker is started with the same resources. If a worker dies it is restarted once; if that one
+dies too, the other workers do its work."""
 
 
 @dataclass(eq=False)
@@ -74,8 +74,8 @@ class Processes:
         return self
 
     def _start_fork_server(self) -> None:
-        """Start the fork server, a process that opens the job and forks workers. It may be lost once, for example to
-        the out-of-memory killer: another takes its place, and the workers that were already forked continue."""
+        """Start the fork server, a process that opens the job and forks workers. If it is lost, for example to the
+        out-of-memory killer, it is replaced once, and the workers that were already forked continue."""
         self._fork_servers += 1
         self._opened = False
         parent_end, child_end = socket.socketpair()
@@ -131,8 +131,8 @@ class Processes:
         return resources not in self._workers and self._starts[resources] < _STARTS
 
     def poll(self, seconds: float) -> list[tuple[Process, Message]]:
-        """Wait up to ``seconds`` for messages of workers, and return them, each with its worker. ``{"gone": why}`` is
-        the last message of a worker."""
+        """Wait up to ``seconds`` for messages of workers, and return them, each with its worker. The last message of a
+        worker that has ended is ``{"gone": why}``."""
         if not self._workers:
             time.sleep(seconds)
             return []

@@ -40,8 +40,8 @@ class WorkerReport:
 def merged(
     name: str, workers: Sequence[WorkerReport], seconds: float, counts: Mapping[str, int], command: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the report of a whole job that took ``seconds``, merged from its workers' reports. ``counts``: samples
-    read, written and rejected in this run."""
+    """Return the report of a whole job that took ``seconds``, merged from the reports of its workers. ``counts``:
+    numbers of samples read, written and rejected in this run."""
     reports = [r for w in workers for r in w.reports]
     first = reports[0] if reports else {}
     busy = sum(float(r["seconds"]) for r in reports)
@@ -78,7 +78,7 @@ def merged(
 
 
 def _mixtures(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return, for each reader of a mixture, how many samples come from each of its data sets, added over all job
+    """For each reader that mixes data sets, return how many samples come from each of them, added over all job
     parts."""
     total: dict[str, Counter[str]] = {}
     for report in reports:
@@ -88,8 +88,8 @@ def _mixtures(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _kernels(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Combine the facts about CUDA kernels (compiled images, seconds of waiting for NVRTC) from all workers' processes.
-    If several workers waited at the same time, that time counts once."""
+    """Combine the facts about CUDA kernels from all workers' processes: compiled images, and seconds of waiting for the
+    compiler NVRTC. Time for which several workers waited at once counts once."""
     waited: dict[str, float] = {}
     for name, seconds in (pair for one in tables for pair in one["nvrtc"].items()):
         waited[name] = max(seconds, waited.get(name, 0.0))
@@ -140,7 +140,7 @@ def _times(tables: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, dic
 
 
 def _peaks(tables: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the maximum of each value over the workers; only the times for which they waited are added up."""
+    """Return the maximum of each value over the workers. Only values that are waiting times are added up."""
     peaks: dict[str, float] = {}
     for table in tables:
         for key, value in table.items():
@@ -149,8 +149,8 @@ def _peaks(tables: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _loads(reports: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the loads (shares of the working time for which each resource was busy), averaged over all job parts by
-    their duration."""
+    """Return the loads of resources (shares of the working time for which they were busy), as an average over all job
+    parts, weighted by duration."""
     seconds = sum(float(r["seconds"]) for r in reports) or 1.0
     names = {n: None for r in reports for n in r.get("loads", {})}
     return {n: round(sum(r["loads"].get(n, 0) * r["seconds"] for r in reports) / seconds, 4) for n in names}
@@ -189,7 +189,7 @@ def _worker(w: WorkerReport) -> dict[str, Any]:
 def _shares(
     rows: Sequence[Mapping[str, Any]], reports: Sequence[Mapping[str, Any]], seconds: float
 ) -> dict[str, float]:
-    """Return the shares of a worker's ``seconds`` for which one of its stages was busy, waited for input, and was
+    """Return three shares of a worker's ``seconds``, in which one of its stages was busy, waited for input, and was
     blocked by a full queue."""
     row = _summed(rows)
     if row["kind"] == "chunk":  # the work is in the worker threads, not in the stage's own thread

@@ -133,15 +133,15 @@ def run(
 
 
 def _why_one_process(prepared: Prepared, append: bool, trace: object) -> str:
-    """Return the reason why a job on several GPUs must be run by one process; empty if each GPU can have a process."""
+    """Return the reason why one process must run a job on several GPUs; empty if each GPU can have a process."""
     if append:
         return "inputs are added"
     return "the run is traced" if trace is not None else check_divisible(prepared) or ""
 
 
 def check(on: str, append: bool, trace: object) -> None:
-    """Raise SpecError if ``on`` is not a known place to run workers, or if workers there cannot do what is
-    requested."""
+    """Raise SpecError if ``on`` is not a known place for workers, such as ``ray``, or if workers there cannot do what
+    is requested."""
     if not (_PROCESSES.fullmatch(on) or _RAY.fullmatch(on)):
         raise SpecError(f"--on must be processes:N, ray or ray://host:port, got {on!r}")
     for is_set, option in ((append, "--append"), (trace is not None, "--trace")):
@@ -178,15 +178,15 @@ def _drive(
 
 
 def _in_one_piece(config: WriteConfig) -> bool:
-    """Return whether the output, finished or not, is in the form that one process writes, or in parts that were already
-    joined into that form."""
+    """Return whether the output, finished or not, has the form that one process writes, or consists of parts that were
+    already joined into that form."""
     with state_of(config.where) as root:
         outputs = output_files_of(root)
         return bool(outputs) and outputs[0].part is None and not part_files_of(root)
 
 
 def _finish_join(output: JobOutput) -> JobResult:
-    """Complete joining the job parts into one output, which an earlier run had begun."""
+    """Complete what an earlier run had begun: join the job parts into one output."""
     root, config = output.config.path, output.config
     report = sidecar.read_json(output.files.report, sidecar.REPORT)
     output.join(report)

@@ -21,9 +21,10 @@ _RECENT_INTERVAL = 0.5
 _WINDOW = 5.0
 """Seconds over which the current rates are averaged."""
 _SECONDS_PER_WORKER = 0.001
-"""Seconds between two records of every worker's progress, for each worker: with 1,000 workers, one per second."""
+"""Seconds between two records of the progress of all workers, per worker: with 1,000 workers, they are recorded once
+per second."""
 MAX_LINES = 64
-"""Maximum number of workers for which a report has one curve each; of more workers, only machines have curves."""
+"""Maximum number of workers that have one curve each in a report. With more workers, only machines have curves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +53,8 @@ class _Row:
 
 
 class ProgressLog:
-    """The progress of a job over time, in rows that become sparser as the job gets longer. Times are seconds since the
-    job began. Created by `Driver`; used by its thread."""
+    """The progress of a job over time, in rows that become rarer as the job gets longer. Times are seconds since the
+    job began. Created by `Driver`; used by the driver's thread."""
 
     def __init__(self) -> None:
         self._interval = _FIRST_INTERVAL
@@ -62,8 +63,8 @@ class ProgressLog:
         self._workers: Sequence[WorkerProgress] = ()
 
     def due(self, at: float, workers: int) -> bool:
-        """Return whether it is time to `record` the progress of ``workers`` workers. The more there are, the rarer it
-        is, so that recording takes the same share of the driver's time."""
+        """Return whether it is time to `record` the progress of ``workers`` workers. The more workers there are, the
+        rarer this is, so that recording takes the same share of the driver's time."""
         if not self._rows:
             return True
         elapsed = at - self._last.at
@@ -91,8 +92,8 @@ class ProgressLog:
         self._last = row
 
     def over_time(self) -> dict[str, Any]:
-        """Return the recorded rows as columns for a report. Counts add up from the start; a worker that came later has
-        0 before."""
+        """Return the recorded rows as columns for a report. Counts add up from the start. A worker that came later has
+        0 in the rows before."""
         if not self._rows:
             return {}
         rows = self._rows if self._rows[-1] is self._last else [*self._rows, self._last]

@@ -36,11 +36,11 @@ Opened = tuple[Sources, Mapping[str, Any]]
 _NOT_SENT = ("over_time", "command")
 """Keys of a job part's report that the worker does not send to the driver."""
 NEARLY_DONE_BATCHES = 10
-"""Number of batches that are still unwritten when about all batches of a job part have been read: this many are in
-flight on a GPU, and in the queues around it. The next part may then begin."""
+"""Number of batches that are still unwritten when about all batches of a job part have been read: they are in flight on
+a GPU, and in queues before and after it. The next part may then begin."""
 NEARLY_DONE_SECONDS = 0.4
-"""Remaining seconds, at the rate so far, at which a job part counts as nearly done in any case. To open the next part's
-output and to read its first batches takes some tenths of a second."""
+"""Remaining seconds, at the rate so far, from which on a job part counts as nearly done in any case. Opening the next
+part's output and reading its first batches takes some tenths of a second."""
 _HANG_CHECK_SECONDS = 0.5
 """Seconds between two checks whether a GPU hangs, by a thread that waits for another one."""
 SECONDS_BETWEEN_MESSAGES = 0.5
@@ -55,12 +55,13 @@ def problem(error: BaseException) -> dict[str, Any]:
 
 
 def fitted(prepared: Prepared, resources: WorkerResources) -> Prepared:
-    """Return the job with the number of threads and the memory budget that a worker's ``resources`` allow."""
+    """Return the job with the number of threads and the memory budget that the ``resources`` of a worker allow."""
     return replace(prepared, built=replace(prepared.built, spec=fitted_spec(prepared.spec, resources)))
 
 
 def fitted_spec(spec: Spec, resources: WorkerResources) -> Spec:
-    """Return a spec with the number of threads and the memory budget that a worker's ``resources`` allow."""
+    """Return a copy of a spec with the number of threads and the memory budget that the ``resources`` of a worker
+    allow."""
     settings, memory = spec.pipeline, spec.pipeline.memory
     own = _share(memory.host, HOST_SHARE, resources.share)
     gpu = memory.gpu if resources.gpu_share == 1 else _share(memory.gpu, GPU_SHARE, resources.gpu_share)
@@ -74,8 +75,8 @@ def _share(limit: Limit, default: float, share: float) -> Limit:
 
 
 def bind_to(resources: WorkerResources) -> None:
-    """Bind this process to its cores and its GPU. Must be called before the first thread starts, and before CUDA is
-    initialised."""
+    """Bind this process to the cores and the GPU in ``resources``. Must be called before the first thread starts, and
+    before CUDA is initialised."""
     if resources.visible is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = resources.visible
     if resources.cpus and hasattr(os, "sched_setaffinity"):
@@ -87,7 +88,7 @@ class _RunningPart:
     """A job part that the worker runs or has run, in a thread of its own. Created by `WorkerLoop`."""
 
     def __init__(self, before: _RunningPart | None, nearly_done_samples: int) -> None:
-        """``before``: the previous job part, which must report its end first. ``nearly_done_samples``: the number of
+        """``before``: the previous job part, whose end must be reported first. ``nearly_done_samples``: number of
         remaining samples at which this part counts as nearly done."""
         self.before = before
         self.nearly_done_samples = nearly_done_samples
