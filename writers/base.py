@@ -157,12 +157,11 @@ class ShardFile:
         self._thread: int | None = None
         """Number of the writing thread that does all work on this file; None until there is work for one."""
         self._last: Future[None] | None = None
-        """The last work on this file that was put into a thread's queue; None until there was any."""
+        """Last task on this file in a thread's queue; None if there was none."""
         self._sums = Checksums()
         self._summing: list[Future[None]] = []
         self._summed = 0
-        """Number of bytes from the file's start whose checksums are computed, or whose checksums a thread has in its
-        queue."""
+        """Number of bytes from the file's start whose checksums are computed or queued."""
         self._in_order = True
         """Whether all bytes were hashed in the order in which they were written."""
         self._rewritten: set[int] = set()
@@ -181,7 +180,7 @@ class ShardFile:
 
     @property
     def pending(self) -> bool:
-        """Whether writes of this file were put into a thread's queue, finished or not."""
+        """Whether any write of this file was put into a thread's queue, finished or not."""
         return self._last is not None
 
     def write(self, data: Bytes) -> None:
@@ -215,8 +214,8 @@ class ShardFile:
         self._start_checksums()
 
     def _start_checksums(self, last: bool = False) -> None:
-        """Let other threads compute the checksums of the bytes that are in the file by now. With ``last`` no bytes
-        follow, and the incomplete last block is included."""
+        """Let other threads compute the checksums of the bytes written so far. ``last``: no bytes follow, so the
+        incomplete last block is included."""
         assert self._workers is not None
         follow = self._workers.following.submit
         if self._summed % BLOCK and self._summed < self._file.size:  # small writes came first
@@ -234,8 +233,7 @@ class ShardFile:
             self._syncing = follow(self._file.sync)
 
     def _hash(self, before: Future[None] | None = None) -> None:
-        """Compute SHA-256 up to the end of the bytes that are in the file by now, after the earlier work ``before`` is
-        complete."""
+        """Wait for the earlier work ``before``. Then continue SHA-256 up to the end of the bytes written so far."""
         assert self._sha is not None
         if before is not None:
             before.result()
@@ -246,7 +244,7 @@ class ShardFile:
             self._hashed += n
 
     def write_file(self, path: Path) -> None:
-        """Write the content of the file ``path``, which a format's library made, at the end of this file, and remove
+        """Append the content of the file ``path``, which a format's library made, to this file. Then remove
         ``path``."""
         with open(path, "rb") as made:
             while block := made.read(8 * LARGE):
@@ -314,7 +312,7 @@ class ShardFiles:
         self.expected = expected
         """Number of samples that the shard will hold if none is rejected; 0 if unknown."""
         self.state = state
-        """State that all shards of a run share, such as the file names in use: what `Writer.begin` returned."""
+        """State that all shards of a run share, such as the file names in use, as `Writer.begin` returned it."""
         self.carry: dict[str, Any] = {}
         """State (JSON-able) that is kept from shard to shard and over restarts. `Writer.refuse` updates it; shards may
         add facts that are equal for all of them."""
@@ -334,7 +332,7 @@ class ShardFiles:
 
     def create_in_directory(self, suffix: str, name: str, patched: bool = False) -> ShardFile:
         """Create a file ``name`` in a directory of its own, to be published as ``<stem><suffix>/<name>``. ``patched``:
-        its beginning is rewritten at the end, so that SHA-256 starts only then."""
+        the beginning of the file is rewritten at the end, so SHA-256 starts only then."""
         final = self.stem + suffix
         directory = self._temporary(final)
         files_io.make_dirs(directory)
@@ -342,8 +340,8 @@ class ShardFiles:
         return self._add(file, directory, self.root / final)
 
     def create_at(self, number: int, final: str) -> ShardFile:
-        """Create a file of the shard, to be published as ``final``, a path below the root that the caller has checked.
-        ``number`` is its number in the shard."""
+        """Create file number ``number`` of the shard, to be published as ``final``. This is a path below the root that
+        the caller has checked."""
         directory = self._temporary(self.stem)
         files_io.make_dirs(directory)
         temporary = directory / f"{number:08d}"
@@ -419,7 +417,7 @@ class Shard:
     time."""
 
     def frame(self, records: Records) -> Frames:
-        """Convert ``records`` to the bytes that the shard will get ("frame" them), without changing the shard."""
+        """Convert ``records`` to the bytes that the shard will get ("frame" them). The shard itself does not change."""
         raise NotImplementedError
 
     def append(self, frames: Frames, n: int) -> None:
@@ -445,9 +443,8 @@ class Writer:
     default_samples: ClassVar[int | None] = None
     """Default number of samples per shard, if the spec does not say; None for one shard with all samples."""
     independent: ClassVar[bool] = False
-    """Whether the bytes of a shard depend on nothing but its records, neither on `ShardFiles.carry` nor on its
-    ``state``. Then framing (converting records to the format's bytes) is done by other threads for large records, and
-    for several shards at the same time."""
+    """Whether the bytes of a shard depend only on its records, not on `ShardFiles.carry` or its ``state``. Then other
+    threads convert large records to the format's bytes, for several shards at the same time."""
     folders: ClassVar[tuple[str, ...]] = ()
     """Names of folders in an output that the format's library fills, with other bytes on every run; no checksum covers
     them."""
@@ -485,7 +482,7 @@ class Writer:
         return ()
 
     def begin(self, root: Path, finished: Sequence[Mapping[str, Any]]) -> Any:
-        """Create the state that shards of a run share (`ShardFiles.state`), if it is too large for ``carry``.
+        """Create the state that all shards of a run share (`ShardFiles.state`) and that is too large for ``carry``.
         ``finished`` are the journal's entries of earlier runs."""
         return None
 

@@ -13,10 +13,9 @@ from ...ops.errors import without_frames
 WAITING = (128 << 20, 1 << 30)
 """Smallest and largest limit on the bytes that wait in memory to be written."""
 _OF_BUDGET = 32
-"""Divisor: this fraction of the host's memory budget is the limit on bytes that wait to be written, within the bounds
-of WAITING. Bytes come in order, so several files are written at the same time only if more bytes wait than one shard
-has: 260 MB of shards, with 2.5 GB/s per file, are written at 4.0 GB/s with 128 MiB waiting, at 9.4 GB/s with 512
-MiB."""
+"""Divisor: the limit on bytes that wait to be written is this fraction of the host's memory budget, within the bounds
+WAITING. Bytes come in order, so several files are written at the same time only if more bytes wait than one shard has:
+260 MB of shards, with 2.5 GB/s per file, are written at 4.0 GB/s with 128 MiB waiting, at 9.4 GB/s with 512 MiB."""
 WRITERS = 4
 """Number of files that are written at the same time. The system lets one thread at a time write to a file, at 2 to 3
 GB/s into memory; if records come faster, the next shard starts while the last one is still being written."""
@@ -24,7 +23,8 @@ FRAMERS = 3
 """Number of shards whose large records are framed (converted to the format's bytes) and hashed at the same time. One
 thread computes all three checksums of TFRecord's bytes at 3.5 GB/s, and waits for the GIL after each of its calls."""
 _TO_FRAME = 3
-"""Divisor for the limit on bytes that wait to be framed: this fraction of the bytes that may wait to be written."""
+"""Divisor: the limit on bytes that wait to be framed (converted to the format's bytes) is this fraction of the limit on
+bytes that wait to be written."""
 _SHARDS = 3
 """Number of complete shards that may wait to be published: later shards are written while these go to the disk."""
 
@@ -88,7 +88,7 @@ class WorkQueue:
                 self._changed.notify_all()
 
     def fail(self, error: BaseException) -> None:
-        """Drop all waiting work; ``error`` counts as the queue's failure, if there was none before."""
+        """Drop all waiting work. ``error`` becomes the queue's failure, unless there is one already."""
         with self._changed:
             self._error = self._error or error
             self._ended = True
@@ -139,7 +139,7 @@ class WriterThreads:
         self.writes = WorkQueue("write", waiting - waiting // _TO_FRAME, WRITERS)
         # SHA-256 of a file is computed in order: one thread may wait for another
         self.following = ThreadPoolExecutor(2 * (_SHARDS + 1), "following")
-        """Threads for work that follows the writes: checksums, and flushing to the disk."""
+        """Threads for work after the writes: checksums, and flushing to the disk."""
         self.publishing = WorkQueue("publish", _SHARDS)
 
     def check(self) -> None:

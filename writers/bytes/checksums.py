@@ -38,7 +38,7 @@ class Checksums:
         """Number of complete blocks of the file that `extend` has hashed."""
         self._state = np.zeros(6, np.uint64)
         self._rest = np.empty(32, np.uint8)
-        """Last bytes of the incomplete block, which `extend` continues; see `checksums_cpu.extend`."""
+        """Last bytes (fewer than 32) of the incomplete block; see `checksums_cpu.extend`."""
 
     def extend(self, data: bytes | _U8 | IoVector) -> None:
         """Hash ``data``, the file's next bytes."""
@@ -57,12 +57,12 @@ class Checksums:
             self._ended += n
 
     def cut(self) -> None:
-        """Drop the incomplete block from the checksums, because it will be read from the file."""
+        """Drop the incomplete last block from the checksums; `take` will hash the whole block from the file."""
         self._state[:] = 0
 
     def take(self, descriptor: int, first: int, size: int) -> None:
-        """Read and hash ``size`` bytes of a file from block ``first`` on; only the last block of a file may be
-        incomplete. Raises OSError."""
+        """Read and hash ``size`` bytes of a file from block ``first`` on. They are whole blocks, except at the end of
+        the file. Raises OSError."""
         from . import checksums_cpu
 
         if not hasattr(_own, "buffer"):

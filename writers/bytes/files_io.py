@@ -37,7 +37,7 @@ def set_hook(hook: Hook | None) -> None:
 
 
 def before(operation: str, path: Path) -> int | None:
-    """Call the hook of tests, if one is installed, and return its result; each operation calls this first."""
+    """Call the hook that a test has installed, and return its result. Each operation on files calls this first."""
     return None if _hook is None else _hook(operation, str(path))
 
 
@@ -215,8 +215,8 @@ def remove(path: Path) -> None:
 
 @contextlib.contextmanager
 def job_errors(then: str = "it continues after the last finished shard") -> Iterator[None]:
-    """Context manager that raises an OSError as JobError, with the operation, the reason, and the effect of running the
-    same command again (``then``)."""
+    """Context manager that raises an OSError as JobError. The message has the operation and the reason, and tells what
+    happens if the same command is run again (``then``)."""
     try:
         yield
     except DaliRunError:

@@ -15,8 +15,8 @@ from ...ops.batch import I64
 U8 = npt.NDArray[np.uint8]
 
 LOOSE = 2048
-"""Average size in bytes of a field's values from which they are written from where they are, without a copy. Copying
-smaller values costs less than pointing at them."""
+"""Average size in bytes from which the values of a field are written without a copy. Copying smaller values costs less
+than a memory segment for each."""
 _ROWS = os.sysconf("SC_IOV_MAX")
 """Largest number of memory segments that the system accepts in one write call."""
 

@@ -71,7 +71,7 @@ def read_json(path: Path, max_bytes: int = LARGEST) -> dict[str, Any]:
 
 
 def is_inside(name: object) -> bool:
-    """Whether ``name`` is a relative path, in normalized form, to something inside of a folder."""
+    """Whether ``name`` is a normalized relative path that stays inside its folder."""
     if not isinstance(name, str) or "\0" in name:
         return False
     return all(part not in ("", ".", "..") for part in name.split("/"))

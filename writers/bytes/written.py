@@ -55,5 +55,5 @@ class WrittenShard:
 
 
 def map_file(path: Path) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Return the file's bytes, mapped copy-on-write, because compiled code exists for writable arrays only."""
+    """Return the file's bytes, mapped copy-on-write, because compiled code takes only writable arrays."""
     return np.memmap(path, np.uint8, "c") if path.stat().st_size else np.zeros(0, np.uint8)

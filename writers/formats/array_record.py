@@ -20,8 +20,8 @@ _BYTES_LIST = 10  # tag of a feature of bytes
 class ArrayRecord(Writer, name="array_record", suffix=".array_record"):
     """Examples in ArrayRecord files, as `grain.sources.ArrayRecordDataSource` reads them, one record per group.
 
-    Bytes (encoded images, texts) become bytes features, integers int64, floats float; arrays become three features:
-    ``<field>`` (bytes), ``<field>/shape`` and ``<field>/dtype``.
+    Bytes (encoded images, texts) are stored as bytes features, integers as int64, floats as float, and arrays as three
+    features: ``<field>`` (bytes), ``<field>/shape`` and ``<field>/dtype``.
     """
 
     libraries = ("array_record",)

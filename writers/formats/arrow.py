@@ -24,8 +24,8 @@ _PIECE = 1 << 30
 
 
 class ArrowWriter(Writer, abstract=True):
-    """Base of the writers of Arrow tables (Parquet, Lance), with one column per field: bytes as binary, numbers in
-    their own type, lists as lists."""
+    """Base of the writers of Arrow tables (Parquet, Lance), with one column per field. Bytes are stored as binary,
+    numbers in their own type, and lists as lists."""
 
     module: ClassVar[str] = "pyarrow"
     """Name of the Python package that writes the format, also that of the extra of dali-run."""
@@ -50,8 +50,8 @@ class ArrowWriter(Writer, abstract=True):
                 raise SpecError(f"option lists: there is no field {name!r}; fields: {', '.join(fields)}")
 
     def schema(self, fields: Mapping[str, FieldConfig], specs: Mapping[str, Spec]) -> dict[str, Any] | None:
-        """Return the facts that hold for all shards. ``one``: by field of numbers, whether each sample is one number,
-        not a list. ``schema``: the Arrow schema of every shard."""
+        """Return facts that hold for all shards, as a mapping. ``one`` tells for each field of numbers whether a sample
+        is one number or a list. ``schema`` is the Arrow schema of every shard."""
         import pyarrow as pa
 
         one: dict[str, bool] = {}
@@ -127,8 +127,8 @@ def schema_in(carry: Mapping[str, Any]) -> Any:
 
 
 def _columns(name: str, config: FieldConfig, batch: Batch, one: Mapping[str, bool]) -> dict[str, Any]:
-    """Return the Arrow columns of a field by name: one, or three for an array of any shape. ``one`` tells for each
-    field of numbers whether each sample is one number, not a list."""
+    """Return the Arrow columns of a field by name: three for arrays of any shape, else one. ``one`` tells for each
+    field of numbers whether a sample is one number or a list."""
     import pyarrow as pa
 
     check_encoded(name, config, batch)

@@ -127,7 +127,7 @@ def _not_images(batch: Batch) -> dict[int, tuple[Any, str]]:
 
 @dataclass(slots=True)
 class CocoFrames(Frames):
-    """Records of a batch: the contents of the image files, and the images' entries for the JSON file."""
+    """Contents of a batch's image files, and the images' entries for the JSON file."""
 
     files: FilesFrames
     images: list[dict[str, Any]]

@@ -236,7 +236,7 @@ def join(columns: Sequence[Column]) -> Column:
 
 
 def total_of(sizes: Sequence[I64]) -> I64:
-    """Return for each record the sum of its sizes in several columns."""
+    """Return the sum of each record's sizes in several columns."""
     total: I64 = np.sum(np.stack(sizes), axis=0, dtype=np.int64)
     return total
 
@@ -260,8 +260,8 @@ def address(column: Column) -> tuple[np.int64, I64, I64]:
 
 
 class LargeValues:
-    """The columns of ``n`` values each whose values are large: these are written without a copy. The other columns are
-    copied."""
+    """Those of the given columns (``n`` values each) whose values are large. These are written without a copy; the
+    other columns are copied."""
 
     def __init__(self, columns: Sequence[Column], n: int) -> None:
         large = [c.is_large for c in columns]

@@ -114,9 +114,8 @@ def file_columns(
 
 
 def alternatives(name: str, seen: Collection[str]) -> list[str]:
-    """Return all extensions that files of the field ``name`` can have if some files have the extensions ``seen``. The
-    extension of a field of bytes depends on the content, that of a field of integers on their number. Empty if no other
-    extension is possible."""
+    """Return all extensions that files of the field ``name`` can have if some files have the extensions ``seen``. Bytes
+    get an extension by their content, integers by their number. Empty if no other extension is possible."""
     own = f"{name}." if any(e.startswith(f"{name}.") for e in seen) else ""
     by_content = [own + e for e in (*dict.fromkeys(e for _, _, e in _SIGNATURES), "bin")]
     if not set(seen) <= {*by_content, f"{name}.npy"}:
@@ -125,8 +124,8 @@ def alternatives(name: str, seen: Collection[str]) -> list[str]:
 
 
 def _declared(name: str, config: FieldConfig, kind: Kind) -> str:
-    """Return the extension of a field from its configuration, or from its name if its content can have this extension;
-    otherwise an empty text."""
+    """Return the extension that a field's configuration names, or else the field's name if that is a possible extension
+    of its content; otherwise an empty text."""
     if config.extension:
         return config.extension
     low = name.lower()

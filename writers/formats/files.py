@@ -80,7 +80,7 @@ class Files(Writer, name="files", suffix=".jsonl"):
 
 
 class UsedPaths:
-    """The names that are used in an output: names of samples, of their files, and of the folders of these files."""
+    """Names in use in an output: names of samples, of their files, and of the folders of these files."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
@@ -94,8 +94,8 @@ class UsedPaths:
         self.folders.update(_above(name.rpartition("/")[0]))
 
     def free(self, name: str, files: Sequence[str]) -> bool:
-        """Whether a sample may have this name and these files: the name is unused, no used file is named like one of
-        its folders, and no used folder like one of its files."""
+        """Whether a sample may have this name and these files. The name must be unused, no used file may be named like
+        one of its folders, and no used folder like one of its files."""
         folders = _above(name.rpartition("/")[0])
         return name not in self.names and self.files.isdisjoint(folders) and self.folders.isdisjoint(files)
 

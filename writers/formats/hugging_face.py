@@ -15,7 +15,7 @@ CARD = "README.md"
 _SPLITS = ("train", "validation", "val", "test")
 """Names of Hugging Face's splits. An output with such a name is that split; other outputs are the split ``train``."""
 _BY_ENCODING = {"jpeg": "image", "png": "image", "webp": "image", "avif": "image", "flac": "audio", "wav": "audio"}
-"""Kind of Hugging Face feature (image, audio) for fields with these encodings."""
+"""Kind of Hugging Face feature (image, audio) of fields, by their option `encode`."""
 
 
 def _feature(name: str, features: Mapping[str, Any], fields: Mapping[str, FieldConfig]) -> Any:

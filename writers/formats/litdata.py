@@ -23,9 +23,9 @@ DTYPES = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint6
 class LitData(OffsetTableWriter, name="litdata", suffix=".bin"):
     """Chunks of litData, and the index.json that `StreamingDataset` reads; samples are dictionaries of the fields.
 
-    Bytes are `bytes`, images of ``encode: jpeg`` `jpeg`, texts `str`, one number `int`, `float` or `bool` of Python,
-    lists and arrays NumPy arrays. Give ``shard: {bytes: 64MB}``: offsets have 32 bits, and a shard of unknown length is
-    kept in memory until it is complete.
+    Bytes are stored as `bytes`, images of ``encode: jpeg`` as `jpeg`, texts as `str`, one number as `int`, `float` or
+    `bool` of Python, lists and arrays as NumPy arrays. Give ``shard: {bytes: 64MB}``: offsets have 32 bits, and a shard
+    of unknown length is kept in memory until it is complete.
     """
 
     def encoding(self, name: str, value: Value) -> str:

@@ -46,7 +46,7 @@ _NODE = 8
 """Size in bytes of an LMDB node header: data size or page number in two u16, flags u16, key size u16."""
 _BRANCH, _LEAF, _OVERFLOW, _META = 1, 2, 4, 8
 _BIG = 1
-"""Flag of a leaf node whose value is on overflow pages: its data is the number of the first."""
+"""Flag of a leaf node whose value is on overflow pages; the node holds the number of the first of these pages."""
 _NODE_MAX = ((PAGE - _HEAD) // 2 & ~1) - 2
 """Size in bytes of the largest node that is stored in a leaf page, because two must fit into a page; larger values go
 to overflow pages."""

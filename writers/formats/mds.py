@@ -24,9 +24,9 @@ _ARRAYS = ("uint8", "int8", "uint16", "int16", "float16", "uint32", "int32", "fl
 class MDS(OffsetTableWriter, name="mds", suffix=".mds"):
     """Shards of MosaicML's streaming (MDS), and the index.json that `StreamingDataset` reads.
 
-    Bytes are `bytes`, images of ``encode: jpeg`` and ``png`` `jpeg` and `png`, texts `str`, one number its own type
-    (int64: `int`, booleans: `uint8`), lists and arrays `ndarray:<type>`. Give ``shard: {bytes: 64MB}``: offsets have 32
-    bits, and a shard of unknown length is kept in memory until it is complete.
+    Bytes are stored as `bytes`, images of ``encode: jpeg`` or ``png`` as `jpeg` or `png`, texts as `str`, one number in
+    its own type (int64 as `int`, booleans as `uint8`), lists and arrays as `ndarray:<type>`. Give ``shard: {bytes:
+    64MB}``: offsets have 32 bits, and a shard of unknown length is kept in memory until it is complete.
     """
 
     has_fixed_sizes = True

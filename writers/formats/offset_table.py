@@ -42,7 +42,7 @@ class Value:
 
 
 def value_of(name: str, config: FieldConfig, batch: Batch, single: bool) -> Value:
-    """Return how a field is stored whose batches are like ``batch``. ``single``: each of its samples is one number."""
+    """Return how a field is stored, judged by ``batch``, one of its batches. ``single``: each sample is one number."""
     check_encoded(name, config, batch)
     kind = kind_of(config, batch.dtype, batch.ndim)
     if config.encode == "text":
@@ -185,7 +185,7 @@ def _table_of(path: Path, data: Any) -> I64:
 
 @dataclass(slots=True)
 class OffsetTableFrames(Frames):
-    """Records of a batch as the bytes that the format stores for them, one record after the other."""
+    """Records of a batch in the format's bytes, one record after the other."""
 
     records: Column
 

@@ -137,8 +137,7 @@ class _Sink:
         self._failed = False
 
     def write(self, data: Any) -> int:
-        """Write all of ``data`` to the shard's file. After the shard was given up, bytes that pyarrow still writes are
-        dropped."""
+        """Write all of ``data`` to the shard's file. If the shard was given up, the data is dropped."""
         if self._failed or self._file.closed:
             return len(data)
         self._failed = True

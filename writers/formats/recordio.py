@@ -34,7 +34,7 @@ from .columns import (
 
 _MAGIC = 0xCED7230A
 _LONGEST = (1 << 29) - 1
-"""Largest size of a record in bytes: the length shares its 32-bit word with three bits for the kind of the part."""
+"""Largest size of a record in bytes: three bits of the 32-bit word with the length tell the kind of the part."""
 
 
 class RecordIO(Writer, name="recordio", suffix=".rec"):

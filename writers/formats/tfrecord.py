@@ -22,8 +22,8 @@ from .columns import check_field, examples, features, keys_of, pairs, starts_of
 class TFRecord(Writer, name="tfrecord", suffix=".tfrecord"):
     """Examples in TFRecord files, for TensorFlow, DALI, tfrecord.
 
-    Bytes (encoded images) become bytes features, integers int64, floats float; arrays become three features:
-    ``<field>`` (bytes), ``<field>/shape`` and ``<field>/dtype``.
+    Bytes (encoded images) are stored as bytes features, integers as int64, floats as float, and arrays as three
+    features: ``<field>`` (bytes), ``<field>/shape`` and ``<field>/dtype``.
     """
 
     independent = True
@@ -116,7 +116,7 @@ class TFRecordShard(Shard):
         self._list()
 
     def _list(self) -> None:
-        """Write the lines of the index for the records in ``_unlisted``, which it lacks so far."""
+        """Write the lines of the records in ``_unlisted`` to the index, which lacks them so far."""
         if self._index is not None and self._unlisted:
             sizes = np.concatenate(self._unlisted)
             starts = starts_of(sizes)

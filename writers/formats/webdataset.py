@@ -27,8 +27,9 @@ class WebDataset(Writer, name="webdataset", suffix=".tar"):
     """Tar files for webdataset, DALI's readers.webdataset, and tar itself.
 
     A field named like an extension (jpg, txt, json, npy) is the member ``<key>.<field>``. Other encoded fields become
-    ``<key>.jpg`` for example (kept bytes by their signature), one integer ``<key>.cls``, arrays ``<key>.npy``; if two
-    fields share an extension the member is ``<field>.<extension>``. Members carry no times or owners.
+    ``<key>.jpg`` for example (kept bytes by their signature), one integer becomes ``<key>.cls``, arrays become
+    ``<key>.npy``; if two fields share an extension the member is ``<field>.<extension>``. Members carry no times or
+    owners.
     """
 
     independent = True
