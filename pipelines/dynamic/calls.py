@@ -33,21 +33,20 @@ from .devices import Device
 from .dtypes import type_id
 
 Constant = tuple[str, Any, Any]
-"""A constant argument of a call: its name, the type of its value (for a list, the types of its elements), and the value
-in hashable form."""
+"""A constant argument of a call: (name, type of the value or types of a list's elements, value in hashable form)."""
 State = tuple[int, int, int, int]
 """State of a random generator: key, low and high half of the counter, and index of the word within the block of the
 counter."""
 _MIN_SHARED_SECONDS = 0.002
-"""Estimated processor seconds of a call from which on it is divided between threads. For less work, joining the outputs
+"""Smallest estimated processor seconds of a call that is divided between threads. For less work, joining the outputs
 would cost more than it saves."""
 _MAX_CACHED_PLANS = 4096
 _MAX_DECODE_ATTEMPTS = 4
 
 
 class CallPlan:
-    """One operator with its constant arguments, for one stage (cpu, mixed or gpu). Created by `plan_for` and cached for
-    the whole process."""
+    """One operator with its constant arguments, prepared for one stage (cpu, mixed or gpu). Created by `plan_for` and
+    cached for the whole process."""
 
     __slots__ = ("accepted", "device_id", "kernel", "node", "op", "outputs", "pace", "random", "stage", "whole")
 
@@ -62,15 +61,15 @@ class CallPlan:
         self.whole = op.per_batch
         self.node = Node(0, op, (), {}, op.name)
         self.pace = 1.0 if op.decodes else 0.0
-        """Processor seconds per byte of input that the last call took, from which the work of the next one is
-        estimated. 1.0 for decoders, which are always divided between threads."""
+        """Processor seconds per byte of input in the last call, from which the work of the next call is estimated. 1.0
+        for decoders, which are always divided between threads."""
         self.accepted: dict[Any, tuple[Spec, ...]] = {}
-        """Specs of the outputs, for each kind of inputs that the operator has accepted: (dimensions, dtype, layout) per
-        input."""
+        """Specs (types and dimensions) of the outputs, by the inputs that the operator has accepted: (dimensions,
+        dtype, layout) each."""
 
     def infer(self, kinds: tuple[Any, ...]) -> tuple[Spec, ...]:
-        """Return the specs of the outputs for inputs of ``kinds``: (ndim, NumPy dtype or None, layout) each. Raises
-        SpecError."""
+        """Return the specs of the outputs for inputs of ``kinds``, which are (ndim, NumPy dtype or None, layout) per
+        input. Raises SpecError."""
         outputs = self.accepted.get(kinds)
         if outputs is None:
             inputs = [
@@ -91,9 +90,9 @@ def plan_for(
     cls: type[Operator], inputs: int, device: Device | None, on_device: bool, constants: tuple[Constant, ...],
     per_sample: tuple[str, ...],
 ) -> CallPlan:  # fmt: skip
-    """Return the plan for calling ``cls``. ``constants`` are its constant arguments, ``per_sample`` the names of
-    arguments that are batches. ``on_device``: whether an input is on a GPU. ``device``: the requested device; None to
-    run where the inputs are.
+    """Return the plan for calling operator ``cls``. ``constants`` are its constant arguments, ``per_sample`` the names
+    of arguments that are batches. ``on_device``: whether an input is on a GPU. ``device``: the requested device; None
+    to run where the inputs are.
 
     Raises SpecError, which is also a TypeError or ValueError, if the call is invalid.
     """
@@ -137,9 +136,8 @@ def _made(
 
 
 def typed(known: Parameter, value: Any) -> Any:
-    """Return the value of an argument. If the argument ``known`` is a type and ``value`` a name of the dynamic mode,
-    such as ``u8``, return the DALIDataType: NumPy would read ``u8`` as eight bytes. Raises ValueError for unknown
-    names."""
+    """Return the value of an argument. If the argument ``known`` is an element type, and ``value`` a name such as
+    ``u8``, return the DALIDataType: NumPy would read ``u8`` as eight bytes. Raises ValueError for unknown names."""
     is_name = isinstance(value, str) and strip_optional(known.type) is DALIDataType
     return type_id(value) if is_name else value
 
@@ -168,8 +166,8 @@ def run(
     plan: CallPlan, inputs: Sequence[Batch], args: Mapping[str, Batch], samples: Samples, state: State | None,
     context: EvalContext, location: str = "",
 ) -> tuple[Batch, ...]:  # fmt: skip
-    """Run a call and return its outputs. ``state`` is the state of the random generator; ``location`` is the program's
-    line, if that is not the line being run now. Raises SpecError for inputs that the operator does not accept,
+    """Run a call and return its outputs. ``state`` is the state of the random generator. ``location`` is the program's
+    line that made the call, if not the present one. Raises SpecError for inputs that the operator does not accept,
     SampleError for a sample that cannot be processed."""
     try:
         specs = plan.infer(tuple([(b.shapes.shape[1], b.data.dtype, b.layout) for b in inputs]))
@@ -208,8 +206,8 @@ def _context(plan: CallPlan, args: Mapping[str, Batch], samples: Samples, state:
 
 
 def located(problem: SpecError, name: str, location: str = "") -> SpecError:
-    """Return the error of an invalid call with the program's line in front of its message. It is a TypeError if
-    ``problem`` is one, else a ValueError."""
+    """Return ``problem``, the error of an invalid call, with the program's line in front of its message: as a TypeError
+    if ``problem`` is one, else a ValueError."""
     kind = ArgumentValueError if type(problem) is SpecError else type(problem)
     return kind(f"{location or line()}: {name}: {problem}")
 
@@ -227,8 +225,8 @@ def _in_groups(
     plan: CallPlan, inputs: Sequence[Batch], args: Mapping[str, Batch], samples: Samples, state: State | None,
     context: EvalContext, location: str, problem: UnlikeSamplesError,
 ) -> tuple[Batch, ...]:  # fmt: skip
-    """Run a call and return its outputs, like `run`, but with one kernel call per group of samples whose shapes can be
-    computed together."""
+    """Run a call and return its outputs, like `run`, but compute samples in groups: some operators can process only
+    certain shapes together."""
     known, group = np.unique(problem.shapes, axis=0, return_inverse=True)
     if len(known) < 2:
         raise LocatedError("bad_argument", f"{location}: {plan.op.name}: {problem}")
@@ -245,8 +243,8 @@ def _in_groups(
 
 
 def raise_reject(name: str, rejects: Sequence[Reject], samples: Samples, location: str = "") -> None:
-    """Raise SampleError for the first of ``rejects``, the samples that a kernel could not process. Rejects whose sample
-    is kept anyway are ignored."""
+    """Raise SampleError for the first of ``rejects``, the samples that an operator could not process. Samples that are
+    kept anyway, such as damaged images, are ignored."""
     for r in rejects:
         if not r.kept:
             source = samples.origin(int(np.flatnonzero(samples.slot == r.slot)[0])).source_info
@@ -268,8 +266,8 @@ def _shared(
     plan: CallPlan, inputs: Sequence[Batch], args: Mapping[str, Batch], samples: Samples, state: State | None,
     context: EvalContext, size: int, location: str,
 ) -> tuple[Batch, ...]:  # fmt: skip
-    """Run a call and return its outputs, like `run`, but divide the samples between the threads of the context's pool.
-    This is valid because kernels treat every sample independently."""
+    """Run a call and return its outputs, like `run`, but divide the samples between the context's pool of threads.
+    Operators process every sample independently."""
     threads = min(context.num_threads, len(samples))
     ends = np.linspace(0, len(samples), threads + 1).astype(int).tolist()
 
@@ -297,8 +295,8 @@ def _launched(
     plan: CallPlan, inputs: Sequence[Batch], args: Mapping[str, Batch], samples: Samples, state: State | None,
     context: EvalContext, location: str, attempt: int = 0,
 ) -> tuple[Batch, ...]:  # fmt: skip
-    """Run a call on the GPU of its inputs, wait for the outputs and return them, like `run`. Samples that fail a
-    kernel's check are computed again by the next decoder that can."""
+    """Run a call on the GPU of its inputs, wait for the outputs and return them, like `run`. Samples that a GPU decoder
+    fails to decode are decoded again by another decoder."""
     lane = context.lane(_gpu_of(plan, inputs))
     ctx = _context(plan, args, samples, state, device=lane, attempt=attempt)
 
@@ -358,8 +356,8 @@ def _gpu_of(plan: CallPlan, inputs: Sequence[Batch]) -> int | None:
 
 
 class DeferredCall:
-    """A call that runs when one of its results is requested for the first time. The result values refer to it until
-    then."""
+    """A call that runs when one of its results is requested for the first time. Until then, the result values refer to
+    this call."""
 
     __slots__ = ("__weakref__", "_results", "_work", "device", "on_host", "size", "specs")
 

@@ -51,18 +51,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _MAX_RECORDED_CALLS = 4096
-"""Largest number of recorded calls of one loop body. If there are more, constants differ between iterations, and the
-recording starts over."""
+"""Largest number of recorded calls of one loop body. More calls mean that their constants change with every iteration;
+the recording then starts over."""
 _MAX_FED_BATCHES = 4
-"""Largest number of batches that are taken from a source before the loop needs them."""
+"""Largest number of batches that a captured loop takes from its source before it needs them."""
 _MAX_REBUILD_INTERVAL = 1024
-"""Largest number of iterations between two compilations of a loop body whose calls keep changing."""
+"""Largest number of iterations between two compilations of a captured loop body, if its calls keep changing."""
 
 
 def invariant(value: T) -> T:
-    """Promise that ``value``, an array, Tensor or Batch, stays the same in every iteration of a captured loop, so that
-    calls with it as input also run before the iteration needs them. Numbers, texts and lists need no promise: their
-    values are compared."""
+    """Promise that ``value``, an array, Tensor or Batch, stays the same in every iteration of a captured loop. Calls
+    with this input can then also run ahead. Numbers, texts and lists need no promise: their values are compared."""
     if isinstance(value, Value):
         marked: Any = value_of(value.data, isinstance(value, Batch))
     elif isinstance(value, np.ndarray) or hasattr(value, "__dlpack__"):
@@ -75,33 +74,32 @@ def invariant(value: T) -> T:
 
 
 class Loop:
-    """The recording of one captured loop body, from its first iteration on, and the pipeline that runs its calls ahead.
-    Owned by a reader or source, one per batch size; used by the program's thread."""
+    """The calls recorded in the body of one captured loop, and the pipeline that runs them ahead. Owned by a reader or
+    source, one per batch size; used by the program's thread."""
 
     def __init__(self) -> None:
         self.call_numbers: dict[Any, int] = {}
         self.invariants: dict[int, Value] = {}
-        """Values that the program marked with `invariant`, by their id. The references keep other values from getting
-        the same id."""
+        """Values that the program marked with `invariant`, by id(). They are kept alive, so that ids stay unique."""
         self.body: dict[int, RecordedCall] = {}
-        """The recorded calls that the pipeline should run, by their number."""
+        """The recorded calls that the pipeline should run ahead, by call number."""
         self.times_seen: dict[int, int] = {}
-        """For each call outside ``body``, by its number: the number of iterations in which the program made it."""
+        """For each call that is not in ``body``, by call number, the number of iterations that made it."""
         self.results_read: set[ResultKey] = set()
-        """Keys of the results that the pipeline has to return: the program has read them, or no other call of the body
-        uses them."""
+        """Keys of the results that the pipeline has to return to the program. The program has read them, or no other
+        call uses them."""
         self.devices: dict[ResultKey, Device] = {}
-        """Device of each result, by its key."""
+        """Device of each result of a call, by the result's key."""
         self.first_draws: dict[int, tuple[int, int]] = {}
-        """For each random generator, by its id: the number of the first draw in one iteration of the body, and that
-        iteration."""
+        """For each random generator, by id(): (number of the first draw in an iteration, number of this iteration)."""
         self.forecast = RngForecast()
         self.pipeline: CapturedPipeline | None = None
         self.start = 0
         """Number of the first iteration of this loop. For a source: the number of batches that the loop has received
         from it."""
         self.pending: deque[tuple[Data, ...]] = deque()
-        """For a source: batches that were taken from it ahead, and that the loop has not received yet."""
+        """For a loop over a source: batches that were taken from the source ahead, and that the loop has not received
+        yet."""
         self.passed_on = 0
         """Number of batches in ``pending`` that were already passed to the pipeline."""
         self.missed_result = False
@@ -111,13 +109,13 @@ class Loop:
         self._said: set[str] = set()
 
     def forget(self) -> None:
-        """Stop the pipeline and drop it; the recording stays."""
+        """Stop and drop the pipeline. The recorded calls are kept."""
         if self.pipeline is not None:
             self.pipeline.stop()
         self.pipeline, self.passed_on = None, 0
 
     def note(self, step: LoopIteration) -> None:
-        """Add the calls of a finished iteration to the recording, and build the pipeline again if that pays off."""
+        """Record the calls of a finished iteration. Build the pipeline again if this pays off, as after new calls."""
         self._count += 1
         if len(self.call_numbers) > _MAX_RECORDED_CALLS:  # too many: their constants differ in each iteration
             for cached in (
@@ -158,7 +156,7 @@ class Loop:
         self.forecast.note(places)
 
     def _begin(self, step: LoopIteration) -> None:
-        """Start the pipeline that runs the body's calls ahead, from the next iteration on."""
+        """Start the pipeline that runs the recorded calls ahead, from the next iteration on."""
         self.forget()
         self._graphs += 1
         self._not_before = self._count + min(2**self._graphs, _MAX_REBUILD_INTERVAL)
@@ -187,8 +185,8 @@ class Loop:
 
 
 class LoopIteration:
-    """One iteration of a captured loop. For each call in the body, it returns the pipeline's results if there are any,
-    and otherwise runs the call. Created by `run`, used by the program's thread."""
+    """One iteration of a captured loop. Its calls return the results of the pipeline, or run at once if the pipeline
+    has none. Created by `run`, used by the program's thread."""
 
     def __init__(
         self, loop: Loop, iteration: int, ready: IterationInputs | None, make: Callable[..., CapturedPipeline]
@@ -199,7 +197,7 @@ class LoopIteration:
         self.make_pipeline = make
         self.tape: list[RecordedCall] = []
         self.first: dict[int, int] = {}
-        """For each random generator, by its id: the number of its next draw when this iteration first used it."""
+        """For each random generator, by id(), the number of its first draw in this iteration."""
         self.unexpected = False
         """Whether a random generator had another state than the pipeline predicted."""
         self._taken: set[ResultKey] = set()
@@ -215,17 +213,16 @@ class LoopIteration:
             loop.missed_result = True
 
     def roots(self, outputs: int, otherwise: Callable[[], tuple[Data, ...]]) -> list[Value]:
-        """Return the values that the loop yields in this iteration. If the pipeline did not return one of them,
-        ``otherwise`` computes it when it is read."""
+        """Return the values that the loop yields in this iteration. Values that the pipeline did not return are read
+        with ``otherwise``, when the program needs them."""
         later = calls.DeferredCall(otherwise, (), True)
         return [self._value((ROOT, k), True, True, later, None) for k in range(outputs)]
 
     def _value(
         self, place: ResultKey, is_batch: bool, sure: bool, later: calls.DeferredCall, data: Data | None
     ) -> Value:
-        """Return the value with the key ``place`` in this iteration: ``data`` if given, else the pipeline's result,
-        else a value that the deferred call ``later`` will fill. ``sure``: whether the value is as the pipeline computed
-        it."""
+        """Return the value with the key ``place`` in this iteration: ``data``, or the pipeline's result, or a value
+        that the deferred call ``later`` will compute. ``sure``: whether the value equals what the pipeline uses."""
         if data is None and self.ready is not None:
             data = self.ready.values.get(place)
         value: Value = made(_KINDS[is_batch], data, None if data is not None else (later, max(place[1], 0)))
@@ -241,8 +238,8 @@ class LoopIteration:
         self, plan: calls.CallPlan, values: list[Value], named: dict[str, Value], n: int | None,
         state: calls.State | None, rng: RNG | None,
     ) -> Any:  # fmt: skip
-        """Return the results of a call in the loop's body: the pipeline's results if it has made this call, otherwise
-        the results of running it."""
+        """Return the results of a call in the loop's body. The call is run only if the pipeline has not run it
+        ahead."""
         known_refs = self._refs([*values, *named.values()], plan.op.name)
         if known_refs is None:
             return dispatch(plan, values, named, n, state)
@@ -288,8 +285,8 @@ class LoopIteration:
         return moved
 
     def _refs(self, values: list[Value], name: str) -> tuple[bool, list[Any]] | None:
-        """Return whether all of ``values`` are as the pipeline computed them, and the key of each; None if one of them
-        is not from this iteration and not `invariant`."""
+        """Return (whether the pipeline uses equal values, keys) for ``values``, the inputs of a call. Return None if an
+        input is neither from this iteration nor `invariant`."""
         sure = True
         refs: list[Any] = []
         for v in values:
@@ -323,15 +320,15 @@ class LoopIteration:
                 self._taken.add(ref[0])
 
     def _learn(self, number: int, results: list[Value]) -> None:
-        """Attach keys to the results of a call that ran in this iteration instead of ahead, so that calls that use them
-        can be recorded."""
+        """Attach keys to the results of a call that did not run ahead, so that later calls with these inputs can be
+        recorded."""
         for k, value in enumerate(results):
             if value._data is not None:
                 self.loop.devices[number, k] = value.device
             value.trace = self, (number, k), False
 
     def end(self) -> None:
-        """Add this iteration's calls to the loop's recording, after the body has run."""
+        """Record the calls of this iteration, after the body has run."""
         outputs = {(c.number, k) for c in self.tape for k in range(1 if c.plan is None else c.plan.outputs)}
         self.loop.results_read |= outputs - self._taken
         self.loop.note(self)
@@ -342,12 +339,11 @@ def run(
     read_iteration: Callable[[int, IterationInputs | None], Callable[[], tuple[Data, ...]]], convert:
     Callable[[list[Value]], Any], before: Callable[[int], bool],
 ) -> Iterator[Any]:  # fmt: skip
-    """Yield what the loop's body receives for ``count`` iterations (None: all), of which the first has number
-    ``start``.
+    """Yield the values for a captured loop's body, for ``count`` iterations (None: all) from number ``start`` on.
 
-    ``make`` creates the pipeline of a body from an iteration on. ``read_iteration`` returns a function that reads an
-    iteration without the pipeline. ``convert`` converts the values to what the body receives. ``before`` is called
-    before each iteration, and returns whether there is one.
+    ``make`` creates the pipeline from an iteration on. ``read_iteration`` returns a function that reads an iteration's
+    values without the pipeline. ``convert`` converts them for the body. ``before`` is called before each iteration, and
+    returns False at the end.
     """
     if loop.pipeline is not None and loop.pipeline.iteration != start:  # the program continued at another iteration
         loop.forget()
@@ -386,7 +382,8 @@ def epoch(reader: Reader, n: int, context: EvalContext) -> Iterator[Any]:
     loop: Loop = reader.captured[1]
     left = reader.begin_epoch()
     base = reader.position % n
-    """Position of a batch's begin in the endless sequence of samples: iteration k begins at position ``base + k n``."""
+    """Position, in the endless sequence of samples, at which iteration 0 would begin: iteration k begins at ``base + k
+    n``."""
     if loop.start != base:
         loop.forget()
         loop.start = base
@@ -409,8 +406,8 @@ def epoch(reader: Reader, n: int, context: EvalContext) -> Iterator[Any]:
 
 
 def source_epoch(source: ExternalSource, batch_size: int, context: EvalContext) -> Iterator[Any]:
-    """Yield the batches of `ExternalSource.captured`. If the program leaves the loop early, batches that were already
-    taken from the source come first in the next loop."""
+    """Yield the batches of `ExternalSource.captured`. If the program leaves the loop early, the next loop begins with
+    the batches that were already taken from the source."""
     if source.captured_loop is None or source.captured_loop[0] != batch_size:
         if source.captured_loop is not None:
             source.captured_loop[1].forget()

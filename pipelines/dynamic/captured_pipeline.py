@@ -32,18 +32,17 @@ from .rng import RNG, RNGState
 from .values import Value
 
 ResultKey = tuple[int, int]
-"""Key of a value in a captured loop body: number of the call that computes it (`ROOT` for the values that the loop
-yields), and index of the output."""
+"""Key of a value in a captured loop body: (number of the call that computes it, index of the output). The number is
+`ROOT` for values that the loop yields."""
 ROOT = -1
 QUEUE = 2
 """Number of finished batches that the engine's queue holds, as in pipelines."""
 _READER = 1 << 62
-"""Number used as the seed of the reader's node. It differs from the numbers of all calls, which serve as seeds of the
-other nodes."""
+"""Seed of the reader's graph node. It differs from all call numbers, which are the seeds of other nodes."""
 
 
 class CapturedConstant(Operator, name="_captured.constant"):
-    """Operator without inputs whose output is a value of the program, the same for every batch."""
+    """Operator whose output is a constant value of the program; it has no inputs."""
 
     inputs = (0, 0)
     shared = False
@@ -77,31 +76,31 @@ class RecordedCall:
     plan: calls.CallPlan | None
     """Operator and constant arguments of the call; None if the call only copies a value to another device."""
     to_gpu: bool
-    """For a copy to another device: whether it goes to the GPU. Other calls ignore it."""
+    """For a copy to another device, whether this is the GPU. Unused for other calls."""
     inputs: tuple[Any, ...]
-    """For each input: (key of the value, whether it is a Batch), or the value itself if it is `invariant`."""
+    """For each input, (key, whether it is a Batch), or the value itself if it is `invariant`."""
     named: tuple[tuple[str, Any], ...]
     n: int | None
     rng: RNG | None
     at: int
-    """Number of draws of the generator ``rng`` between the start of its first call in the body and this call."""
+    """Number of numbers that the body draws from the generator ``rng`` before this call."""
 
 
 class RngForecast:
-    """Prediction of the states that random generators will have in later iterations of a captured loop. The program's
-    thread writes it, the engine's threads read it."""
+    """Prediction of the states of random generators in later iterations of a captured loop. Written by the program's
+    thread, read by the engine's threads."""
 
     def __init__(self) -> None:
         self._drawing: tuple[RecordedCall, ...] = ()
         self._known: dict[int, tuple[RNG, int, int, int]] = {}
 
     def expect(self, drawing: Sequence[RecordedCall]) -> None:
-        """Set the recorded calls whose draws are predicted."""
+        """Set the recorded calls that draw random numbers, for which states are predicted."""
         self._drawing = tuple(drawing)
 
     def note(self, places: dict[int, tuple[RNG, int, int, int]]) -> None:
-        """Update the prediction after an iteration. ``places`` has for each generator, by its id: the generator, the
-        iteration, the number of the first draw of the next iteration, and the number of draws per iteration."""
+        """Update the prediction after an iteration. ``places`` has, for each generator by id(): (generator, iteration,
+        number of the first draw of the next iteration, draws per iteration)."""
         self._known = {**self._known, **places}
 
     def states(self, iteration: int) -> dict[int, calls.State]:
@@ -117,7 +116,7 @@ class RngForecast:
 
 @dataclass(frozen=True, slots=True)
 class ReaderInputs:
-    """Description of a reader from which the pipeline of a captured loop reads the values that the loop yields."""
+    """Description of the reader whose values a captured loop yields, for the loop's pipeline."""
 
     op: Any
     source: Any
@@ -129,21 +128,20 @@ class ReaderInputs:
 
 @dataclass(frozen=True, slots=True)
 class ProgramInputs:
-    """Marks that the program passes the values that a captured loop yields, batch by batch
-    (`CapturedPipeline.give`)."""
+    """Marker of a captured loop over a source: the program passes each batch with `CapturedPipeline.give`."""
 
     outputs: int
 
 
 @dataclass(frozen=True, slots=True)
 class IterationInputs:
-    """Results that the pipeline has computed for one iteration, before the loop's body runs."""
+    """Results that the pipeline has computed ahead for one iteration of a captured loop."""
 
     values: Mapping[ResultKey, Data]
     states: Mapping[int, calls.State]
-    """State of the random generator that each random call used, by call number."""
+    """State of the random generator with which the pipeline ran each random call, by call number."""
     made: Collection[int]
-    """Numbers of the calls that the pipeline has made."""
+    """Numbers of the calls that the pipeline has run."""
     samples: Samples
 
 
@@ -154,7 +152,7 @@ class BodyGraph:
         self.nodes: list[Node] = []
         self.edges: dict[ResultKey, Edge] = {}
         self.refused: dict[int, str] = {}
-        """For calls that are not in the graph, by call number: the reason. The loop makes these calls itself."""
+        """Reasons for which calls are not in the graph, by call number. These calls run in the loop's body."""
         self._specs: dict[Edge, Spec] = {}
         self._on_gpu: set[Edge] = set()
         self._first = first
@@ -184,12 +182,12 @@ class BodyGraph:
         return self._add(Copy(num_inputs=1), [edge], {}, "gpu" if to_gpu else "cpu")[0]
 
     def root_in(self, graph: Graph) -> int:
-        """Return the id of the node for the values that the loop yields, in ``graph``, which was compiled from this
-        graph; -1 if no node needs it."""
+        """Return the id of the node, in the compiled ``graph``, that provides the values that the loop yields; -1 if no
+        node needs it."""
         return next((node.id for node in graph.nodes if node.op is self._root), -1)
 
     def add(self, call: RecordedCall) -> None:
-        """Add a recorded call to the graph, or to ``refused`` if a pipeline cannot make it."""
+        """Add a recorded call to the graph, or to ``refused`` if a pipeline cannot run it."""
         try:
             input_edges = [self._edge(r) for r in call.inputs]
             named = {name: self._edge(r) for name, r in call.named}
@@ -221,8 +219,8 @@ class BodyGraph:
 
 
 class CapturedPipeline:
-    """The running pipeline that makes the calls of a captured loop ahead. Created by `capture.Loop`, which stops it;
-    used by the program's thread."""
+    """The running pipeline that runs the calls of a captured loop ahead. Created and stopped by `capture.Loop`; used by
+    the program's thread."""
 
     def __init__(
         self, root: ReaderInputs | ProgramInputs, body: Sequence[RecordedCall], wanted: Collection[ResultKey],
@@ -236,7 +234,7 @@ class CapturedPipeline:
             graph.add(call)
         self.refused = graph.refused
         self.made = frozenset(number for number, _ in graph.edges)
-        """Numbers of the calls that this pipeline makes."""
+        """Numbers of the calls that this pipeline runs."""
         self._n, self._root = n, root
         self.iteration = start
         """Number of the iteration whose results `take` returns next."""
@@ -264,8 +262,8 @@ class CapturedPipeline:
         self._engine.start()
 
     def give(self, iteration: int, outputs: tuple[Data, ...]) -> None:
-        """Pass the values that the loop yields in ``iteration`` to the pipeline, for a loop over a source. Must be
-        called in the order of iterations."""
+        """For a loop over a source, pass the source's values for ``iteration`` to the pipeline. Must be called in the
+        order of iterations."""
         start = iteration * self._n
         self._fed.put(start, outputs)
         self._requests.put(Request(start, len(outputs[0]), self._forecast.states(iteration)))
@@ -306,8 +304,8 @@ class CapturedPipeline:
 
 
 class _Feed:
-    """Object from which the engine gets the samples of each batch. It does not refer to the dynamic mode's reader,
-    because the engine stops when that is deleted."""
+    """Feed from which the engine gets the samples of each batch. It has no reference to the program's reader, whose
+    deletion stops the engine."""
 
     def __init__(self, number: int, fed: FedBatches, root: ReaderInputs | ProgramInputs) -> None:
         """``number`` is the id of the graph node for the values that the loop yields."""

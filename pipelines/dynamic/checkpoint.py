@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 from ...ops.errors import ArgumentNameError, ArgumentTypeError, ArgumentValueError
 
 _VERSION = 2
-"""Version of the JSON text, equal to that of DALI's format."""
+"""Version of the JSON format of checkpoints, which is DALI's."""
 _OWN = "__op_"
-"""Prefix of names that `register` generates."""
+"""Prefix of the names that `register` generates for unnamed objects."""
 
 
 class StateEntry(NamedTuple):
-    """State of one registered object: as the object returned it, or as text if it was loaded."""
+    """State of one registered object (reader or generator): an object, or text if it was loaded."""
 
     state: Any
     type_name: str | None = None
@@ -34,7 +34,7 @@ class Checkpoint:
         self._ops: dict[str, Any] = {}
         self._states: dict[str, StateEntry] = {}
         self._dirty: set[str] = set()
-        """Names of states that have not been passed to their objects yet."""
+        """Names of loaded states that were not yet passed to their objects."""
         self._complete = self._loaded = False
         self._next_number: int | None = None
         """Number of the next file to save; None before the first one."""

@@ -129,8 +129,8 @@ def _close(lanes: dict[int, Lane]) -> None:
 
 
 class EvalContext:
-    """The resources with which operators run: a pool of threads, a GPU and its CUDA stream. A context manager that sets
-    them for its body, for one thread at a time."""
+    """The resources with which operators run: a pool of threads, a GPU and its CUDA stream. ``with context:`` sets them
+    for its body, in one thread."""
 
     def __init__(
         self,
@@ -208,7 +208,7 @@ class EvalContext:
         return self._checkpoint
 
     def wait_for(self, pending: Any) -> None:
-        """Store a call that has not run yet, so that `evaluate_all` runs it."""
+        """Store a deferred call, so that `evaluate_all` runs it."""
         self._pending.add(pending)
 
     def evaluate_all(self) -> None:

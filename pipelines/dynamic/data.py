@@ -91,8 +91,8 @@ def copied(data: Data) -> Data:
 
 
 def _cut(data: Data) -> Data:
-    """Return a view of the batch without the bytes before and after its samples, so that copying one sample of a large
-    batch does not copy all of it."""
+    """Return a view of the batch with only the bytes of its samples. Otherwise, copying one sample of a large batch
+    would copy all of the batch."""
     if len(data) == 0:
         return data
     low, high = int(data.offsets.min()), int((data.offsets + data.sizes).max())
@@ -100,7 +100,7 @@ def _cut(data: Data) -> Data:
 
 
 def device_of(value: Any) -> Device | None:
-    """Return a Device for a value from the user's program: a device's name, a Device, or None, which stays None."""
+    """Return ``value``, which is a Device or a device's name, as a Device; None stays None."""
     result: Device | None = device(value)
     return result
 
@@ -114,7 +114,7 @@ def sample_of(data: Data, i: int) -> Data:
 
 
 def repeated(data: Data, n: int) -> Data:
-    """Return a batch of ``n`` samples that all are the only sample of ``data``, without a copy."""
+    """Return a batch of ``n`` samples that all are views of the only sample of ``data``."""
     s = data.samples
     zeros = np.zeros(n, np.int64)
     own = numbered(n)

@@ -21,7 +21,7 @@ _default_streams: dict[int, Stream] = {}
 
 
 class Device:
-    """The CPU or one GPU. ``with device:`` makes it the current one, on which operators without inputs run."""
+    """The CPU or one GPU. ``with device:`` makes it the current device, on which operators without inputs run."""
 
     CPU: Device
 

@@ -25,8 +25,8 @@ class DType:
         enum = 5
 
     make: ClassVar[Callable[[Any, DType, Any, str | None], Any]]
-    """Function of (data, type, device, layout) that creates a tensor, or a batch if the data is a Batch. Set by the
-    module `values`."""
+    """Function that creates a tensor from (data, type, device, layout), or a batch if the data is a Batch. The module
+    `values` sets it."""
 
     def __init__(
         self,

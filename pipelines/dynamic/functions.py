@@ -17,8 +17,8 @@ from .readers import reader_class
 from .values import invoke
 
 _INTERNAL = ("constant", "expr", "keep_if", "shapes", "tensor_subscript")
-"""Operators without a public function: tensors call most of them themselves (for arrays, arithmetic, shapes and
-indices); ``keep_if`` is for whole data sets."""
+"""Operators without a public function. Most implement arithmetic, shapes and indices of tensors; ``keep_if`` is for
+whole data sets."""
 _FORMER = ("experimental.decoders.", "experimental.peek_image_shape", "experimental.readers.")
 """Prefixes of former operator names that DALI's dynamic mode also accepts."""
 
@@ -87,8 +87,8 @@ def keywords(cls: type[Operator]) -> list[inspect.Parameter]:
 
 
 def extra(draws: bool) -> list[inspect.Parameter]:
-    """Return the signature's parameters that every function has, such as ``batch_size``; ``draws`` adds the random
-    generator."""
+    """Return the parameters that every function has, such as ``batch_size``; for a random operator (``draws``) also
+    ``rng``."""
     return [_KIND(n, _KIND.KEYWORD_ONLY, default=None) for n in ("batch_size", "device", *["rng"] * draws)]
 
 

@@ -24,7 +24,7 @@ from .dtypes import DType, type_id
 from .values import Value, value_of
 
 _SAMPLES_PER_READ = 16
-"""Number of samples that are read at once if the loop takes single samples instead of batches."""
+"""Number of samples that a reader reads at once, if the program's loop takes single samples."""
 
 
 class ReaderState:
@@ -112,7 +112,7 @@ class Reader:
         self._resumed = False
         self._way: str | None = None
         self._where = ""
-        """Line of the program that last requested data, for error messages."""
+        """Line of the program that last requested data from this reader, for error messages."""
         self.captured: Any = None
         """Pair of batch size and `capture.Loop` for captured epochs; None until the first one."""
 
@@ -149,13 +149,12 @@ class Reader:
         return tuple(value_of(data, True).to_device(self._device).data for data in outputs)
 
     def given(self, outputs: tuple[Data, ...], batched: bool) -> Any:
-        """Return the outputs of a read as the program's loop receives them: a tuple, or a mapping if the outputs have
-        names. ``batched``: as Batches instead of Tensors."""
+        """Return the outputs of a read for the program's loop: a tuple, or a mapping if the outputs have names. They
+        are Batches if ``batched``, else Tensors."""
         return self.named([value_of(data, batched) for data in outputs])
 
     def named(self, values: Sequence[Value]) -> Any:
-        """Return outputs that are already Tensors or Batches as the program's loop receives them: a tuple, or a mapping
-        by name."""
+        """Return Tensors or Batches for the program's loop: as a tuple, or as a mapping by name."""
         names = self._op.output_names
         return tuple(values) if names is None else dict(zip(names, values, strict=True))
 
@@ -165,8 +164,8 @@ class Reader:
         return self._op.num_outputs
 
     def records(self, first: int) -> ReaderInputs:
-        """Return a description of the data from position ``first`` on. A captured loop's pipeline reads from it,
-        independently of this reader."""
+        """Return a description of the data from position ``first`` on, with which a captured loop's pipeline reads
+        it."""
         order = replace(self._order, _passes={}, _states=[], _permuted=None, _list=None, _job=None)
         device = self._device
         return ReaderInputs(self._op, self._source, order, first, device is not None and not device.on_host)

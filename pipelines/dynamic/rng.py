@@ -31,8 +31,7 @@ class RNGState:
     def __init__(self, key: int, at: int) -> None:
         self.key = key
         self.at = at
-        """Number of the next draw, below 2^130: four times the generator's 128-bit counter, plus the index of the word
-        in the four that the counter yields."""
+        """Number of the next draw, below 2^130: 4 counter + word. The 128-bit counter yields four words of 32 bits."""
 
     @staticmethod
     def parse(text: str) -> RNGState:
@@ -135,8 +134,8 @@ class RNG:
         _kernels.words_from(self._key, counter >> 64, counter & _64, self._at & 3, self._words)
 
     def seven(self) -> tuple[int, int, int, int]:
-        """Draw seven numbers, and make them the state of the random numbers of one operator call: key, low and high
-        half of the counter, word."""
+        """Draw seven numbers, and return them as the state with which one operator call starts its random numbers:
+        (key, low half of the counter, high half, word)."""
         self._draw()
         self.advance(7)
         a, b, c, d, e, f, g = self._words.tolist()

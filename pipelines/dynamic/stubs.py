@@ -31,8 +31,8 @@ _Floats = float | Sequence[float] | npt.NDArray[Any]
 '''
 _HIDDEN = {"bool": "_bool", "RNG": "_RNG", "RNGState": "_RNGState", "get_default_rng": "_get_default_rng",
            "set_seed": "_set_seed"}  # fmt: skip
-"""For names that the stub must not define as they are: the name under which they are imported. ``bool`` is a type of
-tensors here, and the others are members of ``random``."""
+"""Other names under which the stub imports some members, because the names themselves are taken: ``bool`` is an element
+type here, and the others are members of ``random``."""
 _RANDOM = ("RNG = _RNG", "RNGState = _RNGState", "get_default_rng = staticmethod(_get_default_rng)",
            "set_seed = staticmethod(_set_seed)")  # fmt: skip
 
@@ -107,7 +107,7 @@ def _result(cls: type[Operator], value: str) -> str:
 
 
 def _builtin(text: str) -> str:
-    """Replace ``bool`` by ``builtins.bool``: in the dynamic mode, ``bool`` is a type of tensors."""
+    """Replace ``bool`` by ``builtins.bool``: in the dynamic mode, ``bool`` is an element type."""
     name, kind = text.split(": ", 1)
     return f"{name}: {kind.replace('bool', 'builtins.bool')}"
 

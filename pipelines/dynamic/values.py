@@ -54,20 +54,20 @@ class Value(Arithmetic[Any]):
     _data: Data | None
     _later: tuple[calls.DeferredCall, int] | None
     trace: Any
-    """For a value of a captured loop: its `capture.LoopIteration`, its key, and whether the value is as the pipeline
-    computed it. None for other values."""
+    """For a value of a captured loop: (its `capture.LoopIteration`, its key, whether it equals what the pipeline uses).
+    None for other values."""
     invariant: bool
     """Whether the program promised that the value stays the same in every iteration of a captured loop."""
 
     @property
     def data(self) -> Data:
-        """The engine's batch in this value, as read by the program; computed now if it was deferred."""
+        """The engine's batch in this value, for the program to read; computed now if it was deferred."""
         if self.trace is not None:
             self.trace[0].note_read(self.trace[1])
         return self.computed_data()
 
     def computed_data(self) -> Data:
-        """Return the engine's batch in this value, as read by other calls; computed now if it was deferred."""
+        """Return the engine's batch in this value, for calls that use it; computed now if it was deferred."""
         if self._data is None:
             assert self._later is not None
             later, k = self._later
@@ -205,8 +205,8 @@ class Tensor(Value, ReadableArray):
         return subscript(self, index)
 
     __iter__ = None
-    """None, because iteration over a tensor would not end: before a deferred value is computed, an index out of range
-    does not raise IndexError."""
+    """None, because a loop over a tensor might not end: an index out of range of a deferred value does not raise
+    IndexError."""
 
     def __repr__(self) -> str:
         return _described("Tensor", self, np.array2string(np.asarray(self), **_SHORT), f"shape={self.shape}")
@@ -350,8 +350,8 @@ def _described(kind: str, value: Value, text: str, *rest: str) -> str:
 
 
 def made(kind: Any, data: Data | None, later: tuple[calls.DeferredCall, int] | None = None) -> Any:
-    """Create a Tensor or Batch (the class ``kind``) that holds ``data``. If that is None, the deferred call
-    ``later[0]`` will provide it as output ``later[1]``."""
+    """Create a Tensor or Batch (the class ``kind``) with ``data``. If this is None, the data will be output
+    ``later[1]`` of the deferred call ``later[0]``."""
     value = kind.__new__(kind)
     value._data = data
     value._later = later
@@ -649,9 +649,8 @@ def _kind(value: Value) -> tuple[Any, Any, str]:
 
 
 def _size(cls: type[Operator], n: int | None, value: Batch, requested: int | None) -> int:
-    """Return the batch size of a call, given ``n``, the size so far (None if unknown), and its next argument, the batch
-    ``value``. ``requested`` is the call's ``batch_size``, which applies to tensors. Raises ValueError if sizes
-    differ."""
+    """Return the batch size of a call, given ``n``, the size of earlier arguments (None if unknown), and the next
+    argument ``value``. ``requested`` is the call's ``batch_size``. Raises ValueError if sizes differ."""
     size = value.batch_size
     if n is not None and n != size and n != requested:
         raise ArgumentValueError(
