@@ -22,7 +22,9 @@ EMULATOR = Path(__file__).with_name("cuda_emulator.h")
 _KEPT = Path(__file__).parents[2] / ".pytest_cache" / "d" / "cuda-on-cpu"
 _DAYS = 14
 """Days after which a library that no test has used is removed."""
-_COMMON = ("-std=c++17", "-fPIC", "-w", "-U_FORTIFY_SOURCE", "-ffp-contract=off")
+_COMMON = ("-std=c++17", "-fPIC", "-w", "-U_FORTIFY_SOURCE", "-ffp-contract=off", "-Wl,-Bsymbolic")
+"""Flags of every build. Symbols are bound inside the library: Debian's Python has loaded zlib, whose `inflate` would be
+called in place of the kernel of that name."""
 
 
 @cache
