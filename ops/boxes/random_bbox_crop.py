@@ -103,8 +103,8 @@ class RandomBboxCrop(Operator, name="random_bbox_crop"):
             raise SpecError(f"shape_layout must be W and H, in 3-D also D, in any order, got {self.shape_layout!r}")
 
     def _columns(self, layout: str) -> tuple[I64, I64, bool]:
-        """Return which columns of a box hold the start of each axis and which its end (or length), and whether the
-        latter are lengths."""
+        """Return the columns of a box that hold its start along each axis, the columns that hold its end or length, and
+        whether the latter are lengths."""
         for known, ndim in _LAYOUTS.items():
             if sorted(layout) == sorted(known):
                 at = np.array([layout.index(c) for c in known], np.int64)

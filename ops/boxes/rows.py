@@ -57,15 +57,15 @@ def counts_of(ctx: Context, boxes: Batch, width: int, *, relative: bool = False)
 
 
 def each(starts: I64, sizes: I64) -> tuple[I64, I64]:
-    """Enumerate runs of consecutive indices: run i is ``sizes[i]`` indices from ``starts[i]`` on. Return, for each
-    index of all runs, the number of its run, and the index."""
+    """Enumerate ranges of indices: range i has ``sizes[i]`` indices from ``starts[i]`` on. Return two arrays with an
+    entry for each index in all ranges: the number of its range, and the index itself."""
     sample = np.repeat(np.arange(len(sizes)), sizes)
     return sample, np.arange(len(sample)) + np.repeat(starts - (np.cumsum(sizes) - sizes), sizes)
 
 
 def list_of(ctx: Context, data: npt.NDArray[Any], counts: I64, *width: int, layout: str = "") -> Batch:
-    """Return a batch whose sample i is a list of ``counts[i]`` rows of shape ``width``; all rows are consecutive in
-    ``data``."""
+    """Return a batch of lists of rows: sample i has ``counts[i]`` rows of shape ``width``. The rows of all samples
+    follow each other in ``data``."""
     shapes = np.empty((len(counts), 1 + len(width)), np.int32)
     shapes[:, 0], shapes[:, 1:] = counts, width
     sizes = sizes_of(shapes)
@@ -86,8 +86,8 @@ def check_labels(ctx: Context, labels: Batch, counts: I64) -> None:
 
 
 def chosen(ctx: Context, lists: Batch, indices: npt.NDArray[np.integer[Any]], counts: I64) -> Batch:
-    """Return lists of selected rows: ``indices`` are row numbers within a sample's list, for all samples in order;
-    ``counts[i]`` of them belong to sample i."""
+    """Return the selected rows of each sample's list. ``indices`` are row numbers within a list, for all samples in
+    order; ``counts[i]`` of these belong to sample i."""
     shapes: I32 = lists.shapes.copy()
     shapes[:, 0] = counts
     width = sizes_of(lists.shapes[:, 1:])

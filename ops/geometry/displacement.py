@@ -43,7 +43,7 @@ class Displacement(Operator, abstract=True):
         return Spec(data.shape, data.dtype, layout)
 
     def sources(self, n: int) -> PixelSources:
-        """Return where the pixels of the outputs of ``n`` samples are taken from, as `PixelSources`."""
+        """Return, for ``n`` samples, the position in the input from which each output pixel is taken."""
         raise NotImplementedError
 
     def cpu(self, ctx: Context, images: Batch) -> Batch:
@@ -79,8 +79,8 @@ class Water(Displacement, name="water"):
 
 
 class Sphere(Displacement, name="sphere"):
-    """Take each pixel from its squared distance to the centre, in units of half the longer side (truncated to
-    pixels)."""
+    """Distort images as a lens does: move the source of each pixel towards the centre, so that its distance is squared.
+    Distances are in units of half the longer side; positions are truncated to pixels."""
 
     example = "{op: sphere, in: images, mask: $coin, out: images}"
 

@@ -50,8 +50,7 @@ class Combination(Operator, abstract=True):
         return of_sequence(out, frames[0]) if frames else out
 
     def dimensions(self) -> int | None:
-        """Return the number of dimensions of the map that this operator makes, if its arguments determine it; else
-        None."""
+        """Return the number of dimensions of the affine map, or None if the arguments do not determine it."""
         return None
 
     @staticmethod
@@ -115,14 +114,14 @@ class Combine(Combination, name="transforms.combine"):
 
 
 class Making(Combination, abstract=True):
-    """Base class of operators that make an affine map from their arguments; it is applied after the map in the input,
-    if there is one."""
+    """Base class of operators that make an affine map from their arguments. If an input contains a map, that map is
+    applied first."""
 
     inputs = (0, 1)
 
     @by_frame(always=True)
     def cpu(self, ctx: Context, *inputs: Batch) -> Batch:
-        """Return the matrices of the batch, combined with the maps in the input, if there is one."""
+        """Return the maps that the arguments define, each combined with the map in the input, if there is one."""
         before = [self.taken(b) for b in inputs]
         own = self.matrices(ctx, before[0].shape[1] if before else None)
         return self.combined(ctx, [*before, own])

@@ -29,8 +29,8 @@ _HALF = np.array([[1, 0, -0.5], [0, 1, -0.5], [0, 0, 1]])
 
 
 def checked_filter(name: str, interp: DALIInterpType) -> None:
-    """Check that the filter ``interp`` of argument ``name`` is not one that only resizing supports. Raises
-    SpecError."""
+    """Check that the filter ``interp`` in argument ``name`` is supported here, unlike filters such as Lanczos, which
+    only resizing supports. Raises SpecError."""
     if interp not in FILTERS:
         raise SpecError(f"{name} must be NN, LINEAR or CUBIC here, got {interp.name.removeprefix('INTERP_')}")
 
@@ -143,7 +143,7 @@ class WarpPerspective(Operator, name="experimental.warp_perspective"):
     gpu = cpu
 
     def _preset(self, ctx: Context, images: Batch, matrices: F64) -> Batch:
-        """Return the images as the library in ``parity`` warps them; its coordinates refer to pixel corners."""
+        """Return the images as the library ``parity`` warps them. Coordinates are relative to pixel corners."""
         if self.pixel_origin == "center":
             matrices = np.linalg.inv(_HALF) @ matrices @ _HALF
         wrong = ~np.isfinite(matrices).all(axis=(1, 2)) | (matrices[:, 2, 2] == 0)

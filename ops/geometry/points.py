@@ -51,7 +51,7 @@ class CoordFlip(Operator, name="coord_flip"):
         return points
 
     def _names(self, width: int | None) -> str:
-        """Return the letters of the coordinates, in order, such as ``xyz``, for points of ``width`` coordinates."""
+        """Return the names of the coordinates of a point, in order, such as ``xyz``. ``width`` is their number."""
         if width is None:
             return self.layout
         names = self.layout or "xyz"[:width]

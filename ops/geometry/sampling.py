@@ -41,8 +41,8 @@ class Kind(IntEnum):
     y; in float32."""
     SPHERE = 3
     MAPS = 4
-    """Explicit maps: the position in the input of each output pixel is stored (``map_x``, ``map_y``). The first of
-    `PixelSources.params` is subtracted from it."""
+    """Explicit maps: ``map_x`` and ``map_y`` hold the position in the input of each output pixel. The first of
+    `PixelSources.params` is subtracted from both."""
 
 
 class Filter(IntEnum):
@@ -70,9 +70,9 @@ class PixelSources:
     """Parameters of each sample's map, [N, 9], by its `Kind`; unused ones are 0."""
     map_x: npt.NDArray[np.float32] | DeviceArray | None = None
     map_y: npt.NDArray[np.float32] | DeviceArray | None = None
-    """The y coordinates of all samples if the kind is MAPS, in the memory where the kernel runs; else None."""
+    """If the kind is MAPS, the y coordinates of all samples, in the memory where the kernel runs; else None."""
     map_base: I64 | None = None
-    """Where in ``map_x`` and ``map_y`` the coordinates of each sample begin, [N, 2]."""
+    """Index of each sample's first coordinate in ``map_x`` and in ``map_y``, [N, 2]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +101,9 @@ def sampled(
     ctx: Context, images: Batch, sizes: I64, sources: PixelSources, filter_: Filter, border: Border, fill: F64,
     skip: npt.NDArray[np.bool_] | None = None, copied: npt.NDArray[np.bool_] | None = None,
 ) -> Batch:  # fmt: skip
-    """Return outputs of ``sizes`` [N, 2] (height, width), whose pixels are taken from ``images``, of a layout with HW,
-    at ``sources``. Outside of the image, pixels are ``fill`` [N or 1, K or 1]. Samples in ``skip`` [N], and samples
-    without pixels, yield empty outputs; samples in ``copied`` [N] are copied unchanged."""
+    """Return outputs of ``sizes`` [N, 2] (height, width), whose pixels are taken from ``images`` at the positions
+    ``sources``. The layout contains HW. Outside of the image, pixels are ``fill`` [N or 1, K or 1]. Samples in ``skip``
+    [N], and samples without pixels, yield empty outputs; samples in ``copied`` [N] are copied unchanged."""
     grid = Grid.of(images.layout)
     shape = images.shapes.astype(np.int64)
     shape[:, grid.first : grid.first + 2] = sizes

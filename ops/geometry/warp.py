@@ -61,8 +61,8 @@ class Warping(Operator, abstract=True):
         return self.stages if self.parity == "dali" else ("cpu",)
 
     def preset(self, ctx: Context, images: Batch, name: str, before: F64, after: F64) -> Batch:
-        """Return the images as function ``name`` of the library in ``parity`` transforms them. Its parameters are
-        ``before``, the fill values, and ``after``."""
+        """Return the images as the function ``name`` of the library in the argument ``parity`` transforms them. The
+        function's parameters are ``before``, the fill values, and ``after``."""
         n = len(images)
         how = np.full((n, 1), presets.FILTERS[self.interp_type], np.float64)
         fill = np.full((n, 1 + presets.FILLS), float(saturate(np.array([self.fill_value or 0.0]), np.uint8)[0]))
@@ -206,8 +206,8 @@ class Warping(Operator, abstract=True):
 
 
 def _placed(ctx: Context, images: Batch, sizes: I64, matrices: F64) -> tuple[I64, I64, F64]:
-    """Return what the kernels need for outputs of ``sizes``: the outputs' shapes, their geometry (`Grid.geometry`), and
-    the maps. Samples whose map is not finite are rejected, and their map is replaced by zeros."""
+    """Return shapes and geometry (see `Grid.geometry`) of outputs of ``sizes``, and the maps ``matrices``. Samples
+    whose map is not finite are rejected, and their map is replaced by zeros."""
     if spatial_axes(images.layout) == 2:
         shape, geometry = np.empty(images.shapes.shape, np.int64), np.empty((len(images), 6), np.int64)
         maps = np.array(matrices, np.float64, order="C")
@@ -244,8 +244,8 @@ def _fill(value: float, dtype: np.dtype[Any]) -> np.float32:
 
 
 def _of_centres(recompute: Recompute) -> Recompute:
-    """Return a function like ``recompute`` whose matrices are converted by `of_centres`. It returns None if a matrix is
-    not finite."""
+    """Return a function that calls ``recompute`` and returns its matrices, converted by `of_centres`, or None if a
+    matrix is not finite."""
 
     def other(ctx: Context) -> tuple[F64] | None:
         found = recompute(ctx)
@@ -258,7 +258,7 @@ def _of_centres(recompute: Recompute) -> Recompute:
 
 
 def _finite(recompute: Recompute) -> Recompute:
-    """Return a function like ``recompute`` that returns None if a matrix is not finite."""
+    """Return a function that calls ``recompute`` and returns its result, or None if a matrix is not finite."""
 
     def other(ctx: Context) -> tuple[F64] | None:
         found = recompute(ctx)
@@ -453,7 +453,7 @@ class WarpAffine(Warping, name="warp_affine"):
     gpu = cpu
 
     def _given(self, ctx: Context, images: Batch) -> F64:
-        """Return the maps from outputs to inputs (see `_matrices`) that the argument matrix defines."""
+        """Return the maps from outputs to inputs that the argument ``matrix`` defines, as `_matrices` does."""
         return self._matrices(ctx.arg("matrix", np.float32 if self.parity == "dali" else np.float64), images)
 
     def _matrices(self, values: npt.NDArray[Any], images: Batch) -> F64:

@@ -26,7 +26,8 @@ _POSITIONS = {"D": "crop_pos_z", "H": "crop_pos_y", "W": "crop_pos_x"}
 
 
 class CropWindow(Operator, abstract=True):
-    """Base class of operators that use a window of the image: the arguments for its size and position."""
+    """Base class of operators that use a window of the image. It defines the arguments for the window's size and
+    position."""
 
     replayable = True
     layouts = IMAGE_LAYOUTS
@@ -68,8 +69,8 @@ class CropWindow(Operator, abstract=True):
             raise SpecError(f"crop takes (height, width) or (depth, height, width), got {len(self.crop)} values")
 
     def cropped(self, spec: Spec) -> Spec:
-        """Return the spec of a batch of windows, cut out of images with the given ``spec``. It has the lengths that are
-        known when the pipeline is built."""
+        """Return the spec of a batch of windows that are cut out of images with the given ``spec``. Lengths that only
+        the running pipeline knows are None."""
         layout = image_layout(spec.layout, spec.ndim, self.layouts)
         if spec.shape is None or not layout:
             return Spec(None if spec.shape is None else (None,) * len(spec.shape), spec.dtype, layout)
@@ -86,8 +87,8 @@ class CropWindow(Operator, abstract=True):
         return "even" if even else self.rounding
 
     def _constant_sizes(self) -> dict[str, int | None]:
-        """For each axis letter, the window's length: None if it is known only at run time, 0 if the window has the
-        whole axis."""
+        """Length of the window along each axis, by the axis's letter: 0 for the whole axis, None if it is known only at
+        run time."""
         if "crop" in self.per_sample:
             return {"D": None, "H": None, "W": None}
         if self.crop is not None:
@@ -98,7 +99,7 @@ class CropWindow(Operator, abstract=True):
 
     @cached_property
     def rounds(self) -> int:
-        """Rounding of the start of a window, as the number that the loops of `plan_cpu` expect."""
+        """Rule for rounding the start of a window, as the number that the loops of `plan_cpu` take."""
         return int(_plans.ROUNDINGS.index(self._rounding))
 
     @cached_property
@@ -107,13 +108,12 @@ class CropWindow(Operator, abstract=True):
 
     @cached_property
     def _constant_rows(self) -> F32:
-        """Result of `rows`, computed once, for an operator all of whose arguments are constants."""
+        """Result of `rows`, cached for an operator whose arguments are all constants."""
         return self._rows(Context(self, "cpu", Samples.numbered(1)))
 
     @cached_property
     def _cuts(self) -> bool:
-        """Whether the operator may change the window, so that windows can be smaller than the image or be rejected for
-        their position."""
+        """Whether the arguments may define a window other than the whole image."""
         sized = self.is_set("crop") or any(self.is_set(name) for name in _SIZES.values())
         return sized or not self.per_sample.isdisjoint(_POSITIONS.values())
 
@@ -135,8 +135,8 @@ class CropWindow(Operator, abstract=True):
         return bounded(ctx, policy, anchor, shape, extent)
 
     def rows(self, ctx: Context) -> F32:
-        """Return the arguments of the windows as [N or 1, 4], for `plan_cpu.cut_out`: height, width, and the relative
-        positions down and across."""
+        """Return height, width and relative position (down and across) of the windows as the arguments define them, [N
+        or 1, 4], for `plan_cpu.cut_out`."""
         return self._constant_rows if self._is_constant else self._rows(ctx)
 
     def _rows(self, ctx: Context) -> F32:

@@ -140,9 +140,9 @@ class CropMirrorNormalize(Cropping, name="crop_mirror_normalize"):
         return refused(shape, wrong)
 
     def _fillable(self, ctx: Context, shape: I64, channel: int, own: I64) -> I64:
-        """Reject samples whose number of channels differs from the number of ``fill_values``. Return the window shapes
-        ``shape``, with empty windows for these samples. There may be ``own`` values, one per channel of the operator's
-        input, or as many as ``pad_output`` makes of it (added channels then get 0)."""
+        """Reject samples whose number of channels does not fit the number of ``fill_values``. Return the window shapes
+        ``shape``, with empty windows for these samples. There may be one value per channel of the output, or per
+        channel of the input (``own`` channels); channels that ``pad_output`` adds then get 0."""
         width = len(self.fill_values)
         wrong = (shape[:, channel] != width) & (own != width) & (shape[:, channel] > 0)
         for i in np.flatnonzero(wrong).tolist():
@@ -153,7 +153,7 @@ class CropMirrorNormalize(Cropping, name="crop_mirror_normalize"):
 
 @lru_cache(64)
 def _affine(mean: tuple[float, ...], std: tuple[float, ...], scale: float, shift: float) -> Affine:
-    """Return the factors of the normalisation for constant arguments; they are the same for every batch."""
+    """Return the factors of the normalisation for constant arguments, which are the same for every batch."""
     return _normalising(np.array([mean], np.float32), np.array([std], np.float32), scale, shift)
 
 

@@ -17,8 +17,8 @@ from ..context import Context
 
 @dataclass(frozen=True, slots=True)
 class ImageParts:
-    """M parts of the N samples of a batch (each a whole sample, or one frame of a sequence): start, shape and arguments
-    of each. Created by one call of an operator."""
+    """Start, shape and arguments of the M images in a batch of N samples. A part is a whole sample, or one frame of a
+    sequence. Created by one call of an operator."""
 
     offsets: I64
     """Index in the batch's data of the first element of each part, [M]."""
@@ -38,8 +38,8 @@ class ImageParts:
         return elements(self.shapes)
 
     def places(self, out: Batch) -> I64:
-        """Return the index of each part's first element in the data of ``out``, a packed batch of samples whose parts
-        have these shapes."""
+        """Return the index of each part's first element in the data of ``out``, a packed output batch whose parts have
+        the same shapes."""
         if self.sample is None:
             return out.offsets
         sizes = self.sizes
@@ -69,7 +69,7 @@ def image_parts(ctx: Context, batch: Batch, names: Iterable[str], dtype: Any = n
 
 
 def as_frames(images: Batch, parts: ImageParts) -> ImageParts:
-    """Return a copy of ``parts`` (whole sequences) in which each frame is a part, with the arguments of its
+    """Split ``parts``, whole sequences, into frames: return parts that are single frames, with the arguments of their
     sequence."""
     counts = images.shapes[:, 0].astype(np.int64)
     sample = np.repeat(np.arange(len(images)), counts)
@@ -80,8 +80,8 @@ def as_frames(images: Batch, parts: ImageParts) -> ImageParts:
 
 
 def _by_frame(ctx: Context, name: str, counts: I64, dtype: Any) -> npt.NDArray[Any]:
-    """Return the values of the argument ``name``, which is given per frame: [M] or [M, k]. Sample i has ``counts[i]``
-    frames."""
+    """Return the values of the argument ``name``, one or k numbers for each frame: [M] or [M, k]. Sample i has
+    ``counts[i]`` frames."""
     given, rows = ctx.args[name], []
     vector = parameter(type(ctx.op), name).is_vector
     for i, count in enumerate(counts.tolist()):

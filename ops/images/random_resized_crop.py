@@ -22,7 +22,7 @@ _plans: Any = Kernels(".resampling.plan_cpu", __package__)
 
 
 class RandomWindow(Operator, abstract=True):
-    """Base class of operators that draw random windows: the arguments for the windows' aspect ratio and area."""
+    """Base class of operators that draw random windows. It defines the arguments for their aspect ratio and area."""
 
     random = True
 
@@ -48,7 +48,7 @@ class RandomWindow(Operator, abstract=True):
 
     @cached_property
     def _ranges(self) -> tuple[tuple[float, float], tuple[float, float]]:
-        """The ranges of the aspect ratio and of the area, each as (smallest, largest); one number stands for both."""
+        """Ranges of the aspect ratio and of the area, each as (smallest, largest); a single number counts twice."""
         pairs = []
         for name in ("random_aspect_ratio", "random_area"):
             values = getattr(self, name)

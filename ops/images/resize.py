@@ -27,7 +27,7 @@ _THINNEST = np.float32(1e-3)
 
 
 class Resampling(Operator, abstract=True):
-    """Base class of operators that resample: the arguments for filters and the output type."""
+    """Base class of operators that resample. It defines the arguments for filters and the output type."""
 
     replayable = True
     layouts = LAYOUTS
@@ -251,7 +251,7 @@ class Sized(Resampling, abstract=True):
 
     @cached_property
     def _lengths(self) -> set[int]:
-        """The numbers of values of all constant arguments that have one value per axis, such as ``size``."""
+        """Lengths of the constant arguments that have one value per axis, such as ``size``."""
         return {len(v) for v in (self.size, self.max_size, self.roi_start, self.roi_end) if v is not None}
 
     def plan(self, ctx: Context, shapes: I64, axes: tuple[int, int]) -> ResamplePlan:
@@ -269,7 +269,7 @@ class Sized(Resampling, abstract=True):
         return self.planned(ctx, lo, hi, size, extents)
 
     def _as_library(self, ctx: Context, wanted: F32, region: tuple[F32, F32] | None, extents: I64) -> ResamplePlan:
-        """Return the plan of a resize with the results of the library in the argument ``parity``, such as Pillow."""
+        """Return the plan of a resize that gives the results of the library ``parity``, such as Pillow."""
         lo, hi = (np.float32(0), extents.astype(np.float32)) if region is None else region
         bad = _refuse_endless(ctx, wanted, region, extents)
         wanted = np.where(bad, 1, np.broadcast_to(wanted, extents.shape))
@@ -356,8 +356,8 @@ def _for_axes(ctx: Context, name: str, count: int) -> F32:
 def fit(
     wanted: F32, region: tuple[F32, F32] | None, extents: I64, mode: Mode, limit: F32 | None, *, subpixel: bool
 ) -> tuple[F32, F32, I64, int]:
-    """Return source regions (begin and end) and output sizes [N, A], and the number of samples with numbers that are
-    not finite, which have neither.
+    """Return source regions (begin and end) and output sizes, [N, A] each. Also return the number of invalid samples,
+    whose arguments are not finite.
 
     ``wanted``: requested sizes [N or 1, A or 1]. ``region``: the part of images of ``extents`` that is shown; None for
     all.

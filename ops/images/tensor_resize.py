@@ -22,7 +22,7 @@ _SPAN = "resizes up to three neighbouring axes (those that keep their length do 
 _FAR = np.float32(2**30)
 
 _FARTHEST = 1e6
-"""Maximum distance of the argument ``alignment``'s point from the start of its region, in lengths of the region."""
+"""Maximum distance of the point ``alignment`` from the start of its region, in multiples of the region's length."""
 
 
 class TensorResize(Resampling, name="tensor_resize"):
@@ -108,8 +108,7 @@ class TensorResize(Resampling, name="tensor_resize"):
 
     @property
     def _takes_sizes(self) -> bool:
-        """Whether the output has exactly the lengths in the arguments, so that they need not be computed from the
-        input's."""
+        """Whether the output has exactly the requested lengths, whatever the shape of the input."""
         return self.mode in ("default", "stretch") and self.max_size is None
 
     def _axes(self, layout: str, ndim: int) -> list[int]:
@@ -130,9 +129,9 @@ class TensorResize(Resampling, name="tensor_resize"):
         return axes
 
     def _span(self, axes: list[int], changed: npt.NDArray[np.bool_]) -> tuple[int, int]:
-        """Return the first and the last axis along which a batch is resized, if the axes at ``changed`` [N, A] change
-        their length. Raises UnlikeSamplesError if only fewer samples can be resized together, SampleError if none
-        can."""
+        """Return the first and the last axis along which a batch is resized, given a mask of the axes that change,
+        ``changed`` [N, A]. If these axes are too far apart, raises UnlikeSamplesError if they differ between samples,
+        so that fewer samples may work, else SampleError."""
         resized = [axes[k] for k in np.flatnonzero(changed.any(axis=0)).tolist()] or axes[:1]
         if max(resized) - min(resized) >= _AXES:
             if (changed != changed[0]).any():
@@ -211,8 +210,8 @@ class TensorResize(Resampling, name="tensor_resize"):
         return *self._aligned(ctx, lo, hi, width), rounded
 
     def _aligned(self, ctx: Context, lo: F32, hi: F32, width: Any) -> tuple[F32, F32]:
-        """Return the regions from ``lo`` to ``hi``, scaled to the length ``width``; the point at ``alignment`` in each
-        region stays where it is."""
+        """Scale the regions from ``lo`` to ``hi`` to the length ``width``, around the point at ``alignment`` in each
+        region. Return their begins and ends."""
         part = self._rows(ctx, "alignment", lo.shape)
         bad = np.any(~(np.abs(part) <= _FARTHEST), axis=1)
         if bad.any():

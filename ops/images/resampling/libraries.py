@@ -44,7 +44,7 @@ class Filter(IntEnum):
     AREA = 10
     """Overlap of source pixels with the output's pixel; for shrinking only."""
     AREA_UP = 11
-    """OpenCV's INTER_AREA for axes that grow: linear, with transitions as wide as an output pixel."""
+    """OpenCV's INTER_AREA for axes that grow: linear, with transitions between pixels as wide as an output pixel."""
 
 
 class Arithmetic(IntEnum):
@@ -80,17 +80,17 @@ _NAMES: dict[str, dict[str, Filter]] = {
         "area": Filter.AREA, "lanczos4": Filter.LANCZOS_8,
     },
 }  # fmt: skip
-"""For each library, its filters by the names that it gives them."""
+"""Filters of each library, by the names that the library gives them."""
 
 _FIXED = {Filter.LINEAR: Filter.LINEAR_2, Filter.CUBIC: Filter.CUBIC_4}
-"""For a filter that widens with the scale, the filter of fixed width that torchvision uses with antialias=False."""
+"""Filters of fixed width that torchvision uses with antialias=False, by the filters that widen with the scale."""
 
 _INTERP = {
     "pillow": ("nearest", "bilinear", "bicubic", "lanczos", "bilinear", None),
     "torchvision": ("nearest", "bilinear", "bicubic", None, "bilinear", None),
     "opencv": ("nearest", "linear", "cubic", "lanczos4", "area", None),
 }
-"""For each library, the filter that corresponds to a DALIInterpType, by its number."""
+"""Names of filters of each library, by the number of the corresponding DALIInterpType."""
 
 
 def filters_of(library: str) -> tuple[str, ...]:
@@ -111,11 +111,11 @@ def interpolation_of(library: str, interp: int) -> str:
 
 
 def size(library: str, wanted: npt.NDArray[Any], extent: npt.NDArray[Any], mode: str, limit: Any) -> I64:
-    """Return the output sizes [N, A] for requested sizes ``wanted`` of regions of ``extent`` pixels; a size of 0
+    """Return the output sizes [N, A] of regions of ``extent`` pixels. ``wanted`` are the requested sizes; a size of 0
     follows from the others, by ``mode``.
 
-    Pillow and torchvision share torchvision's rule, int(size * long / short), which truncates; OpenCV has no rule, and
-    gets DALI's rounding. ``limit`` [A] are the maximum sizes, 0 for no limit.
+    For Pillow and torchvision, sizes are truncated by torchvision's rule, int(size * long / short). For OpenCV, which
+    has no rule, they are rounded as in DALI. ``limit`` [A] are the maximum sizes, 0 for no limit.
     """
     given = (wanted != 0) & (extent != 0)
     wanted, extent = np.abs(wanted).astype(np.float64), extent.astype(np.float64)

@@ -40,8 +40,8 @@ LAYOUTS: tuple[str, ...] = ("HWC", "FHWC", "CHW", "FCHW", "CFHW", "DHWC", "FDHWC
 DTYPES = (DALIDataType.UINT8, DALIDataType.INT16, DALIDataType.UINT16, DALIDataType.FLOAT)
 
 MOST_ELEMENTS = 1 << 30
-"""Maximum number of elements of a sample's output, and of the values between the two passes; larger samples are
-rejected. Without it, a thin image with only its shorter side given would grow without bound."""
+"""Maximum number of elements of a sample's output, and of the values between the two passes. Larger samples are
+rejected, such as a thin image whose shorter side is enlarged."""
 
 
 def _tables() -> tuple[F32, ...]:
@@ -89,10 +89,10 @@ class ResamplePlan:
     anchor: I64
     shape: I64
     flip: Mask
-    """Whether the outputs of the window are written in reverse order, [N, A]: the same values, mirrored."""
+    """Whether the outputs are written in reverse order along each axis, which mirrors the window, [N, A]."""
     across: Mask
-    """Whether the horizontal pass comes first, [N]. Decided for the whole output, so that a window of it gets the same
-    bits."""
+    """Whether the horizontal pass comes first, [N]. The choice does not depend on the window, so that a part of an
+    output has the same bits as in the whole."""
     domain: I64 | None = None
     """Begin and end of the source pixels that the filter may read, [N, A, 2]. Set if results follow another library
     than DALI: ``kind`` is then a `libraries.Filter`, and ``lo`` is less than ``hi``."""
@@ -204,8 +204,8 @@ def resample(
     ctx: Context, plan: ResamplePlan, batch: Batch, dtype: DALIDataType | None = None,
     recompute: Callable[[Context], ResamplePlan] | None = None,
 ) -> Batch:  # fmt: skip
-    """Return ``batch`` resampled by ``plan``, in the dtype of the input or in float32. Runs in the stage of ``ctx``.
-    ``recompute`` returns the plan for a later call with other arguments, whose launches are replayed
+    """Return ``batch`` resampled by ``plan``, in the dtype of the input or in float32, on the CPU or the GPU by the
+    stage of ``ctx``. ``recompute`` returns the plan for a later call, for replaying recorded launches
     (`gpu.launch_recording.changing`).
 
     Samples whose output would be too large are rejected.
@@ -240,8 +240,8 @@ def resample(
 
 
 def bounded(ctx: Context, plan: ResamplePlan, shapes: I64, before: npt.NDArray[Any], first: int) -> I64:
-    """Return the output ``shapes``, with zeros for samples that would be too large: the output, or the values between
-    the passes. These samples are rejected. ``before`` are the shapes of the input, whose spatial dimensions start at
+    """Reject the samples whose output, or whose values between the passes, would be too large. Return the output
+    ``shapes``, with zeros for these samples. ``before`` are the shapes of the input, whose spatial dimensions start at
     ``first``."""
     needed = np.empty(len(shapes))
     made, given = np.ascontiguousarray(shapes, np.int64), np.ascontiguousarray(before, np.int64)
@@ -256,7 +256,7 @@ def bounded(ctx: Context, plan: ResamplePlan, shapes: I64, before: npt.NDArray[A
 
 
 Replan = Callable[[Context], "ResamplePlan | None"]
-"""Function that returns the plan for a later call with other arguments; None if the output would have another shape."""
+"""Function that returns the plan for a later call, or None if the output then has another shape."""
 
 
 def run(
@@ -388,9 +388,9 @@ def preset_on_gpu(lane: Lane, plan: ResamplePlan, batch: Batch, first: int, out:
 def _fixed_passes(
     lane: Lane, plan: ResamplePlan, batch: Batch, first: int, out: Batch
 ) -> tuple[list[I64], tuple[Any, Any]]:
-    """Return the tables of the two passes, [N, 12] in the order of `_Pass.rows`; their last column is the number of
-    weights per pixel plus 2^32 times the bits of the weights. Also return the first source pixels and the weights of
-    all axes, in device memory."""
+    """Return the tables of the two passes, [N, 12] with the columns of `_Pass.rows`. The last column is the number of
+    weights per pixel, plus 2^32 times the number of bits of a weight. Also return the first source pixels and the
+    weights of all axes, in device memory."""
     from .known_taps import known_taps
 
     assert plan.domain is not None
@@ -633,8 +633,8 @@ def _factors(lane: Lane, places: I64, finish: Finish) -> tuple[Any, ...]:
 def _plane_tables(
     batch: Batch, first: int, offsets: I64, plan: ResamplePlan
 ) -> tuple[tuple[npt.NDArray[Any], ...], tuple[int, ...]]:
-    """Return the tables that resample.cu reads for the axes, their regions and both passes, and the numbers that
-    `passes_cpu.planes` returns. The output begins at ``offsets``."""
+    """Return the tables that resample.cu reads, one each for axes, regions and passes, and the numbers that
+    `passes_cpu.planes` returns. Outputs begin at ``offsets``."""
     n = len(batch)
     axes, regions = np.empty((n, 2, 9), np.int64), np.empty((n, 2, 3), np.float32)
     rows = np.empty((2, n, 12), np.int64)
@@ -653,7 +653,7 @@ def _cuda(array: Any) -> str:
 
 
 def _places(sizes: I64) -> I64:
-    """Return the offset of each of the consecutive blocks that have ``sizes`` elements."""
+    """Return the offsets of blocks of ``sizes`` elements that follow each other."""
     ends: I64 = np.cumsum(sizes.reshape(-1)).reshape(sizes.shape)
     return ends - sizes
 
@@ -669,7 +669,7 @@ class _Pass:
     inner: I64
     outputs: I64
     lines: I64
-    """Rows of a frame that are resampled one after the other; 1 if the pass treats a whole frame as one row."""
+    """Number of rows of a frame that are resampled separately; 1 if the pass treats a whole frame as one row."""
     frame_stride: I64
     line_stride: I64
     tap_stride: I64
@@ -726,8 +726,8 @@ def _plane_passes(
 
 
 def _reach(plan: ResamplePlan, extents: I64, kept: I64) -> tuple[I64, I64]:
-    """Return begin and length [N, A] of the source pixels that the filters of a plan's window can reach; up to a few
-    pixels more than needed."""
+    """Return begin and length [N, A] of the range of source pixels that a plan's filters may read, with a margin of a
+    few pixels."""
     scale = (plan.hi.astype(np.float64) - plan.lo) / np.maximum(plan.size, 1)
     ends = np.stack([plan.lo + plan.anchor * scale, plan.lo + (plan.anchor + plan.shape) * scale])
     margin = np.ceil(plan.support / 2.0) + 2
