@@ -22,9 +22,10 @@ EMULATOR = Path(__file__).with_name("cuda_emulator.h")
 _KEPT = Path(__file__).parents[2] / ".pytest_cache" / "d" / "cuda-on-cpu"
 _DAYS = 14
 """Days after which a library that no test has used is removed."""
-_COMMON = ("-std=c++17", "-fPIC", "-w", "-U_FORTIFY_SOURCE", "-ffp-contract=off", "-Wl,-Bsymbolic")
-"""Flags of every build. Symbols are bound inside the library: Debian's Python has loaded zlib, whose `inflate` would be
-called in place of the kernel of that name."""
+_COMMON = ("-std=c++17", "-fPIC", "-w", "-U_FORTIFY_SOURCE", "-ffp-contract=off")
+_SHARED = ("-shared", "-Wl,-Bsymbolic")
+"""Flags that link a library. It calls its own functions: Debian's Python has loaded zlib, whose `inflate` would be called
+in place of the kernel of that name."""
 
 
 @cache
@@ -36,7 +37,7 @@ def library(text: str, *flags: str) -> ctypes.CDLL:
     headers = _headers(compiler, flags)
     built = headers / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.so"
     if not built.exists():
-        _build(compiler, ["-shared", *flags, f"-I{headers}", f"-I{EMULATOR.parent}", f"-I{SOURCES}"], "c++",
+        _build(compiler, [*_SHARED, *flags, f"-I{headers}", f"-I{EMULATOR.parent}", f"-I{SOURCES}"], "c++",
                f'#include "{EMULATOR.name}"\n{text}\n', built)  # fmt: skip
     os.utime(built)
     return ctypes.CDLL(str(built))
@@ -46,7 +47,7 @@ def library(text: str, *flags: str) -> ctypes.CDLL:
 def _headers(compiler: str, flags: Sequence[str]) -> Path:
     """Folder of libraries that are built with these flags and with the present headers. It contains the emulator's
     precompiled header, which saves half of a kernel's compile time."""
-    known = hashlib.sha256(repr((compiler, _COMMON, flags)).encode())
+    known = hashlib.sha256(repr((compiler, _COMMON, _SHARED, flags)).encode())
     for header in (EMULATOR, *sorted(SOURCES.rglob("*.cuh"))):
         known.update(header.read_bytes())
     _remove_old()
