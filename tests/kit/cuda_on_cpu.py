@@ -24,8 +24,8 @@ _DAYS = 14
 """Days after which a library that no test has used is removed."""
 _COMMON = ("-std=c++17", "-fPIC", "-w", "-U_FORTIFY_SOURCE", "-ffp-contract=off")
 _SHARED = ("-shared", "-Wl,-Bsymbolic")
-"""Flags that link a library. It calls its own functions: Debian's Python has loaded zlib, whose `inflate` would be called
-in place of the kernel of that name."""
+"""Flags that link a library. It calls its own functions: Debian's Python has loaded zlib, whose `inflate` would be
+called in place of the kernel of that name."""
 
 
 @cache
