@@ -23,8 +23,8 @@ from .selection.split import Split
 class Source(Origins, Protocol):
     """An open data set. `Reader.open` creates it; the engine that called `open` closes it.
 
-    Several threads may call ``fetch`` at the same time, for different batches and slices of batches, so it must not
-    change anything that these calls share. All other methods are called by one thread at a time.
+    Several threads may call ``fetch`` at the same time, for different samples; it must not change what these calls
+    share. One thread at a time calls all other methods.
     """
 
     groups: npt.NDArray[np.int64] | None
@@ -37,8 +37,8 @@ class Source(Origins, Protocol):
     def fetch(self, ctx: Context) -> tuple[Batch, ...]:
         """Read the records ``ctx.samples.index``. Return one batch per output, in host memory.
 
-        Payload bytes are read into ``ctx.staging(nbytes)``, with one large read per extent if possible, or are views of
-        a mapped file. Records that cannot be read are rejected through ``ctx``, never raised.
+        Bytes of the records are read into ``ctx.staging(nbytes)``, with one large read per extent if possible, or are
+        views of a mapped file. Records that cannot be read are rejected through ``ctx``, never raised.
         """
         ...
 
@@ -48,8 +48,8 @@ class Source(Origins, Protocol):
         ...
 
     def inventory(self) -> InventoryEntries:
-        """Files or containers of the data set, with sizes and times. They are saved with a job, to find later which
-        were added, removed or edited."""
+        """Files or containers of the data set, with sizes and times. A job saves this list, to find later which were
+        added, removed or edited."""
         ...
 
     def close(self) -> None:
@@ -99,13 +99,13 @@ class Reader(Operator, abstract=True):
     locations: ClassVar[tuple[str, ...]] = (
         "path", "paths", "files", "labels", "file_root", "file_list", "index_path", "index_paths", "annotations_file",
     )  # fmt: skip
-    """Names of the arguments that only say where the data is. A resumed job may change them, because
-    `Source.fingerprint` identifies the data."""
+    """Names of the arguments that only tell where the data is, such as `file_root`. A resumed job may change these,
+    because `Source.fingerprint` identifies the data."""
     maps_files: ClassVar[bool] = False
     """Whether records are views of mapped files, which a GPU can read without a copy on the host (`fetch.gpu_reads`).
     """
     shuffles_list: ClassVar[bool] = False
-    """Whether random_shuffle first shuffles the whole list of records once, as DALI's readers of files do."""
+    """Whether `random_shuffle` begins by shuffling the list of all records once, as DALI's readers of files do."""
 
     def check(self) -> None:
         if self.shard_id >= self.num_shards:
@@ -149,7 +149,7 @@ class Reader(Operator, abstract=True):
         chosen: npt.NDArray[np.bool_] | None = None,
     ) -> Order:  # fmt: skip
         """Order in which to read a data set of ``size`` records. ``groups`` is `Source.groups`; ``chosen`` marks the
-        records that take part, as `chosen_of` returned them."""
+        records to read, as `chosen_of` returned them."""
         shuffle: Shuffle = self.shuffle or ("window" if self.random_shuffle else "none")
         if self.shuffle_after_epoch:
             shuffle, seed = "epoch", self.shuffle_after_epoch_seed
@@ -182,7 +182,7 @@ class Reader(Operator, abstract=True):
 
     def chosen_of(self, source: Source) -> npt.NDArray[np.bool_] | None:
         """Return which records of the open data set ``source`` this reader reads (arguments such as `split`),
-        bool[records]; None for all. Raises JobError if a record has no group."""
+        bool[records]; None for all. Raises JobError if the split finds no group in a record's key."""
         if self.split is None or self.use is None:
             return None
         return Split.of(self.split).part_of(self.use, source, len(source))

@@ -32,8 +32,8 @@ F32 = npt.NDArray[np.float32]
 _INT32 = 2**31 - 1
 _MAX_PIXELS = 1 << 28  # largest mask, in pixels
 _MAX_SHARED = 1 << 24
-"""Largest total of box and polygon numbers that all images with one id receive. Each of these images receives all
-objects of the id, so that a file of 40 MB could otherwise ask for terabytes."""
+"""Largest number of box and polygon numbers for all images with one id together. Each of these images gets all objects
+of the id, so that a file of 40 MB could otherwise ask for terabytes."""
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class _Objects:
 
     @property
     def shared(self) -> int:
-        """Total of box and polygon numbers that all images with this id receive; 0 if only one image has the id."""
+        """Number of box and polygon numbers for all images with this id together; 0 if only one image has it."""
         return self.images * (4 * len(self.boxes) + sum(len(xy) for _, xy in self.polygons)) if self.images > 1 else 0
 
 
@@ -237,7 +237,7 @@ class _Annotated:
         return InventoryEntries(files.blob, {**files.state, "annotations": told}, files.records)
 
     def _told(self, i: int) -> tuple[list[object], ...]:
-        """Return the id, labels, boxes and vertices of image ``i``, from which the inventory computes a hash."""
+        """Return id, labels, boxes and vertices of image ``i``; the inventory stores a hash of these."""
         box, vertex = int(self._first[i]), int(self._first_vertex[i])
         boxes, vertices = slice(box, box + int(self._counts[i])), slice(vertex, vertex + int(self._vertex_counts[i]))
         return ([int(self._ids[i])], self._labels[boxes].tolist(), self._boxes[boxes].tolist(),
@@ -297,8 +297,8 @@ class _Annotated:
 
 
 def _annotation(entry: dict[str, Any], objects: _Objects, categories: dict[int, int], reader: Coco) -> None:
-    """Add the annotation ``entry`` to ``objects``, those of its image id, unless the reader's filters exclude it.
-    Raises _EntryError if it is unusable."""
+    """Add the annotation ``entry`` to ``objects``, the annotations of its image, unless the reader's filters exclude
+    it. Raises _EntryError if it is unusable."""
     box = entry.get("bbox")
     if box is None or (entry.get("iscrowd") and not reader.include_iscrowd):
         return

@@ -16,12 +16,12 @@ from ..ops.errors import ArgumentTypeError, ArgumentValueError, SpecError
 from ..ops.types import DALIDataType, parse_dtype
 
 _KEPT = 8
-"""Number of batches of user data that are retained after a GPU has used them, because samples may be retried."""
+"""Number of batches of the user's data that are kept after a GPU has used them, for retries of samples."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampleInfo:
-    """Identifies the sample that a source callable is to return. As in DALI."""
+    """Argument of a source callable: tells for which sample it is called. As in DALI."""
 
     idx_in_epoch: int
     idx_in_batch: int
@@ -37,7 +37,7 @@ class SampleInfo:
 
 @dataclass(frozen=True, slots=True)
 class BatchInfo:
-    """Identifies the batch that a source callable is to return. As in DALI."""
+    """Argument of a source callable: tells for which batch it is called. As in DALI."""
 
     iteration: int
     """Number of the batch in the epoch, from 0."""
@@ -52,8 +52,8 @@ class ProgramInput(Operator, abstract=True):
     shared = False
 
     def state(self) -> Any:
-        """Create the operator's queue of data, empty at first. The pipeline appends batches with `put` and ends the
-        queue with `close`."""
+        """Create the operator's queue of data, empty at first. The pipeline appends batches and at the end closes the
+        queue."""
         raise NotImplementedError
 
 
@@ -134,7 +134,8 @@ class ExternalSource(ProgramInput, name="external_source"):
 
 
 class FedBatches:
-    """Batches that the program provided and the engine has not taken yet: the queue of one external_source.
+    """The queue of one external_source: batches that the program provided and the engine has not taken. The thread that
+    feeds the pipeline calls `put`; the thread that runs the operator calls the other methods.
 
     The thread that feeds the pipeline calls `put`, the thread that runs the operator the other methods.
     """
@@ -175,8 +176,7 @@ class FedBatches:
         self._waiting.popleft()
 
     def whole(self, start: int, n: int) -> tuple[Batch, ...] | None:
-        """Remove the next batch from the queue and return it, or None, as `first` does; `take` can still find it for a
-        retry."""
+        """Like `first`, but remove the batch from the queue. `take` can still find it for a retry."""
         found = self.first(start, n)
         if found is not None:
             self._taken.append(self._waiting.popleft())
@@ -189,8 +189,8 @@ class FedBatches:
 
 
 def _placed(ctx: Context, batch: Batch, start: int) -> Batch:
-    """Return the samples of ``ctx`` from ``batch``, which begins at position ``start``. They are uploaded if the
-    operator's output is needed on the GPU."""
+    """Return the samples of ``ctx`` from ``batch``, which begins at position ``start``. If a GPU needs the operator's
+    output, they are uploaded."""
     if len(batch) != len(ctx.samples):
         batch = batch.take(ctx.samples.position - start, ctx.samples)
     else:

@@ -155,7 +155,7 @@ class FileSet:
 
     @property
     def _directory(self) -> int:
-        """Descriptor of the folder to which the names of files are relative."""
+        """File descriptor of the folder to which the names are relative."""
         return _AT_FDCWD if self._root is None else self._root.number
 
     def _stat(self) -> tuple[I64, I64]:
@@ -209,8 +209,8 @@ class FileSet:
     def _sent(
         self, ctx: Context, uploads: Uploader, which: I64, nbytes: int, at: I64, sizes: I64, status: I32
     ) -> U8 | None:  # fmt: skip
-        """Read the files ``which`` and upload them in pieces meanwhile. Return the array of all files, of which the
-        host holds only the header bytes. None if the upload is not possible and the caller has to read the files into
+        """Read the files ``which``, and upload them in pieces at the same time. Return an array of all files, of which
+        the host has only the header bytes. None if the upload is not possible; the caller then reads the files into
         host memory."""
         files = self._directory, _FLAGS, self._names, self._starts, which
         try:
@@ -414,7 +414,7 @@ def _where_they_are(root: str, folders: Sequence[bytes], wanted: Callable[[bytes
 
 
 def check_choice(root: str | None, files: Sequence[str] | None, file_list: str | None) -> None:
-    """Check that the arguments say in one way which files to read: ``files``, ``file_list``, or ``root`` alone. Raises
+    """Check that exactly one of ``files``, ``file_list`` and ``root`` alone says which files to read. Raises
     SpecError."""
     if files is not None and file_list is not None:
         raise SpecError("files and file_list exclude each other")
@@ -429,9 +429,9 @@ def check_choice(root: str | None, files: Sequence[str] | None, file_list: str |
 def chosen_files(
     root: str | None, files: Sequence[str] | None, file_list: str | None, file_filter: str
 ) -> tuple[str | None, list[bytes], bool]:
-    """Return the folder, the names of the files relative to it, and whether a folder was searched. Files are given as
-    ``files``, by the lines of ``file_list``, or as those in ``root`` and its folders that match ``file_filter``. Raises
-    JobError."""
+    """Return the root folder, the names of the files relative to it, and whether folders were searched for them. Files
+    are ``files``, or the lines of ``file_list``, or those in ``root`` and its folders that match ``file_filter``.
+    Raises JobError."""
     if files is not None:
         return root, [os.fsencode(f) for f in files], False
     if file_list is not None:

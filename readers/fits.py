@@ -213,8 +213,8 @@ def _tiles(data: memoryview, hdu: Hdu) -> npt.NDArray[Any]:
 
 
 def _column(hdu: Hdu) -> tuple[int, bool, int]:
-    """For a table of compressed tiles: offset in a row of the descriptor of the compressed data, whether the descriptor
-    has 64 bits, and the row's size in bytes."""
+    """Return three facts about a table of compressed tiles: the offset in a row of the descriptor of the compressed
+    data, whether the descriptor has 64 bits, and the row's size in bytes."""
     widths = {"L": 1, "B": 1, "I": 2, "J": 4, "K": 8, "A": 1, "E": 4, "D": 8, "P": 8, "Q": 16}
     at = 0
     found: tuple[int, bool] | None = None

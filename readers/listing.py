@@ -53,7 +53,7 @@ def lines_of(path: str) -> list[dict[str, Any]]:
 
 
 def _is_below(names: list[str]) -> bool:
-    """Whether all files lie below the listing's folder: a listing of unknown origin must not read any others."""
+    """Whether all files are below the listing's folder. Others must not be read: anyone may have made the listing."""
     return not any(part in ("", ".", "..") for name in names for part in name.split("/"))
 
 

@@ -50,9 +50,8 @@ class _Meta:
 
 
 def _meta(path: str, data: U8, start: int, size: int) -> _Meta:
-    """Return the newest meta page of the database ``data[start : start + size]``. Raises JobError if there is no meta
-    page, or only one: the lost one may be that of the last commit, whose records the other does not have (LMDB also
-    refuses such a file)."""
+    """Return the newest meta page of the database ``data[start : start + size]``. Raises JobError unless there are two:
+    a lost one may be that of the last commit, whose records the other page does not have."""
     found: list[_Meta] = []
     problem = "no page is a meta page of LMDB"
     for page_size in (4096, 8192, 16384, 32768, 65536, 2048, 1024, 512):  # the second meta page is the second page
@@ -162,8 +161,8 @@ class _LmdbRecords:
             raise JobError(message if whole else f"{files[file]}: byte {int(self._rows[0, 2])}: {message}")
 
     def _walked(self, i: int) -> tuple[I64, int, str]:
-        """Like `_walk`, but a database that cannot be read at all becomes a single record, which is rejected. Also
-        return the error, or an empty text."""
+        """Like `_walk`, and also return an error message, or an empty text. A database that cannot be read at all
+        becomes a single record, which is rejected."""
         try:
             return *_walk(self._mapped, i), ""
         except JobError as e:

@@ -91,9 +91,9 @@ class _RecordIORecords:
         return "corrupt_record", f"the record is no image record: its {size} bytes do not hold the labels that they say"
 
     def _headers(self, rows: I64, kinds: I64, sizes: I64, staging: Callable[[int], U8]) -> tuple[U8, I64, I64]:
-        """Return the memory that holds the records described by ``rows``, their offsets in it, and the flags of their
-        headers. Sets ``kinds`` of records without a header. Records that are stored in several parts are joined in
-        memory from ``staging``."""
+        """Return memory with the records that ``rows`` describe, their offsets in it, and the flags of their headers.
+        Sets ``kinds`` of records without a header. Records stored in several parts are joined in memory from
+        ``staging``."""
         from . import recordio_cpu as cpu
 
         data, at = self._mapped.data, rows[:, _START] + 8

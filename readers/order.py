@@ -37,11 +37,11 @@ class Job:
     first: int
     """Index of the record at position 0, if records come in stored order."""
     shuffled: I64 | None
-    """Index of the record at each position of the whole data set's order. None if all records come in stored order: a
-    list of a billion consecutive numbers would take 8 GB."""
+    """Index of the record at each position of the whole data set's order. None for stored order, because a list of a
+    billion consecutive numbers would take 8 GB."""
     epochs: I64 | None = None
-    """Number of the pass over its data set to which each position belongs, if records may come more than once
-    (mixtures). None if that is pass 0 for all."""
+    """For mixtures, whose records may come more than once: the number of the pass over its own data set to which each
+    position belongs. None if that is pass 0 for all."""
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -52,8 +52,7 @@ class Job:
         return np.arange(self.positions.stop, dtype=np.int64) + self.first if self.shuffled is None else self.shuffled
 
     def samples(self, start: int, n: int, origins: Origins) -> Samples:
-        """Samples at the positions [start, start + n) of the whole data set's order, without those outside this
-        shard."""
+        """Samples at those of the positions [start, start + n) that belong to this shard."""
         position = np.arange(max(start, self.positions.start), min(start + n, self.positions.stop), dtype=np.int64)
         slot = np.arange(len(position), dtype=np.int32)
         index = position + self.first if self.shuffled is None else self.shuffled[position]
@@ -63,8 +62,7 @@ class Job:
 
 @dataclass(slots=True)
 class Order:
-    """Order in which one reader returns its samples. It stores nothing but caches; one thread at a time may use an
-    object.
+    """Order in which one reader returns its samples. One thread at a time may use it.
 
     A pass is one walk over one shard; the endless sequence of samples is pass 0, 1, ... Without ``stick_to_shard`` pass
     ``e`` walks shard (shard_id + e) mod num_shards, as a DALI reader that is run epoch after epoch.
@@ -79,15 +77,16 @@ class Order:
     fill: int = 1024
     """Number of samples in the buffer of the ``window`` shuffle."""
     shuffled_list: bool = False
-    """Whether the ``window`` shuffle works on a list that was shuffled once, with a fixed seed (DALI's file lists)."""
+    """Whether the list of records is shuffled once, with a fixed seed, before the ``window`` shuffle (DALI's file
+    lists)."""
     groups: I64 | None = None
-    """Number of records in each file, if the ``epoch`` shuffle permutes whole files (DALI's containers)."""
+    """Number of records in each file, if the ``epoch`` shuffle permutes whole files (as DALI does for containers)."""
     num_shards: int = 1
     shard_id: int = 0
     stick_to_shard: bool = False
     pad_last_batch: bool = False
     batch_size: int = 1
-    """Batch size, to a multiple of which the last batch is padded."""
+    """Batch size; the last batch is padded to this size."""
     subset: I64 | None = None
     """Indices of the records that take part, in stored order, [size]; None if they are those from ``first`` on."""
     _passes: dict[int, I64] = field(default_factory=dict, repr=False)
@@ -157,18 +156,18 @@ class Order:
         return self._passes[epoch]
 
     def records(self, numbers: I64) -> I64:
-        """Convert numbers of records, counted among those that take part in stored order, to indices in the data
-        set."""
+        """Return the indices in the data set of the records ``numbers``, which count only records that take part, in
+        stored order."""
         return numbers + self.first if self.subset is None else self.subset[numbers]
 
     def pass_epochs(self, epoch: int) -> I64 | None:
-        """Return the pass over its own data set to which each sample of pass ``epoch`` belongs (mixtures); None if that
-        is ``epoch`` for all."""
+        """Return for each sample of pass ``epoch`` of a mixture the number of the pass over its own data set. None if
+        that is ``epoch`` for all."""
         return None
 
     def job(self) -> Job:
-        """Return this shard of epoch 0 of the whole data set, for jobs that convert it. The order does not depend on
-        the number of shards, so that the joined outputs of the shards equal one machine's."""
+        """Return this shard of epoch 0 of the whole data set, for jobs that convert it. The order is equal for any
+        number of shards, so that their joined outputs equal the output of one machine."""
         if self._job is None:
             whole = replace(self, num_shards=1, shard_id=0, stick_to_shard=False, _passes={}, _states=[],
                             _permuted=None)  # fmt: skip

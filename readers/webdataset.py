@@ -246,7 +246,7 @@ def _table(archive: _Archive, start: int) -> tuple[I64, I64, I64]:
 
 
 def _complete(archive: _Archive) -> _Archive:
-    """Return the archive without the samples that lack a member for an output. Damaged samples stay, so that they are
+    """Return the archive without samples that lack a member for one of the outputs. Damaged samples stay, to be
     reported."""
     keep = (archive.parts >= 0).all(axis=1)
     return _Archive(archive.members, archive.names, archive.firsts[keep], archive.parts[keep])
@@ -313,8 +313,8 @@ def _walk(mapped: Mapped, start: int, stop: int) -> tuple[I64, U8]:
 
 
 def _follow(members: I64, names: U8) -> I64:
-    """Replace the extents of links by those of the members that they refer to. A link out of the archive becomes
-    unsupported. (GNU tar stores the second name of a file as a hard link.)"""
+    """Replace the extents of links by the extents of the members to which the links point. Links to outside of the
+    archive become unsupported. (GNU tar stores the second name of a file as a hard link.)"""
     links = np.flatnonzero(members[:, _KIND] >= _HARD_LINK)
     if not len(links):
         return members

@@ -34,8 +34,7 @@ class _Action(ctypes.Structure):
 
 _lost: set[str] = set()
 _mappings: dict[int, tuple[int, Sequence[int], Sequence[str]]] = {}
-"""Memory mappings that are watched, by base address, each as (length in bytes, offset of each file, name of each
-file)."""
+"""Watched memory mappings by base address, each as (length in bytes, offset of each file, name of each file)."""
 _lock = threading.Lock()
 _before = _Action()
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -53,9 +52,9 @@ _NOTHING: frozenset[str] = frozenset()
 
 
 def watch(base: int, length: int, starts: Sequence[int], names: Sequence[str], *, second: bool = False) -> None:
-    """Watch a mapping: missing pages in [base, base + length) are replaced by zeros when they are touched. File i of
-    ``names`` begins at ``base + starts[i]``. ``second``: the files already have another mapping, so what `lost_files`
-    reports of them is kept."""
+    """Watch a memory mapping: missing pages in [base, base + length) are replaced by zeros when they are touched. File
+    i of ``names`` begins at ``base + starts[i]``. ``second``: the files have another mapping already, and `lost_files`
+    keeps what it reports of them."""
     with _lock:
         if not _mappings:
             _install()

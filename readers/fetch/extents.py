@@ -51,19 +51,19 @@ _PROT_NONE, _MAP_FIXED, _MAP_NORESERVE = 0, 0x10, 0x4000
 _MADV_RANDOM, _AT_FDCWD = 1, -100
 _FAILED = 2 ** (8 * ctypes.sizeof(ctypes.c_void_p)) - 1
 MAX_RATIO = 200
-"""Largest ratio of unpacked to packed bytes of a gzip'ed file that unpacks to more than `FREE_UNPACKED`. Useful records
-shrink 2 to 50 times, gzip bombs a thousand times."""
+"""Largest ratio of unpacked to packed bytes for gzip'ed files of more than `FREE_UNPACKED` unpacked bytes. Useful
+records shrink 2 to 50 times, gzip bombs a thousand times."""
 FREE_UNPACKED = 1 << 26
-"""Unpacked bytes that a gzip'ed file may have without a check of its compression ratio (`MAX_RATIO`)."""
+"""Number of unpacked bytes up to which the compression ratio of a gzip'ed file is not checked (`MAX_RATIO`)."""
 BOMB_RATIO, BOMB_UNPACKED = 500, 1 << 24
 """Second limit on gzip bombs: a file of more than BOMB_UNPACKED unpacked bytes must not shrink more than BOMB_RATIO
 times. Runs of one byte shrink 1,030 times."""
 FREE_RECORDS = 1 << 20
-"""Number of records that a gzip'ed file of any size may hold. Files of more packed bytes than this may hold one record
-per packed byte."""
+"""Number of records that any gzip'ed file may hold. A file with more packed bytes may hold one record per packed
+byte."""
 FREE_MEMBERS, MEMBER_BYTES = 1 << 16, 1 << 10
-"""Number of gzip members that a file of any size may hold; larger files may hold one per MEMBER_BYTES packed bytes. An
-empty member has 20 bytes and takes as long as unpacking thousands; bgzip's members have about 16,000."""
+"""Number of gzip members that any file may hold; larger files may hold one per MEMBER_BYTES packed bytes. An empty
+member has 20 bytes and takes as long as unpacking thousands; bgzip's members have about 16,000."""
 _COPY = 1 << 16  # bytes unpacked at a time, and the most that are lost before damage
 
 
@@ -146,9 +146,8 @@ class Mapped:
             return os.dup(out.fileno())
 
     def records_left(self, i: int, found: int) -> int:
-        """Return how many more records to look for in file ``i`` after the first ``found`` ones. 0 if the gzip'ed file
-        holds more records than its size allows (a bomb of empty records): the remainder of the file counts as
-        damage."""
+        """Return how many more records to look for in file ``i`` after the first ``found`` ones. 0 if a gzip'ed file
+        holds more records than its size allows (a bomb of empty records); what follows counts as damage."""
         if not self.unpacked[i]:
             return sys.maxsize
         max_records = max(FREE_RECORDS, int(self.stored[i]))
@@ -170,7 +169,8 @@ class Mapped:
         return h.hexdigest()
 
     def inventory(self, names: Sequence[str], records: I64, keys: str = "") -> InventoryEntries:
-        """Inventory of these files under the given ``names``. ``records`` are the numbers of records of the files."""
+        """Entries of the inventory (a job's list of its inputs) for these files under the given ``names``. ``records``
+        are the files' numbers of records."""
         state = {"size": self.stored, "modified": self.mtimes}
         return InventoryEntries(b"\0".join(os.fsencode(n) for n in names), state, records, keys)
 
@@ -179,15 +179,15 @@ class Mapped:
         return self._files_of(offsets)[0]
 
     def _files_of(self, offsets: I64) -> tuple[I64, int, int]:
-        """Return for each of ``offsets`` the index of the file that holds it, then the smallest and the largest of
-        these indices."""
+        """Return the index of the file that holds each of ``offsets``, and the smallest and the largest of these
+        indices."""
         files = np.empty(len(offsets), np.int64)
         low, high = _loops.files_of(self.starts, np.ascontiguousarray(offsets), files)
         return files, low, high
 
     def will_need(self, ctx: Context, offsets: I64, sizes: I64) -> None:
-        """Ask the operating system to read the extents at ``offsets`` into the page cache (madvise): a disk is fastest
-        if it knows all of them at once."""
+        """Ask the operating system to read these extents (``offsets`` and ``sizes`` in ``data``) into the page cache. A
+        disk is fastest if it gets all of them at once (madvise)."""
         from .extents_cpu import will_need
 
         if ctx.lender is not None and ctx.lender.holds(self, offsets, sizes):
@@ -195,8 +195,8 @@ class Mapped:
         will_need(self.data, np.ascontiguousarray(offsets), np.ascontiguousarray(sizes), mmap.PAGESIZE)
 
     def share(self) -> Shared:
-        """Map the files a second time, with a mapping shared with the page cache: bytes that are written to a file
-        appear in it at once."""
+        """Map the files a second time. The new mapping is shared with the page cache: bytes written to a file appear in
+        it."""
         return Shared(self)
 
     def reopened(self, i: int) -> int | None:
@@ -253,8 +253,8 @@ def mapped_of(data: U8) -> Mapped | None:
 
 
 def cut_short(address: int, offsets: I64) -> str | None:
-    """Return the name of the first truncated or unreadable file among the files that hold the bytes at ``offsets`` from
-    ``address``. None if all these files are intact, or if the memory is not a mapping."""
+    """Return the name of the first truncated or unreadable file among those that hold the bytes at ``offsets`` from
+    ``address``. None if there is no such file, or if the memory is not a mapping."""
     for mapped in list(_known.values()):
         place = address - mapped.data.ctypes.data
         if 0 <= place < len(mapped.data):
@@ -283,8 +283,8 @@ class Shared:
             raise OSError(f"{self.length} bytes cannot be mapped: {os.strerror(ctypes.get_errno())}")
         self.base: int = base
         self.missing: list[tuple[int, int]] = []
-        """Ranges [a, b) of offsets that have no file in this mapping: of unpacked files, and of files replaced since
-        they were mapped."""
+        """Ranges [a, b) of offsets without a file in this mapping: the file was unpacked, or replaced since it was
+        mapped."""
         for i, (start, size) in enumerate(zip(mapped.starts.tolist(), mapped.sizes.tolist(), strict=True)):
             handle = mapped.reopened(i) if size else None
             placed = handle is not None and libc.mmap(
@@ -384,8 +384,8 @@ def _map(handles: Sequence[int], sizes: I64, starts: I64, total: int, paths: Seq
 
 
 class Groups:
-    """Numbers the records of several files from 0 on, one file after the other. It converts between this number and
-    (file, number in the file)."""
+    """Converts between the number of a record in a data set and (file, number in the file). Records of the data set are
+    numbered from 0 on, one file after the other."""
 
     def __init__(self, counts: I64) -> None:
         self.counts = counts
@@ -398,7 +398,7 @@ class Groups:
         return file, index - self._firsts[file]
 
     def files(self, index: I64) -> npt.NDArray[np.intp]:
-        """Index of the file that holds each of the records ``index``."""
+        """Index of the file that holds each of the records ``index``; these are numbers in the data set."""
         return np.searchsorted(self.firsts, index, side="right") - 1
 
     def numbered(self, names: Sequence[str], index: I64) -> list[bytes]:
@@ -412,13 +412,13 @@ class Groups:
 
 @dataclass(slots=True)
 class UncheckedRecords:
-    """TFRecords of a batch whose checksums were not checked yet; they are checked while the records are copied."""
+    """TFRecords of a batch whose checksums are checked later, while the records are copied."""
 
     offsets: I64
     sizes: I64
     kinds: npt.NDArray[np.int32]
     good: npt.NDArray[np.bool_]
-    """Whether each record is valid so far. The check of checksums updates ``kinds`` and ``good``
+    """Whether each record is valid so far. Checking the checksums updates ``good`` and ``kinds``
     (`tfrecord_cpu.check_record`)."""
     checked: bool = False
 
@@ -476,9 +476,9 @@ def _sent(
     ctx: Context, uploads: Uploader, data: U8, offsets: I64, sizes: I64, at: I64, nbytes: int, why: str,
     records: UncheckedRecords,
 ) -> U8 | None:  # fmt: skip
-    """Upload the extents of ``data`` through page-locked pieces, while others are read. Return ``data`` as an array
-    whose extents are on the device. None if the upload is not possible; the caller then copies the extents in one
-    block. ``why``: reason for which the host copies them although a GPU could read them itself, for the report."""
+    """Upload the extents of ``data`` through page-locked memory, a piece at a time, while others are read. Return an
+    array whose extents are on the GPU. None if the upload is not possible; the caller then copies the extents. ``why``:
+    for the report, why the host copies them although a GPU could read them itself."""
     try:
         upload = uploads.begin(nbytes, reason=why)
         if upload is None:

@@ -35,9 +35,8 @@ WINDOW = 256 << 20
 """Size in bytes of a window, the range of a mapped file that is registered with CUDA as a unit. Registering takes about
 10 ms if the window is in the page cache."""
 _MAX_WINDOWS = 4
-"""Largest number of windows that are registered with CUDA for one batch. A batch that needs more is copied, and later
-batches register the remaining windows. So the first batches of a shuffled data set do not wait until all of it is
-registered."""
+"""Largest number of windows that are registered with CUDA for one batch. If a batch needs more, it is copied, and later
+batches register the others. So the first batches of a shuffled data set need not wait until all of it is registered."""
 _MIN_RESIDENT = 0.9
 """Share of a window's pages that must be in the page cache before the window is registered. Reading the others from a
 disk for the sake of a few records takes too long."""
@@ -45,8 +44,8 @@ _IDLE_BATCHES = 8
 """Number of batches that do not use a window after which it counts as idle and may be unregistered. A window that was
 not in the page cache is checked again after this many batches."""
 _SOON_BATCHES = 256
-"""Number of batches. If a window is needed again within this many batches after it was unregistered, records are read
-from more windows than may be registered at once. Then registered windows stay until the end."""
+"""Number of batches. A window that is needed again within this many batches after it was unregistered shows that
+records are spread over more windows than may be registered at once. From then on registered windows stay."""
 _MAX_FAILURES = 3
 """Number of consecutive windows that CUDA may refuse to register; then no more are tried."""
 
@@ -61,8 +60,8 @@ class _Window:
     rejection: str = ""
     """Reason for which the window can never be registered; empty if it can."""
     last: int = -_IDLE_BATCHES
-    """Number of the last batch that needed the window; for a window that is not registered, of the last batch that
-    checked whether it can be."""
+    """Number of the last batch that needed the window, or, if the window is not registered, that last checked whether
+    it can be."""
     unregistered_at: int = -_SOON_BATCHES
     leases: weakref.WeakSet[RegisteredLease] = field(default_factory=weakref.WeakSet)
 
@@ -100,7 +99,8 @@ class _ReaderWindows:
 
 
 class RegisteredFiles:
-    """A zero-copy source: lends arrays over mapped files whose bytes the GPUs ``indices`` read from the page cache.
+    """Lends arrays over mapped files, whose bytes the GPUs ``indices`` read from the page cache without a copy by the
+    host.
 
     At most ``limit`` bytes are registered at a time; unused windows are unregistered to make space. It calls
     ``account(nbytes)`` with the number of registered bytes whenever it changes, and ``told(method, nbytes)`` with the
@@ -123,8 +123,8 @@ class RegisteredFiles:
         self._clock = 0
         self._failures = 0
         self._scattered = False
-        """Whether windows stay registered until the end, because records are read from more windows than may be
-        registered at once."""
+        """Whether registered windows stay until the end, because records are spread over more windows than may be
+        registered."""
         self._lock = threading.Lock()
 
     def begin(self, account: Callable[[int], None], told: Callable[[str, int], None]) -> None:
@@ -288,14 +288,14 @@ class RegistrationCache:
 
     def __init__(self, *, repeatedly: bool = True, keep: bool = False) -> None:
         self.repeatedly = repeatedly
-        """Whether records are read repeatedly, as by programs and benchmarks; a job reads each record once."""
+        """Whether records are read repeatedly, as in Python programs and benchmarks; a job reads each record once."""
         self._keep = keep
         self._files: RegisteredFiles | None = None
 
     def files(
         self, indices: Sequence[int], limit: int, account: Callable[[int], None], told: Callable[[str, int], None]
     ) -> RegisteredFiles:
-        """Return the zero-copy source for one run, which must be the only run at the time; the parameters are those of
+        """Return the `RegisteredFiles` for one run, which must be the only run at the time. The parameters are those of
         `RegisteredFiles`."""
         if self._files is None or not self._keep:
             self._files = RegisteredFiles(indices, limit, account, told, kept=self._keep)
@@ -334,9 +334,9 @@ def lender_for(
     method: UploadMethod, indices: Sequence[int], limit: int, account: Callable[[int], None],
     told: Callable[[str, int], None], registrations: RegistrationCache | None = None,
 ) -> RegisteredFiles | None:  # fmt: skip
-    """Return the zero-copy source that lends records of containers to the GPUs ``indices``; None if the host copies
-    them instead. ``registrations`` holds files that earlier runs of the graph have registered; the other parameters are
-    those of `RegisteredFiles`."""
+    """Return the `RegisteredFiles` that lends records of containers to the GPUs ``indices``; None if the host copies
+    them. ``registrations`` holds files that earlier runs of the graph have registered; the other parameters are those
+    of `RegisteredFiles`."""
     return (
         (registrations or RegistrationCache()).files(indices, limit, account, told) if method == "registered" else None
     )

@@ -39,7 +39,8 @@ def _index_paths(path: str, kind: str) -> list[Path]:
 
 
 def load(path: str, kind: str, version: int, size: int, mtime_ns: int, columns: int) -> list[I64] | None:
-    """Return the columns of the cached index of ``path``; None if there is none for this size, time and version.
+    """Return the columns of the cached index of ``path``; None if no index fits its size, time and version. Anyone may
+    have written the index file, so the caller checks every bound.
 
     Anyone may have written the file with the index: the caller checks every bound.
     """

@@ -46,7 +46,7 @@ class _Parts:
         self._busy.acquire()
 
     def help_out(self) -> None:
-        """Take ranges and run them, until none is left."""
+        """Take ranges and run ``work`` on them, until no range is left."""
         while self._todo:
             try:
                 low, high = self._todo.popleft()

@@ -17,7 +17,7 @@ from ...ops.errors import JobError, SpecError
 from ...ops.storage.urls import Store, is_url, plain_path, split, version_of
 
 THREADS = 16
-"""Number of concurrent requests to a store: each is answered late, but many are answered at the same time."""
+"""Number of concurrent requests to a store, which answers each one late, but many at the same time."""
 _DEFAULT = 100 << 30
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _lock = threading.Lock()
@@ -106,8 +106,8 @@ def local_copies(paths: Sequence[str]) -> list[str]:
 
 
 def _free_space(size: int, path: str) -> None:
-    """Remove the least recently used copies from the cache until ``size`` more bytes, for the copy of ``path``, fit
-    within its limit."""
+    """Remove the least recently used copies from the cache, until ``size`` more bytes for a copy of ``path`` fit into
+    it."""
     limit = cache_limit()
     files = [f for f in cache_folder().glob("*/[!.]*") if f.is_file()] if cache_folder().is_dir() else []
     copies = []

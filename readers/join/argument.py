@@ -29,13 +29,12 @@ _CHOICES = {
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A checked `join` argument of a reader, which joins samples with the rows of a table. The attributes are the keys
-    of the argument."""
+    """The checked argument `join` of a reader, which joins samples with table rows. The attributes are its keys."""
 
     file: str | tuple[str, ...]
     fields: dict[str, str] = field(default_factory=dict)
-    """Type (text, int, float) of each joined field, by the name of the column or the path in JSON. Without fields the
-    table only says which samples take part."""
+    """Type (text, int, float) of each joined field, by the name of the column or the path in JSON. If it is empty, the
+    table only selects samples."""
     key: str = ""
     """Column of the table, or path in JSON, that holds the key; empty if the keys are the names of a JSON object."""
     match: str = "path"
@@ -96,7 +95,8 @@ class Join:
 
     @property
     def digest(self) -> tuple[Any, ...]:
-        """The settings that decide which rows have which keys; a cached index is valid for these."""
+        """Settings that decide which keys the table has, and in which rows. A cached index is valid for equal settings
+        only."""
         return (self.key, self.part, self.format, self.columns, self.delimiter, self.quotes, self.rows)
 
 

@@ -13,8 +13,8 @@ from .argument import Join
 
 class JoiningReader(Reader, abstract=True):
     """Base of readers with the argument `join`: samples get additional outputs, the fields of the table row that has
-    the sample's key. A format declares its own outputs in `own_outputs`, `own_specs`, `own_names` and opens its data
-    set in `open_records`; the joined fields follow them."""
+    the sample's key. A format declares its own outputs in `own_outputs`, `own_specs`, `own_names`, and opens its data
+    set in `open_records`. Joined fields come after a format's own outputs."""
 
     join: Annotated[
         dict[str, Any] | None,
@@ -33,7 +33,7 @@ class JoiningReader(Reader, abstract=True):
         return None
 
     def own_specs(self) -> tuple[Spec, ...]:
-        """Number of dimensions, dtype and layout of the format's own outputs."""
+        """Specs of the format's own outputs: number of dimensions, dtype and layout."""
         raise NotImplementedError
 
     def open_records(self) -> Source:

@@ -22,9 +22,9 @@ _rows: Any = Kernels(".rows_cpu", __package__)
 
 _ABSENT = 4  # json_cpu.ABSENT
 _BLOCK = 1 << 16
-"""Number of keys that are looked up in the table at a time when the data set is opened."""
+"""Number of keys per block, when the keys of a data set are looked up in the table."""
 _PROBED = 1000
-"""Number of records whose keys are looked up first, to find out whether the keys of data set and table match at all."""
+"""Number of records whose keys are looked up first, to find out early if no key of the data set is in the table."""
 
 
 class JoinedSource:
@@ -35,8 +35,8 @@ class JoinedSource:
         self._source, self._table, self._join = source, table, table.join
         self._own_outputs = own_outputs
         self._numbers: I64 | None = None
-        """Indices in the original data set of the records that have a row in the table, if the other records are left
-        out; None if all records are kept."""
+        """Indices of the records that have a row in the table, counted before the join left out the others. None if all
+        records are kept."""
         self.groups = source.groups
         n = len(source)
         probed = np.arange(min(n, _PROBED))
@@ -52,7 +52,7 @@ class JoinedSource:
             self._refuse(probed)
 
     def _refuse(self, probed: I64) -> None:
-        """Raise the JobError that no key matches. It shows keys of both the samples and the table, and the value of
+        """Raise the JobError that no key matches. The message shows keys of samples and of the table, and the value of
         ``match`` that would help."""
         mine = [k.decode("utf-8", "backslashreplace") for k in self._keys(probed[:3])]
         hint = ""
@@ -68,14 +68,14 @@ class JoinedSource:
         )
 
     def _left(self, records: I64) -> I64:
-        """Return how many records the join keeps of each group (or inventory entry). ``records`` holds the number
-        before the join, groups one after the other in the order of the data set."""
+        """Return how many records of each group (or inventory entry) the join keeps. ``records`` are the numbers before
+        the join, in the data set's order of groups."""
         assert self._numbers is not None
         ends = np.cumsum(records)
         return np.diff(np.searchsorted(self._numbers, ends), prepend=0).astype(np.int64)
 
     def _keys(self, index: I64) -> list[bytes]:
-        """Keys of the records ``index``, counted in the original data set."""
+        """Keys of the records ``index``, counted before the join left records out."""
         at = np.zeros(len(index), np.int64)
         return Samples.of_epoch_0(at.astype(np.int32), at, index, self._source).names()
 

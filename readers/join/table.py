@@ -30,10 +30,10 @@ U64 = npt.NDArray[np.uint64]
 _rows: Any = Kernels(".rows_cpu", __package__)
 
 _BLOCK = 1 << 20
-"""Number of table rows that are indexed at a time."""
+"""Number of table rows per block, when the table is indexed."""
 _VERSION = 1  # version of the cached index
 _MAX_COUNTED = 1 << 28
-"""Largest number of bytes before a row in which lines are counted to name the row's line in a message."""
+"""Largest number of bytes before a row that are scanned to find the row's line number for a message."""
 _ROWS_PER_BUCKET = 8
 _DELIMITED, _LINE, _ELEMENT, _MEMBER = range(4)  # rows_cpu's syntaxes
 _AT_END = 7  # rows_cpu.AT_END
@@ -49,7 +49,7 @@ _SYNTAXES = {"csv": _DELIMITED, "tsv": _DELIMITED, "parquet": _DELIMITED, "jsonl
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """Settings for reading a table's rows: the first arguments of the loops of `rows_cpu` after the table's bytes."""
+    """Settings for reading a table's rows. They are passed to the loops of `rows_cpu` after the table's bytes."""
 
     syntax: int
     delimiter: int
@@ -142,7 +142,7 @@ class Table:
         return self._data, values
 
     def place(self, row: int) -> str:
-        """Text that tells where a row is, for messages: file and line, or file and byte if the row is far down; for
+        """Text for messages with the place of a row: file and line, or file and byte if the row is far down. For
         Parquet, file and number of the row."""
         i = int(np.searchsorted(self._firsts, row, side="right")) - 1
         if row - self._firsts[i] > _MAX_COUNTED:
@@ -153,7 +153,7 @@ class Table:
         return f"{self.paths[i]}:{int(np.count_nonzero(before == 10)) + 1}"
 
     def lacks(self, key: bytes) -> str:
-        """Text of the reason for which the sample with this key has no row."""
+        """Reason, for messages, for which the sample with this key has no row in the table."""
         skipped = f" ({self.skipped} malformed rows were skipped, the first: {self._first_skipped})"
         name = ", ".join(one_or_more(self.join.file))
         return f"{name} has no row for {key.decode('utf-8', 'backslashreplace')!r}{skipped if self.skipped else ''}"
@@ -194,8 +194,7 @@ class Table:
         return row, at
 
     def _enter(self, i: int, at: int, stop: int) -> int:
-        """Return the offset in a JSON file of the array or object that holds the rows. The file's text is at [at,
-        stop)."""
+        """Return the offset of the JSON array or object that holds the table's rows. The JSON text is at [at, stop)."""
         from ...ops.arrays import json_cpu
 
         path = Path.of(self.join.rows)[0]

@@ -24,14 +24,14 @@ from .pages import walk_pages
 I64 = npt.NDArray[np.int64]
 
 BLOCK = 64 << 20
-"""Size in bytes of a block, the unit in which row groups are decoded and cached, according to the sizes in the file's
-footer."""
+"""Size in bytes of a block: rows of a row group that are decoded and cached together. Taken from the sizes in the
+file's footer."""
 CUT_SHORT = "the file was cut short while the job ran"
 _MOST_ROWS = 2**31 - 1
 _FOOTERS = 256
 """Number of parsed footers that are cached; parsing another one costs a millisecond."""
 _STREAMS = 4
-"""Number of large row groups that stay open, so that reading can continue after the last block that was read."""
+"""Number of large row groups that stay open, so that reading can continue after their last block that was read."""
 
 
 @dataclass(slots=True)
@@ -47,12 +47,12 @@ class FileFacts:
     problem: str = ""
     """Reason for which none of the file's rows can be read; empty if they can."""
     hint: str = ""
-    """Message if the reader's arguments are wrong, not the file; empty otherwise."""
+    """Message if not the file but the reader's arguments are wrong; empty otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """Stands for a block that cannot be read, with the reason."""
+    """Placeholder for a block that cannot be read, with the reason."""
 
     code: RejectCode
     message: str
@@ -105,7 +105,7 @@ class ParquetFiles:
         return found
 
     def look(self, i: int, names: Sequence[str]) -> FileFacts:
-        """Return the facts about the columns ``names`` that the footer of file ``i`` states."""
+        """Read the footer of file ``i``, and return facts about the columns ``names``."""
         facts = FileFacts()
         if i in self.mapped.damage:
             facts.problem = self.mapped.damage[i]
@@ -166,7 +166,7 @@ def wrong_sizes(data: memoryview, meta: Any) -> str:
 
 
 def leaves_of(meta: Any, columns: Sequence[ReadableColumn]) -> list[int]:
-    """Return the indices of the leaves of the Parquet schema that hold ``columns``."""
+    """Return the indices of ``columns`` among the leaves (columns of plain values) of the Parquet schema."""
     wanted = {c.leaf for c in columns}
     inside = tuple(w + "." for w in wanted)
     paths = [meta.schema.column(k).path for k in range(meta.num_columns)]
@@ -210,7 +210,8 @@ class Blocks:
         self._streaming = threading.Lock()
 
     def locate(self, index: I64) -> tuple[I64, I64, I64]:
-        """For each of the records ``index``: its row group, the block in the row group, and the row in the block."""
+        """Return the row group of each of the records ``index``, its block in the row group, and its row in the
+        block."""
         group = np.searchsorted(self.firsts, index, side="right") - 1
         row = index - self.firsts[group]
         return group, row // self.step[group], row % self.step[group]
@@ -234,7 +235,7 @@ class Blocks:
         return self._keep(key, Unreadable("read_failed", CUT_SHORT) if self._is_cut_short(group) else bad)
 
     def _is_cut_short(self, group: int) -> bool:
-        """Whether the file of a row group was truncated after it was mapped. The end of a partial page then reads as
+        """Whether the file of a row group was truncated after it was mapped. If so, the end of its last page reads as
         zeros, without any error."""
         mapped = self._files.mapped
         return bool(mapped.truncated(mapped.starts[self.file[group : group + 1]])[0])
@@ -252,8 +253,8 @@ class Blocks:
         return block
 
     def _open(self, group: int) -> tuple[Any, list[str]]:
-        """Open the file of the row group ``group`` for reading it. Return pyarrow's file and the leaves to read. Raises
-        SampleError if the row group must not be unpacked."""
+        """Open the file of the row group ``group``. Return pyarrow's file, and the names of the leaves (columns of
+        plain values) to read. Raises SampleError if the row group must not be unpacked."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -270,9 +271,8 @@ class Blocks:
     def _examine(
         self, group: Any, leaves: Sequence[int], columns: Sequence[ReadableColumn], data: memoryview
     ) -> list[str]:
-        """Check the pages of a row group. Return the columns to read as dictionary indices, because their values might
-        otherwise grow without bound. Raises SampleError for damage and for values that unpack to absurdly many
-        bytes."""
+        """Check the pages of a row group. Return the columns to read as dictionary indices; their values might take too
+        much memory. Raises SampleError for damage and for values that unpack to absurdly many bytes."""
         by_words = []
         kinds = {c.leaf: c.kind for c in columns}
         for k in leaves:

@@ -28,11 +28,12 @@ class ReadableColumn:
     dtype: np.dtype[Any]
     """Dtype of the reader's output; uint8 for bytes and texts."""
     path: tuple[str, ...]
-    """Where the values are in the Arrow table: the column's name, then the names of the struct fields inside of it."""
+    """Path to the values in the Arrow table: the column's name, then names of fields of nested structs."""
 
     @property
     def leaf(self) -> str:
-        """Name of the column's leaf in Parquet's schema; a list's values are one level deeper."""
+        """Name of the column's leaf (column of plain values) in Parquet's schema; for a list, the leaf is one level
+        deeper."""
         return ".".join(self.path)
 
 
@@ -77,8 +78,8 @@ def resolve(schema: Any, name: str) -> ReadableColumn:
 
 
 def _inside(kind: Any, rest: str, path: tuple[str, ...]) -> tuple[tuple[str, ...], Any]:
-    """Find the field ``rest`` of the struct type ``kind``, by its own name or through structs inside of it. Return its
-    path, which continues ``path``, and its type."""
+    """Find the field ``rest`` in the struct type ``kind`` or in structs inside of it. Return the field's path, which
+    continues ``path``, and its type."""
     step, _, more = rest.partition(".")
     inner = _field(kind, rest)
     if inner is not None:
@@ -143,8 +144,8 @@ def _number(kind: Any) -> np.dtype[Any] | None:
 
 
 def values_of(column: Any, where: ReadableColumn) -> ColumnValues:
-    """Extract the values of the column ``where`` from ``column``, the chunked array of ``where.path[0]``. Raises
-    SampleError for arrays that are inconsistent."""
+    """Extract the values of ``where`` from the Arrow column ``column`` that is named ``where.path[0]``. Raises
+    SampleError for inconsistent arrays."""
     parts = []
     for array in column.chunks:
         for step in where.path[1:]:
@@ -230,8 +231,8 @@ def _checked(data: npt.NDArray[Any], starts: I64, counts: I64, missing: npt.NDAr
 
 
 def _extents(array: Any, buffer: int) -> tuple[I64, I64]:
-    """Starts and lengths of the values of an Arrow array, from its buffer number ``buffer`` of offsets, which are 32 or
-    64 bits wide."""
+    """Starts and lengths of the values of an Arrow array. The offsets in its buffer number ``buffer`` have 32 or 64
+    bits."""
     import pyarrow as pa
 
     wide = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)

@@ -49,12 +49,12 @@ def columns_of(path: str) -> tuple[list[ReadableColumn], list[str]]:
 
 
 def _first_line(error: Exception) -> str:
-    """Return the first line of a Lance error's message, without the positions in Lance's source code."""
+    """Return the first line of a Lance error's message, without positions in the source code of Lance."""
     return str(error).partition("\n")[0].partition(", /")[0]
 
 
 class _LanceRows:
-    """Open data set of the reader `Lance`: the rows of all its Lance data sets, by number."""
+    """Open data set of the reader `Lance`: the rows of all its Lance data sets, numbered one after the other."""
 
     def __init__(self, reader: Lance) -> None:
         self._paths = list(one_or_more(reader.path))

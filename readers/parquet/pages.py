@@ -27,7 +27,7 @@ _HEADER = 16 << 20
 
 @dataclass(slots=True)
 class Pages:
-    """Totals over the page headers of one column of a row group."""
+    """Sums over the headers of all pages of a column in one row group."""
 
     values: int = 0
     unpacked: int = 0

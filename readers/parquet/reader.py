@@ -140,7 +140,7 @@ class _ParquetRecords:
         return self._model[: len(self._model) - (self._keys is not None)]
 
     def _reject_lost(self, ctx: Context, group: I64) -> npt.NDArray[np.bool_]:
-        """Reject the rows of files that cannot be read at all. Return the mask of the remaining rows."""
+        """Reject the rows of unreadable files. Return which of the rows remain, as a mask."""
         files = self._blocks.file[group]
         gone = self._mapped.truncated(self._mapped.starts[files])
         good = np.ones(len(group), np.bool_)
@@ -169,7 +169,7 @@ def reject_missing(
 
 
 def _outside(where: ReadableColumn) -> str:
-    """Hint for the message about a null in an image column: the image may exist as a file outside the Parquet file."""
+    """Hint for the message about a null in an image column: the image may be in a file outside of the Parquet file."""
     return " (its bytes: the image itself may lie in a file of its own)" if where.path[-1] == "bytes" else ""
 
 
@@ -211,8 +211,8 @@ def _copy(values: ColumnValues, out: npt.NDArray[Any], at: I64) -> None:
 
 
 def batch_of_rows(ctx: Context, n: int, where: ReadableColumn, parts: Sequence[tuple[I64, ColumnValues]]) -> Batch:
-    """Make one batch of the column ``where`` from ``parts``: indices in the batch, with the values of these rows.
-    Rejected rows are empty."""
+    """Make one batch of ``n`` rows of the column ``where``. ``parts`` are indices in the batch, with the values of
+    these rows. Rejected rows are empty."""
     counts = np.zeros(n, np.int64)
     for at, values in parts:
         counts[at] = np.where(values.missing, 0, np.minimum(values.counts, MAX_RECORD))
@@ -235,8 +235,8 @@ def batch_of_rows(ctx: Context, n: int, where: ReadableColumn, parts: Sequence[t
 
 
 def columns_of(path: str, names: Sequence[str] = ()) -> tuple[list[ReadableColumn], list[str]]:
-    """Return the columns of a Parquet file that can be read, all or ``names``, and the reasons for which others cannot.
-    Raises JobError if it is not a Parquet file, SpecError without pyarrow."""
+    """Return the readable columns of a Parquet file (all or ``names``), and error messages for the others. Raises
+    JobError if it is not a Parquet file, SpecError without pyarrow."""
     Parquet(path=path, columns=("?",)).check()
     files = ParquetFiles(Mapped([path]))
     try:

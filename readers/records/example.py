@@ -37,7 +37,7 @@ _WIRE_NAMES = {"example": "a tf.train.Example", "msgpack": "a MessagePack map or
 
 
 def _compiled(wire: Wire) -> Any:
-    """Return the module of compiled parsers for the record format ``wire``; the modules of all formats have the same
+    """Return the module with the compiled parsers for the record format ``wire``. All these modules have the same
     functions."""
     if wire == "example":
         from . import example_cpu
@@ -163,7 +163,7 @@ class RecordParser:
     names: U8
     name_starts: I64
     wanted: I64
-    """Requirements for each feature, as `example_checks_cpu` checks it: kind, number of values, and rules. Shape
+    """Requirements for each feature (kind, number of values, rules), which `example_checks_cpu` checks. Shape
     [features, 3]."""
 
     @staticmethod
@@ -252,8 +252,8 @@ class RecordParser:
 
 
 def _wanted(feature: Feature) -> tuple[int, int, int]:
-    """Return what is requested of a feature: kind, number of values, and rules, in the columns of
-    `example_checks_cpu.sift`. `_problems` reports the same rules in words."""
+    """Return kind, number of values and rules that are requested for a feature, as `example_checks_cpu.sift` takes
+    them. `_problems` reports the same rules in words."""
     size = 1 if feature.dtype == "string" else math.prod(feature.shape)
     fixed = isinstance(feature, FixedLenFeature)
     needed = fixed and math.prod(feature.shape) > 0 and feature.default is None  # type: ignore[union-attr]
