@@ -16,8 +16,8 @@ class PipelineAPIType(enum.Enum):
 
 
 class ApiCheck:
-    """Check of one pipeline that the program runs it in one way only, such as `Pipeline.run`, as in DALI. Owned by the
-    pipeline. Inside `scope`, one way may use the methods of the others."""
+    """Check, as in DALI, that a program runs one pipeline in one way only, such as `Pipeline.run`. Owned by the
+    pipeline. Inside `scope`, methods of the other ways may be called too."""
 
     __slots__ = ("used", "wanted")
 
@@ -25,7 +25,7 @@ class ApiCheck:
         self.used: PipelineAPIType | None = None
         """The way in which the pipeline was run first, such as `Pipeline.run`; None before the first run."""
         self.wanted = True
-        """Whether `check` currently raises an error for another way of running the pipeline."""
+        """Whether `check` is switched on: it is off inside `scope`."""
 
     def check(self, api: PipelineAPIType) -> None:
         """Raise RuntimeError if the pipeline was already run in a way other than ``api``."""
@@ -39,7 +39,7 @@ class ApiCheck:
 
     @contextlib.contextmanager
     def scope(self, api: PipelineAPIType) -> Iterator[None]:
-        """Return a context manager that checks ``api`` like `check` at its start, and turns the check off in its
+        """Return a context manager that calls `check` for ``api`` at its start, and switches the check off in its
         body."""
         self.check(api)
         before, self.wanted = self.wanted, False

@@ -37,7 +37,7 @@ UNARY = {
     "acosh": "Inverse hyperbolic cosine.",
     "atanh": "Inverse hyperbolic tangent.",
 }
-"""Functions of one argument, such as ``sqrt``, with the docstring of each. Modules unpack them in this order."""
+"""Mathematical functions of one argument, such as ``sqrt``, each with its docstring."""
 BINARY = {
     "min": "The smaller of two values.",
     "max": "The larger of two values.",

@@ -20,8 +20,8 @@ _CPU = 1
 
 
 class ReadableArray:
-    """Base class of tensors. NumPy, CuPy, PyTorch and other libraries that support DLPack read the array that the
-    subclass returns as `_array`, without a copy."""
+    """Base class of tensors, which NumPy, CuPy, PyTorch and other libraries with DLPack read without a copy. A subclass
+    returns the array as `_array`."""
 
     __slots__ = ()
 
@@ -61,7 +61,7 @@ class OneArray(ReadableArray):
 
 
 class ManyArrays:
-    """Base class of lists of tensors; an instance wraps one batch of the engine."""
+    """Base class of lists of tensors. Each wraps one batch of the engine."""
 
     batch: Batch
 
@@ -103,7 +103,7 @@ def as_array(value: Any) -> Any:
 
 
 class _Capsule:
-    """Wrapper of a bare DLPack capsule in host memory, because NumPy reads only objects with ``__dlpack__``."""
+    """Wrapper that gives a DLPack capsule in host memory the method ``__dlpack__``, which NumPy requires."""
 
     def __init__(self, capsule: Any) -> None:
         self._capsule = capsule
@@ -116,9 +116,9 @@ class _Capsule:
 
 
 def lent(array: Any, guard: object, start: int = 0, shape: tuple[int, ...] | None = None) -> Any:
-    """Return a CuPy view of the GPU memory of ``array`` that keeps ``guard`` alive instead of ``array``. For a flat
-    array, ``shape`` and the index ``start`` of the first element select a part. The last reference to the view releases
-    the guard, which may keep the memory until kernels that read it have finished."""
+    """Return a CuPy view of the GPU memory of ``array``. It keeps ``guard`` alive instead of ``array``: the guard may
+    keep the memory until kernels that read it have finished. For a flat array, ``shape`` and the index ``start`` of the
+    first element select a part."""
     import cupy
 
     dtype, strides = array.dtype, None
@@ -196,13 +196,12 @@ def _samples(samples: Samples | None, n: int) -> Samples:
 
 
 _numbered = lru_cache(8)(Samples.numbered)
-"""Return this number of Samples, numbered from 0; the results for the last 8 numbers are cached. The engine later
-replaces them by its own Samples."""
+"""Return Samples for a batch of the given size, numbered from 0. Results for the last 8 sizes are cached."""
 
 
 def _fitting(layout: str, ndim: int, dtype: Any) -> str:
-    """Return ``layout``. Raises ValueError if it does not have one letter per dimension. For encoded files this is only
-    a warning, and the layout is dropped: programs for DALI's first versions fed files with the layout of the images."""
+    """Return ``layout``. Raises ValueError if it does not have one letter per dimension. For encoded files, warn
+    instead, and return no layout: programs for DALI's first versions fed files with the layout of the images."""
     if layout and len(layout) != ndim:
         if ndim == 1 and dtype == np.uint8:
             warn(f"layout {layout!r} does not fit the 1 dimension of encoded files; it is ignored")

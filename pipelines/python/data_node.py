@@ -41,8 +41,8 @@ class _Local(threading.local):
     def __init__(self) -> None:
         self.builders: list[GraphBuilder] = []
         self.orphans = GraphBuilder(loose=True)
-        """Graph that collects operators called outside of any pipeline. A pipeline that uses their results copies them
-        from it."""
+        """Graph for operators that are called outside of any pipeline. A pipeline that uses their results copies them
+        from this graph."""
 
 
 _local = _Local()
@@ -141,7 +141,7 @@ class ScalarConstant:
 
     @property
     def text(self) -> str:
-        """The constant with its type as text of an expression."""
+        """The constant with its type, as text in an arithmetic expression."""
         return f"{_CASTS[self.dtype]}({self.value!r})"
 
 
@@ -165,7 +165,7 @@ class EagerBuilder(GraphBuilder):
     """A graph for debug mode, whose operators run as soon as they are added."""
 
     def ran(self, edge: Edge, device: str) -> DataNode:
-        """Return the DataNode for ``edge``, an output of an operator that has just been added to the graph."""
+        """Run the operator that was just added to the graph, and return a DataNode for its output ``edge``."""
         raise NotImplementedError
 
     def feed(self, value: Any) -> DataNode:
@@ -436,8 +436,8 @@ def constant(
 
 
 def _python_numbers(value: Any, array: np.ndarray[Any, Any]) -> Any:
-    """Return the part of ``value`` that determines the type of the constant: for a list of Python numbers its first
-    number, otherwise ``array``."""
+    """Return the value that determines the type of a constant: the first of a list of Python numbers, otherwise
+    ``array``."""
     if isinstance(value, (list, tuple)) and all(not hasattr(v, "dtype") for v in value):
         return array.reshape(-1)[:1].tolist()[0] if array.size else 0.0
     return array
@@ -459,8 +459,8 @@ def calculate(template: str, *operands: Any) -> DataNode:
 
 
 def literal(value: Any) -> str | None:
-    """Return a number as text of an expression; None if ``value`` is not a plain number and must become an input of the
-    expression."""
+    """Return a number as text in an arithmetic expression; None if ``value`` is not a plain number, and must be an
+    input."""
     if isinstance(value, ScalarConstant):
         return value.text
     if isinstance(value, enum.IntEnum):

@@ -80,7 +80,7 @@ class Eager(EagerBuilder):
         return self.ran(edge, "cpu" if batch.on_host else "gpu")
 
     def batch(self, edge: Edge) -> Batch:
-        """Return the computed data of ``edge``, an output of an operator."""
+        """Return the computed data of the operator output ``edge``."""
         self.run_all()
         return self.env[edge]
 
@@ -129,7 +129,7 @@ class Eager(EagerBuilder):
 
     def _settle(self, name: str, n: int) -> None:
         """Set the number of samples of this iteration to ``n``, the size of the first batch from an external source.
-        Outputs computed before are cut to this size. Raises JobError if another source had a different size."""
+        Cut earlier outputs to ``n`` samples. Raises JobError if another source had a different size."""
         if n != len(self.samples):
             if self.settled:
                 raise JobError(f"the inputs of one iteration must have equally many samples: {name} has {n}, operators "
@@ -162,7 +162,7 @@ class Kept:
         self._names: dict[int, tuple[str, Reader]] = {}
         self._inputs: dict[int, Input] = {}
         self._fed: dict[str, list[tuple[Any, str | None]]] = {}
-        """Data passed to feed_input for external_sources that have not been called yet."""
+        """Data (and layout) passed to feed_input, by the name of an external_source that was not yet called."""
         self._known: dict[int, str] = {}
 
     @property
@@ -331,7 +331,7 @@ class DebugPipeline(Pipeline):
     share_outputs = _outputs = outputs
 
     def reset(self) -> None:
-        """Begin a new epoch of the sources."""
+        """Begin a new epoch of the external sources."""
         self._session.iteration = 0
         self._session.epoch += 1
         for i in self._kept.inputs().values():

@@ -26,7 +26,7 @@ class Definition:
 
     def set_outputs(self, values: Iterable[Any]) -> None:
         """Set the outputs; numbers and arrays become constants. Raises TypeError for anything else. The pipeline must
-        be the current one."""
+        be the one being defined."""
         outputs = []
         for i, node in enumerate(values):
             if isinstance(node, (list, tuple)) and any(isinstance(n, DataNode) for n in node):
@@ -38,8 +38,8 @@ class Definition:
         self.outputs = outputs
 
     def several(self, result: Any) -> tuple[Any, ...]:
-        """Return the outputs that a definition returned as a tuple. ``result`` is one value, several values, or a dict
-        whose keys become the outputs' names. A list of numbers is one array."""
+        """Return ``result``, the return value of a pipeline's definition, as a tuple of outputs. It is one value,
+        several, or a dict whose keys become names of outputs. A list of numbers is one array."""
         if isinstance(result, Mapping):
             self.names = [str(k) for k in result]
             result = tuple(result.values())
@@ -48,7 +48,8 @@ class Definition:
         return result if isinstance(result, tuple) else (result,)
 
     def adopt(self, builder: GraphBuilder, edges: Mapping[str, Edge]) -> None:
-        """Use the graph ``builder``, which was built elsewhere. ``edges`` are its outputs by number, and its sinks."""
+        """Use ``builder``, a graph that was built elsewhere. ``edges`` are the outputs by number, and the sinks (nodes
+        that run although no output needs them)."""
         self.builder = builder
         outputs = {n: e for n, e in edges.items() if not n.startswith(KEPT)}
         self.outputs = [DataNode(builder, outputs[n]) for n in sorted(outputs, key=int)]

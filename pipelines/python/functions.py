@@ -82,7 +82,7 @@ def operator_behind(room: str, name: str) -> str:
 
 
 def wrapped() -> Collection[str]:
-    """Return the names of the operators whose function under ``fn`` is written by hand instead of generated."""
+    """Return the names of the operators with a function under ``fn`` that is written by hand instead of generated."""
     return WRAPPERS.keys()
 
 

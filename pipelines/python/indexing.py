@@ -82,8 +82,8 @@ def subscript(value: Any, items: Sequence[Any], values: type, call: Call) -> Any
 
 
 def _part(item: Any, values: type) -> tuple[str, Any, Any, Any]:
-    """Return one entry of an index as (kind, start, stop, step). Kinds: ``i`` for an index, ``:`` for all, ``[`` with a
-    start only, ``]`` with a stop only, ``s`` with both."""
+    """Return one entry of an index as (kind, start, stop, step). The kind is ``i`` for a number and ``:`` for all; for
+    slices it is ``[`` with a start only, ``]`` with a stop only, and ``s`` with both."""
     if isinstance(item, slice):
         for name, end in (("start", item.start), ("stop", item.stop), ("step", item.step)):
             if end is not None and not isinstance(end, (values, int, np.integer)):

@@ -52,8 +52,8 @@ class Epochs(Protocol):
         ...
 
     def counts(self, batch: int) -> list[int] | None:
-        """Return the number of valid samples in batch number ``batch``, one per pipeline that takes part; None if all
-        samples are valid."""
+        """Return the number of valid samples in batch number ``batch``, for each pipeline; None if all samples are
+        valid."""
         ...
 
     def advance(self) -> None:
@@ -111,7 +111,7 @@ class ReaderEpochs:
 
     @property
     def _sizes(self) -> I64:
-        """For the pipelines that began with shard 0, 1, ...: the number of samples in this epoch."""
+        """Number of samples in this epoch, for the pipelines that began with shard 0, 1, ..."""
         return self.shard_sizes if self.sticks else np.roll(self.shard_sizes, -self.epoch)
 
     @property
@@ -283,8 +283,8 @@ class BaseIterator:
             else Regroup(self.batch_size, batching == "shapes", (extra or {}).get("delivered", ()))
         )
         self._states: deque[tuple[int, int, bytes]] = deque()
-        """With checkpointing, while samples wait to be grouped into batches: (position, number of batches, checkpoint)
-        before each batch whose samples are not all returned."""
+        """With checkpointing, and samples that wait to be grouped: (position, number of batches, checkpoint) before
+        each batch of the pipeline that is not wholly returned."""
         self._total = self._epochs.batches()
         self._scheduled = False
         if prepare_first_batch:
@@ -315,8 +315,8 @@ class BaseIterator:
         return ReaderEpochs.of([p.reader_meta(reader_name) for p in self.pipelines], self.batch_size, policy)
 
     def _remember_state(self) -> None:
-        """Store a checkpoint of the state before the next batch. If samples of that batch are still waiting to be
-        grouped, a checkpoint of the iterator continues from there."""
+        """Store a checkpoint of the pipeline before the next batch, for checkpoints of the iterator while samples of
+        that batch wait to be grouped."""
         pipe, regroup = self.pipelines[0], self._regroup
         if pipe._settings.checkpointing and regroup is not None:
             waiting = regroup.first_position()
@@ -332,9 +332,8 @@ class BaseIterator:
             self._scheduled = True
 
     def next_outputs(self) -> list[tuple[TensorList, ...]]:
-        """Return the next batch of each pipeline, cut to its valid samples. Batches are smaller by the samples that the
-        pipelines reject or leave out; a batch without any sample is skipped. Raises StopIteration at the end of the
-        epoch."""
+        """Return the next batch of each pipeline, without padding and without samples that the pipeline rejects or
+        leaves out. An empty batch is skipped. Raises StopIteration at the end of the epoch."""
         regroup = self._regroup
         if regroup is None:
             outputs = self._next_batch()
@@ -384,9 +383,8 @@ class BaseIterator:
         return 0 <= self._total <= self._batch
 
     def _run_on(self) -> list[tuple[TensorList, ...]]:
-        """Return the outputs of `_run`. If a source's epoch is as long as the iterator's, the source signals its end
-        only when the next epoch begins; the source is then restarted and run again, as it is when batches are
-        prefetched."""
+        """Return the outputs of `_run`. If an external source reports its end only now, at the start of an epoch,
+        restart it and run again."""
         try:
             return self._run()
         except StopIteration:
@@ -480,8 +478,8 @@ class BaseIterator:
         return len(self.pipelines)
 
     def checkpoints(self) -> list[bytes]:
-        """Return the state of each pipeline together with that of the iterator: pipelines that are created from these
-        states continue from here."""
+        """Return a checkpoint of each pipeline, with the state of the iterator. Pipelines created from them continue
+        from here."""
         extra = {"epochs": self._epochs.state(), "batch": self._batch, "at_end": self._at_end}
         waiting = None if self._regroup is None else self._regroup.first_position()
         if self._regroup is not None and waiting is not None:
@@ -493,8 +491,7 @@ class BaseIterator:
 
 
 def _cut(outputs: TensorList, stop: int) -> TensorList:
-    """Return ``outputs`` with only the samples whose positions are below ``stop``; samples may be missing between
-    them."""
+    """Return ``outputs`` without the samples from position ``stop`` on. Positions may have gaps."""
     n = int(np.searchsorted(outputs.batch.samples.position, stop))
     return outputs if len(outputs) <= n else type(outputs)(outputs.batch.take(slice(0, n)))
 

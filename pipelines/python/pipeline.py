@@ -44,8 +44,7 @@ P = ParamSpec("P")
 def _takes_what(
     other: Callable[Concatenate[Any, P], None],
 ) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, P], None]]:
-    """Return a decorator that gives a constructor the signature and docstring of ``other``, for type checkers and help
-    texts."""
+    """Return a decorator that gives a constructor the signature and docstring of the function ``other``."""
 
     def like(method: Callable[..., None]) -> Callable[Concatenate[Any, P], None]:
         method.__doc__ = other.__doc__
@@ -117,7 +116,7 @@ class Pipeline:
 
     @staticmethod
     def pop_current() -> None:
-        """End the last `push_current`: the pipeline from before it is the current one again."""
+        """Undo the last `push_current`: the earlier pipeline is the current one again."""
         _current.pop()
         pop_builder()
 
@@ -362,8 +361,7 @@ class Pipeline:
         sizes.
 
         ``real_memory_size`` and ``reserved_memory_size`` are the average bytes of all outputs of one call;
-        ``remembered_bytes`` is the size of the operator's cache about the data set for the next epoch (setting
-        ``remember``).
+        ``remembered_bytes`` is the size of what the operator caches for the next epoch (setting ``remember``).
         """
         table, remembered = {}, self._session.remembered()
         for name, n in self._session.stats.nodes.items():
@@ -378,8 +376,8 @@ class Pipeline:
         return table
 
     def external_source_shm_statistics(self) -> dict[str, list[int]]:
-        """Return the sizes in bytes of the shared-memory blocks of parallel external_sources: of each block, in total
-        and per sample of a batch."""
+        """Return the size in bytes of each shared-memory block of parallel external_sources, in total and per
+        sample."""
         sizes = self._session.shared_memory()
         return {"capacities": sizes, "per_sample_capacities": [s // self._settings.batch_size for s in sizes]}
 

@@ -108,7 +108,7 @@ def _capsule(array: Any) -> Any:
 
 
 class _Speaker:
-    """Wrapper of a DLPack capsule with the methods that libraries' `from_dlpack` requires."""
+    """Wrapper that gives a DLPack capsule the methods that `from_dlpack` of libraries requires."""
 
     def __init__(self, capsule: Any, device: tuple[int, int]) -> None:
         self._capsule, self._device = capsule, device

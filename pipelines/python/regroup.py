@@ -16,12 +16,12 @@ Key = tuple[int, ...]
 
 
 class Regroup:
-    """Pool of a pipeline's samples that wait until there are enough of them for a batch. An iterator of a pipeline with
-    ``batching: full`` or ``batching: shapes`` creates and owns it; for one thread at a time."""
+    """Samples of a pipeline that wait until there are enough for a batch (settings ``batching: full`` and ``batching:
+    shapes``). Owned by an iterator; for one thread at a time."""
 
     def __init__(self, batch_size: int, by_shape: bool, delivered: Sequence[int] = ()) -> None:
-        """``by_shape``: whether all first outputs of a batch must have the same shape. ``delivered``: positions of
-        samples that were delivered before a checkpoint, and are dropped when the pipeline returns them again."""
+        """``by_shape``: whether the first outputs of all samples in a batch have equal shapes. ``delivered``: positions
+        of samples to drop, because they were delivered before a checkpoint."""
         self._batch_size, self._by_shape = batch_size, by_shape
         self._waiting: dict[Key, deque[Outputs]] = {}
         self._skip = np.array(sorted(delivered), np.int64)
@@ -65,8 +65,7 @@ class Regroup:
         return int(min(waiting)) if waiting else None
 
     def delivered_from(self, position: int) -> list[int]:
-        """Return the positions, from ``position`` on, of samples that were delivered, in ascending order. The record of
-        earlier ones is dropped."""
+        """Return the positions of delivered samples from ``position`` on, ascending. Forget earlier ones."""
         known = np.concatenate([self._skip, *self._delivered]) if self._delivered else self._skip
         known = np.unique(known[known >= position])
         self._delivered = [known]
@@ -74,7 +73,8 @@ class Regroup:
         return positions
 
     def _next(self, key: Key, most: int) -> Outputs:
-        """Remove the first waiting samples of the group ``key``, at most ``most``, and return them as a batch."""
+        """Remove at most ``most`` of the first waiting samples of the group ``key`` (samples of equal shapes), and
+        return them as a batch."""
         pieces, chosen, n = self._waiting[key], list[Outputs](), 0
         while pieces and n < most:
             piece = pieces.popleft()

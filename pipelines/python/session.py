@@ -44,7 +44,7 @@ class Session:
         """Positions, in the order of samples, of the last returned batch: of its first sample, and after its last
         sample."""
         self.dropped: list[Loss] = []
-        """Samples missing from the last returned batch, with the reasons."""
+        """Samples that are missing in the last returned batch, with the reasons."""
         self.next = 0
         """Position, in the order of samples, of the next batch to schedule."""
         self.iteration = 0
@@ -61,17 +61,17 @@ class Session:
         self._engine: Engine | None = None
         self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         self._edges: list[Edge] = []
-        """Edges of the compiled graph that are the pipeline's outputs, in their order."""
+        """Outputs of the pipeline in their order, each as an edge of the compiled graph."""
         self._outputs = 0
         """Number of the pipeline's outputs."""
         self._promised = False
-        """Whether the pipeline's arguments declare types, dimensions or layouts of the outputs."""
+        """Whether arguments of the pipeline declare types, dimensions or layouts of the outputs, to be checked."""
         self._setup: Callable[[], Callable[[], None] | None] = lambda: None
         self._own_setup = False
 
     def set_up_by(self, method: Callable[[], None]) -> None:
-        """Register the bound method ``method`` of the pipeline, to be called before every iteration. It is referenced
-        weakly: otherwise threads would keep a pipeline alive that the program has dropped."""
+        """Register the bound method ``method`` of the pipeline, to be called before every iteration. The reference is
+        weak, so that threads do not keep the pipeline alive."""
         self._setup = weakref.WeakMethod(method)
         self._own_setup = True
 
@@ -98,8 +98,8 @@ class Session:
 
     @contextlib.contextmanager
     def undone(self) -> Iterator[None]:
-        """Return a context manager that undoes the building of the pipeline if its body raises, so that the program can
-        fix the cause and build again."""
+        """Return a context manager that undoes the building of the pipeline if its body raises. The program can then
+        build again."""
         try:
             yield
         except BaseException:
@@ -223,14 +223,14 @@ class Session:
         return self._engine
 
     def remembered(self) -> dict[str, int]:
-        """Return, by the operator's name, the bytes that each operator caches about the data set for the next epoch;
-        empty if caching is off."""
+        """Return the number of bytes that each operator caches for the next epoch, by its name; empty if caching is
+        off."""
         cache = None if self._engine is None else self._engine.services.remembered
         return {} if cache is None else {n.name: cache.nbytes(n.op) for n in self.plan.graph.nodes}
 
     def _read_ahead(self, plan: Plan) -> int:
-        """Return the number of batches that may be read before the GPU needs them. Several batches are read at the same
-        time, each by a few threads."""
+        """Return the largest number of batches to read before the GPU needs them. Several batches are read at the same
+        time."""
         depth, ahead = self._settings.cpu_queue_size, plan.target.device == "gpu" and self.self_driven
         return read_ahead_depth(depth, self._settings.num_threads, asked=not ahead)
 
@@ -349,8 +349,8 @@ class Session:
                     raise RuntimeError(f"output {i} has {trait} {got}; output_{trait} requires {need}")
 
     def let_go(self) -> tuple[Engine | None, Callable[[], None]]:
-        """Detach the engine from the session. Return it, for the caller to stop, and a function that the caller then
-        calls to close the engine's inputs."""
+        """Detach the engine from the session, and return (engine, close). The caller stops the engine, then calls
+        ``close()`` to close its inputs."""
         self._closed = self._opened
         engine, workers, sources = self._engine, self._workers, self.sources
         self._engine = self._workers = self.sources = None
@@ -370,8 +370,7 @@ class Session:
 
 
 def _is_launched(plan: Plan) -> bool:
-    """Return whether the whole graph runs on a GPU that needs only the batch's number, so that no CPU work can be done
-    ahead."""
+    """Return whether the whole graph runs on a GPU, without data from the CPU. No CPU work can then be done ahead."""
     return all(n.stage == "gpu" and (n.inputs or n.op.replayable) for n in plan.graph.nodes)
 
 

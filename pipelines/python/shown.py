@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def boxes_of(outputs: Mapping[str, DataNode]) -> list[Box]:
-    """Return one box of the displayed graph per node that ``outputs`` need, in an order in which the nodes can run.
-    Nothing is built or changed. Conditionals have no box: boxes after them are connected to those before."""
+    """Return the boxes for a drawing of the graph: one per node that ``outputs`` need, in an order in which the nodes
+    can run. Conditionals have no box: boxes after them are connected to those before."""
     boxes: list[Box] = []
     places: dict[tuple[int, int], int] = {}
     ends: list[Box] = []
@@ -41,7 +41,7 @@ def boxes_of(outputs: Mapping[str, DataNode]) -> list[Box]:
 
 
 _LONGEST = 60
-"""Largest number of characters that are displayed of a value."""
+"""Largest number of characters of an argument's value to display."""
 
 
 def _settings(node: Node) -> dict[str, str]:
@@ -88,8 +88,8 @@ def _before(output: DataNode) -> list[Node]:
 def _ends(
     output: DataNode, edges: Iterable[Edge], places: Mapping[tuple[int, int], int]
 ) -> tuple[tuple[int, int | None], ...]:
-    """Return, for each of ``edges``, the index of the box where it begins, and the index of its output if the node has
-    several (else None). Conditionals have no box: the edges that enter them are followed."""
+    """For each of ``edges`` of the graph, return (index of the box where it begins, index of the output or None if
+    there is only one). Conditionals have no box: an edge from them begins at the boxes before."""
     nodes = output.builder.nodes
     ends: dict[tuple[int, int | None], None] = {}
     pending = list(edges)[::-1]

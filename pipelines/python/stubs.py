@@ -48,10 +48,10 @@ def tree(
     entries: Mapping[str, T], write: Callable[[str, T, str], Iterator[str]],
     first: Mapping[str, Iterable[str]] | None = None, alias: bool = False,
 ) -> list[str]:  # fmt: skip
-    """Return the stub's lines for ``entries``, a mapping by dotted names such as ``decoders.image``. Namespaces become
-    classes with static members, which begin with the lines in ``first``. ``write`` returns the lines for a name, its
-    value and an indent. With ``alias``, an outer class first gets another name: mypy identifies classes by their full
-    names, and dali_run.ops.decoders.Image is the operator of the module decoders."""
+    """Return the lines of a stub file for ``entries``, a mapping by dotted names such as ``decoders.image``. Namespaces
+    become classes with static members, which begin with the lines in ``first``. ``write`` returns the lines for (name,
+    value, indent). ``alias`` gives outer classes another name, because dali_run.ops.decoders.Image already is a class
+    for mypy."""
     root: dict[str, Any] = {}
     for name, value in entries.items():
         at = root
@@ -147,8 +147,7 @@ def _type(tp: Any) -> str:
 
 
 def _result(cls: type[Operator]) -> str:
-    """Return the type of a function's result for default arguments. A single DataNode can be unpacked as far as types
-    are concerned."""
+    """Return the type of a function's result, as text, for default arguments."""
     number = usual_outputs(cls)
     return "Any" if number is None else "DataNode" if number == 1 else "list[DataNode]"
 
@@ -166,7 +165,7 @@ def usual_outputs(cls: type[Operator]) -> int | None:
 
 
 class _Defaults:
-    """Stand-in for an operator with default arguments, from which `num_outputs` is computed."""
+    """Stand-in for an operator with default arguments, for computing its number of outputs."""
 
     def __init__(self, attributes: dict[str, Any]) -> None:
         self.__dict__.update(attributes)

@@ -22,7 +22,7 @@ from ...ops.types import DALIDataType, from_numpy, to_numpy
 from .arrays import ManyArrays, OneArray, as_array, as_batch
 
 _ANY_DIRECTION = 4
-"""Value of cudaMemcpyDefault: CUDA finds the direction of a copy from the addresses."""
+"""Value of cudaMemcpyDefault, with which CUDA finds the direction of a copy from the addresses."""
 
 
 class Tensor(OneArray):
@@ -155,7 +155,7 @@ class TensorList(ManyArrays):
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
-        """The engine's batch: flat data, offsets, shapes, samples."""
+        """The engine's batch, with flat data, offsets, shapes and samples."""
         self._is_reset = False
 
     def __getitem__(self, i: int) -> Tensor:
@@ -358,7 +358,7 @@ def _described(kind: str, on_host: bool, dtype: DALIDataType, layout: str, *rest
 
 
 def _with_data(described: str, data: str) -> str:
-    """Return the text of `_described` with the elements ``data`` inserted on separate lines."""
+    """Return ``described``, a text from `_described`, with the elements ``data`` inserted on separate lines."""
     name, properties = described.split("(", 1)
     return f"{name}(\n{textwrap.indent(data or '[]', '    ')},{properties}"
 

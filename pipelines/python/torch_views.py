@@ -15,34 +15,33 @@ from ...ops.batch import Batch
 from .arrays import lent
 
 _waiting: deque[tuple[list[Any], _Memory]] = deque()
-"""GPU memory without tensors that waits to be released, each with CUDA events that are recorded after the queued work
-that may still read it."""
+"""GPU memory that waits to be released, with CUDA events. When these have passed, no kernel can still read the
+memory."""
 _spare: defaultdict[int, list[Any]] = defaultdict(list)
-"""For each GPU, CUDA events that can be used again. They are not destroyed, because destroying one releases the GIL."""
+"""CUDA events to use again, by GPU. They are never destroyed, because that would release the GIL."""
 _lock = threading.RLock()
-"""Lock for this module's collections, held only briefly. It is reentrant, because garbage collection may run a tensor's
-destructor while it is held."""
+"""Lock for this module's collections. It is reentrant, because garbage collection may run a tensor's destructor while
+the lock is held."""
 
 
 class _Memory:
-    """GPU memory that tensors view. One object stands for one allocation, which batches share if they were uploaded
-    together."""
+    """One allocation of GPU memory that PyTorch tensors view. Batches that were uploaded together share it."""
 
     def __init__(self, array: Any) -> None:
         self.array = array
         self.device: int = array.device.id
         self.tensors = 0
         self.streams: list[Any] = []
-        """PyTorch's current stream at each deletion of a tensor: it may have queued kernels that read the memory."""
+        """PyTorch's streams on which deleted tensors may still be read by queued kernels."""
 
 
 _viewed: dict[int, _Memory] = {}
-"""GPU memory that some tensor views, by the id of CuPy's memory object."""
+"""GPU memory that PyTorch tensors view, by the id() of CuPy's memory object."""
 
 
 class _Guard:
-    """Owner of the GPU array that one PyTorch tensor views. When the last tensor of an allocation is deleted, kernels
-    that read it may still be queued on PyTorch's streams: the memory returns to the pool only after these kernels."""
+    """Owner of the GPU array that one PyTorch tensor views. After the last tensor is deleted, the memory returns to the
+    pool only when PyTorch's queued kernels that may read it have run."""
 
     def __init__(self, array: Any) -> None:
         self._key = id(array.data.mem)
@@ -79,12 +78,12 @@ class _Guard:
 
 
 _COMPLETE = -1
-"""DLPack's stream argument for data that is complete, so that nothing has to be waited for."""
+"""Value of DLPack's ``stream`` argument that means that the data is complete, without waiting."""
 
 
 def from_array(array: Any, complete: bool = True) -> torch.Tensor:
-    """Return a PyTorch view of ``array``. An array on a GPU is ``complete`` if nothing is left to compute, as in
-    returned batches; otherwise PyTorch's stream waits for CuPy's."""
+    """Return a PyTorch view of ``array``. ``complete``: whether the array on a GPU is already computed, as in returned
+    batches; otherwise PyTorch's stream waits for CuPy's."""
     if isinstance(array, np.ndarray):
         return torch.from_numpy(array if array.flags.writeable else array.copy())
     view = lent(array, _Guard(array)) if array.size else array

@@ -16,7 +16,7 @@ from . import signatures
 
 Function = Callable[..., Any]
 _KEEP: Any = object()
-"""Default of arguments that were not passed and keep their value, because None is itself a possible value."""
+"""Default of arguments that keep their value if they are not passed. None is itself a possible value."""
 
 
 class SignedBin:
@@ -26,12 +26,10 @@ class SignedBin:
         self.bin = magnitude_bin
         self.random_sign = random_sign
         self.signed_magnitude_idx: Any = magnitude_bin * 2 + random_sign
-        """Index of bin and sign together, 2 * bin + sign. Computed in the constructor: a value computed in a branch of
-        a conditional would exist only in that branch."""
+        """Index of bin and sign together: 2 * bin + sign."""
 
     def __getitem__(self, index: int) -> SignedBin:
-        """Return bin and sign for step ``index`` of a sequence of augmentations, if they were drawn for several
-        steps."""
+        """Return bin and sign for step ``index``, if they were drawn for several steps of augmentation."""
         chosen = self.bin if isinstance(self.bin, int) else self.bin[index]
         return SignedBin(chosen, self.random_sign[index])
 

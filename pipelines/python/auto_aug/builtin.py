@@ -144,12 +144,12 @@ BY_NAME: dict[str, Augmentation] = {
     name: value for name, value in list(globals().items()) if isinstance(value, Augmentation)
 }
 _OPERATIONS = {a.op: suites.Augmentation(name).operation for name, a in BY_NAME.items()}
-"""Name of the native operation, such as ``solarize``, for the function of each built-in augmentation."""
+"""For the function of each built-in augmentation, the name of the native operation, such as ``solarize``."""
 _KEYWORDS = ("fill_value", "interp_type", "shape")
 
 
 def of(entry: suites.Augmentation) -> Augmentation:
-    """Return the built-in augmentation for ``entry``, one line of a suite from a published paper."""
+    """Return the built-in augmentation for ``entry``, an augmentation in the list of a published paper."""
     function = BY_NAME[entry.function]
     if entry.ends is None:
         return function

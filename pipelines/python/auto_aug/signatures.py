@@ -21,8 +21,7 @@ class UnusedArgumentError(SpecError):
 
 
 def _keywords(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """Return the parameters of an augmentation's function after its first two, which are the data and the magnitude's
-    parameter."""
+    """Return the parameters of an augmentation's function, without the first two (data and magnitude)."""
     keywords = list(inspect.signature(function).parameters.values())[2:]
     return [p for p in keywords if p.kind in _BY_NAME]
 

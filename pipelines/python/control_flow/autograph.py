@@ -106,9 +106,9 @@ def _source_of(code: types.CodeType) -> ast.FunctionDef:
 
 
 def _source_of_lambda(code: types.CodeType) -> ast.FunctionDef:
-    """Return a lambda as the syntax tree of a `def`. If one line contains several lambdas, each is compiled, and the
-    one at the positions of ``code`` is used. Raises OSError if there is no source text, TypeError if the lambda cannot
-    be identified."""
+    """Return the lambda with the compiled ``code`` as the syntax tree of a `def`. Of several lambdas in one line, the
+    one at the positions of ``code`` is chosen. Raises OSError if there is no source text, TypeError if the lambda
+    cannot be identified."""
     lines, _ = inspect.findsource(code)
     positions = _places(code)
     candidates = [n for n in _lambdas_of("".join(lines)) if n.lineno == code.co_firstlineno]

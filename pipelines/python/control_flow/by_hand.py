@@ -14,9 +14,8 @@ def _condition(value: Any, statement: str) -> DataNode:
 
 
 def split(input: Any, *, predicate: Any) -> list[DataNode]:
-    """Return two parts: the samples for which ``predicate`` is true, and the others. Operators on one part compute its
-    samples only; `merge` joins the parts again. Raises SpecError if the predicate has more than one number per
-    sample."""
+    """Split a batch into two parts, and return them: samples for which ``predicate`` is true, and the others. `merge`
+    joins the parts again. Raises SpecError if the predicate has more than one number per sample."""
     builder, data = current_builder(), as_node(input)
     parts = builder.split(data.edge, as_node(predicate).edge)
     return [DataNode(builder, edge, data.device) for edge in parts]

@@ -41,8 +41,8 @@ class UnboundError(SpecError, UnboundLocalError):
 
 
 class Undefined:
-    """Stand-in for the value of a variable if it has none, has one in only one branch of a conditional, or has values
-    that cannot be merged. Any use of it raises an error."""
+    """Stand-in for the missing value of a variable: it was assigned in only one branch of a conditional, or its values
+    cannot be merged. Any use of it raises an error."""
 
     def __init__(self, why: str, error: type[Exception] = UnboundError) -> None:
         self._why = why
@@ -64,8 +64,8 @@ _MISSING = object()
 
 
 class Place:
-    """An assignment target inside an `if` that is not a variable, such as ``box["key"]`` or ``box.name``: reads and
-    restores its value."""
+    """An assignment target in an `if` other than a variable, such as ``box["key"]`` or ``box.name``. Its value can be
+    read and restored."""
 
     def __init__(self, text: str, kind: str, find: Callable[[], tuple[Any, Any]]) -> None:
         self.text = text
@@ -124,8 +124,8 @@ class Conditional:
             builder.leave()
 
     def start(self, variables: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Return the variables' values for the start of a branch: those from before the conditional. Other assignment
-        targets get their earlier values back."""
+        """Return the values of variables for the start of a branch, which are those from before the conditional. Reset
+        other assignment targets, such as items, to their earlier values."""
         for place, value in zip(self._places, self._found, strict=True):
             place.set(value)
         if self._before is None:
@@ -139,7 +139,7 @@ class Conditional:
         self._left.append([p.get() for p in self._places])
 
     def merged(self) -> tuple[Any, ...]:
-        """Return the variables' values after the conditional, merged from both branches."""
+        """Return the values of variables after the conditional, merged from both branches."""
         if self._node is None:
             return tuple(self._ends[0].values())
         assert self._before is not None

@@ -19,8 +19,8 @@ class Rewriter(ast.NodeTransformer):
     function."""
 
     def __init__(self, owner: str = "") -> None:
-        """``owner`` is the name of the class if the function is a method, for the mangling of its private names
-        (``__x``)."""
+        """``owner`` is the name of the class if the function is a method, for mangling private names such as
+        ``__x``."""
         self._numbers = itertools.count()
         self._owner = owner.lstrip("_")
 

@@ -41,8 +41,7 @@ def assigned(statements: Sequence[ast.stmt]) -> set[str]:
 
 def assigned_places(statements: Sequence[ast.stmt]) -> list[ast.Attribute | ast.Subscript]:
     """Return the attributes and items to which ``statements`` assign, such as ``box.name`` or ``box["key"]``, if they
-    consist of names and constants only. Targets inside a variable or target that is itself assigned are left out,
-    because it is merged as a whole."""
+    consist of names and constants only. Parts of something that is itself assigned are left out."""
     changed = assigned(statements)
     targets: dict[str, ast.Attribute | ast.Subscript] = {}
     for node in _walk(statements):
@@ -91,7 +90,7 @@ def jumps(statements: Sequence[ast.stmt]) -> bool:
 
 
 def returns_in_if(body: Sequence[ast.stmt]) -> bool:
-    """Return whether an `if` on the function's top level contains a `return`."""
+    """Return whether an `if` at the top level of the function ``body`` contains a `return`."""
     return any(_has_return([s]) for s in body if isinstance(s, ast.If))
 
 

@@ -22,10 +22,10 @@ class Input:
     name: str
     op: Any
     state: Any
-    """Queue from which the operator's kernel takes its batches."""
+    """Queue from which the operator takes its batches while it runs."""
     max_batch_size: int
     fed: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
-    """Data passed to feed_input that no batch has used yet."""
+    """Batches passed to feed_input that are not used yet."""
     last: Any = None
 
     @property
@@ -78,7 +78,7 @@ class Input:
         raise NotImplementedError
 
     def say_if_lost(self) -> None:
-        """Warn that a checkpoint cannot store how far the source has advanced, if that is so."""
+        """Warn if a checkpoint cannot store how far the source has advanced, as for an iterator."""
 
     def reset(self) -> None:
         """Begin a new epoch of the source."""

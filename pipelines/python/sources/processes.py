@@ -54,7 +54,7 @@ class Task:
     low: int
     high: int
     slot: int
-    """Index of the shared-memory block into which the worker writes the result."""
+    """Index of the worker's shared-memory block for the result."""
 
 
 @dataclass(slots=True)
@@ -194,8 +194,7 @@ class WorkerPool:
 
 
 _open: dict[int, list[_Worker]] = {}
-"""The workers of every pool that is not closed, by the id of the pool's list of workers. No destructor closes pools: it
-would wait for processes at arbitrary points of the program."""
+"""Workers of all open pools, by the id() of the pool's list of workers. They are stopped at the interpreter's exit."""
 
 
 @atexit.register
@@ -246,9 +245,8 @@ def _shut_down(workers: list[_Worker]) -> None:
 
 
 def _hear(worker: _Worker) -> None:
-    """Receive the worker's next answer, and its shared-memory block if that is new. If the block cannot be opened, the
-    answer is "lost". Its slot must then not be used again, because the worker assumes that the block is open here.
-    Raises EOFError and OSError."""
+    """Receive the next answer of a worker, and its shared-memory block if that is new. If the block cannot be opened,
+    the answer is "lost", and the slot must not be used again. Raises EOFError and OSError."""
     kind, value = worker.connection.recv()
     task = worker.queue.pop(0)
     if kind == "data" and task.slot not in worker.blocks:
@@ -300,9 +298,8 @@ def _pickler(setting: Any) -> tuple[Any, Any, Mapping[str, Any]]:
 def _work(
     connection: Connection, inherited: Sequence[Connection], payload: Any, loads: Any, loads_args: Mapping[str, Any]
 ) -> None:
-    """Process tasks until the parent stops the worker or ends. ``inherited`` are the parent's ends of pipes that a fork
-    has copied, to be closed first: while a copy is open here, the worker at the other end does not notice that the
-    parent has ended."""
+    """Process tasks until the parent stops the worker or ends. ``inherited`` are pipes of other workers that a fork has
+    copied. They are closed first, because otherwise those workers do not notice the parent's end."""
     for end in inherited:
         end.close()
     sources = {s.name: s for s in (payload if loads is None else loads(payload, **loads_args))}
@@ -370,7 +367,7 @@ def _advance(source: ParallelSource, task: Task, iterators: dict[str, Any]) -> A
 
 
 def _whole(part: Any) -> Any:
-    """Return one output of a batch as NumPy data: an array for the whole batch, or a list of arrays, one per sample."""
+    """Return ``part``, one output of a batch, as NumPy data: one array, or a list of arrays, one per sample."""
     return [np.asarray(p) for p in part] if isinstance(part, (list, tuple)) else np.asarray(part)
 
 

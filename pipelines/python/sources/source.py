@@ -140,8 +140,7 @@ class SourceInput(Input):
     used: Collection[int] = ()
     """Indices of the outputs that the pipeline needs."""
     _kinds: dict[int, tuple[Any, int, str]] = field(default_factory=dict)
-    """For each output, dtype, number of dimensions and layout of its earlier batches, which later batches must
-    match."""
+    """For each output, (dtype, number of dimensions, layout) of earlier batches, for a comparison with later ones."""
 
     @property
     def has_source(self) -> bool:
@@ -152,7 +151,7 @@ class SourceInput(Input):
         return self._function is not None
 
     def say_if_lost(self) -> None:
-        """Warn that a checkpoint cannot store how far the source has advanced, if that is so."""
+        """Warn if a checkpoint cannot store how far the source has advanced, as for an iterator."""
         kind = ""
         if self._iterator is not None:
             kind = "a generator function" if callable(self.op.source) else "an iterable"
@@ -254,8 +253,8 @@ class SourceInput(Input):
         return tuple(out)
 
     def _outputs(self, data: Any) -> list[Any]:
-        """Return one element of ``data`` per output; the first used element stands in for unused outputs that the
-        source omitted."""
+        """Return one element of ``data`` per output. The first one is repeated for unused outputs that the source left
+        out."""
         n = len(data) if hasattr(data, "__getitem__") and hasattr(data, "__len__") else None
         if n is None or any(k >= n for k in self.used):
             got = type(data).__name__ if n is None else n
