@@ -20,7 +20,7 @@ from ..batch import I64
 
 Seconds: TypeAlias = npt.NDArray[np.floating[Any]]
 Costs: TypeAlias = tuple[Seconds, Seconds]
-"""Seconds to decode each image, two arrays [N]: on one warp of a GPU, and on one thread of the CPU."""
+"""Seconds to decode each image, as two arrays [N]: on one warp of a GPU, and on one CPU thread."""
 
 WEBP_GPU_PIXEL, WEBP_CPU_PIXEL = 260e-9, 13e-9
 """Seconds to decode one pixel of a lossy WebP, on a warp of a GPU and on a CPU thread. Measured: 3.84 megapixels take a
@@ -34,16 +34,16 @@ Measured: a warp unpacks to 8 MB in 0.1 s."""
 ROWS_CPU_BYTE = 1e-9
 """Seconds of a CPU thread for each sample of a PNG, for undoing its filter and storing it."""
 GPU_LAUNCHES, CPU_IMAGE = 0.3e-3, 0.05e-3
-"""Seconds for launching the kernels of one serial decoder on a GPU; and seconds of a CPU thread for each image that it
-decodes, for starting a task and copying the result."""
+"""Additional seconds of decoding: on a GPU per launch of a decoder's kernels; and on a CPU thread per image, to start a
+task and copy the result."""
 LAUNCHES = 4
-"""Number of batches that a GPU decodes at a time: while one of them waits for its slowest image, the others use the
+"""Number of batches that a GPU decodes at a time. While one batch waits for its slowest image, the others use the
 GPU."""
 THREADS_SHARE = 0.5
 """Fraction of the CPU threads' time that one batch may use; other batches and readers need the rest."""
 IMAGE = 4e-6
-"""Seconds that a GPU takes per image that it decodes in parallel. Serial images that end sooner than these do not
-shorten the batch."""
+"""Seconds per image for images that a GPU decodes in parallel. Moving an image to the CPU helps only if the GPU takes
+longer for it than for all of these."""
 
 
 def webp(pixels: I64) -> Costs:
@@ -65,12 +65,12 @@ def packed(largest: I64, whole: I64) -> Costs:
 
 def stragglers(gpu: Seconds, cpu: Seconds, others: int, threads: int) -> npt.NDArray[np.bool_]:
     """Return which images ``threads`` of the CPU should decode, so that a batch ends soonest. ``gpu``, ``cpu``: seconds
-    that each image takes on a warp and on a thread. ``others``: number of images of the batch that the GPU decodes in
+    that each image takes on a GPU warp and on a CPU thread. ``others``: number of images that the GPU decodes in
     parallel.
 
-    With the k slowest images on the CPU, the batch takes the longest of three times: that of the slowest image on the
-    GPU, where `LAUNCHES` batches overlap; that of the CPU; and that of the ``others``. The smallest k with the shortest
-    time is chosen, from the headers of this batch alone, without trials."""
+    The k slowest images go to the CPU. The batch then takes the longest of three times: the slowest image on the GPU
+    (divided by `LAUNCHES`, which overlap), the CPU, and the ``others``. The smallest k with the shortest time is
+    chosen."""
     order = np.argsort(-gpu, kind="stable")
     slowest = np.append(gpu[order] / LAUNCHES + GPU_LAUNCHES, 0.0)
     work = np.concatenate([[0.0], np.cumsum(cpu[order]) / (threads * THREADS_SHARE)])

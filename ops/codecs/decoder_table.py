@@ -32,15 +32,15 @@ from .headers import Headers, Rules
 
 Mask = npt.NDArray[np.bool_]
 Needed = Callable[[I32], I64]
-"""Function of the shapes of decoded images, [N, 3]. It returns the window of each image that later operators use, [N,
-4]: y0, x0, y1, x1."""
+"""Function that tells which window of each image later operators use, [N, 4]: y0, x0, y1, x1. Argument: shapes of the
+decoded images, [N, 3]."""
 NO_IMAGES: I64 = np.empty(0, np.int64)
 
 
 @dataclass(slots=True)
 class DecodeJob:
-    """One batch of encoded images that the decoders of the table share. Created by one call of a decoding operator,
-    which alone changes it. Threads that decode for this call read it."""
+    """One batch of encoded images, as all decoders that work on it see it. Created and changed by one call of a
+    decoding operator; its decoding threads read it."""
 
     ctx: Context
     """Context in which the decoding operator was called."""
@@ -51,21 +51,21 @@ class DecodeJob:
     anchors: I64 | None = None
     """Upper left corners (y, x) of the windows to decode, in the oriented images, [N, 2]; None for whole images."""
     shapes: I32 = field(init=False)
-    """Shapes of the decoded images or windows, [N, 3]; set when the windows are known."""
+    """Shapes of the decoded images, or of their windows, [N, 3]. Set after the windows were chosen."""
     offsets: I64 = field(init=False)
     """Index of each image's first element in the output on a GPU, [N]."""
     facts: Context | None = None
-    """Context whose cached facts about the data set the native JPEG loops use, for example that of a fused operator;
+    """Context from which the native JPEG loops get cached facts about the data set, such as that of a fused operator;
     None for ``ctx``."""
     needed: Needed | None = None
-    """Function that returns the windows of pixels that later operators use, so that the others need not be decoded;
-    None if all are needed."""
+    """Function that returns the window of each image that later operators use. Other pixels need not be decoded. None
+    if all are used."""
     staging: Callable[[int], npt.NDArray[np.uint8]] = lambda n: np.empty(n, np.uint8)
-    """Function that allocates host memory for decoding plans, from which they are copied to a GPU."""
+    """Function that allocates host memory for decoding plans, which are then copied to a GPU."""
     places: I64 = field(init=False)
-    """Index of each encoded file's first element in the batch on a GPU, [N]."""
+    """Index of each encoded file's first element in the batch in GPU memory, [N]."""
     isolation: Isolation | None = field(init=False)
-    """Worker processes, in which decoders run that must not run in this process; None if all may."""
+    """Worker processes for decoders that must not run in this process; None if all decoders may run here."""
 
     def __post_init__(self) -> None:
         self.isolation = self.ctx.isolation
@@ -81,7 +81,8 @@ class DecodeJob:
         return self.rules.output_type is DALIImageType.BGR
 
     def anchor(self, i: int) -> tuple[int, int] | None:
-        """Return the upper left corner (y, x) of the window to decode of image ``i``, or None for the whole image."""
+        """Return the upper left corner (y, x) of the window of image ``i`` to decode; None if the whole image is
+        decoded."""
         return None if self.anchors is None else (int(self.anchors[i, 0]), int(self.anchors[i, 1]))
 
     def sizes(self, indices: I64) -> I64:
@@ -103,20 +104,21 @@ class Target:
 
     out: Batch
     images: I64 | None = None
-    """Index in the batch of the image that each sample of ``out`` holds, ascending; None if sample i holds image i."""
+    """For each sample of ``out``, the index in the batch of the image that it holds, ascending. None if sample i holds
+    image i."""
 
     def places(self, indices: I64) -> I64:
-        """Return the samples of ``out`` into which the images ``indices`` are decoded."""
+        """Return the indices of the samples of ``out`` for the images ``indices``."""
         return indices if self.images is None else np.searchsorted(self.images, indices)
 
     def sample(self, i: int) -> int:
-        """Return the sample of ``out`` into which image ``i`` is decoded."""
+        """Return the index of the sample of ``out`` for image ``i``."""
         return i if self.images is None else int(np.searchsorted(self.images, i))
 
     def regions(self, job: DecodeJob, indices: I64) -> tuple[Any, ...]:
-        """Return the arguments of compiled decoding loops for the images ``indices``: windows to decode, channels,
-        whether the output is BGR, the output's memory; and for each image the element where its pixel (0, 0) would be
-        in it, and the elements per row."""
+        """Return arguments of compiled decoding loops for the images ``indices``: windows to decode, channels, whether
+        the output is BGR, the output's memory, and two numbers per image. The first is the output index of the image's
+        pixel (0, 0), even if outside the window; the second is the elements per row."""
         places = self.places(indices)
         shapes = self.out.shapes[places].astype(np.int64)
         corners = np.zeros((len(shapes), 2), np.int64) if job.anchors is None else job.anchors[indices]
@@ -136,33 +138,33 @@ class Outcome:
     reshaped: list[int] = field(default_factory=list)
     """Indices of images that were not decoded, because their pixels have another shape than their headers say."""
     decoded: dict[str, tuple[int, float]] = field(default_factory=dict)
-    """For each decoder by its name in reports: number of images that it decoded, and the seconds that it took."""
+    """Number of decoded images and seconds of decoding, by decoder (its name in reports)."""
 
 
 class Decoder(ABC):
-    """One way to decode images; a row of the decoder table, whose rows are tried in order. One instance serves all
-    threads of the process."""
+    """One way to decode images; a row of the decoder table. The table's rows are tried in order. One instance serves
+    all threads of the process."""
 
     name: str
     """Name of this decoder in reports."""
     on_threads = True
-    """Whether this decoder runs in the CPU threads that help a GPU."""
+    """Whether this decoder also runs in CPU threads while a GPU decodes other images of the batch."""
     sure = False
-    """Whether this decoder always returns pixels of the size and channels that the header says, or leaves the image to
+    """Whether decoded pixels always have the size and channels that the header says. Other images are then left to
     later decoders."""
     judges = False
-    """Whether reports count an image that this decoder rejects as decoded by it."""
+    """Whether images that this decoder rejects count as decoded by it in reports."""
 
     @property
     def ready(self) -> bool:
-        """Whether this decoder can decode now. If not, for example while it is being compiled, later decoders of the
-        table decode its images."""
+        """Return whether this decoder can decode now. While it cannot, for example because it is being compiled, later
+        decoders of the table decode its images."""
         return True
 
     @abstractmethod
     def takes(self, job: DecodeJob, indices: I64) -> Mask:
-        """Return which of the images ``indices`` this decoder supports, by their headers and the job's rules,
-        bool[len(indices)]. Their headers are valid."""
+        """Return which of the images ``indices`` this decoder supports, bool[len(indices)]. It decides by their
+        headers, which are valid, and by the job's rules."""
 
     def decode(self, job: DecodeJob, indices: I64, target: Target, outcome: Outcome) -> I64:
         """Decode the images ``indices`` to ``target``, and add errors to ``outcome``. Return the images that later
@@ -175,25 +177,25 @@ class Decoder(ABC):
 
 @cache
 def host_rows() -> tuple[Decoder, ...]:
-    """Return the decoders that run in CPU threads, in the order in which they are tried: built-in decoders of each
-    format, then libraries."""
+    """Return the decoders that run on the CPU, in the order in which they are tried: built-in decoders of each format,
+    then libraries."""
     return (*rows_of(f.rows for f in FORMATS), *rows_of([".library"]))
 
 
 def rows_of(modules: Iterable[str]) -> list[Any]:
-    """Return the decoders that ``modules`` of this folder declare as ``ROWS``."""
+    """Return the decoders in the lists ``ROWS`` of ``modules``, given by their names in this package."""
     return [row for name in dict.fromkeys(filter(None, modules)) for row in import_module(name, __package__).ROWS]
 
 
 @cache
 def thread_rows() -> tuple[Decoder, ...]:
-    """Return the decoders that run in the CPU threads that help a GPU."""
+    """Return the decoders that can run in CPU threads while a GPU decodes other images of the batch."""
     return tuple(row for row in host_rows() if row.on_threads)
 
 
 def deal(job: DecodeJob, indices: I64, rows: Sequence[Decoder]) -> list[I64]:
-    """Assign images to decoders: return, for each decoder in ``rows``, those images of ``indices`` that it supports and
-    no earlier one does."""
+    """Assign each of the images ``indices`` to the first decoder of ``rows`` that supports it. Return the images of
+    each decoder."""
     dealt = [NO_IMAGES] * len(rows)
     for k, row in enumerate(rows):
         if not len(indices):
@@ -207,8 +209,8 @@ def deal(job: DecodeJob, indices: I64, rows: Sequence[Decoder]) -> list[I64]:
 
 
 def run(job: DecodeJob, dealt: Sequence[I64], target: Target, rows: Sequence[Decoder]) -> Outcome:
-    """Decode a batch to ``target``: each decoder of ``rows`` decodes the images that `deal` assigned to it in
-    ``dealt``, and images that earlier decoders left."""
+    """Decode a batch into ``target``. Each decoder of ``rows`` decodes its images of ``dealt`` (from `deal`), and
+    images that earlier decoders left undecoded."""
     outcome, handed = Outcome(), NO_IMAGES
     for row, some in zip(rows, dealt, strict=True):
         if len(handed):

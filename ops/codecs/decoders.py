@@ -142,7 +142,7 @@ class ImageDecoder(Operator, abstract=True):
 
     @property
     def who_decodes(self) -> str:
-        """Text for plans that says which images a GPU decodes, and which the CPU."""
+        """Text for plans: which images a GPU decodes, and which the CPU."""
         if self.dtype is not DALIDataType.UINT8:
             return "all by CPU threads"
         jpegs = "baseline and progressive JPEGs by the CUDA decoder" if self.for_cuda else "JPEGs by CPU threads"
@@ -155,7 +155,7 @@ class ImageDecoder(Operator, abstract=True):
         return self.on_damage == "reject" and self.for_cuda
 
     def cuts(self, ctx: Context, *inputs: Batch) -> Windows | None:
-        """Return the function that chooses the window to decode of each image; None if whole images are decoded."""
+        """Return a function that chooses the window of each image to decode; None if whole images are decoded."""
         return None
 
     def estimate_memory(self, stage: Stage, *inputs: Batch) -> tuple[I64, I64]:
@@ -307,7 +307,7 @@ class ImageSlice(ImageDecoder, name="decoders.image_slice"):
 
 
 def _images(ctx: Context, heights: I64, widths: I64) -> Batch:
-    """Return a batch with the shapes of decoded images but without pixels, from which operators compute windows."""
+    """Return a batch that has the shapes of decoded images but no pixels. Operators compute windows from it."""
     shapes = np.stack([heights, widths, np.full_like(heights, 3)], axis=1).astype(np.int32)
     return Batch(np.empty(0, np.uint8), np.zeros(len(heights), np.int64), shapes, "HWC", ctx.samples)
 
@@ -402,8 +402,8 @@ class Numpy(Operator, name="decoders.numpy"):
 
     def _kind(self, ctx: Context, arrays: Collection[npt.NDArray[Any]]) -> tuple[np.dtype[Any], int]:
         """Return dtype and number of dimensions of the output: as declared, or as found in the data set or in
-        ``arrays``. Arrays of a batch that does not belong to a data set must all be of one kind. If they are not,
-        raises MixedTypesError, and the engine decodes the samples one by one."""
+        ``arrays``. A batch outside a data set must have arrays of one kind. If not, raises MixedTypesError, and the
+        engine decodes the samples one by one."""
         given = None if ctx.kind is None else ctx.kind.dtype
         if ctx.kind is not None and ctx.kind.shape is not None and given is not None:
             return to_numpy(given), len(ctx.kind.shape)
@@ -413,8 +413,8 @@ class Numpy(Operator, name="decoders.numpy"):
         return next(iter(kinds), (np.dtype(np.float32) if self.dtype is None else to_numpy(self.dtype), 1))
 
     def _alike(self, ctx: Context, encoded: Batch) -> Batch | None:
-        """Return the decoded arrays of a batch whose .npy files all have the same header, which are copied at once;
-        None if the headers differ."""
+        """Decode a batch whose .npy files all have the same header, by one copy of all arrays. Return None if headers
+        differ."""
         from ..storage.npy import read_header
 
         if encoded.ndim != 1 or encoded.dtype != np.uint8 or not encoded.is_uniform or not encoded.is_packed:

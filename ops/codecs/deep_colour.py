@@ -28,8 +28,8 @@ def is_deep(header: Header) -> bool:
 
 
 def decode(data: memoryview, header: Header, mode: str) -> Pixels | None:
-    """Return the stored pixels (H, W, C) as uint16, scaled to the whole range. Return None for an image of a kind that
-    is not supported here, or a damaged one: Pillow then decodes or rejects it."""
+    """Return the stored pixels (H, W, C) as uint16, scaled to the whole range. Return None for a damaged image, or one
+    of an unsupported kind; Pillow then decodes or rejects the image."""
     format = BY_NAME[header.format]
     if not is_deep(header) or mode not in _MODES:
         return None

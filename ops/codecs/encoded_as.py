@@ -20,10 +20,9 @@ from .headers import Rules, read_headers
 
 
 class EncodedAs(Operator, name="encoded_as"):
-    """Whether an encoded image already has a format and a size, by its header alone.
-
-    The output is one boolean per sample, for ``if:``. A file that is not an image, or has a damaged header, gives
-    False: its decoder reports the error.
+    """Whether encoded images have a given format and size already, by their headers alone. The output is one boolean
+    per sample, for ``if:``. It is False for a file that is not an image, or has a damaged header; the decoder reports
+    such errors.
     """
 
     example = "{op: encoded_as, in: files, format: jpeg, shorter: 256, out: done}"

@@ -58,10 +58,10 @@ class EncodePlan:
     table: U8
     """All bytes to upload: ``pictures``, then ``firsts``, which are views of it."""
     pictures: npt.NDArray[Any]
-    """One `PICTURE` record per image, [N]. Images that the CPU encodes have 0 blocks."""
+    """One `PICTURE` record per image, [N]. Images that the CPU encodes have 0 blocks in their record."""
     firsts: I32
-    """Number of CUDA thread blocks that the images before each image need, then the total, int32[3, N + 1]: for the
-    kernels that transform, code and stuff."""
+    """First CUDA thread block of each image, then the total, int32[3, N + 1]. One row for each of three kernels, which
+    transform, code, and stuff bits."""
     fit: npt.NDArray[np.bool_]
     """Whether JPEG can hold each image, bool[N]."""
     blocks: int
@@ -128,8 +128,8 @@ def constants(quality: int, subsampling: str, optimize: bool) -> Constants:
 
 
 def _tables(lane: Any, op: EncodeImage, pictures: npt.NDArray[Any]) -> tuple[Any, list[int]]:
-    """Return the encoder's tables on the device: the arrays, and the address of each in the order of `Constants`. With
-    optimised Huffman tables, there is one file header per image."""
+    """Return the encoder's tables on the device: the arrays, and their addresses in the order of `Constants`. With
+    optimised Huffman tables, each image has a file header of its own."""
     key = f"jpeg_encode {op.quality} {op.subsampling}"
     if not op.optimize and key in lane.cache:
         found: tuple[Any, list[int]] = lane.cache[key]
@@ -147,8 +147,8 @@ def _tables(lane: Any, op: EncodeImage, pictures: npt.NDArray[Any]) -> tuple[Any
 
 
 def encode(op: EncodeImage, ctx: Context, images: Batch) -> Batch:
-    """Launch the encoding of images that are on the device (HWC, uint8). The result is the batch of files, which is
-    completed when the device is done."""
+    """Start encoding images that are on the device (HWC, uint8). Return the batch of files, which is completed when the
+    device is done."""
     lane: Any = ctx.device
     plan = plan_encode(images.shapes, images.offsets, op.subsampling, op.quality, op.optimize, lane.pinned)
     if b"\0" in plan.fit.tobytes():  # NumPy would release the GIL
@@ -208,8 +208,7 @@ def launch(lane: Any, pixels: Any, plan: EncodePlan, op: EncodeImage) -> tuple[A
 def _collect(
     op: EncodeImage, ctx: Context, images: Batch, fit: npt.NDArray[np.bool_], out: Any, sizes: npt.NDArray[np.uint32]
 ) -> Batch:
-    """Return the encoded files in host memory; called when the device is done. The copy of the files is only started
-    here."""
+    """Return the encoded files in host memory, after the device has encoded them. Their copy is only started here."""
     lane, n = ctx.device, len(sizes)
     offsets, shapes = np.empty(n, np.int64), np.empty((n, 1), np.int32)
     end, left = _loops.place_files(sizes, fit, len(out), offsets, shapes)
@@ -220,8 +219,8 @@ def _collect(
 
 
 def _with_host_files(op: EncodeImage, lane: Any, images: Batch, files: Batch, left: I64) -> Batch:
-    """Encode on the CPU the images ``left``, which the GPU could not encode, and return all ``files`` with these
-    added."""
+    """Encode on the CPU those images that the GPU could not encode, with indices ``left``. Return all ``files`` with
+    these added."""
     from .encoders_cpu import jpeg_files
 
     pictures = lane.to_host(images.take(left))

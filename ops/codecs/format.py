@@ -32,11 +32,11 @@ class Header:
 
 
 FORMAT, WIDTH, HEIGHT, CHANNELS, BITS, ORIENTATION = range(6)
-"""Columns of an array with one header per row; FORMAT holds `Format.code`."""
+"""Columns of a header array, which has one row per image. FORMAT holds `Format.code`."""
 JPEG = 0
-"""`Format.code` of JPEG. JPEG headers are not stored in these arrays, but in another table."""
+"""`Format.code` of JPEG. JPEG headers are not stored in header arrays, but in a table of their own."""
 COLUMNS = 6
-"""Number of columns of an array with one header per row."""
+"""Number of columns of a header array, which has one row per image."""
 
 
 class Signature(NamedTuple):
@@ -46,7 +46,7 @@ class Signature(NamedTuple):
     at: int = 0
     """Offset in the file of the bytes to compare."""
     suffix: str = ""
-    """Ending of file names with this signature; empty for the usual one of the format."""
+    """Ending of the names of files with this signature; empty for the format's usual ending."""
 
 
 Probe: TypeAlias = Callable[[memoryview], Header]
@@ -70,8 +70,8 @@ class Format:
     name: str
     """Name of the format in headers, reports and messages, such as ``jpeg2000``."""
     code: int
-    """Unique number of the format in arrays of headers. It never changes, because compiled loops and caches contain it.
-    JPEG has 0."""
+    """Unique number of the format in header arrays; 0 for JPEG. It never changes, because compiled loops and caches
+    contain it."""
     label: str
     """Name of the format for people, such as ``JPEG 2000``."""
     suffixes: tuple[str, ...]
@@ -89,13 +89,13 @@ class Format:
     mime: str = ""
     """MIME type of the format if web browsers can show it; otherwise empty."""
     rows: str = ""
-    """Name of the module with the built-in decoders of this format for the host (its ``ROWS``), relative to this
+    """Module with the format's built-in decoders for the host, in its list ``ROWS``. The name is relative to this
     folder; empty if there are none."""
     gpu_rows: str = ""
-    """Name of the module with the decoders of this format that run on a GPU; empty if there are none."""
+    """Module with the format's decoders for a GPU, relative to this folder; empty if there are none."""
     library: Library | None = None
-    """Function that decodes one file by a library other than Pillow, and is tried before Pillow; None if there is
-    none."""
+    """Function that decodes one file with a library other than Pillow, before Pillow is tried. None if there is no such
+    library."""
     missing: Callable[[], str] = _nothing_missing
     """Function that returns what to install so that the format can be decoded; empty if all is installed."""
     pillow: str = ""
@@ -105,24 +105,24 @@ class Format:
     check: Callable[[memoryview], None] | None = None
     """Function that raises SampleError for damage that Pillow does not report; None if Pillow reports all."""
     stored: Callable[[memoryview, Header], Pixels | None] | None = None
-    """Function of the built-in decoder for one file, run in this process. It returns the stored pixels, or None for a
-    file that a library must decode or reject."""
+    """Function of the built-in decoder that decodes one file in this process. It returns the stored pixels, or None if
+    a library must decode or reject the file."""
     deep: Callable[[memoryview, Header], Pixels | None] | None = None
-    """Function of the built-in decoder for colour with more than 8 bits per channel, which is tried before imagecodecs.
-    It returns None as in `stored`."""
+    """Function of the built-in decoder for more than 8 bits per channel, tried before imagecodecs. It returns None as
+    `stored` does."""
     keeps_16_bits: Callable[[], bool] = _never
     """Function that returns whether colour with more than 8 bits per channel can be decoded to more than 8 bits without
     imagecodecs."""
     imagecodecs: str = ""
     """Name of the function of imagecodecs that decodes colour with more than 8 bits per channel; empty if none does."""
     widen: Callable[[Pixels, int], Pixels] | None = None
-    """Function that scales samples from Pillow to the whole range of their dtype, given their number of bits; None if
+    """Function (pixels, bits per sample) that scales samples from Pillow to the whole range of their dtype. None if
     they need no scaling."""
     exact_size: bool = False
     """Whether every decoder of the format either returns pixels of the size that the header names, or fails."""
     extra_bytes: tuple[int, int] = (0, 0)
-    """Bytes of memory that decoding needs in addition to the pixels, per sample (one channel of a pixel): on the host,
-    on a GPU."""
+    """Bytes of memory per sample (one channel of a pixel) for decoding, besides the pixels: on the host, and on a
+    GPU."""
 
     def __post_init__(self) -> None:
         if not (self.library or self.pillow):

@@ -48,7 +48,7 @@ _SIGNATURES = tuple((s.mark, f) for f in FORMATS for s in f.signatures if s.at =
 _BEGINNINGS = {
     head: [pair for pair in _SIGNATURES if pair[0].startswith(head)] for head in {s[:2] for s, _ in _SIGNATURES}
 }
-"""Formats' signatures at offset 0, by the first two bytes of a file."""
+"""Signatures at the start of files, and their formats, by the first two bytes of a file."""
 _MATCHERS = tuple((f.matches, f.name) for f in FORMATS if f.matches is not None)
 
 

@@ -32,20 +32,20 @@ from .threaded_decode import ThreadedDecode, threads
 
 @dataclass(slots=True)
 class Prepared:
-    """Result of `prepare`, the host's work for decoding a batch on a GPU: headers, windows, decoding plans, and images
-    that CPU threads have started to decode. Created by a reading thread or the launching thread; used once, by the
-    launching thread."""
+    """Result of `prepare`, the host's work before a GPU decodes a batch: headers, windows, plans for decoders, and
+    images that CPU threads have started to decode. Created by a reading thread or the launching thread; used once, by
+    the launching thread."""
 
     job: DecodeJob
     threads: ThreadedDecode
     work: list[GpuWork]
-    """Prepared work of each GPU decoder, in the order of its launches."""
+    """Prepared work of each GPU decoder, in the order in which decoders are launched."""
     needs_files: bool
     """Whether the encoded files must be copied to the device."""
     elements: int
     """Total number of elements of all decoded images."""
     rejects: list[Reject]
-    """Rejected samples that `prepare` has added to its context."""
+    """Samples that `prepare` has rejected, as added to its context."""
 
     @property
     def batch(self) -> Batch:
@@ -66,7 +66,7 @@ def prepare(
     ctx: Context, batch: Batch, rules: Rules, windows: Windows | None, staging: Callable[[int], npt.NDArray[np.uint8]],
     places: I64,
 ) -> Prepared:  # fmt: skip
-    """Read the headers, choose the windows to decode, assign images to decoders, and start the host's part of the work.
+    """Do the host's work before a GPU decodes a batch: read headers, choose windows, and assign images to decoders.
     ``staging`` allocates host memory for plans that are copied to the device. ``places``: offset of each file in the
     batch on the device."""
     if ctx.attempt:  # the rows of the host decode these images
@@ -102,25 +102,25 @@ def prepare(
 
 
 def start_early(ctx: Context, batch: Batch, rules: Rules, windows: Windows | None = None) -> Prepared | None:
-    """Call `prepare` in a reading thread, so that `start` need not do it in the launching thread. Return None after an
-    error, which `start` raises again."""
+    """Call `prepare` in a reading thread, to save the launching thread this work. Return None after an error, which
+    `start` raises again."""
     with suppress(Exception):  # `start` raises the error again, in a context that names the operator and its samples
         return prepare(ctx, batch, rules, windows, ctx.staging, places_on_device(batch))
     return None
 
 
 def decode(ctx: Context, batch: Batch, rules: Rules, windows: Windows | None = None) -> Batch:
-    """Decode the images of ``batch`` (host, 1-D uint8) on the device, as HWC. With ``windows``, only the windows that
-    it chooses are decoded."""
+    """Decode the images of ``batch`` (host, 1-D uint8) on the device, as HWC. ``windows``: function that chooses the
+    part of each image to decode; None for whole images."""
     return start(ctx, batch, rules, windows)()
 
 
 def start(
     ctx: Context, batch: Batch, rules: Rules, windows: Windows | None = None, files: Batch | None = None
 ) -> Callable[[], Batch]:  # fmt: skip
-    """Start the work of `decode`. Return a function that completes it, which may wait for CPU threads, and returns the
-    images. Other work that is launched before that call runs concurrently on the device. ``files``: the same batch on
-    the device, if it is already there."""
+    """Start decoding a batch like `decode`. Return a function that waits for CPU threads, completes the work and
+    returns the images. Work that is launched before that function is called runs concurrently on the device. ``files``:
+    the same batch on the device, if it is already there."""
     lane = cast("Lane", ctx.device)
     ready: Prepared | None = (
         ctx.started if ctx.started is not None and not ctx.attempt and ctx.started.fits(batch) else None
@@ -154,8 +154,8 @@ def start(
 
 
 def _count_reasons(job: DecodeJob, refused: Sequence[I64]) -> None:
-    """Count, for the report, the reasons why the CUDA decoder does not decode some JPEGs. ``refused``: images that it
-    left to others while decoding."""
+    """Count, for the report, why the CUDA decoder does not decode some JPEGs. ``refused``: images that it started to
+    decode, and left to other decoders."""
     ctx, headers = job.ctx, job.headers
     plain = makes(job.rules) and not headers.unusual and not any(map(len, refused))
     if ctx.count is None or ctx.attempt or job.rules.jpeg_decoder != "auto" or plain:

@@ -26,12 +26,12 @@ class GpuDecoder(Decoder):
 
     @abstractmethod
     def start(self, job: DecodeJob, indices: I64, threads: ThreadedDecode) -> GpuWork | None:
-        """Prepare the images ``indices`` on the host, using ``threads`` of the CPU if helpful. Return the work for the
-        device, or None if ``threads`` decode all of these images."""
+        """Prepare decoding the images ``indices``, on the host; CPU ``threads`` may help. Return the work for the
+        device, or None if the ``threads`` decode all of these images."""
 
     def seconds(self, job: DecodeJob, indices: I64) -> Costs | None:
-        """Return the seconds that each image takes if it is decoded serially: by one warp of the GPU, and by one thread
-        of the CPU. None if this decoder decodes each image in parallel."""
+        """Return the seconds that each image takes on one warp of the GPU, and on one thread of the CPU. Return None if
+        this decoder does not decode an image serially, but in parallel."""
         return None
 
 
@@ -49,8 +49,7 @@ class GpuWork(ABC):
         this decoder could not decode, for others to decode."""
 
     def finish(self, job: DecodeJob) -> None:  # noqa: B027 (most rows have nothing to do)
-        """Enqueue the part of this decoder's work that must run after all other work of the batch; nothing for most
-        decoders."""
+        """Enqueue work that must run after all other work of the batch. Most decoders have none."""
 
 
 @cache
@@ -60,8 +59,8 @@ def gpu_rows() -> tuple[GpuDecoder, ...]:
 
 
 def deal_to_gpu(job: DecodeJob, indices: I64, rows: Sequence[GpuDecoder]) -> list[I64]:
-    """Assign images to GPU decoders: return, for each decoder in ``rows``, the images of ``indices`` that it decodes.
-    Images that CPU threads should decode instead (`costs.stragglers`) are in none."""
+    """Assign images to GPU decoders. Return, for each decoder of ``rows``, those of ``indices`` that it decodes. Images
+    that are faster on CPU threads (`costs.stragglers`) are assigned to none."""
     dealt = deal(job, indices, rows)
     if not job.headers.unusual:  # only plain JPEGs
         return dealt

@@ -30,12 +30,12 @@ MAX_PIXELS = 178_956_970
 limit."""
 
 OnDamage = Literal["reject", "keep", "flag"]
-"""Treatment of an image whose decoder reports damage but goes on: it is rejected, kept as the decoder guesses it, or
-kept and noted in the reject log."""
+"""Treatment of a damaged image that can be decoded partly: "reject" it, "keep" the pixels that the decoder guesses, or
+"flag" it: keep it and note it in the reject log."""
 Mask = npt.NDArray[np.bool_]
 Windows = Callable[[I64, I64], tuple[I64, I64]]
-"""Function that chooses a window of each image, given heights and widths, int64[N]. It returns upper left corners (y,
-x) and shapes (h, w), int64[N, 2], and rejects images that it cannot cut."""
+"""Function that chooses the window of each image to decode, given heights and widths, int64[N]. It returns upper left
+corners (y, x) and shapes (h, w), int64[N, 2]. It rejects images without a possible window."""
 _jpegs: Any = Kernels(".jpeg.header", __package__)
 _turbo: Any = Kernels(".jpeg.turbo", __package__)
 _loops: Any = Kernels(".probe_cpu", __package__)
@@ -43,8 +43,7 @@ _loops: Any = Kernels(".probe_cpu", __package__)
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Arguments of a decoding operator, as decoders need them: the form in which images are decoded, and limits on
-    images."""
+    """Arguments of a decoding operator that all decoders need: the form of decoded images, and limits on images."""
 
     output_type: DALIImageType = DALIImageType.RGB
     dtype: np.dtype[Any] = np.dtype(np.uint8)  # noqa: RUF009 (immutable)
@@ -59,7 +58,7 @@ class Rules:
 
     @property
     def fixed_channels(self) -> int:
-        """Number of channels of every decoded image; 0 if each image keeps as many as it stores."""
+        """Number of channels of every decoded image; 0 if each image keeps its stored channels."""
         return 0 if self.output_type is DALIImageType.ANY_DATA else channels_of(self.output_type, 3)
 
 
@@ -68,19 +67,19 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class NonJpegs:
-    """Headers of a batch's images that are not JPEGs, and errors for those whose header cannot be read. `non_jpegs_of`
-    caches one per batch."""
+    """Headers of those images of a batch that are not JPEGs, or errors if a header cannot be read. `non_jpegs_of`
+    caches them per batch."""
 
     indices: I64
-    """Indices in the batch of the images that are not JPEGs and have a readable header, [M]."""
+    """Indices in the batch of non-JPEG images with a readable header, [M]."""
     rows: I64
-    """Headers of these images, with the columns that `format` defines, [M, 6]."""
+    """Headers of the images ``indices``, [M, 6], with the columns that `format` defines."""
     errors: dict[int, SampleError]
-    """Errors of the other non-JPEG images, by index in the batch."""
+    """Errors of non-JPEG images without a readable header, by index in the batch."""
 
     def take(self, indices: I64, n: int) -> NonJpegs:
-        """Return the headers for a sub-batch that consists of the images ``indices`` of a batch of ``n``. Its indices
-        count in the sub-batch."""
+        """Return the headers for a smaller batch, made of the images ``indices`` of a batch of ``n``. Indices in the
+        result refer to the smaller batch."""
         rows_of = np.full(n, -1)
         rows_of[self.indices] = np.arange(len(self.indices))
         found = rows_of[indices]
@@ -95,7 +94,8 @@ class ParsedHeaders:
     jpeg: npt.NDArray[Any]
     """One `jpeg.header.HEADER` row per image, [N]; status NOT_JPEG for images of other formats."""
     scans: npt.NDArray[Any]
-    """Table of the scans of progressive JPEGs, to which rows of ``jpeg`` with status MANY_SCANS point."""
+    """Table of all scans of progressive JPEGs. Rows of ``jpeg`` with status MANY_SCANS contain indices in this
+    table."""
     non_jpegs: NonJpegs | None = None
     """Headers of the images that are not JPEGs; None until `non_jpegs_of` has read them."""
 
@@ -107,14 +107,15 @@ class ParsedHeaders:
 
 
 def parsed_headers(batch: Batch) -> ParsedHeaders:
-    """Return the headers of the images of ``batch``, which are read at the first call and cached."""
+    """Return the headers of the images of ``batch``. The first call reads them; later calls return the cached ones."""
     if batch.parsed is None:
         batch.keep_parsed(ParsedHeaders(*_jpegs.read_scans(batch.data, batch.offsets, batch.shapes[:, 0])))
     return cast("ParsedHeaders", batch.parsed)
 
 
 def non_jpegs_of(batch: Batch) -> NonJpegs:
-    """Return the headers of the images of ``batch`` that are not JPEGs, which are read at the first call and cached."""
+    """Return the headers of the non-JPEG images of ``batch``. The first call reads them; later calls return the cached
+    ones."""
     parsed = parsed_headers(batch)
     if parsed.non_jpegs is None:
         parsed.non_jpegs = _probed(batch, np.flatnonzero(parsed.jpeg["status"] == _jpegs.NOT_JPEG))
@@ -140,8 +141,8 @@ def _probed(batch: Batch, which: I64) -> NonJpegs:
 
 
 def readonly(encoded: Any) -> Any:
-    """Return a read-only view of the encoded files, so that compiled loops get one Numba type, whether the memory is
-    writable or not."""
+    """Return a read-only view of the encoded files. Compiled loops then get one Numba type for all memory, writable or
+    not."""
     encoded = encoded.view()
     encoded.flags.writeable = False
     return encoded
@@ -160,7 +161,7 @@ def row_of(header: Header) -> tuple[int, ...]:
 
 
 def header_of(row: I64) -> Header:
-    """Return the header that `row_of` converted to numbers."""
+    """Convert numbers that `row_of` returned back to a header."""
     code, *rest = row.tolist()
     return Header(BY_CODE[code].name, *rest)
 
@@ -177,11 +178,12 @@ class Headers:
     jpeg: npt.NDArray[Any]
     """One `jpeg.header.HEADER` row per image, [N]; status NOT_JPEG for images of other formats."""
     scans: npt.NDArray[Any]
-    """Table of the scans of progressive JPEGs, to which rows of ``jpeg`` with status MANY_SCANS point."""
+    """Table of all scans of progressive JPEGs. Rows of ``jpeg`` with status MANY_SCANS contain indices in this
+    table."""
     rows: I64
     """Headers of the images that are not JPEGs, [N, 6], with the columns that `format` defines; zeros for JPEGs."""
     good: Mask
-    """Whether each image can be decoded, as far as known, [N]."""
+    """Whether each image can be decoded, as far as is known so far, [N]."""
     orientation: I32
     """Exif orientation of each image, [N]; 1 (upright) if the operator ignores it."""
     extents: I64
@@ -189,11 +191,11 @@ class Headers:
     channels: I64
     """Number of channels that ANY_DATA decodes each image to, [N]."""
     unusual: int
-    """Number of images that needed a closer look: not a JPEG of a common kind, or too large."""
+    """Number of images to check one by one: not JPEGs of a common kind, or too large."""
     damaged: dict[int, SampleError] = field(default_factory=dict)
     """Errors of damaged images that are decoded anyway, by index in the batch."""
     bad: int = 0
-    """Number of images that are not good. Only `drop` may write this and ``good``."""
+    """Number of images that are not ``good``. Only `drop` may write either."""
 
     @property
     def height(self) -> I64:
@@ -222,7 +224,7 @@ class Headers:
         self.extents[i] = 0
 
     def undecoded(self, status: I32) -> I64:
-        """Return the indices of the good images that a decoder did not decode: those whose entry in its ``status`` [N]
+        """Return the indices of good images that a decoder left undecoded: ``status`` [N], its result for each image,
         is not 0."""
         if not _jpegs.refused(self.good, status):
             return _NO_IMAGES
@@ -258,7 +260,7 @@ def read_headers(ctx: Context, batch: Batch, rules: Rules) -> Headers:
 
 
 def _fit(known: NonJpegs, batch: Batch, rules: Rules) -> Mask:
-    """Return which of the images that are not JPEGs, ``known``, are within the limits on pixels (`check_pixels`)."""
+    """Return which of the non-JPEG images ``known`` are within the limits on pixels (`check_pixels`)."""
     limit = np.full(len(known.indices), rules.max_pixels, np.float64)
     if rules.bomb_ratio:
         limit = np.minimum(limit, np.maximum(BOMB_PIXELS, rules.bomb_ratio * batch.shapes[known.indices, 0]))
@@ -267,8 +269,8 @@ def _fit(known: NonJpegs, batch: Batch, rules: Rules) -> Mask:
 
 
 def _take_supported(headers: Headers, known: NonJpegs, batch: Batch, rules: Rules) -> I64:
-    """Fill in the headers of the images that are not JPEGs, all at once. Images that are unsupported or exceed the
-    limits on pixels are left out: these need `_examine`. Return the indices of the images that were filled in."""
+    """Fill in the headers of all non-JPEG images that are supported and within the limits on pixels. The others need
+    `_examine`. Return the indices of the images that were filled in."""
     format, taken = known.rows[:, FORMAT], _fit(known, batch, rules)
     deep = (known.rows[:, BITS] > 8) & (known.rows[:, CHANNELS] > 1)  # as `is_deep`
     for code in np.unique(format).tolist():  # libraries may be missing
@@ -290,8 +292,8 @@ def _take_supported(headers: Headers, known: NonJpegs, batch: Batch, rules: Rule
 def _examine(
     headers: Headers, i: int, row: I64 | None, wrong: SampleError | None, size: int, rules: Rules
 ) -> None:  # fmt: skip
-    """Check image ``i``, which is not a JPEG of a common kind, and fill in its header. Raises SampleError if it cannot
-    be decoded."""
+    """Check image ``i`` by itself, and fill in its header. Used for images that are not JPEGs of a common kind. Raises
+    SampleError if the image cannot be decoded."""
     if wrong is not None:
         raise wrong.bare()
     if row is None:
@@ -314,8 +316,8 @@ def _examine(
 
 
 def cut(ctx: Context, headers: Headers, windows: Windows) -> tuple[I64, I64]:
-    """Choose the windows to decode. Return the upper left corner and the shape of each; images whose window was
-    rejected are no longer good."""
+    """Choose the window of each image to decode. Return upper left corners and shapes. Images whose window is rejected
+    are no longer good."""
     before = len(ctx.rejects)
     anchors, sizes = windows(headers.height, headers.width)
     if len(ctx.rejects) > before:
@@ -340,9 +342,9 @@ def output_shapes(headers: Headers, rules: Rules, heights: I64, widths: I64) -> 
 
 
 def estimate_memory(batch: Batch, rules: Rules, stage: Stage, *, whole: bool) -> tuple[I64, I64]:
-    """Estimate the memory for decoding each image. Return the elements of the decoded image, and the bytes that
-    decoding needs in addition, int64[N] each; zeros for images that will be rejected. ``whole``: JPEGs are decoded
-    directly into the output if no conversion is needed."""
+    """Estimate the memory for decoding each image, int64[N] each: elements of the decoded image, and additional bytes
+    for decoding. Both are zero for images that will be rejected. ``whole``: JPEGs that need no conversion are decoded
+    directly into the output."""
     jpeg, n = parsed_headers(batch).jpeg, len(batch)
     elements, extra = np.empty(n, np.int64), np.empty(n, np.int64)
     aside = not whole or rules.dtype != np.uint8 or rules.output_type is DALIImageType.YCbCr
@@ -362,9 +364,9 @@ def estimate_memory(batch: Batch, rules: Rules, stage: Stage, *, whole: bool) ->
 
 
 _MAX_BYTES = 1 << 56
-"""Maximum estimate of memory per image, in bytes or elements, so that sums stay below 2^63."""
+"""Maximum estimated memory per image, in bytes or elements. It keeps sums below 2^63."""
 _EXTRA_BYTES = np.zeros((2, 1 + max(BY_CODE)), np.int64)
-"""Bytes of memory that decoding needs in addition to the pixels, per sample (`Format.extra_bytes`), by format code: row
-0 for the host, row 1 for a GPU."""
+"""Bytes of memory per sample for decoding, besides the pixels (`Format.extra_bytes`), by format code. Row 0 is for the
+host, row 1 for a GPU."""
 for _format in FORMATS:
     _EXTRA_BYTES[:, _format.code] = _format.extra_bytes

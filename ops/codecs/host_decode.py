@@ -25,8 +25,8 @@ def decode(
     ctx: Context, batch: Batch, rules: Rules, windows: Windows | None = None, needed: Needed | None = None,
     joined: Context | None = None,
 ) -> Batch:  # fmt: skip
-    """Decode the images of ``batch`` (1-D uint8) on the host, as HWC. With ``windows``, only the windows that it
-    chooses are decoded. ``needed``: only the pixels in these windows are certain to be decoded, but damage is detected
+    """Decode the images of ``batch`` (1-D uint8) on the host, as HWC. ``windows`` chooses the part of each image to
+    decode. ``needed`` chooses the pixels that later operators use: others may stay undecoded, but damage is detected
     everywhere. ``joined``: the context of the fused operator that contains this decoder."""
     show(batch)
     headers, rows = read_headers(ctx, batch, rules), host_rows()
@@ -61,7 +61,7 @@ def decode(
 
 
 def _has_certain_size(headers: Headers, rules: Rules, indices: I64) -> Mask:
-    """Return for each of the images ``indices`` whether the shape of the decoded image is certain before decoding."""
+    """Return for each of the images ``indices`` whether the decoded shape is certain from its header."""
     if rules.output_type is DALIImageType.ANY_DATA or rules.on_damage != "reject":
         return np.zeros(len(indices), np.bool_)
     found: Mask = np.isin(headers.rows[indices, FORMAT], _EXACT)
@@ -69,8 +69,8 @@ def _has_certain_size(headers: Headers, rules: Rules, indices: I64) -> Mask:
 
 
 def _settle(job: DecodeJob, outcome: Outcome) -> None:
-    """Reject the images that could not be decoded. Count the damaged images that are kept, and note them in the reject
-    log if asked for."""
+    """Reject the images that could not be decoded. Count damaged images that are kept, and note them in the reject log
+    if the rules say so."""
     headers, ctx = job.headers, job.ctx
     for i in outcome.reshaped:
         outcome.errors[i] = SIZES_DIFFER

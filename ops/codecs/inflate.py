@@ -99,8 +99,8 @@ class Inflate(Operator, name="decoders.inflate"):
     gpu = cpu
 
     def _chunks(self, ctx: Context, packed: Batch) -> tuple[I64, I64, I64]:
-        """Return the number of LZ4 blocks in each sample, [N], and for each block its byte offset in the sample and its
-        size in bytes."""
+        """Return the number of LZ4 blocks in each sample, [N]; and for each block, its byte offset in the sample and
+        its size in bytes."""
         n = len(packed)
         if not self._chunked:
             return np.ones(n, np.int64), np.zeros(n, np.int64), packed.sizes
@@ -145,7 +145,7 @@ class Inflate(Operator, name="decoders.inflate"):
 
 
 class _Blocks:
-    """The compressed blocks of a batch; its arrays have one entry per block. Created and used by one call of the
+    """The compressed LZ4 blocks of a batch, as arrays with one entry per block. Created and used by one call of the
     operator."""
 
     def __init__(
@@ -154,6 +154,6 @@ class _Blocks:
         self.starts, self.sizes = starts, sizes
         self.to, self.each = to, each
         self.fits = fits
-        """Whether each block lies inside its sample, and its output has the size of ``shape``."""
+        """Whether each block lies inside its sample, and inflates to the size of ``shape``."""
         self.owner = owner
         """Index in the batch of the sample to which each block belongs."""

@@ -27,8 +27,8 @@ _KEPT = (DALIImageType.RGB, DALIImageType.BGR, DALIImageType.ANY_DATA)
 
 
 def keeps_channels(rows: I64, output_type: DALIImageType) -> npt.NDArray[np.bool_]:
-    """Return for each image whether, decoded to ``output_type``, it has its stored channels or a subset of them, so
-    that no channel is computed from others. ``rows`` [M, 6]: headers."""
+    """Return for each image whether decoding to ``output_type`` keeps or drops stored channels, but computes none from
+    others. ``rows`` [M, 6]: headers."""
     if output_type in _KEPT:
         return np.ones(len(rows), np.bool_)
     few: npt.NDArray[np.bool_] = rows[:, CHANNELS] < 3
@@ -38,8 +38,8 @@ def keeps_channels(rows: I64, output_type: DALIImageType) -> npt.NDArray[np.bool
 def decode_into(
     loop: Any, batch: Batch, which: I64, windows: I64, channels: I64, bgr: bool, out: Any, origins: I64, pitches: I64
 ) -> I32:
-    """Decode the images ``which`` of ``batch`` as uint8 into ``out``, by a compiled loop. Return a status for each, 0
-    if it was decoded. The other arrays have one row per image of ``which``."""
+    """Decode the images ``which`` of ``batch`` as uint8 into ``out``, by a compiled loop. Return a status for each
+    image: 0 if it was decoded. Other array arguments have one row per image of ``which``."""
     sizes = batch.shapes[which, 0].astype(np.int64)
     return _run(loop, batch.data, batch.offsets[which], sizes, windows, channels, bgr, 1, out, origins, pitches)
 

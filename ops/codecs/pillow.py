@@ -61,7 +61,7 @@ def _by_plugin(
     plugin: Any, format: Format, data: memoryview, header: Header, max_pixels: int, lenient: bool
 ) -> tuple[Pixels, bool]:
     """Decode an image with Pillow's ``plugin``, or with imagecodecs if Pillow would drop bits. Return the pixels, and
-    whether the decoder has already applied the orientation."""
+    whether the decoder has applied the orientation already."""
     image = plugin(io.BytesIO(data))
     check_pixels(image.width, image.height, max_pixels)
     if format.check is not None and not lenient:
@@ -133,7 +133,7 @@ def _whole_range(pixels: Pixels, format: Format, header: Header) -> Pixels:
 
 
 def load() -> None:
-    """Import the modules that `decode` needs, so that the first image does not have to wait for it."""
+    """Import the modules that `decode` needs, so that the first image is not delayed."""
     for format in FORMATS:
         _plugin(format.pillow)
 
@@ -153,8 +153,7 @@ def _plugin(name: str) -> Any:
 
 
 _heard = threading.local()
-"""Messages about damage from libtiff's codecs, for the image that the current thread decodes, in its attribute
-``said``."""
+"""Messages of libtiff about damage in the image that the current thread is decoding, in the attribute ``said``."""
 _CODECS = ("Fax", "LZW", "ZIP", "PackBits", "JPEG", "OJPEG", "Thunder", "NeXT", "SGILog", "LogLuv", "Pixar", "LZMA",
            "ZSTD")  # fmt: skip
 _Handler = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p)
@@ -162,8 +161,8 @@ _Handler = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_voi
 
 @_Handler
 def _listen(module: bytes | None, form: bytes | None, _arguments: int | None) -> None:
-    """Handler of libtiff's warnings and errors, called in the thread that decodes. A message of a codec means that
-    pixels are guessed; one of another module, that a tag is unusual."""
+    """Handler of libtiff's warnings and errors, called in the decoding thread. A message of a codec means that pixels
+    are guessed. A message of another module means that a tag is unusual."""
     said = getattr(_heard, "said", None)
     name = (module or b"").decode("ascii", "replace")
     if said is not None and name.startswith(_CODECS):
@@ -171,8 +170,8 @@ def _listen(module: bytes | None, form: bytes | None, _arguments: int | None) ->
 
 
 def _listen_to_libtiff() -> None:
-    """Install `_listen` as the handler of libtiff's messages. libtiff continues after damage, for example in fax data,
-    and prints a line to stderr for it, as for every unusual tag. Its handlers are global, in the library that Pillow
+    """Install `_listen` as the handler of libtiff's messages. By default, libtiff prints a line to stderr for damage,
+    such as in fax data, and for every unusual tag, and continues. Handlers are global in the library that Pillow
     loaded."""
     try:
         loaded = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "libtiff" in line}
@@ -188,10 +187,9 @@ _FILTER = ("ignore", None, UserWarning)
 
 
 def _quiet() -> None:
-    """Suppress Pillow's warnings about odd but decodable files, which are of no use to the user.
-
-    `warnings.catch_warnings` is not thread-safe, so one filter for Pillow's modules is installed, again if other code
-    (a test framework) has removed it.
+    """Suppress Pillow's warnings about odd but decodable files, which are of no use to the user. One filter for
+    Pillow's modules is installed, again if other code (a test framework) has removed it: `warnings.catch_warnings` is
+    not thread-safe.
     """
     first = warnings.filters[0] if warnings.filters else None
     if first is None or first[:3:2] != _FILTER[::2] or "PIL" not in str(getattr(first[3], "pattern", "")):

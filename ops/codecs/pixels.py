@@ -13,7 +13,7 @@ from ..types import DALIImageType
 
 Pixels = npt.NDArray[Any]
 Empty = Callable[[Sequence[int]], Pixels]
-"""Function that returns an uninitialised, C-contiguous uint8 array of a given shape, for decoders to write into."""
+"""Function that returns an uninitialised, C-contiguous uint8 array of a given shape. Decoders write into it."""
 
 
 def fresh(shape: Sequence[int]) -> Pixels:
@@ -22,7 +22,7 @@ def fresh(shape: Sequence[int]) -> Pixels:
 
 
 INVERSE_ORIENTATION = (0, 1, 2, 3, 4, 5, 8, 7, 6)
-"""For each Exif orientation, the one that undoes it."""
+"""Exif orientation that undoes each Exif orientation, by its number."""
 
 
 def orient(image: Pixels, orientation: int) -> Pixels:
@@ -71,12 +71,12 @@ _YCBCR = np.array(
 """Coefficients for converting RGB in [0, 1] to YCbCr: one row for each of R, G, B, one column for each of Y, Cb, Cr
 (BT.601, 8 bit, as fractions of 255)."""
 _YCBCR_OFFSET = np.array([16, 128, 128], np.float32) / np.float32(256)
-"""Numbers added to Y, Cb and Cr when RGB is converted to YCbCr, as fractions of 256: 16 and 128 for 8 bit, 4096 and
-32768 for 16 bit."""
+"""Offsets of Y, Cb and Cr for converting RGB, in units of 1/256 of the full scale: 16 and 128 for 8 bit, 4096 and 32768
+for 16 bit."""
 
 
 def spread(pixels: Pixels, most: int) -> Pixels:
-    """Scale values of 0 ... ``most`` to the whole range of their type, uint8 or uint16, rounded."""
+    """Scale values from 0 ... ``most`` to the whole range of their type, uint8 or uint16, with rounding."""
     full = int(np.iinfo(pixels.dtype).max)
     if most == full:
         return pixels

@@ -31,7 +31,7 @@ from .library import window
 from .pixels import Pixels
 
 TASK = 8
-"""Maximum number of images that one task decodes: as many as one request to a worker process holds."""
+"""Maximum number of images that one task decodes; also the size of one request to a worker process."""
 BLOCK = 8 << 20
 """Maximum bytes of page-locked memory for the images of one task, unless a single image is larger."""
 _SMALL, _STEP = 1 << 18, 1 << 20
@@ -50,17 +50,17 @@ class TaskResult:
     images: I64 = field(default_factory=lambda: NO_IMAGES)
     """Index in the batch of each image in `pixels`."""
     prepared: Any = None
-    """Host data from which a GPU decoder decodes the other images, passed to `RowTasks.enqueue`; None if there is
-    none."""
+    """Data from the host's part of decoding the other images, for `RowTasks.enqueue`; a GPU decoder does the rest. None
+    if there are none."""
     count: int = 0
-    """Number of images that the GPU decodes from `prepared`."""
+    """Number of images in `prepared`, which a GPU decodes."""
     seconds: float = 0.0
-    """Seconds of a thread that the task took."""
+    """Seconds that the task took in its thread."""
 
 
 @dataclass(slots=True)
 class RowTasks:
-    """The tasks that were queued for a batch on behalf of one decoder."""
+    """Tasks that CPU threads run for one decoder, for images of one batch."""
 
     name: str
     """Name of the decoder in reports."""
@@ -68,12 +68,12 @@ class RowTasks:
     nbytes: int
     """Total bytes of the decoded images of these tasks."""
     enqueue: Callable[[Any, Batch, Batch, list[Any]], None] | None
-    """Function (lane, files, output, list of all tasks' `TaskResult.prepared`) that enqueues the work of a GPU decoder;
-    None for host decoders."""
+    """Function that enqueues the work of a GPU decoder; None for host decoders. Arguments: lane (CUDA stream), files,
+    output, and list of all tasks' `TaskResult.prepared`."""
 
 
 class ThreadedDecode:
-    """The images of a batch on the GPU that CPU threads decode or prepare. Created by `gpu_decode`, used by one thread
+    """Decoding by CPU threads of some images of a batch that a GPU decodes. Created by `gpu_decode`, used by one thread
     at a time. When it is released, its remaining tasks return at once."""
 
     def __init__(self, job: DecodeJob) -> None:
@@ -83,8 +83,8 @@ class ThreadedDecode:
         """Maximum bytes of page-locked memory that the tasks use for decoded images."""
 
     def place(self, images: dict[int, Pixels]) -> None:
-        """Queue copying ``images``, which are already decoded, to their samples in the batch. ``images``: pixels by
-        index in the batch."""
+        """Queue copies of decoded ``images`` to their samples in the batch. ``images``: pixels by index in the
+        batch."""
 
         def task(self: ThreadedDecode, some: I64) -> TaskResult:
             part = self._stage(some)
@@ -107,8 +107,8 @@ class ThreadedDecode:
         enqueue: Callable[[Any, Batch, Batch, list[Any]], None] | None = None, size: int = TASK, shown: bool = True,
     ) -> None:  # fmt: skip
         """Queue tasks of at most ``size`` images for the images ``which``. ``name``: decoder in reports; ``sizes``:
-        bytes of each decoded image. ``shown``: before a task, make all bytes of its files visible to the host; if
-        False, the task reads only bytes that the host sees anyway."""
+        bytes of each decoded image. ``shown``: first copy bytes of the files that are only on the device to host
+        memory. If False, the task needs none of these."""
         if len(which) == 0:
             return
         wanted = weakref.ref(self)
@@ -131,11 +131,11 @@ class ThreadedDecode:
 
     @staticmethod
     def submit_call(call: Callable[..., Any], *args: Any) -> Future[Any]:
-        """Call ``call(*args)`` in one of the threads that decode for GPUs."""
+        """Queue the call ``call(*args)`` for one of the CPU threads that decode while a GPU decodes other images."""
         return threads().submit(call, *args)
 
     def by_host(self, which: I64) -> TaskResult:
-        """Decode with host decoders the images ``which``, which a GPU decoder could not decode."""
+        """Decode on the CPU the images ``which`` that a GPU decoder could not decode."""
         if not len(which):
             return TaskResult()
         show(self.job.batch, which)
@@ -193,8 +193,8 @@ class ThreadedDecode:
 
 
 def _by_rows(threads: ThreadedDecode, some: I64, row: Decoder | None = None) -> TaskResult:
-    """Run a task: decode the images ``some`` with the decoder ``row``, or if it is None, with the first one that
-    supports each. Later decoders of the table decode what these leave."""
+    """Decode the images ``some`` as one task: with the decoder ``row`` or, if it is None, with the first decoder that
+    supports each. Later decoders of the table decode images that these leave undecoded."""
     rows = thread_rows()
     part, first = threads._stage(some), 0 if row is None else rows.index(row)
     dealt = [NO_IMAGES] * len(rows)
@@ -217,14 +217,14 @@ def _page_locked(n: int, dtype: Any) -> npt.NDArray[Any]:
 
 
 def _block(nbytes: int) -> int:
-    """Return the size of the page-locked block to allocate for ``nbytes``. Only a few sizes are used: the pool reuses a
-    block only for the size that it was allocated for, and allocating one takes milliseconds."""
+    """Return the size of the page-locked block to allocate for ``nbytes``. Only a few sizes are used, because the pool
+    reuses a block only for the same size, and allocating a new one takes milliseconds."""
     return nbytes if nbytes > BLOCK else _SMALL if nbytes <= _SMALL else -(-nbytes // _STEP) * _STEP
 
 
 def _tasks(sizes: I64, most: int) -> list[tuple[int, int]]:
-    """Split images, given the bytes of each, into tasks of at most ``most`` images. Return the range [a, b) of each
-    task."""
+    """Split images into tasks of at most ``most`` images each. ``sizes``: bytes of each image. Return the range [a, b)
+    of images of each task."""
     found, a, room = [], 0, 0
     for k, nbytes in enumerate(sizes.tolist()):
         if k > a and (k - a == most or room + nbytes > BLOCK):
@@ -235,18 +235,19 @@ def _tasks(sizes: I64, most: int) -> list[tuple[int, int]]:
 
 
 class ScatterCopy:
-    """Copies samples from several host batches into one device batch, by uploading them through one array on the
-    device."""
+    """Copy of samples from several host batches into one device batch. One array on the device first receives all
+    samples."""
 
     def __init__(self, lane: Lane, nbytes: int) -> None:
-        """Allocate the array on the device through which samples are uploaded; all of them need ``nbytes``."""
+        """Allocate the device array that receives all uploaded samples, which have ``nbytes`` in total."""
         self._lane, self._at = lane, 0
         self._data = lane.empty(nbytes, np.uint8)
         self._added: list[tuple[I64, I64, I64]] = []
         self._pieces: list[tuple[int, int, int]] = []
 
     def add(self, part: Batch, which: I64) -> None:
-        """Add the copy of ``part``, a batch in page-locked memory, to the samples ``which`` of the device batch."""
+        """Add samples to copy: ``part``, a batch in page-locked memory. ``which``: indices in the device batch to copy
+        them to."""
         if int(part.sizes.sum()) == 0:
             return
         item, low = part.dtype.itemsize, int(part.offsets.min())
@@ -257,7 +258,7 @@ class ScatterCopy:
         self._at += host.nbytes
 
     def scatter(self, out: Batch) -> None:
-        """Enqueue the copies of all added samples to the device, and from there to their samples in ``out``."""
+        """Start copying all added samples to the device, and there to their places in ``out``."""
         if not self._added:
             return
         to, host, nbytes = np.array(self._pieces, np.int64).T.copy()
@@ -284,11 +285,11 @@ def _scatter(lane: Lane, data: Any, starts: I64, sizes: I64, out: Batch, which: 
 
 
 def thread_count() -> int:
-    """Return the number of CPU threads that decode for GPUs."""
+    """Return the number of CPU threads that decode images while a GPU decodes others."""
     return max(1, len(os.sched_getaffinity(0)) - 2)
 
 
 @functools.cache
 def threads() -> ThreadPoolExecutor:
-    """Return the pool of CPU threads that decode for GPUs, which all lanes share."""
+    """Return the pool of CPU threads that decode images while a GPU decodes others; all lanes share the pool."""
     return ThreadPoolExecutor(thread_count(), thread_name_prefix="decode")

@@ -26,31 +26,31 @@ PLANE = np.dtype(
     + [(n, np.int32) for n in ("samples", "channels", "bgr", "little", "inverted", "colours", "stream", "undo")]
     + [("unused", np.int32)]
 )
-"""Record that describes one plane of an image, such as a strip of a TIFF, to the kernels. Decoders fill in ``rows``,
-its offset in the rows of its stream, and y and x, its position in the image. `place` adds the fields that depend on the
+"""Record for the kernels about one plane of an image, such as a strip of a TIFF. Decoders fill in ``rows`` (offset in
+the rows of its stream) and ``y`` and ``x`` (position in the image). `place` fills in fields that depend on the
 output."""
 FILTERED, PREDICTED = 1, 2
-"""Values of the field ``undo`` of a plane. FILTERED: each row begins with the number of its filter (PNG). PREDICTED:
-each sample is stored as its difference to the previous one (TIFF)."""
+"""Values of the field ``undo`` of a plane: the transformation of pixels to undo. FILTERED: each row begins with the
+number of its filter (PNG). PREDICTED: each sample is stored as the difference to the one before (TIFF)."""
 _SOURCE = "planes.cu"
 _BLOCKS = 8192
-"""Minimum number of thread blocks to launch for writing pixels. Few planes get up to `_EACH` blocks per plane to reach
-it."""
+"""Minimum number of thread blocks to launch for writing pixels. For few planes, up to `_EACH` blocks are launched per
+plane to reach it."""
 _EACH = 16
 
 
 @dataclass(slots=True)
 class Packed:
-    """Compressed images of a batch that the GPU decompresses and converts to pixels. They consist of S compressed
-    streams and P planes of pixels. Created on the host by one task."""
+    """Compressed images of a batch that the GPU decompresses and converts to pixels: S compressed streams, and P planes
+    of pixels. Created on the host by one task."""
 
     planes: npt.NDArray[Any]
-    """One `PLANE` record per plane, [P]; its fields ``stream`` and ``colours`` are indices in the arrays of this
-    object."""
+    """One `PLANE` record per plane, [P]. Its field ``stream`` is the index of a stream, ``colours`` that of a palette
+    in the array `colours`."""
     owner: I64
     """Index in the batch of the image to which each stream belongs, [S]."""
     room: I64
-    """Bytes of each stream's pixel rows after decompression, [S]."""
+    """Bytes of each stream after decompression, which are rows of pixels, [S]."""
     coding: I64
     """Compression of each stream, such as `streams.DEFLATE`, [S]."""
     colours: npt.NDArray[np.uint32] = field(default_factory=lambda: np.empty((0, 256), np.uint32))
@@ -58,7 +58,7 @@ class Packed:
     lengths: I64 = field(default_factory=lambda: np.empty(0, np.int64))
     """Compressed bytes of each stream, [S]."""
     pieces: I64 = field(default_factory=lambda: np.empty((0, 5), np.int64))
-    """Byte ranges of the files that, joined, make up the streams; see ``pieces`` of `streams.plan`."""
+    """Byte ranges of the files from which the streams are joined; see the argument ``pieces`` of `streams.plan`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,8 @@ class Where:
 
 
 def place(packed: Packed, starts: I64, where: Where) -> None:
-    """Fill in those fields of the planes of ``packed`` that depend on the output. ``starts``: byte offset of each
-    stream's decompressed rows."""
+    """Fill in the fields of the planes of ``packed`` that depend on the output ``where``. ``starts``: byte offset of
+    each stream's decompressed rows."""
     planes, of = packed.planes, packed.owner[packed.planes["stream"]]
     planes["rows"] += starts[planes["stream"]]
     planes["destination"], planes["channels"] = where.offsets[of], where.shapes[of, 2]
@@ -90,7 +90,7 @@ def place(packed: Packed, starts: I64, where: Where) -> None:
 
 def unpacking(packed: Packed, where: Where) -> streams.Unpacking:
     """Plan the decompression of the streams of ``packed``, and fill in the fields of its planes that depend on the
-    output."""
+    output ``where``."""
     found = streams.plan(packed.coding, packed.lengths, packed.room, packed.pieces)
     place(packed, found.starts, where)
     return found
@@ -100,8 +100,8 @@ Plans: TypeAlias = list[tuple[Packed, streams.Unpacking]]
 
 
 def unpacker(job: DecodeJob, decoder: str) -> Callable[[Lane, Batch, Batch, Plans], None]:
-    """Return a function of (lane, files, output, plans) that enqueues decompressing and writing the images of a plan.
-    ``plans`` holds at most one. ``decoder``: name in reports."""
+    """Return a function that enqueues decompressing images and writing their pixels. Its arguments: lane (CUDA stream),
+    files, output, and a list of at most one plan. ``decoder``: name in reports."""
 
     def enqueue(lane: Lane, files: Batch, out: Batch, plans: Plans) -> None:
         for packed, planned in plans:
@@ -118,9 +118,9 @@ def restore(
     """Enqueue the conversion of decompressed ``rows`` to pixels in ``out``, both on the device, for the images
     ``packed``, whose planes must be complete.
 
-    Images with an invalid filter number or palette index are decoded again on the CPU, which reports the error. So are
-    images with a stream that is already marked in ``bad`` (int32[S] on the device, not 0 for these). They are
-    subtracted from the images that reports count for ``decoder``, its name there."""
+    Some images are decoded again on the CPU, which reports their errors: those with an invalid filter number or palette
+    index, and those with a stream that is already marked in ``bad`` (int32[S] on the device, not 0). Reports no longer
+    count them for ``decoder``, the name there."""
     planes = packed.planes
     if len(planes) == 0:
         return
@@ -145,11 +145,11 @@ def restore(
 
 def make_pixels(lane: Lane, rows: Any, planes: Any, n: int, colours: Any, out: Batch, bad: Any) -> None:
     """Enqueue the kernel that writes ``n`` ``planes`` of decompressed ``rows`` as pixels into ``out``, all on the
-    device. It marks planes with an invalid index into their palette in ``bad``; see `restore`."""
+    device. The kernel marks planes with an invalid palette index in ``bad``; see `restore`."""
     lane.launch(_SOURCE, "planes_pixels", (n, _blocks(n)), 256, rows, planes, colours, out.data, bad)
 
 
 def _blocks(planes: int) -> int:
-    """Return the number of CUDA thread blocks per plane, if there are ``planes``; each warp converts one row at a
-    time."""
+    """Return the number of CUDA thread blocks to launch per plane, for this number of ``planes``. Each warp converts
+    one row at a time."""
     return min(max(_BLOCKS // planes, 1), _EACH)

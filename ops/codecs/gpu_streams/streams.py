@@ -23,11 +23,11 @@ STREAM = np.dtype(
 STORED, DEFLATE, LZW, PACK_BITS = range(4)
 """Compression of a stream: none, zlib's deflate, and TIFF's LZW and PackBits."""
 PIECE = np.dtype([("source", np.int64), ("destination", np.int64), ("size", np.int64)])
-"""Record that describes to the kernels one byte range of a file, which is copied into a stream."""
+"""Record for the kernels about one byte range of a file to copy into a stream."""
 ALIGNMENT = 16
 """Alignment in bytes of compressed streams, and of decompressed rows, on the GPU."""
 _SMALL = 1 << 16
-"""Number of decompressed bytes up to which offsets in a stream fit into 16 bits."""
+"""Number of decompressed bytes up to which positions in a stream fit into 16 bits."""
 _INFLATE, _LZW = "png_inflate.cu", "lzw.cu"
 
 
@@ -37,7 +37,7 @@ def aligned(nbytes: I64) -> I64:
 
 
 def before(sizes: I64) -> I64:
-    """Return the offset of each block, if blocks of these ``sizes`` are stored one after the other."""
+    """Return the offset of each block if blocks of these ``sizes`` are stored one after the other."""
     return sizes.cumsum() - sizes
 
 
@@ -57,23 +57,23 @@ class Unpacking:
     streams: npt.NDArray[Any]
     """One `STREAM` record per stream, grouped by compression, [N]."""
     pieces: npt.NDArray[Any]
-    """One `PIECE` record for each byte range of a file, [M]; those of compressed streams come first. `unpack` fills in
+    """One `PIECE` record per byte range of a file, [M]. Ranges of compressed streams come first. `unpack` fills in
     ``source``."""
     gathered: int
-    """Number of byte ranges in ``pieces`` that belong to compressed streams; the others are copied to the rows
-    directly."""
+    """Number of records in ``pieces`` for compressed streams. The other byte ranges are not compressed, and are copied
+    to the rows directly."""
     files: I64
-    """Index in the batch of the file from which each of ``pieces`` is copied, [M]."""
+    """For each of ``pieces``, the index in the batch of the file to copy from, [M]."""
     within: I64
-    """Byte offset in that file of each of ``pieces``, [M]."""
+    """For each of ``pieces``, the byte offset in its file, [M]."""
     large: bool
     """Whether any stream has more than 65,536 bytes after decompression."""
 
 
 def plan(coding: I64, lengths: I64, room: I64, pieces: I64) -> Unpacking:
-    """Plan the decompression of streams on a GPU. ``coding``: compression of each; ``lengths``: compressed bytes;
-    ``room``: decompressed bytes. ``pieces`` [M, 5], the byte ranges of files that make up the streams: index of the
-    file, index of the stream, byte offset in the file, byte offset in the stream, bytes."""
+    """Plan the decompression of streams on a GPU. For each stream, ``coding`` is the compression, ``lengths`` the
+    compressed bytes, ``room`` the decompressed bytes. ``pieces`` [M, 5]: byte ranges of files that make up the streams,
+    as (index of the file, index of the stream, byte offset in the file, byte offset in the stream, bytes)."""
     stored, to = coding == STORED, before(aligned(room))
     sizes = aligned(np.where(stored, 0, lengths))
     source = before(sizes)
@@ -94,8 +94,8 @@ def plan(coding: I64, lengths: I64, room: I64, pieces: I64) -> Unpacking:
 
 
 def unpack(lane: Lane, files: Batch, planned: Unpacking) -> tuple[Any, Any]:
-    """Enqueue the decompression of streams in ``files``, which are on the device. Return, on the device, the
-    decompressed rows, and int32[N], which is not 0 for streams that are invalid or that the kernels do not support."""
+    """Enqueue the decompression of streams in ``files``, which are on the device. Return two device arrays: the
+    decompressed rows, and int32[N], which is not 0 for streams that are invalid or unsupported."""
     planned.pieces["source"] = planned.within + files.offsets[planned.files]
     count = len(planned.coding)
     pieces, streams, bad = lane.upload(
