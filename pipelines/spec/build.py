@@ -38,7 +38,7 @@ from .text import Value
 
 ENCODERS = {"jpeg": "encoders.image", "png": "encoders.image", "webp": "encoders.image", "avif": "encoders.image",
             "flac": "encoders.audio", "wav": "encoders.audio"}  # fmt: skip
-"""Name of the operator that encodes a field, by the field's encoding in ``write:``."""
+"""Name of the operator that encodes an output field, by the encoding that ``write:`` requests."""
 _REF = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 
 
@@ -48,11 +48,11 @@ class BuiltSpec:
 
     spec: Spec
     graph: Graph
-    """The graph that was built. Its outputs are the fields to write, with their encoders, or the spec's ``outputs``
-    without `write:`."""
+    """The graph that was built. Its outputs are the encoded fields to write or, without `write:`, the spec's
+    ``outputs``."""
     writer: Writer | None = None
     fields: Mapping[str, FieldConfig] | None = None
-    """For each output of the graph, how the writer stores it; None without `write:`."""
+    """For each output of the graph, the form in which the writer stores it; None without `write:`."""
     notes: tuple[Problem, ...] = ()
     """Remarks for the user that are not mistakes: arguments that are deprecated or have no effect."""
 
@@ -88,8 +88,7 @@ def build(spec: Spec, problems: Problems | None = None) -> BuiltSpec:
 
 def _load_plugins(spec: Spec, problems: Problems, not_run: list[NotRunError]) -> bool:
     """Run the spec's plugins (Python files that define operators), unless the spec already has mistakes. Return whether
-    all operators are known: False if plugins were not run because of mistakes, failed, or were not allowed to run
-    (added to ``not_run``)."""
+    all plugins ran, so that all operators are known. Plugins that were not allowed to run are added to ``not_run``."""
     if spec.plugins and problems:
         return False
     for plugin in spec.plugins:
@@ -103,7 +102,7 @@ def _load_plugins(spec: Spec, problems: Problems, not_run: list[NotRunError]) ->
 
 
 def _check_stages(spec: Spec, graph: Graph, problems: Problems) -> None:
-    """Report operators that have no kernel for the device that the spec requests. A spec for any device must work on a
+    """Report operators that cannot run on the device that the spec requests. A spec for any device must work on a
     GPU."""
     target = Target("cpu") if spec.pipeline.device == "cpu" else Target("null")
     for node, text in impossible(prune(graph), target):
@@ -112,7 +111,7 @@ def _check_stages(spec: Spec, graph: Graph, problems: Problems) -> None:
 
 def _find(name: str) -> tuple[type[Operator] | None, str]:
     """Return the class of the operator ``name`` and an empty text, or None and the reason for which there is no such
-    operator. Specs cannot use the engine's own operators (``_...``)."""
+    operator. Specs cannot use internal operators (``_...``)."""
     if name.startswith("_"):
         return None, f"there is no operator {name!r}"
     try:
@@ -135,15 +134,15 @@ def _takes(cls: type[Operator], argument: str, value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Partial:
-    """Marks a batch name that only one branch of a conditional defines."""
+    """Marker of a batch name that only one branch of a conditional defines."""
 
     branch: str
     label: str
 
 
 Known = Edge | _Partial | None
-"""The meaning of a batch name: an edge of the graph, or a name from one branch only. None for an output of a step with
-a mistake."""
+"""The meaning of a batch name: an edge of the graph (an operator's output), or `_Partial`. None after a mistake in the
+step that outputs it."""
 
 
 class _Build:
@@ -154,13 +153,13 @@ class _Build:
         """Whether all operators are registered, so that an unknown operator name is a mistake."""
         self.graph = GraphBuilder(defaults=parity_defaults(spec.pipeline.parity))
         self.inferred = 0
-        """Number of nodes, from the graph's first one on, whose output specs are inferred."""
+        """Number of nodes at the start of the graph whose output types are already inferred."""
         self.names: dict[str, Known] = {}
         self.notes = Problems()
         self.missing: set[str] = set()
         """Batch names that were used without being defined; each is reported only once."""
         self.unknown: list[str] = []
-        """Names of unknown operators, which a plugin that was not run may define."""
+        """Names of unknown operators. A plugin that was not run may define them."""
 
     def run(self) -> BuiltSpec:
         self.steps(self.spec.graph)
@@ -183,7 +182,8 @@ class _Build:
         return BuiltSpec(self.spec, graph, writer, configs, tuple(self.notes))
 
     def look_up(self, ref: Ref, label: str) -> Edge | None:
-        """Return the edge of the batch that ``ref`` names; None if there is none. A missing name is reported once."""
+        """Return the edge of the graph for the batch name ``ref``; None if there is no such batch. A missing name is
+        reported once."""
         if ref.name in self.missing and ref.name not in self.names:
             return None
         if not self.spec.graph:
@@ -267,8 +267,8 @@ class _Build:
         return edges if self.infer(step.mark, step.label) else ()
 
     def infer(self, mark: Mark, label: str) -> bool:
-        """Infer the output specs of the nodes that were added since the last call. Report inputs that an operator does
-        not accept, and return whether there were none."""
+        """Infer the output types of the nodes that were added since the last call. Report inputs that an operator does
+        not accept; return True if there are none."""
         fine = True
         nodes = self.graph.nodes
         for node in nodes[self.inferred :]:
@@ -309,8 +309,8 @@ class _Build:
     def arguments(
         self, cls: type[Operator] | None, values: Mapping[str, Value], marks: Mapping[str, Mark], label: str, mark: Mark
     ) -> tuple[dict[str, Any], bool]:
-        """Return a step's arguments as the graph needs them, and whether all are valid. For an unknown operator
-        (``cls`` None), only `$names` are checked."""
+        """Return (arguments of a step for its graph node, whether all are valid). For an unknown operator (``cls``
+        None), only `$names` are checked."""
         args: dict[str, Any] = {}
         fine = True
         for key, value in values.items():
@@ -345,8 +345,8 @@ class _Build:
             self.notes.add(mark, f"{label}: argument {key!r} has no effect: {arg.ignored}")
 
     def argument(self, value: Value, label: str) -> Any:
-        """Return the value of an argument: a constant, or the edge of the batch for a `$name`; None if a mistake was
-        reported."""
+        """Return the value of an argument: a constant or, for a `$name`, the edge of the batch. Return None after
+        reporting a mistake."""
         if not value.sound:
             return None
         data = value.data
@@ -416,8 +416,8 @@ class _Build:
         return known if len(known) == len(names) else None
 
     def element(self, name: str, edge: Edge, mark: Mark, label: str) -> Edge | None:
-        """Return the edge of the batch for ``name`` in an expression: ``edge``, or its indexed element if ``name`` has
-        an index, such as ``shape[0]``."""
+        """Return the edge for ``name`` in an expression: ``edge`` or, for a name with an index such as ``shape[0]``, an
+        edge of the indexed element."""
         indices = expression.element(name)[1]
         if not indices:
             return edge
@@ -465,7 +465,7 @@ class _Build:
         then: Mapping[str, Known],
         otherwise: Mapping[str, Known],
     ) -> Known:
-        """Return the meaning of the batch name ``name`` after a conditional, from its meanings in the two branches."""
+        """Return the meaning of a batch name after a conditional, from the meanings in the two branches."""
         if name not in then or name not in otherwise:
             return _Partial("then" if name in then else "else", step.label)
         a, b = then[name], otherwise[name]
@@ -516,7 +516,8 @@ class _Build:
             return None
 
     def fields(self, outputs: Mapping[str, Edge | None]) -> tuple[dict[str, Edge | None], dict[str, FieldConfig]]:
-        """Return the edges of the fields to write, with encoders added, and how the writer stores each field."""
+        """Add encoders for the fields to write. Return their edges in the graph, and the form in which the writer
+        stores each field."""
         write = self.spec.write
         assert write is not None
         fields = write.fields
@@ -545,9 +546,8 @@ class _Build:
         return edges, {field.name: field.config for field in fields}
 
     def comes_from_reader(self, edge: Edge) -> bool:
-        """Return whether samples of ``edge`` may be files with unchanged bytes. They may if ``edge`` comes from a
-        reader, directly or through `split_samples` or conditionals, or from a plugin, whose output the writer
-        checks."""
+        """Return whether samples of ``edge`` may be files with unchanged bytes. This holds after a reader (also through
+        `split_samples` or conditionals), and after a plugin, whose output the writer checks."""
         node = self.graph.nodes[edge.node]
         if isinstance(node.op, SplitSamples):
             return edge.output < len(node.inputs) and self.comes_from_reader(node.inputs[edge.output])
@@ -558,7 +558,7 @@ class _Build:
         return isinstance(node.op, Reader) or node.op.makes_files or handed_on
 
     def encoder(self, field: WriteField, edge: Edge | None, label: str) -> Edge | None:
-        """Add a node that encodes ``field``, and return the edge of its output."""
+        """Add a graph node that encodes ``field``, and return the edge of its output; None after a mistake."""
         cls = find_operator(ENCODERS[field.config.encode])
         args, fine = self.arguments(cls, field.encoder_args, field.arg_marks, label, field.mark)
         if edge is None or not fine:

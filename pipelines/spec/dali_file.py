@@ -32,8 +32,8 @@ def read_dali_file(path: str | os.PathLike[str], problems: Problems) -> Value | 
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
-    """Return the contents of a file. If it is longer than the largest accepted size, only one byte more than that is
-    read. Raises SpecError if it cannot be read."""
+    """Return the contents of a file. At most one byte more than the largest accepted size is read. Raises SpecError if
+    it cannot be read."""
     try:
         with open(path, "rb") as file:
             return file.read(LARGEST + 1)
@@ -53,8 +53,8 @@ def spec_text(data: bytes) -> str:
 
 
 def _sources_first(graph: Graph, seed: int | None) -> Graph:
-    """If the graph has conditionals, move operators without inputs before all others: DALI stores them in the branch in
-    which they were called, although they run for the whole batch. Seeds are assigned in DALI's order first."""
+    """Return ``graph``; if it has conditionals, with operators without inputs before all others. DALI stores these in a
+    branch, although they run for the whole batch. Seeds are assigned before, in DALI's order."""
     if not any(isinstance(n.op, Split) for n in graph.nodes):
         return graph
     if seed is not None:

@@ -11,7 +11,7 @@ from ...ops.formulas import expression
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """Kind of step whose inputs are not listed, but follow from the names in an expression, such as ``images * 2``."""
+    """Kind of step whose inputs are the names in an expression, such as ``images * 2``."""
 
     key: str
     """Key of the expression in the step, for example ``if`` in ``{op: keep_if, if: width >= 256}``."""
@@ -24,7 +24,7 @@ EXPRESSIONS = {
     "expr": Expression("expr", "expr", "images * 2 + 1"),
     "keep_if": Expression("if", "condition", "width >= 256"),
 }
-"""Steps that take their inputs from an expression, by the name of their operator."""
+"""Kinds of steps whose inputs are the names in an expression, by operator name."""
 
 
 def without_indices(text: str, names: tuple[str, ...]) -> dict[str, Any]:

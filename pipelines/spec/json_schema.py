@@ -95,9 +95,8 @@ def _choice(key: str, options: Mapping[str, tuple[list[str], str]], defs: Mappin
     """Return the JSON Schema of an object in which the value of ``key``, such as an operator's name, selects the
     definition of the other keys.
 
-    It is also written for the YAML language server: names are constants with their own descriptions, so that hovering
-    over one shows its text instead of a list of all; and conditions are false for a missing key, so that an empty step
-    is not offered the arguments of all operators.
+    For the YAML language server, each name is a constant with its own description, to be shown on hovering. Conditions
+    are false for a missing key, so that an empty step is not offered the arguments of all operators.
     """
     texts = {n: defs[definition].get("description", "") for names, definition in options.values() for n in names}
     known = [{"const": n, "title": n, "description": texts[n]} for n in sorted(texts)]

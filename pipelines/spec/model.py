@@ -94,7 +94,8 @@ class Settings(RunSettings):
     prefetch_cpu: int = 2
     prefetch_gpu: int = 2
     prefetch_asked: bool = False
-    """Whether the spec sets the queue depth ``prefetch_cpu``. If not, a job may read further ahead than the default."""
+    """Whether the spec sets the queue depth ``prefetch_cpu``. If it does not, a job may read further ahead than the
+    default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,7 @@ class Spec:
     vars: Mapping[str, Any]
     """Variables of the spec with their values after overrides."""
     plugins: tuple[Ref, ...]
-    """Python files to run before the graph is built, because they define operators; as paths that can be opened."""
+    """Paths of Python files to run before the graph is built, because they define operators."""
     pipeline: Settings
     graph: tuple[Step | Condition, ...]
     outputs: tuple[tuple[str, Ref], ...]
@@ -259,8 +260,8 @@ def _default_name(file: str) -> str:
 
 
 class _Section:
-    """A mapping of the spec while it is parsed. Each known key is taken once, and `finish` then reports the remaining
-    ones. Wrong values are reported, and the default is used instead."""
+    """A mapping of the spec while it is parsed. Each known key is taken once; `finish` reports the remaining ones as
+    unknown. Wrong values are reported and replaced by defaults."""
 
     def __init__(self, value: Value, title: str, problems: Problems) -> None:
         self.value = value
@@ -440,7 +441,7 @@ def _memory(section: _Section | None) -> Memory:
 
 
 def _prefetch(section: _Section) -> tuple[int | None, int]:
-    """Return two queue depths: of batches before a device (None if the spec does not set it), and after it."""
+    """Return (number of batches to prefetch on the CPU, or None if the spec does not set it, and on the GPU)."""
     depths = _entry(section, "prefetch_queue_depth")
     if not isinstance(depths, dict):
         depth = section.integer("prefetch_queue_depth", 2, 1, 1024)

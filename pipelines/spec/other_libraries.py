@@ -15,7 +15,7 @@ LIBRARIES = {
     "albumentations": ("albumentations", "a", "alb"),
     "imgaug": ("imgaug.augmenters", "imgaug", "iaa"),
 }
-"""For each library, the prefixes that its transforms have in programs, such as ``A.`` for albumentations."""
+"""For each other library, the prefixes of its transforms in programs, such as ``A.`` for albumentations."""
 
 
 @cache
@@ -42,8 +42,8 @@ def split(name: str) -> tuple[str | None, str]:
 
 
 def matches(name: str) -> Iterator[str]:
-    """Yield the names of the transforms in `table` that ``name`` can stand for: in the library that it names, or in all
-    libraries if it names none."""
+    """Yield the names in `table` of the transforms that ``name`` can mean. Without a library's prefix, all libraries
+    are searched."""
     library, transform_name = split(name)
     for known in table():
         known_library, _, transform = known.partition(".")
@@ -52,9 +52,8 @@ def matches(name: str) -> Iterator[str]:
 
 
 def with_values(name: str, steps: Sequence[str], arguments: Mapping[str, Any]) -> list[str]:
-    """Return the ``steps`` for the transform ``name`` of `table` with the user's ``arguments`` inserted, converted to
-    dali-run's conventions. For example, one number for torchvision's Resize is the shorter side, and means and
-    deviations refer to values from 0 to 1."""
+    """Return the ``steps`` for the transform ``name`` of `table`, with the user's ``arguments`` inserted. They are
+    converted to dali-run's conventions: one number for torchvision's Resize, for example, is the shorter side."""
     texts = list(steps)
     for key, value in arguments.items():
         for pattern, text in _written(name, key, value):

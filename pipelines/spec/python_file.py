@@ -31,9 +31,9 @@ def is_python(path: str | os.PathLike[str]) -> bool:
 def read_python(
     path: str | os.PathLike[str], overrides: Mapping[str, Any], problems: Problems
 ) -> tuple[Value | None, Mapping[str, Any]]:
-    """Run the pipeline function that ``path`` names. Return its graph as the document of a spec, and the overrides that
-    are left: those with the name of a parameter were passed to the function. Exceptions of the user's module become
-    problems."""
+    """Run the pipeline function that ``path`` names. Return its graph as the document of a spec, and the remaining
+    overrides. Overrides with the name of a parameter are passed to the function instead. Exceptions of the user's
+    module become problems."""
     name = os.fspath(path)
     mark = Mark(name, 1, 1)
     try:

@@ -114,8 +114,8 @@ _KEYS: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 def key(section: str, word: str, missing: bool = True) -> str:
-    """Return a hint for the unknown key ``word`` of ``section`` ("" for the top level, ``step``). If the key that was
-    meant is already present (not ``missing``), no other spelling is suggested."""
+    """Return a hint for the unknown key ``word`` of ``section`` ("" for the top level, ``step``). If the similar key is
+    already there (not ``missing``), it is not suggested."""
     low = word.lower().replace("-", "_")
     for meant, names in _KEYS.get(section, {}).items():
         if missing and (low in names or low == meant):

@@ -142,7 +142,8 @@ _OTHERS = (
     (0, b"\x1f\x8b", "a gzip'ed file"),
     (0, b"PK\x03\x04", "a zip archive"),
 )
-"""Kinds of files that users pass as a spec by mistake: offset of the signature, its bytes, and the kind's name."""
+"""Kinds of files that users pass as a spec by mistake, each as (offset of the signature, bytes of the signature, name
+of the kind)."""
 
 
 def _other_kind(content: bytes) -> str:
@@ -206,8 +207,7 @@ def _mark_at(text: str, position: int, name: str) -> Mark:
 
 
 class _TextError(Exception):
-    """Internal error with a problem and its position, after which the rest of the text cannot be read. `parse` catches
-    and reports it."""
+    """Internal error of a problem after which the rest of the text cannot be read. `parse` catches and reports it."""
 
     def __init__(self, mark: Mark, text: str) -> None:
         super().__init__(text)

@@ -30,10 +30,10 @@ _PLAIN = re.compile(r"[A-Za-z_./][A-Za-z0-9_./%-]*|\$[A-Za-z_][A-Za-z0-9_]*")
 
 
 def to_yaml(graph: Graph, *, name: str = "", sections: Mapping[str, Any] | None = None) -> str:
-    """Return the text of a spec whose graph is ``graph``, as it was built (before any pass).
+    """Return the text of a spec for ``graph``, as it was built (before passes such as fusion).
 
-    ``sections`` (`pipeline`, `write`, `on_error`) are inserted as they are. `copy` steps are added if both branches of
-    a conditional return the same batch, or one that is needed later. Raises SpecError for arguments that YAML cannot
+    ``sections`` (`pipeline`, `write`, `on_error`) are inserted as they are. `copy` steps are added if branches of a
+    conditional return the same batch, or one that is needed later. Raises SpecError for arguments that YAML cannot
     represent (Python functions, arrays).
     """
     steps = _Dump(graph)
@@ -75,10 +75,11 @@ class _Dump:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.names: dict[Edge, str] = {}
-        """Name in the spec of every edge that is not an output of a Split, the node at the start of a conditional."""
+        """Name in the spec of every edge of the graph, except outputs of Split, the node at the start of a
+        conditional."""
         self.taken: set[str] = set()
         self.node_names: set[str] = set()
-        """Names that the builder of a spec would give to the nodes so far."""
+        """Names that the steps so far would get automatically when the spec is read."""
         self.copies: dict[tuple[int, bool], list[Step]] = {}
         """`copy` steps to add at the end of a branch, by (id of the conditional's Merge node, branch)."""
         self.readers = self._readers()
@@ -91,7 +92,7 @@ class _Dump:
     # -- edges and their names ------------------------------------------------------------------------------------
 
     def _base(self, edge: Edge) -> Edge:
-        """Return the edge that enters the outermost conditional that ``edge`` was split in; ``edge`` itself outside of
+        """Return the edge from before the outermost conditional that ``edge`` is a part of; ``edge`` itself outside of
         conditionals."""
         while isinstance(self.graph.node(edge).op, Split):
             edge = self.graph.node(edge).inputs[0]
@@ -131,8 +132,8 @@ class _Dump:
         return name
 
     def _name_merge(self, merge: Node) -> None:
-        """Give the results of both branches of a conditional the name of its merged result. If one of them cannot have
-        this name, record a `copy` step for it."""
+        """Give both branches' results the name of the merged result of a conditional. For a result that cannot have
+        this name, record a `copy` step."""
         result = Edge(merge.id)
         ends = [(branch, end, self._base(end)) for branch, end in zip((True, False), merge.inputs, strict=True)]
         passed = [base for _, end, base in ends if base != end]
@@ -156,7 +157,7 @@ class _Dump:
 
     def _may_rebind(self, outer: Edge, inner: Edge, merge: Node) -> bool:
         """Return whether ``inner``, a batch of a branch, may have the same name as ``outer``, a batch from before the
-        conditional: whether nothing reads ``outer`` afterwards."""
+        conditional. It may if no later step reads ``outer``."""
         later = [n for n in self.readers.get(outer, []) if n > inner.node and n != merge.id]
         return (
             outer.node < inner.node and not later and outer not in [self._base(e) for e in self.graph.outputs.values()]
@@ -251,7 +252,7 @@ class _Dump:
         return step
 
     def _builder_name(self, node: Node) -> str:
-        """Return the name that the builder of a spec would generate for this node."""
+        """Return the name that the node's step would get automatically when the spec is read."""
         name, n = node.op.name, 1
         while name in self.node_names:
             n += 1

@@ -49,7 +49,7 @@ class _Variables:
         self.done: dict[str, Value] = {}
         self.open: list[str] = []
         self.sizes: dict[int, int] = {}
-        """Number of values in each list or mapping, nested ones included, by its id."""
+        """Number of values in each list or mapping, with nested ones, by the id() of its object."""
         self.expanded = 0
 
     def all(self) -> Value:
@@ -111,7 +111,7 @@ class _Variables:
 
     def fits(self, value: Value, mark: Mark) -> bool:
         """Return whether ``value``, the value of a variable, may be inserted. It may not if the document would get too
-        large or too deep, as with lists of lists of variables."""
+        large or too deep."""
         self.expanded += self.size(value)
         if self.expanded <= MOST_VALUES and value.depth <= MOST_DEPTH:
             return True
@@ -166,8 +166,8 @@ class _Variables:
 
 
 class FromProgram(dict[str, Any]):
-    """Overrides that a program passed to ``function``, so that problems are reported in Python's terms. ``keywords``
-    are overrides that were separate keyword arguments; ``known`` are the function's own arguments."""
+    """Overrides that a program passed to ``function``, for messages in Python's terms. ``keywords`` are overrides
+    passed as separate keyword arguments; ``known`` are the function's own arguments."""
 
     def __init__(
         self, function: str, overrides: Mapping[str, Any], keywords: Mapping[str, Any] | None = None,

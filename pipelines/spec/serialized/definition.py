@@ -26,7 +26,7 @@ class TensorName:
     name: str
     device: str
     argument: str = ""
-    """Name of the operator's argument that gets its value from the tensor; empty for a regular input."""
+    """Name of the operator's argument whose value the tensor is; empty for a regular input."""
     dtype: int = -1
     ndim: int = -1
     layout: str | None = None

@@ -22,23 +22,23 @@ from ...plugins import find_operator, load_operators
 from .definition import SavedOperator, SavedPipeline, TensorName
 
 _SILENT = frozenset({"device", "preserve", "preserve_name", "bytes_per_sample_hint", "seed", "name"})
-"""Stored arguments that are DALI's own and not parameters of the operators. Arguments that begin with an underscore are
-not either."""
+"""Arguments in DALI's file that are not parameters of operators. Arguments that begin with an underscore are not
+either."""
 _SYMBOLS = {
     "add": "{} + {}", "sub": "{} - {}", "mul": "{} * {}", "fdiv": "{} / {}", "div": "{} // {}", "mod": "{} % {}",
     "eq": "{} == {}", "neq": "{} != {}", "lt": "{} < {}", "leq": "{} <= {}", "gt": "{} > {}", "geq": "{} >= {}",
     "bitand": "{} & {}", "bitor": "{} | {}", "bitxor": "{} ^ {}", "lshift": "{} << {}", "rshift": "{} >> {}",
     "minus": "-{}", "plus": "+{}", "bitnot": "~{}",
 }  # fmt: skip
-"""Arithmetic operators that DALI stores by name, with the symbols that expressions use here. All other names in
-expressions are functions with the same name here."""
+"""Symbols of dali-run's expressions, such as ``+``, by the name in DALI's file. All other names in expressions are
+functions, and stay the same."""
 _CALL = re.compile(r"([a-z][a-z0-9_]*)\(([^()]*)\)")
 _OPERAND = re.compile(r"&(\d{1,6})|\$(\d{1,6}):([a-z0-9]+)")
 _FEATURE_TYPES = {0: "int64", 1: "string", 2: "float"}
 _REFUSED = re.compile(r"(?i).*python_?function.*|numba_?func.*|.*python_?function_?impl")
 Path = tuple[tuple[Edge, bool], ...]
-"""Nested branches of conditionals in which a tensor is computed, outermost first: (condition, whether it is the branch
-for true)."""
+"""Nested branches of conditionals in which a tensor is computed, outermost first. Each is (condition, whether it is the
+branch for true)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class _Tensor:
 
 @cache
 def _names_of_schemas() -> dict[str, str]:
-    """Return the name of the operator here for every name that DALI's files use for an operator."""
+    """Return the operator names of dali-run, by the names in DALI's files."""
     load_operators()
     registered = operators()
     known = callable_names(registered, (alias for op in registered.values() for alias in op.aliases))
@@ -126,8 +126,8 @@ class _Conversion:
 
     @staticmethod
     def _path(tensors: Sequence[_Tensor]) -> Path:
-        """Return the branches of conditionals in which an operator with these inputs runs: the innermost ones of any
-        input."""
+        """Return the branches of conditionals in which an operator with these inputs runs, which are those of the most
+        nested input."""
         deepest = max((t.path for t in tensors), key=len, default=())
         if any(deepest[: len(t.path)] != t.path for t in tensors):
             raise SpecError("its inputs are from different branches of conditionals")
@@ -315,8 +315,8 @@ def _list(value: Any) -> list[Any]:
 
 
 def _fitting(value: Any, vector: bool) -> Any:
-    """Return an argument's value as the operator here expects it. DALI also stores a single number as a list,
-    ``[8.0]``: its only element is returned, unless the argument needs a list (``vector``)."""
+    """Return an argument's value in the form that dali-run's operator expects. DALI also stores a single number as a
+    list, ``[8.0]``. Its only element is returned, unless the argument needs a list (``vector``)."""
     return value[0] if isinstance(value, list) and len(value) == 1 and not vector else value
 
 
@@ -327,7 +327,8 @@ def _letter(k: int) -> str:
 
 
 def _constant(index: int, kind: str, integers: Sequence[Any], reals: Sequence[Any]) -> str:
-    """Return constant number ``index`` of DALI's expression, stored as ``$0:int32``, as text for an expression here."""
+    """Return constant number ``index`` of DALI's expression, written there as ``$0:int32``, as text for an expression
+    of dali-run."""
     values = reals if kind.startswith("float") else integers
     if index >= len(values):
         raise SpecError(f"the expression uses constant {index}, of {len(values)}")
@@ -370,8 +371,8 @@ def _expression(text: str, operand: Callable[[re.Match[str]], str]) -> str:
 
 
 def _with_promises(constants: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the stored arguments of external_source as it expects them here: with the name of the type, and without an
-    empty layout."""
+    """Return the stored arguments of external_source for dali-run: with the name of the type, and without an empty
+    layout."""
     arguments = {k: v for k, v in constants.items() if not (k == "layout" and v == "")}
     if "dtype" in arguments:
         arguments["dtype"] = parse_dtype(arguments["dtype"]).name
@@ -379,8 +380,7 @@ def _with_promises(constants: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_features(constants: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the stored arguments of readers.tfrecord with one mapping of features by name, as the reader expects them
-    here."""
+    """Return the stored arguments of readers.tfrecord for dali-run, with the features as one mapping by name."""
     remaining = {k: v for k, v in constants.items() if k not in ("features", "feature_names")}
     names, features = (_list(constants.get(k, [])) for k in ("feature_names", "features"))
     if len(names) != len(features):
