@@ -15,9 +15,9 @@ from ..tools.machine import facts
 __all__ = ["facts", "limits"]
 
 _MAX_READ = 1 << 29
-"""Maximum bytes of the data set that are read to measure how fast the page cache delivers them."""
+"""Maximum number of bytes of the data set to read for measuring the speed of the page cache."""
 _COPIED = 1 << 28
-"""Size in bytes of the arrays that are copied to measure the speed of memory."""
+"""Size in bytes of the arrays to copy for measuring the speed of memory."""
 _REPEATS = 3
 
 
@@ -36,8 +36,8 @@ def limits(files: Sequence[str], threads: int, gpu: int | None = None) -> dict[s
 
 
 def _best(work: Callable[[], int]) -> float:
-    """Call ``work``, which returns a number of bytes, a few times, and return the speed of the fastest call in GB/s.
-    One more call at first, which is not measured, fills caches."""
+    """Call ``work``, which returns a number of bytes, a few times. Return the speed of the fastest call in GB/s. A
+    first call, which is not measured, fills caches."""
     work()
     speeds = []
     for _ in range(_REPEATS):

@@ -31,11 +31,12 @@ from .machine import limits
 from .strata import only
 
 MIN_BATCHES = 4
-"""Minimum number of batches of a measurement. The time of a single batch would only tell when it happened to arrive."""
+"""Minimum number of batches of a measurement. The time of one batch alone would be arbitrary, because batches are
+computed ahead."""
 READY = "ready"
 """Line that a measuring process prints when it has warmed up and is ready to measure."""
 _MAX_FILES = 4096
-"""Number of samples whose files are read to measure the speed of the page cache."""
+"""Maximum number of samples whose files are read for measuring the speed of the page cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +57,14 @@ class Measurement:
     """Kind of files, such as ``progressive``, to which the measurement is limited; empty for all files. See
     `bench.strata`."""
     on: str = ""
-    """``processes:N`` to measure with N processes at the same time; empty for one process, or one per GPU if there are
-    several. See `bench.several`."""
+    """``processes:N`` measures with N processes at the same time. Empty means one process, or one per GPU if the spec
+    names several. See `bench.several`."""
     resources: Mapping[str, Any] | None = None
-    """The `WorkerResources` of this process as plain data, if it is one of several; it then waits for the others before
-    it measures. None for a single process."""
+    """The `WorkerResources` (cores and GPU) of this process as plain data, if several processes measure together. None
+    for a single process."""
     turn: tuple[int, int] = (0, 1)
-    """Number of this process, and number of all processes. Each process begins with its own part of the data set."""
+    """Number of this process, and number of processes that measure together. Each process begins with its own part of
+    the data set."""
 
     def compiled(self) -> tuple[BuiltSpec, Plan]:
         """Build and compile the spec as it is to be measured; return it and its plan. Raises SpecError and
@@ -122,8 +124,7 @@ def measure(this: Measurement, together: Callable[[], None] = lambda: None) -> d
 
 
 def _requests(this: Measurement, sources: Sources, size: int) -> Iterator[Request]:
-    """Yield requests without end, beginning with this process' part of the data set: each worker of a job has a part of
-    its own."""
+    """Yield requests for batches without end, beginning with this process' part of the data set."""
     turn, of = this.turn
     records = len(sources.readers[0][4].job()) if sources.readers else 0
     first = records * turn // of // size * size
@@ -131,8 +132,7 @@ def _requests(this: Measurement, sources: Sources, size: int) -> Iterator[Reques
 
 
 def _reset_counters(engine: Engine) -> None:
-    """Set all counters of the engine to zero after the warm-up: the result must not include the time in which caches
-    filled and kernels were compiled."""
+    """Set all counters of the engine to zero after the warm-up, whose times must not count."""
     engine.services.stats = Stats()
     for channel in engine.channels:
         channel.waited_full = channel.waited_empty = 0.0
@@ -159,7 +159,8 @@ def _wait_for_start() -> None:
 
 
 def main() -> None:
-    """Measure what the first argument (JSON) says, and print the result as the last line."""
+    """Main program of a measuring process. Perform the measurement in the first argument (JSON), and print the result
+    as the last line."""
     arguments = json.loads(sys.argv[1])
     work = {"measure": measure, "limits": measure_limits}[arguments.pop("what")]
     this = Measurement(**{**arguments, "turn": tuple(arguments["turn"])})

@@ -19,7 +19,7 @@ RATE = 16_000
 SECONDS = 10
 """Length in seconds of each generated audio clip."""
 _OFFSET_SECONDS = 60
-"""Length in seconds of the part of the generated noise in which clips begin, each at another offset."""
+"""Largest offset in seconds, in the generated noise, at which a clip begins."""
 FRAMES = 64
 HEIGHT, WIDTH = 720, 1280
 """Height and width in pixels of the generated videos."""

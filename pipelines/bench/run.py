@@ -34,8 +34,7 @@ from .strata import strata_of
 SCHEMA_VERSION = 2
 OURS = "dali-run"
 WITHOUT_ENCODERS = ", without encoders"
-"""Suffix for the label of a setting that is measured without its encoders, so that it can be compared with other
-libraries."""
+"""Suffix for the label of a setting that is measured without encoders, for a comparison with other libraries."""
 PEERS = {
     "dali": "NVIDIA DALI, the same graph",
     "torchvision": "torchvision's decoders and transforms on tensors",
@@ -61,11 +60,11 @@ class Bench:
     """Everything that one benchmark measures. Created by the command line."""
 
     specs: Mapping[str, Measurement]
-    """One measurement per spec, by a name that labels use if there are several. Their overrides hold for all settings
-    of the sweep."""
+    """One measurement per spec, by the spec's name in labels. Overrides in a measurement hold for all settings of the
+    sweep."""
     sweep: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Overrides whose values are varied, each with the values to measure; all combinations are measured. Keys of
-    ``pipeline:`` may be written without the section."""
+    """Keys of the spec to vary, each with the values to measure. All combinations are measured. Keys of ``pipeline:``
+    may be written without the section."""
     repeats: int = 3
     peers: Mapping[str, str] = field(default_factory=dict)
     """Path of the Python interpreter in which each peer is installed, by the peer's name."""
@@ -76,7 +75,7 @@ class Bench:
 
     @property
     def first(self) -> Measurement:
-        """The first measurement; used for facts that are the same for all."""
+        """The first measurement, for values that are the same in all measurements."""
         return next(iter(self.specs.values()))
 
     def settings(self) -> list[tuple[str, Measurement]]:
@@ -105,7 +104,7 @@ def _full_key(key: str) -> str:
 
 @dataclass(slots=True)
 class _Subject:
-    """One setting, measured with dali-run or with a peer, and its results. Created by `run_bench`."""
+    """One setting, measured with dali-run or another library (a peer), and its results. Created by `run_bench`."""
 
     label: str
     engine: str
@@ -113,8 +112,7 @@ class _Subject:
     results: list[dict[str, Any]] = field(default_factory=list)
 
     def ended(self) -> bool:
-        """Return whether a measuring process has reported that it cannot give a result, so that it is not tried
-        again."""
+        """Return whether a measuring process failed. The setting is then not measured again."""
         return any("refused" in r or "error" in r for r in self.results)
 
 
@@ -193,7 +191,7 @@ _SAME_MACHINE = ("cpu", "usable_cores", "gpus")
 
 
 def _other_machine(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
-    """Return the facts that show that the baseline was measured on another machine; empty if there are none."""
+    """Return the differences between this machine and that of the baseline; empty if there are none."""
     return [f"{k} {now.get(k)}, was {before.get(k)}" for k in _SAME_MACHINE if now.get(k) != before.get(k)]
 
 
@@ -217,7 +215,8 @@ def _reject_different(peer: _Subject, subjects: Sequence[_Subject]) -> None:
 
 
 def _alike(a: Sequence[Any], b: Sequence[Any]) -> bool:
-    """Return whether two outputs have equal types and dimensions, and equal layouts if both are known."""
+    """Return whether two outputs, each (type, dimensions, layout), are equal. A layout that is unknown equals any
+    other."""
     return a[:2] == b[:2] and (a[2] == b[2] or not a[2] or not b[2])
 
 
@@ -234,8 +233,8 @@ def run_in_process(this: Measurement, what: str) -> dict[str, Any]:
 
 
 def _peer(name: str, this: Measurement, python: str) -> Callable[[], dict[str, Any]]:
-    """Return a function that measures a peer in a process. If the graph cannot be translated for the peer, the function
-    returns the reason."""
+    """Return a function that measures another library (a peer) in a process. If the graph cannot be translated for it,
+    the function returns the reason."""
     try:
         files = peer_files(name, this)
     except SpecError as e:

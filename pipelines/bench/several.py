@@ -32,8 +32,8 @@ def check(on: str) -> None:
 
 
 def resources_of(on: str, target: Target) -> list[WorkerResources]:
-    """Return the resources of each process if several measure together, because of ``on`` or because there are several
-    GPUs. Empty if one process measures alone."""
+    """Return the resources (cores and GPU) of each process, if several processes measure together: because of ``on``,
+    or for several GPUs. Empty for a single process."""
     match = _PROCESSES.fullmatch(on)
     n = int(match[1]) if match and match[1] else 0
     if not n and (target.device != "gpu" or len(target.indices) < 2):
@@ -45,7 +45,7 @@ def measure_together(this: Measurement, resources: Sequence[WorkerResources], pa
     """Measure with one process for each of ``resources``, all at the same time, and return one result: the sum of their
     rates, and one report.
 
-    The processes start to count at the same moment, when all are warm. If a process returns no result within
+    All start to measure at the same moment, after all have warmed up. If a process returns no result within
     ``patience`` seconds, the result has an ``error``."""
     processes: list[_Process] = []
     late = threading.Timer(patience, _kill, (processes,))

@@ -78,9 +78,10 @@ SUITES: Mapping[str, Mapping[str, str]] = {
     "video": {"clips": _CLIPS},
 }
 DERIVED: Mapping[str, Callable[..., object]] = {"web": write_mix}
-"""Suites whose images are generated from the user's images, each with the function that generates them."""
+"""Suites of benchmarks with images that are generated from the user's images, each with the function that generates
+them."""
 GENERATED: Mapping[str, Callable[[Path], object]] = {"audio": write_sounds, "video": write_videos}
-"""Suites whose files are generated if the user has none, each with the function that generates them."""
+"""Suites of benchmarks whose files are generated if the user has none, each with the function that generates them."""
 MIN_FILES = 2000
 """Minimum number of files that are generated from the user's images. If the user has more files, as many are
 generated."""

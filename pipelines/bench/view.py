@@ -18,7 +18,7 @@ from ..wording import count, duration, rate, size
 from .run import OURS, median_of
 
 _KINDS = {OURS: "busy"}
-"""CSS class of the bars in charts, by engine. Bars of peers have another one."""
+"""CSS class of the bars of dali-run in charts. Bars of other libraries have another class."""
 _LIMITS = {
     "page_cache_to_memory": "reading the data set from the page cache",
     "memory_copy": "copying memory",

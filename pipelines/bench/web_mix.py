@@ -22,8 +22,8 @@ from ..cores import usable_cores
 SHARES: Mapping[str, float] = {"baseline": 0.62, "progressive": 0.25, "png": 0.06, "webp": 0.05, "cmyk": 0.02}
 """Fraction of the files of each kind in a data set of images from the web."""
 Sizes = Sequence[tuple[float, float]]
-"""Table of the distribution of image sizes. Each row: the fraction of images that are smaller than a size, and the size
-in megapixels."""
+"""Table of the distribution of image sizes. Each row is (fraction of images that are smaller than a size, the size in
+megapixels)."""
 MEGAPIXELS: Sizes = ((0.0, 0.01), (0.05, 0.04), (0.5, 0.25), (0.9, 1.0), (0.99, 4.0), (1.0, 20.0))
 """Distribution of the sizes of images on the web; see `Sizes`."""
 _WAYS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
@@ -81,8 +81,8 @@ def write_mix(
 
 
 def _all_encoded(kind: str, ones: Sequence[tuple[Path, int]], megapixels: Sizes) -> list[bytes]:
-    """Return the files of the ``kind`` that `encoded` makes of all ``ones``, pairs of image and variant. If there are
-    many, several processes encode, because Pillow's encoders hold the GIL."""
+    """Encode all ``ones``, pairs of (image, variant), as files of ``kind`` with `encoded`, and return the files. If
+    there are many, several processes encode, because Pillow's encoders hold the GIL."""
     if len(ones) <= _MAX_IN_PROCESS:
         return [encoded(kind, *one, pixels_of(k, megapixels)) for k, one in enumerate(ones)]
     with ProcessPoolExecutor(usable_cores(), get_context("spawn")) as pool:

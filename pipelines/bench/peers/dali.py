@@ -21,8 +21,7 @@ from ...spec.model import Settings
 
 _OURS_ALONE = ("encoders.", "python_function", "expr.")
 _OURS_TO_CHOOSE = ("jpeg_decoder", "hw_decoder_load")
-"""Arguments that select among the decoders of dali-run, and that are not passed to DALI: its decoders keep their
-defaults."""
+"""Arguments that select among dali-run's decoders. They are not passed to DALI, whose decoders keep their defaults."""
 
 _FEATURE_TYPES: Mapping[str, tuple[str, Any]] = {
     "string": ("string", ""),
@@ -130,8 +129,8 @@ def dali_script(
     to_host: bool,
     fewest: int = 1,
 ) -> str:
-    """Return the Python script that measures ``graph`` with DALI. Its last line of output is JSON. The graph must be
-    placed, and not fused."""
+    """Return the Python script that measures ``graph`` with DALI. The last line that it prints is JSON. The graph must
+    have devices for all operators, and not be fused."""
     if target.device == "null":
         raise SpecError("DALI does not have the device null")
     checks, lines = [], []
@@ -210,7 +209,7 @@ def _expression(op: Expr, inputs: list[str]) -> str:
 
 
 def _constants(node: Node) -> dict[str, Any]:
-    """Return the arguments of a node whose values differ from their defaults, which are the same as DALI's."""
+    """Return the arguments of a node whose values differ from the defaults (the same as DALI's)."""
     return {
         p.name: getattr(node.op, p.name)
         for p in parameters(type(node.op)).values()
@@ -219,8 +218,7 @@ def _constants(node: Node) -> dict[str, Any]:
 
 
 def _input(graph: Graph, node: Node, edge: Edge) -> str:
-    """Return the Python expression for an input of a node, in the memory from which the operator reads it: DALI copies
-    nothing implicitly."""
+    """Return the Python expression for an input of a node, with the copy to or from a GPU that DALI requires."""
     before = graph.node(edge)
     on_device = before.stage != "cpu" and not is_late(before)
     if node.stage == "gpu" and not on_device:

@@ -140,7 +140,7 @@ def batches(pool: Executor, work: Callable[[int], Any]) -> Iterator[tuple[Any, A
 
 
 def main() -> None:
-    """Measure this peer for the requested time, and print the result as JSON in the last line."""
+    """Measure this library for the requested time, and print the result as JSON in the last line."""
     name = sys.argv[1]
     kind, work = WAYS[name]
     if kind != RECIPE["kind"]:

@@ -25,7 +25,7 @@ RECIPE: dict[str, Any] = json.loads(Path(sys.argv[2]).read_text())
 
 
 def read(numbers: list[int]) -> list[bytes]:
-    """Read the files with these numbers, which form one batch, and return their bytes."""
+    """Read the files of one batch, given by their numbers, and return their bytes."""
     return [Path(RECIPE["files"][i]).read_bytes() for i in numbers]
 
 

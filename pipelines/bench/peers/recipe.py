@@ -25,7 +25,7 @@ _FILTERS = {
 """torchvision's names of the interpolation filters, by DALI's names."""
 _WITHOUT_EFFECT = {"jpeg_decoder", "hw_decoder_load", "jpeg_fancy_upsampling", "max_pixels", "bomb_ratio", "name",
                    "initial_fill"}  # fmt: skip
-"""Arguments that are ignored when a recipe is made: they choose an implementation, or concern the order of the data."""
+"""Arguments of operators that a recipe ignores, because they choose an implementation or the order of the data."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,7 +154,7 @@ def batches_of_dataloader() -> Iterator[tuple[Any, Any]]:
 
 
 def brought(batch: tuple[Any, Any]) -> int:
-    """Copy the batch from the GPU to the host if the recipe says so; return its number of samples."""
+    """Copy the batch from the GPU to the host if the recipe requires it. Return the number of samples."""
     images, labels = batch
     if RECIPE["to_host"] and GPU is not None:
         images = [x.cpu() for x in images] if ragged() else images.cpu()
@@ -171,7 +171,7 @@ def described(batch: tuple[Any, Any]) -> list[list[Any]]:
 
 
 def main() -> None:
-    """Measure this peer for the requested time, and print the result as JSON in the last line."""
+    """Measure this library for the requested time, and print the result as JSON in the last line."""
     began = time.perf_counter()
     kinds = {"torchvision": batches_of_torchvision, "dataloader": batches_of_dataloader}
     batches = kinds[sys.argv[1]]()
