@@ -62,9 +62,9 @@ def first_sample(
     plan: Plan, states: Mapping[int, Any], records: Iterator[Stored], edges: Collection[Edge],
     kinds: Mapping[Edge, Spec] = MappingProxyType({}),
 ) -> Env:  # fmt: skip
-    """For each of ``edges``, compute on the host the batch of one record: the first of ``records`` that no operator
-    before the edge rejects. Return these batches, or an empty dictionary if some edge cannot be computed on the host.
-    ``kinds``: types and ranks that are known already."""
+    """For each of ``edges`` (outputs of nodes), compute on the host the batch of one record: the first of ``records``
+    that no operator before the edge rejects. Return these batches, or an empty dictionary if some edge cannot be
+    computed on the host. ``kinds``: types and ranks that are known already."""
     nodes = _ancestors(list(_by_records(plan)), edges)
     batches: Env = {}
     if not edges or not plan.readers or {e.node for e in edges} - {n.id for n in nodes}:
@@ -133,7 +133,7 @@ class Decided:
 
     @staticmethod
     def by(env: Mapping[Edge, Batch], edges: Collection[Edge]) -> Decided:
-        """Return the types and ranks of ``edges`` that the only sample in ``env`` has."""
+        """Return the types and ranks that the only sample in ``env`` has at ``edges`` (outputs of nodes)."""
         batches = {e: env[e] for e in edges if e in env}
         key = next(iter(batches.values())).samples.origin(0).key if batches else ""
         return Decided({e: spec_of(b) for e, b in batches.items()}, key)

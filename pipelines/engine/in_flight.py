@@ -100,7 +100,7 @@ class InFlightBatch:
         self.env, self.started = {}, {}
 
     def part(self, k: int, low: int, high: int) -> InFlightBatch:
-        """Return part ``k`` of this batch as a separate batch: the samples at the slots [low, high)."""
+        """Return part ``k`` of this batch as a separate batch: the samples with the indices (slots) [low, high)."""
         shared: dict[int, tuple[slice, Samples]] = {}
 
         def inside(samples: Samples) -> Samples:
@@ -137,8 +137,8 @@ class InFlightBatch:
         return batches
 
     def read_from(self, files: Collection[str]) -> Iterator[tuple[int, int, str]]:
-        """Yield every record of the batch that came from one of ``files``: node id of the reader, slot of the sample,
-        and file."""
+        """Yield every record of the batch that came from one of ``files``: node id of the reader, index of the sample
+        in the batch, and file."""
         for node, samples in self.reader_samples.items():
             for i, slot in enumerate(samples.slot.tolist()):
                 if (source := samples.origin(i).source) in files:
@@ -168,8 +168,8 @@ class Feed(Protocol):
     which also closes the data sets."""
 
     states: Mapping[int, Any]
-    """For each per_batch node, by its id: the state that it keeps between batches. For readers this is the open data
-    set."""
+    """For each node with state (``per_batch``), by id: what the node keeps between batches, such as a reader's open
+    data set."""
     kinds: Mapping[Edge, Spec]
     """Type and shape of outputs for which the plan leaves the type or number of dimensions open, as the data set's
     first sample decides them. Empty if nothing is open, or if there is no data set."""
@@ -180,8 +180,8 @@ class Feed(Protocol):
 
 
 def draws_of(requests: Iterable[Request]) -> Draws:
-    """Return, for each of the merged ``requests``, its slots in the batch and the states of its random streams; see
-    `NodePass.draws`."""
+    """Return, for each of the merged ``requests``, its range of samples in the batch and the states of its random
+    streams; see `NodePass.draws`."""
     draws, low = [], 0
     for request in requests:
         if request.states is not None:

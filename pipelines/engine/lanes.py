@@ -17,7 +17,7 @@ from .threads.channel import Channel, Closed
 
 
 class OwnLanes(Channel[Copies]):
-    """Queue of the free lanes of one device, for a run that shares its lanes with no other run. Created by
+    """Queue of the free lanes (CUDA streams) of one device, for a run that shares them with no other run. Created by
     `OpenLanes`."""
 
     def drop(self, lane: Copies) -> None:
@@ -25,7 +25,7 @@ class OwnLanes(Channel[Copies]):
 
 
 class _Free:
-    """State of the free lanes of one device, which the queues of several runs share."""
+    """The free lanes (CUDA streams) of one device, which the queues of several runs share."""
 
     def __init__(self) -> None:
         self.lanes: deque[Copies] = deque()
@@ -33,13 +33,13 @@ class _Free:
 
 
 class SharedLanes:
-    """Queue of the free lanes of one device, for one of several runs that share them. It works like a `Channel`, but
-    other runs cannot stop it. Created by `LanePool`; used by the threads of one run."""
+    """Queue of the free lanes (CUDA streams) of one device, for one of several runs that share them. It works like a
+    `Channel`, but other runs cannot stop it. Created by `LanePool`; used by the threads of one run."""
 
     def __init__(self, free: _Free) -> None:
         self._free = free
         self._taken: list[Copies] = []
-        """The lanes that this run has taken and not yet put back."""
+        """The lanes (CUDA streams) that this run has taken and not yet put back."""
         self._stopped = False
 
     @property
@@ -48,7 +48,7 @@ class SharedLanes:
         return len(self._free.lanes)
 
     def get(self) -> Copies:
-        """Take a free lane; wait while there is none. Raises Closed if the run was stopped."""
+        """Take a free lane (CUDA stream); wait while there is none. Raises Closed if the run was stopped."""
         with self._free.changed:
             self._free.changed.wait_for(lambda: self._stopped or self._free.lanes)
             if self._stopped:
@@ -58,14 +58,14 @@ class SharedLanes:
             return lane
 
     def put(self, lane: Copies) -> None:
-        """Put back a lane that was taken, or add a new one."""
+        """Put back a lane (CUDA stream) that was taken, or add a new one."""
         with self._free.changed:
             self._taken = [t for t in self._taken if t is not lane]
             self._free.lanes.append(lane)
             self._free.changed.notify_all()  # notify all: threads of a stopped run may wake first
 
     def drop(self, lane: Copies) -> None:
-        """Declare that a lane that `get` has returned will never be put back."""
+        """Declare that a lane (CUDA stream) that `get` has returned will never be put back."""
         with self._free.changed:
             self._taken = [t for t in self._taken if t is not lane]
 
@@ -76,8 +76,8 @@ class SharedLanes:
             self._free.changed.notify_all()
 
     def give_back(self, ready: Callable[[Copies], object]) -> None:
-        """End this run's use of the lanes: put back those that it still holds, because their batches were not
-        completed. ``ready(lane)`` is called for each of them first."""
+        """Put back the lanes that this run still holds, because batches were not completed; the run uses lanes no
+        longer. ``ready(lane)`` is called for each of them first."""
         for lane in list(self._taken):
             ready(lane)
             self.put(lane)
@@ -87,14 +87,14 @@ FreeLanes = OwnLanes | SharedLanes
 
 
 class LanePool:
-    """The open lanes of all runs of a job in this process. They stay open between the runs. Owned by
-    `SharedResources`."""
+    """The open lanes (CUDA streams with memory) of all runs of a job in this process. They stay open between the runs.
+    Owned by `SharedResources`."""
 
     def __init__(self) -> None:
         self.opening = threading.Lock()
-        """Lock that a run holds while it opens lanes, so that only one run does."""
+        """Lock that a run holds while it opens lanes (CUDA streams), so that no two runs do so at once."""
         self.lanes: dict[int, list[Copies]] = {}
-        """The open lanes of each plan, by the id of the plan whose runs use them."""
+        """The open lanes (CUDA streams) of each plan, by the id of the plan whose runs use them."""
         self._free: dict[tuple[int, int, int], _Free] = {}
         self._limited: set[int] = set()
 
@@ -121,13 +121,13 @@ class LanePool:
 
 
 class SharedResources:
-    """Memory budgets and lanes that the runs of one job share in this process; runs follow each other or overlap.
-    Created and closed by the job (`job.part`)."""
+    """Memory budgets and lanes (CUDA streams) that the runs of one job share in this process, one after the other or at
+    once. Created and closed by the job (`job.part`)."""
 
     def __init__(self) -> None:
         self.budgets = SharedBudgets()
         self.lanes = LanePool()
 
     def close(self) -> None:
-        """Close the lanes: no further run will come."""
+        """Close the lanes (CUDA streams): no further run will come."""
         self.lanes.close()

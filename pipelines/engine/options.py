@@ -16,8 +16,8 @@ each other's uploads (one H200, 1,024 images per launch: 255k images/s with 2, 2
 docs/performance.md has the command)."""
 LATE_LANES = 6
 """Maximum number of batches in flight on a GPU if outputs exist only after the device has finished, such as JPEGs that
-the GPU encodes. These batches keep their lane until the outputs are on the host (JPEG to JPEG on that machine: 135k
-images/s with 4, 152k with 6, and more finished batches that may wait)."""
+the GPU encodes. These batches keep their lane (CUDA stream) until the outputs are on the host (JPEG to JPEG on that
+machine: 135k images/s with 4, 152k with 6, and more finished batches that may wait)."""
 
 
 READ_AHEAD = 6
@@ -65,8 +65,8 @@ class Options(RunSettings):
     """Facts that earlier runs of the graph in this process found out about how files reach the GPU; this run uses them.
     If None, there are no such facts, and the run assumes that records may be read again."""
     resources: SharedResources | None = None
-    """Memory budgets and GPU lanes that this run shares with other runs of a job in this process; None if it shares
-    none."""
+    """Memory budgets and lanes (CUDA streams) that this run shares with other runs of a job in this process; None if it
+    shares none."""
     on_demand: bool = False
     """Whether requests come one at a time: each call of `Engine.request_next` adds one batch to the schedule, before
     that batch is taken."""

@@ -38,7 +38,7 @@ class NodeStats:
     cpu_seconds: float = 0.0
     """Elapsed seconds inside the kernel, added over threads."""
     gpu_seconds: float = 0.0
-    """Seconds of device time between the CUDA events around the kernel, added over lanes."""
+    """Seconds of device time between the CUDA events around the kernel, added over lanes (CUDA streams)."""
     durations: list[float] = field(default_factory=list)
     """Durations of single calls of the kernel in seconds (device time for GPU kernels), for percentiles."""
     stride: int = 1
@@ -62,8 +62,8 @@ class NodeStats:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One piece of work on one thread or lane, as a trace shows it. Times are in seconds of perf_counter. Created by
-    `Stats.span`."""
+    """One piece of work on one thread or lane (CUDA stream), as a trace shows it. Times are in seconds of perf_counter.
+    Created by `Stats.span`."""
 
     name: str
     track: str

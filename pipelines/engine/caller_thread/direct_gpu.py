@@ -90,7 +90,8 @@ class DirectGpu:
         self._replayed.drop_references()
 
     def request_next(self) -> None:
-        """Announce that the schedule has one more batch. The batch is launched now, or later if all lanes are taken."""
+        """Announce that the schedule has one more batch. The batch is launched now, or later if no lane (CUDA stream
+        with memory) is free."""
         self._requested += 1
         self._launch()
 

@@ -65,7 +65,7 @@ class FastPath:
     `ReplayedStep` and `FastHostStep`; used by one thread only."""
 
     def __init__(self, services: Services, nodes: Sequence[Node], keep: Collection[Edge]) -> None:
-        """``keep``: the edges whose batches are needed after these nodes have run."""
+        """``keep``: the node outputs (edges of the graph) that are needed after these nodes have run."""
         self._services, self._keep = services, keep
         self._nodes = [(n, n.stage, [Edge(n.id, k) for k in range(n.op.num_outputs)]) for n in nodes]
         last = {e: n.id for n in nodes for e in n.reads}

@@ -30,8 +30,8 @@ _MAX_CACHED = 16
 """Maximum number of entries of `ReplayedStep._needs`, the cache of the memory that batches need, by their shapes."""
 _MAX_COUNTED, _UNTIL_PROGRAM = 256, 4
 """Two limits for recording launches: the number of pairs (lane, shapes) that are counted, and the number of batches of
-one shape within which a program should be recorded. On each lane, the first batch is launched, the second recorded, the
-third replayed."""
+one shape within which a program should be recorded. On each lane (CUDA stream), the first batch is launched, the second
+recorded, the third replayed."""
 _MAX_FAILURES = 8
 """Number of consecutive failures of the fast path after which all batches go through `DeviceExecutor`."""
 
@@ -59,7 +59,7 @@ class ReplayedStep:
     the user's program or were computed on the host. Created by `DirectGpu`; used by the caller's thread only."""
 
     def __init__(self, services: Services, budget: BatchBudget, name: str, step: Step, to_host: Sequence[Edge]) -> None:
-        """``to_host``: the output edges of the step whose batches are copied to the host."""
+        """``to_host``: the outputs of the step (edges of the graph) that are copied to the host."""
         self._services, self._budget, self._name, self._step = services, budget, name, step
         sources = [n for n in step.nodes if isinstance(n.op, ExternalSource) and n.stage == "gpu"]
         self._nodes = [n for n in step.nodes if n not in sources]
@@ -95,7 +95,7 @@ class ReplayedStep:
         """Cache: bytes that a batch needs on the device and on the host, by its shapes; None for shapes so large that
         the batch must be cut."""
         self._seen: dict[int, int] = {}
-        """Number of batches so far, by a hash of their lane and shapes."""
+        """Number of batches so far, by a hash of their lane (CUDA stream with memory) and shapes."""
         self._failures = 0
         self._contexts = Contexts(services)
 

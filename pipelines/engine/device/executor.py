@@ -48,10 +48,10 @@ class DeviceExecutor:
         self._credits = credits
         self.lanes = lanes
         self._to_host = {id(s): [e for e in s.gives if self._wanted_on_host(e)] for s in services.plan.steps}
-        """For each device step, by its ``id()``: the output edges whose batches are copied to the host."""
+        """For each step on a device, by its ``id()``: the outputs (edges of the graph) that are copied to the host."""
 
     def wanted_on_host(self, step: Step) -> Sequence[Edge]:
-        """Return the output edges of a device step whose batches are copied to the host."""
+        """Return the outputs (edges of the graph) of a step on a device that are copied to the host."""
         return self._to_host[id(step)]
 
     # -- launching ----------------------------------------------------------------------------------------------
@@ -59,8 +59,8 @@ class DeviceExecutor:
     def launch(
         self, name: str, step: Step, free: list[FreeLanes], inbox: Channel[InFlightBatch], out: Channel[InFlightBatch]
     ) -> None:
-        """Take batches from the channel ``inbox``, launch each on one of the ``free`` lanes, and put it into the
-        channel ``out``; the body of a thread."""
+        """Take batches from the channel ``inbox``, launch each on one of the ``free`` lanes (CUDA streams), and put it
+        into the channel ``out``; the body of a thread."""
         # with one device, this thread launches: passing a batch to another thread takes as long as a few launches
         launchers = [Pool(1, f"{name} {k}") for k in range(len(free))] if len(free) > 1 else []
         try:
@@ -164,7 +164,7 @@ class DeviceExecutor:
     def complete(
         self, name: str, step: Step, free: list[FreeLanes], inbox: Channel[InFlightBatch], out: Channel[InFlightBatch]
     ) -> None:
-        """Wait for the launched batches in order, add their results to them, and free their lanes; the body of a
+        """Wait for the launched batches in order, add their results, and free their lanes (CUDA streams). The body of a
         thread."""
         for it in arriving(inbox, out):
             lane = it.lane

@@ -10,8 +10,8 @@ from ....ops.batch import Batch
 
 
 class NullLane:
-    """Stands in for a GPU lane if the device is ``null``: uses host memory and CPU kernels, but the same steps and
-    threads as on a GPU. Created by `open_lane`."""
+    """Replaces a GPU lane (CUDA stream with memory) if the device is ``null``: host memory and CPU kernels, but the
+    same steps and threads as on a GPU. Created by `open_lane`."""
 
     free_memory = 1 << 62
     """Free memory in bytes: unlimited."""

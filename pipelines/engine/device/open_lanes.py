@@ -46,17 +46,17 @@ class OpenLanes:
 
     @property
     def are_open(self) -> bool:
-        """Whether all lanes are open. Only then can memory be page-locked without waiting for the device to start."""
+        """Whether all lanes are open. Until then, page-locking memory would wait for the device to start."""
         return self._opened.is_set()
 
     def wait(self) -> None:
-        """Wait until all lanes are open. The memory budget of the devices is not known before."""
+        """Wait until all lanes are open; only then is the memory budget of the devices known."""
         self._opened.wait()
 
     def for_step(self) -> list[FreeLanes]:
-        """Return the queues of free lanes for one step, one queue per device; they are empty until `open` fills them.
-        Each step has its own lanes. If steps shared them, one step could hold all lanes and wait for the next step,
-        which would wait for a lane."""
+        """Return the queues of free lanes for one step, one queue per device; they are empty until `open` fills
+        them. Each step has lanes of its own: with shared lanes, one step could hold all of them while the next waits
+        for one."""
         queues: list[FreeLanes] = []
         if self._options.resources is not None:
             queues += self._options.resources.lanes.of(self._plan, len(self._free) // self.devices, self.devices)
@@ -68,8 +68,8 @@ class OpenLanes:
     # -- their life ---------------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Open all lanes; the body of a thread. A GPU takes some tenths of a second to start; batches are read
-        meanwhile. Raises DeviceError."""
+        """Open all lanes (CUDA streams with their memory); the body of a thread. A GPU takes some tenths of a second to
+        start; batches are read meanwhile. Raises DeviceError."""
         pool = None if self._options.resources is None else self._options.resources.lanes
         if pool is None:
             self._open_all()
@@ -125,7 +125,7 @@ class OpenLanes:
         self._credits.initial, self._credits.maximum = budget.initial, budget.maximum
 
     def stop(self) -> None:
-        """Make all threads that wait for a free lane raise Closed."""
+        """Make all threads that wait for a free lane (CUDA stream) raise Closed."""
         self.stopped = True
         self._opened.set()
         for free in self._free:

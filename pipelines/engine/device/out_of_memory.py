@@ -34,13 +34,13 @@ JOINED = "out of GPU memory: joined on the host"
 
 @dataclass(frozen=True, slots=True)
 class OnDevice:
-    """The launch of a device step on one lane, with fallbacks if GPU memory is exhausted. Created by `DeviceExecutor`
-    for each launch; used by the launching or the completing thread."""
+    """The launch of a step on one lane (CUDA stream) of a device, with fallbacks if GPU memory is exhausted. Created by
+    `DeviceExecutor` for each launch; used by the launching or the completing thread."""
 
     nodes: Sequence[Node]
     gives: Sequence[Edge]
     to_host: Collection[Edge]
-    """Those of the step's output edges whose batches are needed on the host."""
+    """Those outputs of the step (edges of the graph) that are needed on the host."""
     lane: Copies
     lanes: Sequence[Copies]
     """All lanes of the device, whose unused memory is freed if memory runs out."""
@@ -49,7 +49,7 @@ class OnDevice:
     """Called for each fallback, with its reason and the number of samples that took it."""
 
     def run(self, env: Env, run: NodePass) -> Env:
-        """Run the nodes and return the batches of the edges ``gives``. Raises DeviceError if the device cannot hold
+        """Run the nodes and return the batches of their outputs ``gives``. Raises DeviceError if the device cannot hold
         even the results."""
         results = self._fitted(env, run)
         for edge in self.gives:
@@ -102,8 +102,8 @@ class OnDevice:
             raise
 
     def joined(self, batches: Sequence[Batch]) -> Batch:
-        """Join batches of different samples into one, ordered by slot. The result is in device memory, unless there is
-        no room or one of the batches is already on the host."""
+        """Join batches of different samples into one, ordered by the samples' indices (slots). The result is in device
+        memory, unless there is no room or one of the batches is already on the host."""
         live = [b for b in batches if len(b)]
         if all(self.lane.holds(b) for b in live):
             try:

@@ -60,7 +60,8 @@ class MemoryEstimate:
 
 
 Facts = tuple[tuple[Edge, Spec], ...]
-"""Facts about the batches that a step reads: for each edge its shape, type and layout, as far as they are known."""
+"""Facts about the batches that a step reads: for each edge (output of a node) its shape, type and layout, as far as
+they are known."""
 
 
 def facts_of(env: Mapping[Edge, Batch]) -> Facts:
@@ -93,7 +94,7 @@ def inferred(nodes: Sequence[Node], facts: Facts) -> dict[Edge, Spec]:
 def estimate_memory(nodes: Sequence[Node], gives: Sequence[Edge], env: Mapping[Edge, Batch], samples: Samples,
             emulate: bool = False, specs: Mapping[Edge, Spec] | None = None) -> MemoryEstimate:  # fmt: skip
     """Estimate the memory that ``nodes`` will need for ``samples``, given the input batches in ``env``. ``gives``: the
-    edges whose batches are needed afterwards. ``specs``: the specs of the outputs, as `inferred` returns them."""
+    node outputs that are needed afterwards. ``specs``: the specs of the outputs, as `inferred` returns them."""
     n = len(samples)
     elements: dict[Edge, I64 | int] = {}  # one number if it is the same for all samples
     live: dict[Edge, I64 | int] = {}

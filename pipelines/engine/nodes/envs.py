@@ -32,8 +32,8 @@ def bytes_of(batches: Iterable[Batch]) -> int:
 
 
 def merge(parts: Sequence[Batch], allocate: Any = None) -> Batch:
-    """Join batches of different samples into one, ordered by slot. ``allocate(n, dtype)`` creates the array. Raises
-    SpecError if the branches of a conditional gave different types or layouts."""
+    """Join batches of different samples into one, ordered by slot (index of a sample). ``allocate(n, dtype)`` creates
+    the array. Raises SpecError if the branches of a conditional gave different types or layouts."""
     kinds = {f"{b.dtype}, {b.ndim}-D" for b in parts if len(b)}
     if len(kinds) > 1:
         raise SpecError(f"the branches of a conditional give different types: {' and '.join(sorted(kinds))}; cast or "
@@ -46,8 +46,8 @@ def merge(parts: Sequence[Batch], allocate: Any = None) -> Batch:
 
 
 def in_order(parts: Sequence[Batch], allocate: Any = None) -> Batch:
-    """Join batches of different samples from one node, ordered by slot. ``allocate(n, dtype)`` creates the array.
-    Raises MixedBatchError if they differ in type."""
+    """Join batches of different samples from one node, ordered by slot (index of a sample). ``allocate(n, dtype)``
+    creates the array. Raises MixedBatchError if they differ in type."""
     joined = concat(parts, empty=allocate)
     order = np.argsort(joined.samples.slot, kind="stable")
     return joined if (order[1:] > order[:-1]).all() else joined.take(order)
@@ -70,14 +70,15 @@ def empty(spec: Spec, samples: Samples) -> Batch:
 
 
 def nothing(nodes: Sequence[Node], samples: Samples, gives: Sequence[Edge]) -> Env:
-    """Return a batch without samples for each of the edges ``gives``."""
+    """Return a batch without samples for each of the node outputs ``gives``."""
     by_id = {n.id: n for n in nodes}
     no_samples = samples.take(slice(0, 0))
     return {e: empty(by_id[e.node].specs[e.output] if by_id[e.node].specs else Spec(), no_samples) for e in gives}
 
 
 def gone(dropped: Iterable[Loss]) -> set[int]:
-    """Return the slots of those dropped samples that are no longer in the batch. (Damaged samples may stay in it.)"""
+    """Return the slots (indices) of those dropped samples that are no longer in the batch. (Damaged samples may stay in
+    it.)"""
     slots = set[int]()
     for d in dropped:
         if isinstance(d, LeftOut):
@@ -88,7 +89,7 @@ def gone(dropped: Iterable[Loss]) -> set[int]:
 
 
 def drop(env: Env, slots: set[int]) -> None:
-    """Remove the samples at ``slots`` from every batch of ``env``."""
+    """Remove the samples with the indices ``slots`` from every batch of ``env``."""
     removed = np.fromiter(slots, np.int32, len(slots))
     shared: dict[int, Samples] = {}  # batches that share their Samples still do so afterwards
     for edge, batch in env.items():
@@ -102,8 +103,8 @@ def drop(env: Env, slots: set[int]) -> None:
 
 
 def within(samples: Samples, low: int, high: int, cached: dict[int, tuple[slice, Samples]]) -> tuple[slice, Samples]:
-    """Return the indices of the samples with slots in [low, high), and these samples. ``cached`` keeps the result for
-    each `Samples` object, because most batches of an environment share one."""
+    """Return where the samples with slots (original indices) in [low, high) are, as a slice, and these samples.
+    ``cached`` keeps the result for each `Samples` object, because most batches of an environment share one."""
     result = cached.get(id(samples))
     if result is None:
         slot = samples.slot
@@ -118,20 +119,21 @@ def within(samples: Samples, low: int, high: int, cached: dict[int, tuple[slice,
 
 
 def cut(env: Mapping[Edge, Batch], low: int, high: int, cached: dict[int, tuple[slice, Samples]] | None = None) -> Env:
-    """Return ``env`` with only the samples at the slots [low, high) in every batch. ``cached``: see `within`."""
+    """Return ``env`` with only the samples of the slots (indices) [low, high) in every batch. ``cached``: see
+    `within`."""
     cached = {} if cached is None else cached
     return {edge: batch.take(*within(batch.samples, low, high, cached)) for edge, batch in env.items()}
 
 
 def middle(run: NodePass) -> tuple[int, int, int]:
-    """Return three slots, first, middle and end, that cut the samples of ``run`` into halves; for `pieces`."""
+    """Return three sample indices (first, middle, end) that cut the samples of ``run`` into halves; for `pieces`."""
     slots = run.samples.slot
     return int(slots[0]), int(slots[len(slots) // 2]), int(slots[-1]) + 1
 
 
 def pieces(env: Mapping[Edge, Batch], run: NodePass, borders: Sequence[int]) -> Generator[Env]:
-    """Yield ``env`` cut at the slots ``borders`` into pieces, one after the other. While the caller uses a piece,
-    ``run.samples`` are the samples of that piece."""
+    """Yield ``env`` cut at the sample indices ``borders`` into pieces, one after the other. While the caller uses a
+    piece, ``run.samples`` are the samples of that piece."""
     whole = run.samples, run.reader_samples
     try:
         for low, high in pairwise(borders):

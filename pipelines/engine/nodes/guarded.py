@@ -26,8 +26,9 @@ to raise, or None: then `guarded` finds the sample that causes it."""
 
 
 def guarded(nodes: Sequence[Node], env: Env, run: NodePass, gives: Sequence[Edge], on_error: ErrorHook) -> Env:
-    """Run ``nodes`` and return the batches of the edges ``gives``. If a kernel raises an exception that need not end
-    the run, the samples are halved until those that cause it are found. These are dropped; the others are computed."""
+    """Run ``nodes`` and return the batches of their outputs ``gives``. If a kernel raises an exception that need not
+    end the run, the samples are halved until those that cause it are found. These are dropped; the others are
+    computed."""
     before = run.state()
     try:
         batches = dict(env)
@@ -80,7 +81,7 @@ def _may_fit_alone(problem: Exception, run: NodePass) -> bool:
 
 def _rejected(nodes: Sequence[Node], run: NodePass, gives: Sequence[Edge], problem: Exception) -> Env:
     """Drop the only sample of ``run``, if it has one, because of ``problem``. Return batches without samples for the
-    edges ``gives``."""
+    outputs ``gives``."""
     raised_by: Node | None = problem.__dict__.get(RAISED_BY)
     node = " > ".join(n.name for n in nodes) if raised_by is None else raised_by.name
     code: RejectCode = "internal"

@@ -24,12 +24,12 @@ from ...graph.nodes import Edge, Node
 from ..memory.budget import Reservation
 
 Env = dict[Edge, Batch]
-"""The batches that exist at some point of a pass over the nodes, by the edge of the graph to which each belongs."""
+"""The batches that exist at some point while nodes run, each by its edge of the graph (output of a node)."""
 State = tuple[int, int, int, int]
 """State of a random generator: key, counter (low and high half) and word."""
 Draws = tuple[tuple[int, int, Mapping[int, State]], ...]
-"""Where the operators' random streams continue. For each request of a merged batch: its slots [low, high), and the
-states of the streams by the operators' seeds."""
+"""Where the operators' random streams continue. For each request of a merged batch: its sample indices [low, high), and
+the states of the streams by the operators' seeds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class NodePass:
     `Services.node_pass`; used by one thread at a time."""
 
     samples: Samples
-    """All samples of the pass, as nodes without inputs need them."""
+    """All samples over which the nodes run, as nodes without inputs need them."""
     seeds: Mapping[int, int]
     rng: str = "philox"
     draws: Draws = ()
@@ -144,7 +144,7 @@ class NodePass:
     emulate: bool = False
     """Whether device nodes run their CPU kernels, because the device is ``null``."""
     states: Mapping[int, Any] = field(default_factory=dict)
-    """State that per_batch nodes keep between batches, such as an open data set, by the node's id."""
+    """State that nodes keep between batches, such as a reader's open data set, by the node's id."""
     reader_samples: Mapping[int, Samples] = field(default_factory=dict)
     """The samples of each reader, by the id of the reader's node."""
     allocate_staging: Callable[[int], npt.NDArray[np.uint8]] | None = None
@@ -155,7 +155,7 @@ class NodePass:
     output goes to a device."""
     uploads: Mapping[Edge, Uploader] = field(default_factory=dict)
     """For readers whose output is uploaded to a device while it is read: the object that uploads it, by the output's
-    edge."""
+    edge in the graph."""
     pool: Helpers | None = None
     """Worker threads that kernels may use for parts of their work; None if there are none."""
     reservation: Reservation | None = None
@@ -193,11 +193,11 @@ class NodePass:
     """Calls of `count`, `decoders` and `waited`, deferred until it is certain that the results of the pass are used."""
     dropped: list[Loss] = field(default_factory=list)
     checks: list[Callable[[], npt.NDArray[Any]]] = field(default_factory=list)
-    """Functions to call after the device has finished: each returns the slots of the samples that failed a kernel's
+    """Functions to call after the device has finished: each returns the indices of the samples that failed a kernel's
     check there."""
     late_outputs: list[tuple[Edge, Callable[[], Batch]]] = field(default_factory=list)
     """Outputs that exist only after the device has finished, for example images that the GPU encoded: for each, its
-    edge and a function that returns its batch, which may have only some of the samples."""
+    edge in the graph and a function that returns its batch. The batch may lack samples."""
     recorded: list[ProgramPart] | None = None
     """Recorded launches of the operators so far, in order; None if one of them could not be recorded, or if nothing is
     to be recorded."""

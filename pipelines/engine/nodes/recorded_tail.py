@@ -66,7 +66,7 @@ class RecordedTail:
 
     def record(self, keep: Collection[Edge]) -> None:
         """Record the launches of the tail, whose nodes have just run one by one, to replay them for later batches.
-        ``keep``: the edges whose batches are the outputs of the program."""
+        ``keep``: the node outputs that are outputs of the program."""
         run, recorded = self.node_pass, self.node_pass.recorded
         run.recorded = None
         if recorded is not None and len(recorded) == len(self.nodes) - self.first and not run.dropped:
@@ -94,7 +94,7 @@ def start_of_tail(nodes: Sequence[Node]) -> int:
 
 
 def recorded_tail_of(nodes: Sequence[Node], run: NodePass) -> RecordedTail | None:
-    """Return the last ``nodes`` that can be replayed as one program; None if there are none, or if this pass cannot be
+    """Return the last ``nodes`` that can be replayed as one program; None if there are none, or if ``run`` cannot be
     replayed."""
     if run.device is None or run.emulate or run.attempt or len(run.draws) > 1 or not hasattr(run.device, "launches"):
         return None

@@ -35,8 +35,8 @@ RAISED_BY = "_dali_run_operator"
 def run_nodes(nodes: Sequence[Node], env: Env, run: NodePass, keep: Collection[Edge] | None = None) -> None:
     """Run ``nodes`` in order and add their outputs to ``env``; samples that fail are removed from it.
 
-    With ``keep``, a batch is removed from ``env`` after the last of ``nodes`` that reads it, unless ``keep`` has its
-    edge. A chain of nodes then holds only the batches of a few nodes at a time."""
+    With ``keep``, a batch that is not in ``keep`` is removed from ``env`` after the last of ``nodes`` that reads it. A
+    chain of nodes then holds only the batches of a few nodes at a time."""
     if run.reservation is not None:
         run.reservation.start_pass(len(run.samples))
     last = {} if keep is None else {e: node.id for node in nodes for e in node.reads}
@@ -100,8 +100,8 @@ def _by_batch(node: Node, env: Env, run: NodePass) -> bool:
 
 
 def _in_groups(node: Node, env: Env, run: NodePass, slots: Iterable[npt.NDArray[np.int32]]) -> None:
-    """Run one node several times, each time for the samples at one entry of ``slots``, and join the outputs. The
-    entries together are all samples of the node."""
+    """Run one node several times, each time for the samples with the indices in one entry of ``slots``, and join the
+    outputs. All entries together cover the node's samples."""
     everything, before = (run.samples, run.reader_samples, run.started, run.recorded), len(run.dropped)
     run.started, run.recorded = {k: v for k, v in run.started.items() if k != node.id}, None
     parts: list[Env] = []
