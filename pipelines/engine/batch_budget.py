@@ -240,8 +240,7 @@ class BatchBudget:
             budget.release_all(order)
 
     def drop_unneeded(self, it: InFlightBatch, step: Step) -> None:
-        """Remove the samples that failed from the batch. Also remove the outputs of nodes that no step after ``step``
-        reads."""
+        """Remove samples that failed from the batch, and outputs of nodes that no step after ``step`` reads."""
         if it.dropped:
             self.drop(it)
         needed = self._needed_after[self._services.name_of(step)]

@@ -59,7 +59,7 @@ STARVED = 0.5
 """Limit on the share of its time for which the launching thread waits for batches to be read. Above it, the GPU budget
 of a user's program does not grow, because more memory would not make the program faster."""
 GROWTH = 1.5
-"""Factor by which the GPU budget of a program grows or shrinks in one step."""
+"""Factor by which the GPU budget of a user's program grows or shrinks at a time."""
 GROW_AFTER, SHRINK_AFTER = 4, 2
 """Numbers of consecutive launches after which the size of launches changes. Launches grow after the consumer waited for
 the first number of them. They shrink after the second number, if the consumer never waited and the queue was full. Both

@@ -152,7 +152,7 @@ class HostExecutor:
                 put_failed(it, out, e)
 
     def _start_early(self, it: InFlightBatch, step: Step) -> None:
-        """Start the work that the next device step does in host threads, before the batch can be launched."""
+        """Start the host threads' part of the next device step, before the batch can be launched on the device."""
         if step.kind != "device" or self._plan.target.device != "gpu":
             return
         run = self._services.node_pass(it, allocate_staging=self._page_locked)
@@ -388,8 +388,8 @@ def needs_headers_only(plan: Plan, step: Step) -> bool:
 
 
 def groups(step: Step) -> Iterator[tuple[tuple[Node, ...], list[Edge], bool, bool]]:
-    """Yield groups of nodes of a ``whole`` step that run together. For each: the nodes, their outputs, whether they
-    must see whole batches, and whether all of them are readers."""
+    """Yield groups of nodes of a ``whole`` step that run together, each as a tuple: nodes, their outputs, whether the
+    nodes must see whole batches, whether all are readers."""
     for per_batch, group in groupby(step.nodes, lambda n: n.op.per_batch):
         nodes = tuple(group)
         gives = [Edge(n.id, k) for n in nodes for k in range(n.op.num_outputs)]

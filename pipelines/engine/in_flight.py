@@ -168,8 +168,7 @@ class Feed(Protocol):
     which also closes the data sets."""
 
     states: Mapping[int, Any]
-    """For each node with state (``per_batch``), by id: what the node keeps between batches, such as a reader's open
-    data set."""
+    """For each node with state (``per_batch``), by its id: the kept state, such as a reader's open data set."""
     kinds: Mapping[Edge, Spec]
     """Type and shape of outputs for which the plan leaves the type or number of dimensions open, as the data set's
     first sample decides them. Empty if nothing is open, or if there is no data set."""

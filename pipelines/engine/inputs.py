@@ -216,6 +216,6 @@ _NAMELESS = NoOrigins()
 
 @lru_cache(8)
 def _counted(n: int) -> tuple[I32, I64]:
-    """Return the slots (indices in a batch, 0 to n - 1) and epochs of ``n`` samples. All batches of this size share the
-    two arrays."""
+    """Return the slots (indices, 0 to n - 1) and epochs of ``n`` samples. Batches of equal size share the two
+    arrays."""
     return np.arange(n, dtype=np.int32), np.zeros(n, np.int64)

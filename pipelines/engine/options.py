@@ -23,9 +23,9 @@ machine: 135k images/s with 4, 152k with 6, and more finished batches that may w
 READ_AHEAD = 6
 """Minimum number of batches of a job that wait for a GPU, read or being read, if there are threads for it.
 
-Two more are read in addition, each by two threads at least. With 4 read at once by 16 threads, a launching thread
-waited for them two thirds of the time (JPEG to JPEG on one H200: 126k to 135k images/s; with ``prefetch_queue_depth``
-4, 141k). Single files to tensors there, 16 threads: 228k with 5 read at once, 255k with 8, 271k with 16, each by one
+Two more are read in addition, each by two threads at least. With only 4 read at once by 16 threads, the launching
+thread waited two thirds of the time (JPEG to JPEG on one H200: 126k to 135k images/s; with ``prefetch_queue_depth`` 4,
+141k). Single files to tensors there, 16 threads: 228k with 5 read at once, 255k with 8, 271k with 16, each by one
 thread."""
 
 
@@ -65,8 +65,8 @@ class Options(RunSettings):
     """Facts that earlier runs of the graph in this process found out about how files reach the GPU; this run uses them.
     If None, there are no such facts, and the run assumes that records may be read again."""
     resources: SharedResources | None = None
-    """Memory budgets and lanes (CUDA streams) that this run shares with other runs of a job in this process; None if it
-    shares none."""
+    """Memory budgets and lanes (CUDA streams) that this run shares with other runs of a job in this process, or
+    None."""
     on_demand: bool = False
     """Whether requests come one at a time: each call of `Engine.request_next` adds one batch to the schedule, before
     that batch is taken."""

@@ -95,8 +95,8 @@ class Services:
         return sum(list(self.stats.decoder_waits.values()))
 
     def raised(self, problem: Exception, samples: int) -> Exception | None:
-        """Decide whether an exception of a kernel ends the run: return the error to raise, or None if the sample that
-        causes it is to be isolated. An `ErrorHook`."""
+        """Return the error to raise if an exception of a kernel ends the run. Return None if the sample that causes the
+        exception is to be isolated. An `ErrorHook`."""
         if self.options.policy == "fail" and samples <= 1:
             return SampleFailedError(described(problem))
         if isinstance(problem, MemoryError) and samples > 1:

@@ -114,7 +114,7 @@ class Driver:
         self.group = group
         self.parts: list[Part] = []
         self._left = 0
-        """Number of samples that this run still had to process when it began."""
+        """Number of samples that this run of the job still had to process when it began."""
         self.read = 0
         """Number of samples in the job parts that were finished in this run."""
         self._reject_limit = reject_limit

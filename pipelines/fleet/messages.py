@@ -37,7 +37,7 @@ class MessageSocket:
         return False
 
     def receive(self) -> Iterator[Message]:
-        """Yield messages as they arrive, until the process on the other side ends."""
+        """Yield the messages of the process on the other side of the socket, until that process ends."""
         while (messages := self.ready()) is not None:
             yield from messages
 

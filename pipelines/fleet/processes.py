@@ -110,7 +110,7 @@ class Processes:
     # -- for the driver -----------------------------------------------------------------------------------------------
 
     def room(self) -> int:
-        """Return the number of workers that run or can be started."""
+        """Return the number of workers that run or can still be started."""
         return len(self._workers) + sum(self._free(resources) for resources in self._starts)
 
     @property
@@ -194,7 +194,7 @@ class Processes:
         self._selector.register(worker.messages, selectors.EVENT_READ, worker)
 
     def _expect(self, key: str) -> Message:
-        """Return the next message of the fork server that has the key ``key``."""
+        """Return the next message with the key ``key`` from the fork server, the process that forks workers."""
         for message in self._messages.receive():
             if "problem" in message:
                 raise_problem(message)

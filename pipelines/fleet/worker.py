@@ -170,8 +170,8 @@ class WorkerLoop:
             last = last.before
 
     def _part(self, job: OpenJob, part: tuple[int, int], span: range, running: _RunningPart) -> None:
-        """Run one job part, and report its end to the driver after that of the previous part. If the worker cannot
-        continue, it begins no further part."""
+        """Run one job part. Report the end of this part to the driver after that of the previous part. If the worker
+        cannot continue, it begins no further part."""
         report_message: dict[str, Any] | None = None
         can_continue = False
         try:

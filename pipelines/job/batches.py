@@ -38,7 +38,8 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class RunRange:
-    """The range of positions that one run of a job processes, and options for it. Created by `JobRun`."""
+    """The range of positions (in the order of all samples) that one run of a job processes, and options of the run.
+    Created by `JobRun`."""
 
     feed: JobFeed
     first: int
@@ -59,8 +60,8 @@ class RunRange:
 
 
 class Batches:
-    """Runs an engine over the positions of a run and yields its finished batches. Created and stopped by `JobRun`; used
-    by one thread."""
+    """Runs an engine over a range of a job's samples, and yields the finished batches. Created and stopped by `JobRun`;
+    used by one thread."""
 
     def __init__(self, plan: Plan, run_range: RunRange, options: Options) -> None:
         self.plan = plan
@@ -112,12 +113,13 @@ class Batches:
         return Finished(start, stop, samples, outputs, rows, it.number, omitted)
 
     def report(self, seconds: float, counts: Mapping[str, int], sink_seconds: float) -> dict[str, Any]:
-        """Return the report of the run so far; see `build_report`."""
+        """Return the report of the run so far, as `build_report` makes it."""
         return build_report(self.engine, seconds, counts, sink_seconds=sink_seconds)
 
 
 def rows_left_out(plan: Plan, iteration: InFlightBatch) -> LeftOutRows:
-    """Return the rows of left_out.jsonl for those samples of a batch that were left out on purpose."""
+    """Return the rows of left_out.jsonl for those samples of a batch that the spec left out on purpose, as `keep_if`
+    does."""
     everyone, tables = iteration.all_samples, []
     for lost in left_out(iteration.dropped):
         samples = everyone.take(np.searchsorted(everyone.slot, lost.slots))

@@ -55,7 +55,8 @@ def write_atomically(path: Path, data: Mapping[str, Any]) -> None:
 
 
 def forget_oldest(folder: Path) -> None:
-    """Remove the oldest files of ``folder``, so that at most `_MAX_JOBS` remain. Raises OSError."""
+    """Remove the oldest files of ``folder``, where each is about one job, so that at most `_MAX_JOBS` remain. Raises
+    OSError."""
     files = sorted(folder.iterdir(), key=lambda p: p.stat().st_mtime)
     for old in files[:-_MAX_JOBS]:
         old.unlink()
@@ -71,7 +72,8 @@ def remember(out: Path | str, command: Mapping[str, Any]) -> None:
 
 
 def recall(out: Path | str) -> dict[str, Any] | None:
-    """Return the command that `remember` stored for ``out``; None if this user has not run the job on this machine."""
+    """Return the command that `remember` stored for the output ``out``; None if this user has not run the job on this
+    machine."""
     with contextlib.suppress(OSError, ValueError, JobError):
         command = sidecar.read_json(_file(out), sidecar.REPORT)
         if isinstance(command.get("spec"), (str, dict)) and isinstance(command.get("overrides"), dict):

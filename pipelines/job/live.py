@@ -26,7 +26,7 @@ from .report import bottleneck, loads_of, operator_seconds, overlap, step_second
 
 SCHEMA_VERSION = 1
 MAX_ROWS = 240
-"""Maximum number of rows of the progress curve in a report. Above it, every second one is removed, and rows are added
+"""Maximum number of rows of the progress curve in a report. Above it, every second row is removed, and rows are added
 half as often."""
 _FIRST_INTERVAL = 0.05
 """Seconds between the first rows of the progress curve, so that a job of a few seconds also has one."""
@@ -53,8 +53,8 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Values of the engine's counters at one moment. Counts and seconds are totals since the start. Created by
-    `Recorder`."""
+    """Values of an engine's counters at one moment: a row of the progress curve. Counts and seconds are totals since
+    the start. Created by `Recorder`."""
 
     at: float
     counts: Counts

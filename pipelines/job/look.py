@@ -59,7 +59,7 @@ class Look:
     rejects: list[tuple[int, RejectRow]] = field(default_factory=list)
     more_rejects: int = 0
     inputs: dict[int, bytes] = field(default_factory=dict)
-    """The encoded images as they were read, before the graph, by the number of the sample."""
+    """The encoded input images as the reader returned them, by the number of the sample."""
 
     def add_rejects(self, rejects: Sequence[tuple[int, RejectRow]]) -> None:
         """Keep some of the rejected samples. ``rejects``: for each, its number and its row of the reject log."""
@@ -78,8 +78,8 @@ class Look:
             self.kept.append(_KeptSample(samples.origin(i).key, places[i], after))
 
     def read_inputs(self, plan: Plan, feed: JobFeed, rng: str) -> None:
-        """Read the inputs of the kept samples again, to show the images before the graph. A sample that cannot be read
-        again gets no such image."""
+        """Read the inputs of the kept samples again, to show the images before they were processed. A sample that
+        cannot be read again gets no such image."""
         readers = [n for n in plan.graph.nodes if isinstance(n.op, Reader)]
         for place in [*(k.place for k in self.kept), *(place for place, _ in self.rejects)]:
             env: Env = {}

@@ -64,8 +64,8 @@ class Lineup:
         self.states, self._plan = dict(sources.states), sources.plan
         self._readers: list[tuple[int, Source, I64]] = []
         self._epochs: list[I64 | None] = []
-        """For each reader: the number of the pass over its data set, by position; None if all positions are in pass
-        0."""
+        """For each reader, by position of the sample: the number of the pass over the reader's data set. None if all
+        are in pass 0."""
         self._stored: list[I64] = []
         """For each reader: the numbers of its first records in stored order, at most `MAX_TRIED`."""
         self.ends: list[int] = []
@@ -121,7 +121,7 @@ class Lineup:
 
     @cached_property
     def decided(self) -> Decided:
-        """The facts that the first sample of the first run's inputs decides; see `Sources.decided`."""
+        """Types and ranks that the first sample of the first run's inputs decides; see `Sources.decided`."""
         edges = undecided(self._plan)
         return Decided.by(first_sample(self._plan, self.states, self.stored(), edges), edges)
 
@@ -156,7 +156,7 @@ class LineupFeed(JobFeed):
         self.positions = self._all_positions = range(len(self._selected))
 
     def places(self, positions: I64) -> I64:
-        """Return the indices that ``positions`` have among the selected positions."""
+        """Return the index of each of ``positions`` in the list of selected positions."""
         return np.searchsorted(self._selected, positions)
 
     def samples(self, request: Request) -> tuple[Samples, Mapping[int, Samples]]:

@@ -55,9 +55,9 @@ class PartBatch:
 
 
 class PartsFeed:
-    """Source of samples for the second engine of a job with `split_samples`: the items into which the first engine's
-    samples are split. Created by `PartsBatches`. The second engine's reading thread calls `requests`, which takes
-    batches from the first engine."""
+    """Source of samples for the second engine of a job with `split_samples`: the items (such as frames of a video) into
+    which the samples of the first engine are split. Created by `PartsBatches`. The reading thread of the second engine
+    calls `requests`, which takes batches from the first one."""
 
     def __init__(self, split_plans: SplitPlans, run_range: RunRange, front: Engine) -> None:
         self._split_plans = split_plans
@@ -66,8 +66,8 @@ class PartsFeed:
         self.at = run_range.first
         """The position up to which batches of items (`PartBatch`) were created."""
         self.lost: list[Lost] = []
-        """Samples from position `at` on that were dropped. The thread that takes requests writes this and `at`; the
-        caller's thread reads them when the run is over."""
+        """Samples from position `at` on that were dropped before the split. The thread that takes requests writes this
+        and `at`; the caller's thread reads them when the run is over."""
         self.left_out = NOTHING_LEFT_OUT
         """Samples from position `at` on that were left out on purpose. The same threads as for `lost` write and read
         it."""
@@ -106,7 +106,7 @@ class PartsFeed:
         return tuple(b.take(indices, samples) for b in piece.batches)
 
     def close(self) -> None:
-        """Do nothing: the data sets belong to the feed of the first engine."""
+        """Do nothing: another object (the feed of the engine before the split) owns the data sets."""
 
     # -- for the job ----------------------------------------------------------------------------------------------
 
@@ -213,7 +213,7 @@ def _lost(iteration: InFlightBatch) -> list[Lost]:
 
 
 def _same(piece: Samples, some: Samples) -> bool:
-    """Return whether the items ``some`` belong to the batch of items ``piece``."""
+    """Return whether the items ``some`` (such as frames of a video) belong to the batch of items ``piece``."""
     assert piece.part is not None
     assert some.part is not None
     at = int(some.slot[0])

@@ -201,7 +201,7 @@ def _worked(engine: Engine, i: int) -> dict[str, float]:
 
 
 def step_seconds(engine: Engine) -> list[float]:
-    """Return, for every step, the seconds for which its own thread was busy."""
+    """Return, for every step (nodes that run together), the seconds for which the thread of the step was busy."""
     return [_busy(engine, i) for i in range(len(engine.plan.steps))]
 
 
@@ -229,8 +229,8 @@ def loads_of(
     engine: Engine, operators: Sequence[Mapping[str, Any]], seconds: float, sink_seconds: float, sink: str,
     steps: Sequence[float],
 ) -> list[Load]:  # fmt: skip
-    """Return how busy the readers, workers, devices and the sink were, from the seconds of ``operators`` and of the
-    threads of ``steps``."""
+    """Return how busy the readers, workers, devices and the sink (the writer) were, from the seconds of ``operators``
+    and of the threads of ``steps``."""
     seconds = max(seconds, 1e-9)
     threads = engine.options.num_threads
     loads = []

@@ -71,7 +71,7 @@ class Progress:
     """The progress of a job, passed to the caller's callback after every batch."""
 
     done: int
-    """Number of positions that are finished in this run."""
+    """Number of positions (in the order of all samples) that are finished in this run."""
     total: int
     """Number of positions that this run has to process."""
     rejected: int
@@ -112,7 +112,7 @@ class Prepared:
 
     @property
     def whole(self) -> Graph:
-        """The whole graph of the job, with the specs (dtype, shape) of its outputs."""
+        """The whole graph of the job, before and after a split, with the specs (dtype, shape) of the outputs."""
         return self.plan.graph if self.split_plans is None else self.split_plans.whole
 
     @property
@@ -180,10 +180,10 @@ def run_job(
     """Run the job of a spec in this process, or continue it.
 
     ``append`` adds inputs that are new to the existing output. ``note`` is called with each line about a part of the
-    spec that has no effect. ``made_of`` is the spec itself, if its file will not exist later; ``amend`` completes the
-    report. ``prepared`` is the result of `prepare` for these arguments, if the caller has it. ``look`` keeps a few
-    samples, to be shown. Raises SpecError for a wrong spec, and DeviceError and JobError for errors before the output
-    is open. Later errors are in the result, with a report of what was done until then."""
+    spec that has no effect. ``made_of`` is the spec itself, if the file of the spec will not exist later. ``amend``
+    returns the final report with additions. ``prepared`` is the result of `prepare` for these arguments, if the caller
+    has it. ``look`` keeps a few samples, to be shown. Raises SpecError for a wrong spec, and DeviceError and JobError
+    for errors before the output is open. Later errors are in the result, with a report of what was done until then."""
     if append and (fresh or limit is not None):
         raise SpecError(f"--append adds to the existing output: leave out {'--fresh' if fresh else '--limit'}")
     prepared = prepared or prepare(path, overrides, device=device, part=part, ahead=True)
@@ -339,9 +339,9 @@ class JobRun:
         selected: frozenset[tuple[int, int]] | None = None, look: Look | None = None,
         uploads: RegistrationCache | None = None, resources: SharedResources | None = None,
     ) -> None:  # fmt: skip
-        """``command``: how the job was started, for its report. ``amend`` completes the report. ``warm``: this process
-        ran a part of the job before, so everything is compiled. ``selected``: see `RunRange`. ``look`` keeps a few
-        samples, to be shown. ``uploads`` and ``resources``: see `Options`."""
+        """``command``: how the job was started, for the report. ``amend`` returns the final report with additions.
+        ``warm``: this process ran a part of the job before, so everything is compiled. ``selected``: see `RunRange`.
+        ``look`` keeps a few samples, to be shown. ``uploads`` and ``resources``: see `Options`."""
         compile_ahead(clients_of(prepared.plan, config.writer))
         self.started = datetime.now(UTC)
         self.amend = amend

@@ -63,8 +63,8 @@ def _records(prepared: Prepared, feed: JobFeed) -> Iterator[Stored]:
 
 
 def _steps(plan: Plan, decided: Decided) -> dict[str, Any]:
-    """Return type and number of dimensions of each output for which the plan left them open, by node name and output
-    number."""
+    """Return type and number of dimensions of each operator output for which the compiled graph left them open, by node
+    name and output number."""
     nodes = {n.id: n.name for n in plan.graph.nodes}
     return {
         f"{nodes[e.node]}.{e.output}": [k.dtype.name if k.dtype else None, k.ndim] for e, k in decided.kinds.items()

@@ -60,7 +60,7 @@ def warm(
 
 
 def _rehearsed(prepared: Any, config: Any) -> str:
-    """Start the job on two samples to compile its code; return a remark for the user about how that went."""
+    """Start the job on two samples to compile its code. Return a remark for the user about success or failure."""
     try:
         with Sources(prepared.plan, prepared.spec.pipeline.batch_size) as sources:
             feed = JobFeed(sources, None)

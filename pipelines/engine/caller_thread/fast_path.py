@@ -78,7 +78,7 @@ class FastPath:
         """Run the nodes and add their outputs to ``env``.
 
         Return (bytes read, bytes written, end time in seconds of perf_counter) per node. Return None if a kernel
-        produced anything besides its outputs (rejects, checks, work to finish later), or another number of outputs or
+        produced anything besides its outputs (rejects, checks, work to finish later), or a wrong number of outputs or
         samples; ``env`` may then contain some outputs. Exceptions of kernels propagate."""
         found = None
         try:

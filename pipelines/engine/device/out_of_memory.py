@@ -46,7 +46,7 @@ class OnDevice:
     """All lanes of the device, whose unused memory is freed if memory runs out."""
     on_error: ErrorHook
     count: Callable[[str, int], None]
-    """Called for each fallback, with its reason and the number of samples that took it."""
+    """Called for each fallback, with the reason and the number of samples."""
 
     def run(self, env: Env, run: NodePass) -> Env:
         """Run the nodes and return the batches of their outputs ``gives``. Raises DeviceError if the device cannot hold

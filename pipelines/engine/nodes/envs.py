@@ -77,8 +77,7 @@ def nothing(nodes: Sequence[Node], samples: Samples, gives: Sequence[Edge]) -> E
 
 
 def gone(dropped: Iterable[Loss]) -> set[int]:
-    """Return the slots (indices) of those dropped samples that are no longer in the batch. (Damaged samples may stay in
-    it.)"""
+    """Return the slots (indices) of the dropped samples that are not in the batch any more. (Damaged ones may stay.)"""
     slots = set[int]()
     for d in dropped:
         if isinstance(d, LeftOut):
@@ -119,8 +118,7 @@ def within(samples: Samples, low: int, high: int, cached: dict[int, tuple[slice,
 
 
 def cut(env: Mapping[Edge, Batch], low: int, high: int, cached: dict[int, tuple[slice, Samples]] | None = None) -> Env:
-    """Return ``env`` with only the samples of the slots (indices) [low, high) in every batch. ``cached``: see
-    `within`."""
+    """Return ``env`` with only the samples of the slots (indices) [low, high). ``cached``: see `within`."""
     cached = {} if cached is None else cached
     return {edge: batch.take(*within(batch.samples, low, high, cached)) for edge, batch in env.items()}
 

@@ -27,8 +27,7 @@ to raise, or None: then `guarded` finds the sample that causes it."""
 
 def guarded(nodes: Sequence[Node], env: Env, run: NodePass, gives: Sequence[Edge], on_error: ErrorHook) -> Env:
     """Run ``nodes`` and return the batches of their outputs ``gives``. If a kernel raises an exception that need not
-    end the run, the samples are halved until those that cause it are found. These are dropped; the others are
-    computed."""
+    end the run, the samples are halved until those that cause it are found. Only these are dropped."""
     before = run.state()
     try:
         batches = dict(env)

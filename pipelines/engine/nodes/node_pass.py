@@ -207,8 +207,8 @@ class NodePass:
     """The `DeviceTimer` that measures the launch; None if there is none."""
 
     def state(self) -> tuple[int, int, int, int]:
-        """Return the number of results of each kind (such as dropped samples, checks, reports) so far; `undo` takes
-        it."""
+        """Return the number of results of each kind (such as dropped samples, checks, reports) so far, to be passed to
+        `undo` later."""
         return len(self.dropped), len(self.checks), len(self.late_outputs), len(self.reports)
 
     def undo(self, state: tuple[int, int, int, int]) -> list[tuple[Callable[..., None], tuple[Any, ...]]]:
