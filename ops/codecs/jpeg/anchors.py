@@ -26,40 +26,38 @@ _headers: Any = Kernels(".header", __package__)
 
 I64 = npt.NDArray[np.int64]
 MAX_BYTES = 1 << 32
-"""Maximum bytes of decoder states that are stored for partial decoding: enough for 160 GB of JPEGs."""
+"""Maximum bytes of stored decoder states, from which images can be decoded partly: enough for 160 GB of JPEGs."""
 MAX_WRONG = 1000
-"""Number of changed files after which stored decoder states are no longer used: the data set has changed, or never
-gives the same files."""
+"""Number of changed files after which stored decoder states are no longer used. The data set then has changed, or gives
+other files each time."""
 _UNKNOWN, _NEVER = -1, -2
-"""Values for a record without decoder states. _UNKNOWN: none are stored yet; _NEVER: none will be, because the decoder
+"""Values for an image without decoder states. _UNKNOWN: none are stored yet. _NEVER: none will be, because the decoder
 does not support the image."""
 
 STRIDE = 8
-"""Number of 8 x 8 blocks along a row from one stored decoder state to the next. An MCU counts as many as its horizontal
+"""Distance between two stored decoder states, in 8 x 8 blocks along a row. An MCU counts as many as its horizontal
 sampling factor."""
 MODE, PLACE, CHECK = 0, 1, 2
-"""Columns of ``known`` [N, 3], which says how to decode each image: mode (NOTHING, LEARN or KNOWN), index of the
-image's first decoder state, 64 bits computed from its file."""
+"""Columns of the table ``known`` [N, 3], one row per image to decode: mode (NOTHING, LEARN or KNOWN), index of the
+image's first decoder state, and a check of 64 bits computed from its file."""
 NOTHING, LEARN, KNOWN = 0, 1, 2
-"""How decoder states are used for an image: not at all; they are found and stored; they are available. The decoder sets
-NOTHING if it could not store or use them."""
+"""Use of decoder states for an image. NOTHING: they are not used. LEARN: they are found and stored while decoding.
+KNOWN: they are stored already. The decoder sets NOTHING if it could not store or use them."""
 
 NO_STATES: npt.NDArray[np.uint64] = np.empty(0, np.uint64)
 
 
 @dataclass
 class Anchors:
-    """Decoder states of the images of one data set: positions in a scan from which decoding can start, by record
-    number.
-
-    Created by `Context.facts` for a run; threads may share it."""
+    """Decoder states of the images of one data set, by record number: positions in the entropy-coded data at which
+    decoding can start. Created by `Context.facts` for a job; threads may share it."""
 
     budget: int = 1 << 28
     """Maximum bytes of host memory for decoder states."""
     used: int = 0
-    """Number of decoder states of `states` that are assigned to images."""
+    """Number of decoder states in `states` that belong to images already."""
     wrong: int = 0
-    """Number of images whose files had changed since their states were stored."""
+    """Number of images whose files have changed since their decoder states were stored."""
     states: npt.NDArray[np.uint64] = field(default_factory=lambda: NO_STATES)
     """Array of all decoder states of the data set, which `baseline_cpu.decode_images` reads and writes."""
     _place: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -77,9 +75,9 @@ class Anchors:
         return 8 * self.used + self._place.nbytes + self._check.nbytes
 
     def begin(self, index: I64, headers: npt.NDArray[Any], windows: I64) -> I64:
-        """Return the table ``known`` [N, 3] for `baseline_cpu.decode_images`: for each of the images ``index``, its
-        decoder states, or space for new ones. ``headers``: their HEADER rows. Images that are decoded as a whole
-        (``windows`` [N, 4]) use no states."""
+        """Return the table ``known`` [N, 3] for `baseline_cpu.decode_images`. For each of the images ``index``, it
+        names decoder states, or space for new ones. ``headers``: HEADER rows of the images. ``windows`` [N, 4]: pixels
+        to decode; images that are decoded as a whole use no states."""
         known = np.zeros((len(index), 3), np.int64)
         shown = (windows[:, 2] - windows[:, 0]) * (windows[:, 3] - windows[:, 1])
         part = (windows[:, 0] >= 0) & (shown < headers["height"].astype(np.int64) * headers["width"])
@@ -101,8 +99,8 @@ class Anchors:
         return known
 
     def end(self, index: I64, known: I64, wanted: I64) -> None:
-        """Register the decoder states that were found while decoding the images ``index``. ``known``: the table that
-        `begin` returned, as the decoder changed it; ``wanted`` [N]: its modes before that."""
+        """Register decoder states that were found while decoding the images ``index``. ``known``: the table from
+        `begin`, as the decoder has changed it. ``wanted`` [N]: the modes in that table before decoding."""
         if (known[:, MODE] == wanted).all() and not (wanted == LEARN).any():
             return
         with self._lock:
@@ -127,7 +125,7 @@ class Anchors:
 
 def _states_of(headers: npt.NDArray[Any]) -> I64:
     """Return the number of decoder states to store for each image. It is 0 for images with restart markers, and for
-    those that another decoder decodes."""
+    images that another decoder decodes."""
     several = headers["components"] > 1
     h, v = (np.where(several, headers[k][:, 0], 1).clip(1, 2).astype(np.int64) for k in ("h", "v"))
     across = -(-headers["width"].astype(np.int64) // (8 * h))

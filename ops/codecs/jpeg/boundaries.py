@@ -29,29 +29,27 @@ MAX_BYTES = 1 << 32
 
 
 MAX_WRONG = 1000
-"""Number of images with wrong decoder states after which none are used. Each costs a decode on the CPU, and the data
-set has changed, or never gives the same files."""
+"""Number of images with wrong decoder states after which none are used. Each of them costs a decode on the CPU. The
+data set then has changed, or gives other files each time."""
 _SMALL = 1 << 10
 
 
 def _reserve(nbytes: int) -> npt.NDArray[np.uint8]:
-    """Allocate zeros that take up physical memory only when they are first written."""
+    """Allocate an array of zeros. Its pages take up physical memory only when they are first written."""
     return np.frombuffer(mmap.mmap(-1, nbytes), np.uint8)
 
 
 @dataclass
 class Boundaries:
-    """Decoder states of the JPEGs of one data set, by record number. They let a GPU start decoding at every 512 bytes
-    of a scan.
-
-    Created by `Context.facts` for a run; threads may share it."""
+    """Decoder states of the JPEGs of one data set, by record number. With them, a GPU can start decoding at every 512
+    bytes of a scan. Created by `Context.facts` for a job; threads may share it."""
 
     budget: int = 1 << 28
     """Maximum bytes of host memory for decoder states."""
     used: int = 0
     """Number of decoder states that are stored."""
     wrong: int = 0
-    """Number of images whose stored decoder states did not fit their files, which have changed since."""
+    """Number of images with wrong decoder states, because their files have changed since."""
     _states: npt.NDArray[np.uint32] | None = None
     _first: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
     _count: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
@@ -60,7 +58,7 @@ class Boundaries:
 
     @property
     def full(self) -> bool:
-        """Whether no more decoder states can be stored, because no space is left, or too many proved wrong."""
+        """Whether no more decoder states can be stored: no space is left, or too many were wrong."""
         return self.used * 4 + _SMALL > self.budget or self.wrong > MAX_WRONG
 
     @property
@@ -74,8 +72,8 @@ class Boundaries:
         return 4 * self.used + self._first.nbytes + self._count.nbytes + self._bytes.nbytes
 
     def counts(self, index: I64, sizes: I64) -> I64:
-        """Return the number of decoder states that are stored for each of the images ``index``, int64[N]. It is 0 if
-        the file does not have the size in ``sizes`` that it had then."""
+        """Return the number of stored decoder states of each of the images ``index``, int64[N]. ``sizes``: sizes of the
+        files; if a file's size has changed since, its number is 0."""
         with self._lock:
             if self.wrong > MAX_WRONG or not len(self._count):
                 return np.zeros(len(index), np.int64)
@@ -84,16 +82,16 @@ class Boundaries:
             return np.where(same, self._count[place], 0).astype(np.int64)
 
     def fill(self, index: I64, counts: I64, states: npt.NDArray[np.uint64]) -> None:
-        """Copy the stored decoder states of the images ``index`` to ``states``, ``counts[i]`` of each, one image after
-        the other, as `cuda.plan_decode` needs them."""
+        """Copy the stored decoder states of the images ``index`` to the array ``states``, one image after the other.
+        ``counts``: number of states of each image. `cuda.plan_decode` needs this array."""
         with self._lock:
             kept, first = self._states, self._first
         if kept is not None:
             _loops.unpack(kept, first, index, counts, states)
 
     def learn(self, index: I64, which: npt.NDArray[np.bool_], plan: cuda.DecodePlan, found: list[Any]) -> None:
-        """Store the decoder states that `cuda.Decoder.decode` ``found`` for those images of a batch for which ``which``
-        is true. ``index``: record numbers of all images of the batch."""
+        """Store the decoder states that `cuda.Decoder.decode` has put into ``found``, for those images of a batch for
+        which ``which`` is true. ``index``: record numbers of all images of the batch."""
         starts, stream = found[0].view(np.uint64), found[1].view(np.uint32)
         images = plan.images
         which = which & (images["block_count"] > 0) & (images["known_count"] == 0)
@@ -112,7 +110,7 @@ class Boundaries:
             self.used = int(_loops.pack(starts, places, counts, index, sizes, *tables, self.used))
 
     def forget(self, index: I64) -> None:
-        """Drop the decoder states of the images ``index``, which proved wrong. New ones are stored when the images are
+        """Drop the decoder states of the images ``index``, which were wrong. New ones are stored when the images are
         decoded again."""
         with self._lock:
             self.wrong += len(index)

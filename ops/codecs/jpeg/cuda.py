@@ -68,7 +68,8 @@ SUBSEQUENCE_BITS = 4096
 
 
 def entries_each(subsequence_bits: int) -> int:
-    """Return the number of decoded entries for which a subsequence of the scan has space, as in jpeg_stream.cu."""
+    """Return the maximum number of decoded entries of one subsequence (a short range of the scan's bits), as in
+    jpeg_stream.cu."""
     return subsequence_bits // 4 + 128
 
 
@@ -100,8 +101,8 @@ NEAR_CODES = 512
 
 
 def table_bytes(lookup_bits: int, pair_bits: int) -> int:
-    """Return the bytes of a HuffmanTable of the kernels: entries of one code, entries of two codes, longer codes,
-    limits of the lengths of longer codes, symbols."""
+    """Return the size in bytes of a HuffmanTable of the kernels. It has five parts: entries of one code, entries of two
+    codes, longer codes, limits of the lengths of longer codes, and symbols."""
     return (4 << lookup_bits) + (4 << pair_bits) + 4 * NEAR_CODES + -(-(8 * (18 - lookup_bits) + 256) // 16) * 16
 
 
@@ -160,7 +161,7 @@ BATCH = np.dtype(
 )
 
 _RECORD = Struct(f"={len(_POINTERS)}Q5i8fi")
-"""Layout of a `BATCH` record for `struct.pack`, because NumPy takes five times as long to write it."""
+"""Layout of a `BATCH` record for `struct.pack`, which is five times as fast as NumPy here."""
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
@@ -168,7 +169,7 @@ U8 = NDArray[np.uint8]
 
 
 class Runtime(Protocol):
-    """Interface of what runs the kernels in order: a lane of a GPU, or an emulator in tests."""
+    """Interface of an object that runs the kernels in order: a lane (CUDA stream) or, in tests, an emulator."""
 
     def allocate(self, size: int) -> tuple[Any, int]:
         """Return device memory of ``size`` bytes: the object that owns it, and its address, a multiple of 256."""
@@ -197,10 +198,11 @@ class Work(Protocol):
 
 
 class LaneRuntime:
-    """Runs the kernels on a lane of a GPU. They are compiled once per GPU, and CuPy caches the binary on disk."""
+    """Runs the kernels on a lane (CUDA stream). The kernels are compiled once per GPU; CuPy caches the binary on
+    disk."""
 
     def __init__(self, lane: Any, defines: str = "") -> None:
-        """``defines``: CUDA text that is put before the sources, to compile the kernels with other sizes."""
+        """``defines``: CUDA text to put before the sources, so that the kernels are compiled with other sizes."""
         kernels = lane.functions(defines + source_text(), (*KERNELS, *_HELPERS))
         self._functions = {name: kernel.ptr for name, kernel in kernels.items()}
         self._kernels = kernels  # a reference to a kernel keeps its module loaded
@@ -236,9 +238,8 @@ class LaneWork:
 
 
 class Sheet:
-    """Host memory for all data of a batch that is uploaded for the kernels: the batch record, then one array after the
-    other. The arrays are filled in this memory directly, so that they need not be joined before the copy. Created per
-    batch."""
+    """Host memory for all data that the kernels get with a batch: the batch record, then one array after the other. The
+    arrays are filled in place, so that one copy uploads all of them. Created per batch."""
 
     def __init__(
         self, stage: Callable[[int], U8], pictures: int, records: int, scans: int = 0, states: int = 0, fours: int = 0
@@ -258,7 +259,7 @@ class Sheet:
         self._end = aligned(BATCH.itemsize)
 
     def take(self, name: str, n: int, dtype: Any) -> NDArray[Any]:
-        """Return the uninitialised array ``name`` of ``n`` elements; later calls with this name return the same
+        """Return the uninitialised array ``name`` with ``n`` elements. Later calls with this name return the same
         memory."""
         if name not in self._places:
             self._places[name] = slice(self._end, self._end + n * np.dtype(dtype).itemsize)
@@ -267,23 +268,24 @@ class Sheet:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of host memory that the sheet occupies, used or not."""
+        """Bytes of host memory that all arrays occupy, including unused memory."""
         return self._memory.nbytes
 
     def travelling(self) -> U8:
-        """Return the part of the memory that arrays use; it is uploaded to the device."""
+        """Return the part of the memory that arrays use, for uploading to the device."""
         return self._memory[: self._end]
 
     def addresses(self, base: int) -> dict[str, int]:
-        """Return the device address of every array by name, if the memory was uploaded to the address ``base``."""
+        """Return the device address of every array by name. ``base``: address to which the memory was uploaded."""
         return {name: base + place.start for name, place in self._places.items()}
 
 
 _TRAVELLING = IMAGE.itemsize + 12 * 4
-"""Bytes of a `Sheet` per image record, in all arrays with one row per record: status, images, and seven numbers of
-thread blocks, of which those of the inverse DCTs have three."""
+"""Bytes of a `Sheet` (data to upload) per image record: one row of each array. These are the status, the image record,
+and seven numbers of thread blocks, of which those of the inverse DCTs have three."""
 _TRAVELLERS = 15
-"""Maximum number of arrays in a `Sheet`. Each may need up to 256 bytes more, so that the next one is aligned."""
+"""Maximum number of arrays in a `Sheet` (data to upload). Each may need up to 256 bytes more, to align the next
+array."""
 
 
 def _plain(size: int) -> U8:
@@ -292,8 +294,8 @@ def _plain(size: int) -> U8:
 
 @dataclass
 class DecodePlan:
-    """Plan for decoding a batch of JPEGs, whatever output is then made of them. Created by `plan_decode`; one output at
-    a time uses it."""
+    """Plan for decoding a batch of JPEGs, for any kind of output. Created by `plan_decode`; used for one output at a
+    time."""
 
     sheet: Sheet
     # IMAGE: the images, then separate scans of images that have one per component, then streams of `scans`
@@ -316,8 +318,8 @@ class DecodePlan:
     coefficients: int
     planes: int
     known: NDArray[np.uint64]
-    """Decoder states of the images that were decoded in an earlier epoch, one image after the other. The caller writes
-    as many as it announced to `plan_decode`."""
+    """Decoder states from an earlier epoch, one image after the other. The caller of `plan_decode` writes as many as it
+    has announced there."""
     unknowns: int
     """Number of entropy-coded streams whose decoder states the GPU must find."""
 
@@ -326,7 +328,7 @@ class DecodePlan:
 
     @property
     def images(self) -> NDArray[Any]:
-        """The `IMAGE` records of the batch's images. `records` also has those of separate scans and streams."""
+        """`IMAGE` records of the batch's images. The array `records` also has those of separate scans and streams."""
         return self.records[: len(self)]
 
     @property
@@ -342,9 +344,9 @@ def _check(blocks: int) -> None:
 
 
 def _rows_of(records: NDArray[Any], field: str) -> NDArray[Any]:
-    """Return ``records[field]`` [N, K] for a compiled loop. NumPy treats a single row, or none, as contiguous, for
-    which loops would be compiled separately. So a single row is returned as the first of two rows at the same address;
-    loops read no more rows than there are records."""
+    """Return ``records[field]`` [N, K] for a compiled loop. A single row is returned as the first of two rows at the
+    same address: NumPy treats one row, or none, as contiguous, and loops would be compiled separately for it. Loops
+    read no more rows than there are records."""
     rows = records[field]
     if len(rows) > 1:
         return rows
@@ -438,7 +440,7 @@ def plan_decode(
 
 
 def limit(plan: DecodePlan, windows: I32 | None) -> None:
-    """Limit the inverse DCT to the blocks that contain the ``windows``, and one more sample on each side, which
+    """Limit the inverse DCT to blocks with pixels of the ``windows``, and one more sample on each side, which
     upsampling reads."""
     plan.idct_first = plan.sheet.take("idct_first", 3 * plan.heads + 1, np.int32)
     plan.dense_first = plan.sheet.take("dense_first", 3 * plan.heads + 1, np.int32)
@@ -452,7 +454,8 @@ def limit(plan: DecodePlan, windows: I32 | None) -> None:
 
 
 def oriented(orientation: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Return what each Exif orientation means: (stored x is reversed, stored y is reversed, the axes are swapped)."""
+    """Return, for each Exif orientation, three booleans: stored x is reversed, stored y is reversed, the axes are
+    swapped."""
     flip_x = np.isin(orientation, (2, 3, 7, 8))
     flip_y = np.isin(orientation, (3, 4, 6, 7))
     return flip_x, flip_y, orientation >= 5
@@ -460,8 +463,8 @@ def oriented(orientation: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDA
 
 @dataclass
 class Output:
-    """Output that the kernels compute from the decoded component planes: interleaved pixels, or resized and normalised
-    tensors."""
+    """Description of the output that the kernels compute from decoded component planes: interleaved pixels, or resized
+    and normalised tensors."""
 
     shapes: I32  # height, width per image, as the user sees it
     offsets: I64  # first element of each image in the output
@@ -487,7 +490,7 @@ def pixel_output(
     orient: bool = True,
     offsets: I64 | None = None,
 ) -> Output:
-    """Return an output of the images as interleaved bytes (HWC), oriented. ``windows``: x0, y0, x1, y1 in the oriented
+    """Describe an output of oriented images as interleaved bytes (HWC). ``windows``: x0, y0, x1, y1 in the oriented
     image; by default, the whole image. ``offsets``: first element of each image in the output; by default, images
     follow each other."""
     n = len(plan)
@@ -575,8 +578,8 @@ def resize_output(
 def _affine(
     mean: tuple[float, ...], std: tuple[float, ...], scale: float, shift: float
 ) -> tuple[tuple[float, ...], ...]:
-    """Return the factor and the summand of the normalisation for each of four channels. They are cached, because most
-    launches have the same."""
+    """Return the factor and the summand of the normalisation, for each of four channels. Results are cached, because
+    most launches use the same."""
     mul = [scale / std[c % len(std)] for c in range(4)]
     with np.errstate(over="ignore"):  # overflows to infinity, as on the CPU; `Struct` would raise an error
         wanted = np.array([mul, [shift - mean[c % len(mean)] * mul[c] for c in range(4)]]).astype(np.float32)
@@ -589,14 +592,14 @@ _FILTER_TABLES[resample.NEAREST, 0] = -1
 
 @dataclass
 class Decoder:
-    """JPEG decoder of one lane: its kernels and constant tables, and the device memory of its last batch. Used by one
-    thread at a time."""
+    """JPEG decoder of one lane (CUDA stream): kernels, constant tables, and the device memory of the last batch. Used
+    by one thread at a time."""
 
     runtime: Runtime
 
     def __post_init__(self) -> None:
         self.workspace: Any = None
-        """Object that owns the device memory of the last batch. When it is dropped, later work of the lane may use the
+        """Owner of the device memory of the last batch. When the owner is dropped, later work of the lane may use the
         memory."""
         self.workspace_bytes = 0
         self.address = 0
@@ -611,13 +614,11 @@ class Decoder:
     def decode(
         self, raw: int, plan: DecodePlan, output: Output, out: int, trace: Any = None, found: list[U8] | None = None
     ) -> I32:
-        """Enqueue decoding the batch of ``plan``, whose files are at address ``raw``, to address ``out``. Return one
-        status word per image.
-
-        The status words are valid after the runtime has finished the batch, and until the decoder is used again.
-        ``trace(name)`` is called after each launch, for measurements. To the list ``found`` two arrays are added, which
-        are valid as long: the decoder states that were found, uint64 per subsequence, and for each record the bytes of
-        its stream and its restart markers (uint32)."""
+        """Enqueue decoding the batch of ``plan``, whose files are at device address ``raw``, to address ``out``. Return
+        one status word per image. These words are valid after the runtime has finished the batch, until the decoder is
+        used again. ``trace(name)`` is called after each launch, for measurements. ``found``: list to which two arrays
+        are added, valid as long as the status words. They are the decoder states that were found, uint64 per
+        subsequence; and for each record, the bytes of its stream and its restart markers (uint32)."""
         zeroed, fixed = self._regions(plan, output)
         work, staged = self.runtime.work(), plan.sheet.travelling()
         address, places = self._place(work, len(staged), zeroed, fixed)
@@ -644,9 +645,9 @@ class Decoder:
     def _place(
         self, work: Work, travelling: int, zeroed: dict[str, int], fixed: dict[str, int]
     ) -> tuple[int, dict[str, int]]:
-        """Allocate device memory for ``travelling`` bytes that are uploaded from the host, and for regions of the given
-        sizes by name, ``zeroed`` or uninitialised. Return its address, and the address of each region. Decoded samples
-        reuse the memory of the streams and tables, unless these are read again for progressive images."""
+        """Allocate device memory for ``travelling`` bytes of uploaded data, and for regions: names and sizes,
+        ``zeroed`` or uninitialised. Return the address of the memory, and the address of each region. Decoded samples
+        reuse the memory of streams and tables, unless progressive images read these again."""
         places, at = {}, travelling
         for name, size in zeroed.items():
             places[name] = at
@@ -666,8 +667,8 @@ class Decoder:
         return self.address, {name: self.address + place for name, place in places.items()}
 
     def _regions(self, plan: DecodePlan, output: Output) -> tuple[dict[str, int], dict[str, int]]:
-        """Return the bytes of each region of device memory that a batch needs, by name: first the regions that must be
-        zero at the start, then the others."""
+        """Return the bytes of each region of device memory that a batch needs, by name: the regions that must be zero
+        at the start, then the others."""
         zeroed = {
             "tickets": 256,
             "unstuff_chain": 8 * int(plan.unstuff_first[-1]),
@@ -716,8 +717,8 @@ class Decoder:
 
 
 class ApartDecoder(Decoder):
-    """Decoder for tests that find accesses out of bounds: each region of its memory is a separate allocation, so that
-    no other region follows it. Slow; the caller must synchronise between batches."""
+    """Decoder for tests that find accesses out of bounds. It allocates each memory region separately, so that no other
+    region follows it. Slow; the caller must synchronise between batches."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -738,8 +739,8 @@ class ApartDecoder(Decoder):
 
 @cache
 def source_text() -> str:
-    """Return the CUDA source of all kernels as one text, with every included file inserted once, so that a change of
-    any file changes the key in CuPy's cache."""
+    """Return the CUDA source of all kernels as one text, with each included file inserted once. CuPy caches binaries by
+    this text, so a change of any file has an effect."""
     seen: set[str] = set()
 
     def expand(name: str) -> str:

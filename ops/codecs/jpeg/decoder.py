@@ -25,7 +25,7 @@ _NO_CORNERS, _ALL = np.empty((0, 2), np.int64), np.empty((0, 4), np.int64)
 
 
 class NativeJpeg(Decoder):
-    """Decoder for baseline and progressive JPEGs whose stored pixels are the output. Compiled loops decode whole
+    """Decoder for baseline and progressive JPEGs whose stored pixels need no conversion. Compiled loops decode whole
     batches on the CPU. Its `Target` must have a sample for each image of the batch."""
 
     name = "cpu"
@@ -98,7 +98,7 @@ class TurboJpeg(Decoder):
 
 
 def _guessed(job: DecodeJob, i: int, target: Target) -> bool:
-    """Decode the damaged image ``i`` with the pixels that libjpeg guesses; return False if it cannot be decoded at
+    """Decode the damaged image ``i``, with pixels that libjpeg guesses. Return False if the image cannot be decoded at
     all."""
     try:
         decode_jpeg(job, i, target, lenient=True)

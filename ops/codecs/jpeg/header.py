@@ -91,9 +91,9 @@ def read_headers(
 def read_scans(
     buffer: NDArray[np.uint8], offsets: NDArray[np.int64], sizes: NDArray[Any]
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Read the header of every image, and for progressive images those of all scans. Return HEADER rows, and the SCAN
-    rows to which rows with status MANY_SCANS point. Each byte of progressive images is read; several threads share
-    large batches of them."""
+    """Read the header of every image, and for progressive images those of all scans. Return HEADER rows and SCAN rows;
+    rows with status MANY_SCANS contain indices of SCAN rows. Each byte of progressive images is read; several threads
+    share large batches of them."""
     table = read_headers(buffer, offsets, sizes)
     scanned = np.cumsum(np.where(table["sof"] == 0xC2, sizes, 0), dtype=np.int64)
     if not len(table) or scanned[-1] == 0:
@@ -143,18 +143,18 @@ def _views(buffer: Any, offsets: Any, sizes: Any, table: NDArray[Any]) -> tuple[
 
 _BYTES_PER_COEFFICIENT = 2
 _GPU_BYTES_PER_ENCODED = 9
-"""Bytes of device memory for coefficients that the CUDA decoder needs per byte of a file: a coefficient has at least
+"""Bytes of device memory for coefficients, per byte of a file, that the CUDA decoder needs. A coefficient has at least
 four bits in the file, and takes four bytes."""
 _GPU_BYTES_PER_IMAGE = 44 << 10
 """Bytes of device memory that the CUDA decoder needs per image, for its tables and records."""
 _GPU_BYTES_PER_SCANNED, _GPU_BYTES_PER_SAMPLE, _GPU_BYTES_PER_SCAN = 3, 3, 1024
-"""Bytes of device memory that the CUDA decoder needs for a progressive image with many scans: per byte of the file,
-which is copied without stuffing; per sample, which has a coefficient; per scan, which has records."""
+"""Bytes of device memory that the CUDA decoder needs for a progressive image with many scans: per byte of the file (a
+copy without stuffing), per sample (a coefficient), and per scan (its records)."""
 
 
 def why_not_plain(rows: NDArray[Any]) -> dict[str, int]:
-    """Return, for the report, the reasons why the CUDA decoder does not decode these JPEGs, and the number of ``rows``
-    (headers) for each reason."""
+    """Return, for the report, reasons why the CUDA decoder does not decode these JPEGs, and the number of images for
+    each. ``rows``: headers of the images."""
     sof = rows["sof"]
     reasons = (
         ("unusual progressive", np.isin(sof, (0xC2, 0xC6, 0xCA, 0xCE)) & (rows["status"] != MANY_SCANS)),
@@ -180,8 +180,8 @@ def summarise(
     rows: Any, turning: Any, max_pixels: Any, orientation: Any, extents: Any, channels: Any, good: Any, odd: Any
 ) -> Any:
     """Fill in, for each image, ``extents`` [N, 2] (height, width after orientation), ``channels``, ``orientation`` (1
-    unless ``turning``), and ``good``, which is always true. ``odd`` becomes true for images that need a closer look,
-    because they are not JPEGs of a common kind, or too large. Return their number."""
+    unless ``turning``), and ``good``, which is always true. ``odd`` becomes true for images to check one by one: not
+    JPEGs of a common kind, or too large. Return the number of these."""
     found = 0
     for i in range(len(rows)):
         row = rows[i]
@@ -214,10 +214,10 @@ def foreseen(
     rows: Any, shapes: Any, on_gpu: Any, aside: Any, turning: Any, max_pixels: Any, fixed: Any, elements: Any,
     besides: Any,
 ) -> Any:  # fmt: skip
-    """Estimate the elements of each decoded image, and the other bytes that decoding it needs, [N] each; see
-    `headers.estimate_memory`. ``shapes`` [N, 1]: bytes of the files. ``aside``: all JPEGs are decoded to separate
-    memory first, not directly into the output. ``turning``: those with an Exif orientation are. ``fixed``: see
-    `decoded_shapes`. Return the number of images that are not JPEGs."""
+    """Estimate the elements of each decoded image, and the other bytes that decoding needs, [N] each; see
+    `headers.estimate_memory`. ``shapes`` [N, 1]: bytes of the files. ``aside``: whether all JPEGs are decoded to
+    separate memory first, not directly into the output. ``turning``: whether JPEGs with an Exif orientation are.
+    ``fixed``: see `decoded_shapes`. Return the number of images that are not JPEGs."""
     others = 0
     for i in range(len(rows)):
         row = rows[i]
@@ -257,7 +257,7 @@ def refused(good: Any, status: Any) -> Any:
 @numba.njit(cache=True)
 def decoded_shapes(height: Any, width: Any, channels: Any, fixed: Any, good: Any, shapes: Any) -> None:
     """Fill ``shapes`` [N, 3] with the shapes of decoded images. Images that are not ``good`` get height and width 0.
-    ``fixed``: number of channels of all images; 0 if ``channels`` has one number for each."""
+    ``fixed``: number of channels of every image; if 0, ``channels`` has one number for each."""
     for i in range(len(good)):
         shapes[i, 0] = height[i] if good[i] else 0
         shapes[i, 1] = width[i] if good[i] else 0
@@ -267,7 +267,7 @@ def decoded_shapes(height: Any, width: Any, channels: Any, fixed: Any, good: Any
 @numba.njit(nogil=True, cache=True)
 def _walk_all(buffer, offsets, sizes, table, scans, whole):  # type: ignore[no-untyped-def]
     """Read the headers of all images into ``table``. If ``whole``, also read the headers of all scans of progressive
-    files. Return the number of rows that these need in the table ``scans``, which may be more than it has."""
+    files into ``scans``. Return the number of rows needed in ``scans``, which may be more than there are."""
     tables, known = np.empty((3, 4), np.int32), np.empty((2, 4, 64), np.int8)
     count: Any = np.int64(0)
     for i in range(len(offsets)):
@@ -287,14 +287,14 @@ def _walk_all(buffer, offsets, sizes, table, scans, whole):  # type: ignore[no-u
 
 @numba.njit(nogil=True, cache=True)
 def walking():  # type: ignore[no-untyped-def]
-    """Return three uninitialised arrays that `head_of` needs as scratch memory: row, tables, known."""
+    """Return the three uninitialised arrays that `head_of` needs as scratch memory: row, tables, known."""
     return np.empty(_COLUMNS, np.int32), np.empty((3, 4), np.int32), np.empty((2, 4, 64), np.int8)
 
 
 @numba.njit(nogil=True, cache=True)
 def head_of(data, row, tables, known):  # type: ignore[no-untyped-def]
-    """Return the number of bytes at the start of the file ``data`` that `read_headers` reads. These are all bytes if
-    the file has several scans, or if the CUDA decoder does not support it."""
+    """Return the number of bytes at the start of the file ``data`` that `read_headers` reads. The whole file is read if
+    it has several scans, or if the CUDA decoder does not support it."""
     row[:] = 0
     row[_ADOBE] = -1
     status = _walk(data, row, tables, False, np.empty((0, SCAN_COLUMNS), np.int32), known)
@@ -393,8 +393,8 @@ def _frame(data, at, end, row, marker):  # type: ignore[no-untyped-def]
 
 @numba.njit(nogil=True, cache=True)
 def _scan(data, at, end, row, tables, wide, whole, scans, known):  # type: ignore[no-untyped-def]
-    """Read the header of a scan, at data[at:end]: assign tables to the components, and choose which decoder decodes the
-    image."""
+    """Read the header of a scan, at data[at:end]. Assign Huffman and quantisation tables to the components, and choose
+    which decoder decodes the image."""
     row[_SCAN_OFFSET] = end
     count = np.int64(data[at]) if end > at else 0
     if row[_SOF] == 0 or count < 1 or count > 4 or end - at != 4 + 2 * count:
@@ -445,8 +445,8 @@ def _scan(data, at, end, row, tables, wide, whole, scans, known):  # type: ignor
 
 @numba.njit(nogil=True, cache=True)
 def _many_scans(data, at, end, row, tables, wide, scans, known):  # type: ignore[no-untyped-def]
-    """Return whether the CUDA decoder supports the scans of a progressive image, the first of which has its parameters
-    in data[at:end]. If not, the tables defined so far stay unchanged."""
+    """Return whether the CUDA decoder supports the scans of a progressive image. The parameters of the first scan are
+    at data[at:end]. If not supported, the tables defined so far stay unchanged."""
     if not _sampling_supported(row):
         return False
     quant, later = row[_QUANT : _QUANT + 4].copy(), tables.copy()
@@ -547,8 +547,8 @@ def _sampling_supported(row):  # type: ignore[no-untyped-def]
 
 @numba.njit(nogil=True, cache=True)
 def _four_supported(row):  # type: ignore[no-untyped-def]
-    """Return whether the sampling factors of an image of four components are supported by TurboJPEG: black is sampled
-    like the first component, the two between at most as densely. Pillow converts other images to RGB differently."""
+    """Return whether TurboJPEG supports the sampling factors of an image of four components: the fourth is sampled like
+    the first, the two between at most as densely. Pillow converts other images to RGB differently."""
     h, v = row[_H], row[_V]
     if row[_H + 3] != h or row[_V + 3] != v or h * v > 4 or h == 3 or v > 2:
         return False
@@ -557,8 +557,8 @@ def _four_supported(row):  # type: ignore[no-untyped-def]
 
 @numba.njit(nogil=True, cache=True)
 def _colour(row):  # type: ignore[no-untyped-def]
-    """Return the colour space that libjpeg assumes (default_decompress_parms): by JFIF, then the Adobe marker, then the
-    component names."""
+    """Return the colour space of the image, as libjpeg assumes it (default_decompress_parms): by JFIF, then the Adobe
+    marker, then the component names."""
     if row[_COMPONENTS] == 1:
         return GRAY
     if row[_COMPONENTS] == 3:

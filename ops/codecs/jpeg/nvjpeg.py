@@ -94,8 +94,8 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 
 
 def candidates() -> list[str]:
-    """Return paths at which libnvjpeg may be, best first: pip wheels, then CUDA toolkits, then the name alone, for the
-    loader to search."""
+    """Return paths at which libnvjpeg may be, best first: pip wheels, CUDA toolkits, and last the bare name, for which
+    the loader searches."""
     found: list[str] = []
     spec = importlib.util.find_spec("nvidia")
     for root in (spec.submodule_search_locations or []) if spec else []:
@@ -139,8 +139,8 @@ class Library:
 
 @cache
 def library() -> Library:
-    """Load and return this machine's nvJPEG; if several are installed, one of CuPy's CUDA version. Raises DeviceError
-    that says what to install."""
+    """Load and return nvJPEG. If several versions are installed, the one of CuPy's CUDA version is preferred. Raises
+    DeviceError that says what to install."""
     loaded: list[Library] = []
     problems: list[str] = []
     for path in candidates():
@@ -169,8 +169,7 @@ _creating = threading.Lock()
 
 class Decoder:
     """nvJPEG decoder on the current GPU: one nvJPEG handle with one decoding state. Used by one thread at a time.
-
-    Handles are not shared: states of one handle, used from several threads, fail.
+    Decoders do not share a handle, because its states fail if several threads use them.
     """
 
     def __init__(self, backend: Backend, fancy_upsampling: bool = False, flags: int = 0) -> None:
@@ -200,11 +199,10 @@ class Decoder:
         return engines.value
 
     def batch(self, data: U64, lengths: U64, images: U64, output: Output, stream: int, threads: int = 1) -> None:
-        """Decode N images into device memory, in the order of ``stream``.
-
-        ``data`` uint64[N]: host addresses of the encoded images; ``lengths`` uint64[N], bytes; ``images`` uint64[N, 8]:
-        destinations, see `destinations`. The encoded bytes must stay unchanged until the stream is done. One bad image
-        fails the call (NvJpegError), which does not say which one.
+        """Decode N images into device memory, in the order of ``stream``. ``data`` uint64[N]: host addresses of the
+        encoded images. ``lengths`` uint64[N]: their bytes. ``images`` uint64[N, 8]: see `destinations`. The encoded
+        bytes must stay unchanged until the stream is done. One bad image fails the whole call (NvJpegError, which does
+        not name the image).
         """
         n = len(data)
         wanted = (n, threads, output)
@@ -270,8 +268,8 @@ _OUTPUTS = {DALIImageType.RGB: Output.RGB, DALIImageType.BGR: Output.BGR, DALIIm
 
 
 def _ends(batch: Batch, indices: I64) -> Mask:
-    """Return for each file whether it ends with the EOI marker. Otherwise it may be cut off, which libjpeg-turbo
-    reports, but nvJPEG does not."""
+    """Return for each file whether it ends with the EOI marker. If not, the file may be cut off, which nvJPEG does not
+    report."""
     if len(batch.data) < 2:
         return np.zeros(len(indices), np.bool_)
     last = np.clip(batch.offsets[indices] + batch.shapes[indices, 0] - 1, 1, len(batch.data) - 1)
@@ -294,8 +292,8 @@ class NvJpegWork(GpuWork):
         return left
 
     def _decode(self, decoder: Decoder, job: DecodeJob, lane: Lane, out: Batch, some: I64) -> list[int]:
-        """Decode the images ``some``, and return those that nvJPEG rejected. A rejected batch is halved until the
-        invalid images are found, because the pixels of the others must not depend on them."""
+        """Decode the images ``some``, and return those that nvJPEG rejects. A rejected batch is halved until the bad
+        images are found, because they must not change the pixels of the others."""
         batch = job.batch
         data = (batch.offsets[some] + batch.data.ctypes.data).astype(np.uint64)
         lengths = batch.shapes[some, 0].astype(np.uint64)

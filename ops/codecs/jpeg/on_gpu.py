@@ -35,9 +35,9 @@ OUTPUT_TYPES = {
     DALIImageType.BGR: jpeg_gpu.BGR,
     DALIImageType.GRAY: jpeg_gpu.GRAY,
 }
-"""Output types that the kernels support, with the kernels' numbers for them. Others are not supported: ANY_DATA would
-give images of one batch different numbers of channels; YCbCr is BT.601's studio swing in DALI, not the full swing of
-JPEG files."""
+"""Output types that the kernels support, and the kernels' numbers for them. Two are not supported: with ANY_DATA,
+images of a batch would differ in their channels; YCbCr has BT.601's studio swing in DALI, but full swing in JPEG
+files."""
 
 
 class CudaDecoder:
@@ -53,8 +53,8 @@ class CudaDecoder:
         self._decoder.workspace = None
 
     def run(self, ctx: Context, files: Batch, plan: jpeg_gpu.DecodePlan, output: jpeg_gpu.Output, out: Any) -> None:
-        """Enqueue all kernels that decode the batch ``plan``. Images that fail a check on the GPU are decoded again by
-        the CPU, which the engine starts."""
+        """Enqueue all kernels that decode the batch ``plan``. Images that fail a check on the GPU are decoded again on
+        the CPU; the engine starts that."""
         lane = self._lane
         boundaries, index, found = ctx.facts(Boundaries), files.samples.index, None
         if boundaries is not None and plan.unknowns and not boundaries.full:
@@ -83,9 +83,9 @@ def plan(
     ctx: Context, headers: Headers, files: Batch, which: Mask, places: I64,
     stage: Callable[[int], npt.NDArray[np.uint8]], *, limited: bool = True,
 ) -> jpeg_gpu.DecodePlan:  # fmt: skip
-    """Plan the decoding of the images for which ``which`` is true; the others are left out. ``places``: offset of each
-    of ``files`` in an array on the device. ``stage`` allocates the host memory that is copied to the device.
-    ``limited``: all blocks of an image are needed; if False, the caller selects the needed ones by `cuda.limit`."""
+    """Plan the decoding of the images for which ``which`` is true. ``places``: offset of each of ``files`` in an array
+    on the device. ``stage`` allocates the host memory that is copied to the device. ``limited``: whether all blocks of
+    an image are needed; if not, the caller selects the needed ones by `cuda.limit`."""
     boundaries, known = ctx.facts(Boundaries), None
     if boundaries is not None:
         known = np.where(which, boundaries.counts(files.samples.index, files.sizes), 0)
@@ -113,13 +113,13 @@ def makes(rules: Rules) -> bool:
 
 
 def makes_four(rules: Rules) -> bool:
-    """Return whether the kernels also support CMYK and YCCK images, for the output type that ``rules`` require."""
+    """Return whether the kernels can also convert CMYK and YCCK images to the output type that ``rules`` require."""
     return rules.output_type is not DALIImageType.GRAY
 
 
 def takes(headers: Headers, rules: Rules) -> Mask:
-    """Return for each image whether the kernels can decode it in the form that ``rules`` require, as far as its header
-    tells."""
+    """Return for each image whether its header says that the kernels can decode it in the form that ``rules``
+    require."""
     if not makes(rules):
         return np.zeros(len(headers.good), np.bool_)
     status = headers.jpeg["status"]
@@ -163,8 +163,7 @@ class CudaWork(GpuWork):
     decode: jpeg_gpu.DecodePlan
     output: jpeg_gpu.Output
     indices: I64
-    """Indices in the batch of all images that this work was planned for; those that are not supported are left to other
-    decoders."""
+    """Indices in the batch of all images of this work. Unsupported ones among them are left to other decoders."""
 
     @property
     def nbytes(self) -> int:

@@ -15,8 +15,8 @@ import numpy as np
 from .segments import huffman_tables, past_fill, past_scan, quantisation_tables, u16
 
 MAX_SCANS = 100
-"""Maximum number of scans of a progressive image that is decoded here; encoders make about ten. Images with more are
-left to libjpeg-turbo, which has its own limit."""
+"""Maximum number of scans of a progressive image that is decoded here; encoders make about ten. Images with more scans
+are left to libjpeg-turbo, which has its own limit."""
 MAX_BLOCKS_IN_MCU = 10  # T.81, B.2.3
 SMOOTHED = 10
 """Number of coefficients, from index 0 on, whose values libjpeg-turbo guesses if a progressive file does not give all
@@ -49,13 +49,11 @@ _UNSUPPORTED = (-1, 0)
 def walk_scans(  # type: ignore[no-untyped-def]
     data, at, end, components, ids, h, v, quant, interval, tables, wide, rows, known
 ):
-    """Read the headers of all scans of a progressive image; the parameters of the first are data[at:end].
-
-    ``ids``, ``h``, ``v``, ``quant`` [4]: name, sampling factors and quantisation table of each component. The table's
-    number is replaced by its offset from the start of the image. ``tables`` and ``wide``: the tables defined so far.
-    ``known`` [2, 4, 64]: scratch memory. Each scan is written to one of ``rows``, as long as there are any. Returns the
-    number of scans (-1: another decoder must decode the image), and a bit mask of components that have a quantisation
-    table of 16 bits.
+    """Read the headers of all scans of a progressive image. The parameters of the first scan are data[at:end]. ``ids``,
+    ``h``, ``v``, ``quant`` [4]: name, sampling factors and quantisation table of each component; the number of the
+    table is replaced by its offset from the start of the image. ``tables`` and ``wide``: the tables defined so far.
+    ``known`` [2, 4, 64]: scratch memory. ``rows``: gets one row per scan, until it is full. Return the number of scans
+    (-1: another decoder must decode the image), and a bit mask of components that have a quantisation table of 16 bits.
     """
     bits, levels = known[0], known[1]  # per coefficient: bits that are still unknown (-1: all); number of scans so far
     bits[:] = -1
@@ -149,9 +147,9 @@ _NOTHING, _OVER = -1, -2
 
 @numba.njit(nogil=True, cache=True)
 def _next(data, at, tables, interval, wide):  # type: ignore[no-untyped-def]
-    """Skip from the entropy-coded bytes at ``at`` to the next scan. Return the offset where these bytes end; the
-    offsets where the scan's parameters begin (_OVER if EOI comes first, _NOTHING if anything unusual comes) and end;
-    and the values of DRI and DQT in between."""
+    """Skip from the entropy-coded bytes at ``at`` to the next scan. Return the offset where these bytes end; begin and
+    end of the next scan's parameters; and the values of DRI and DQT in between. The begin is _OVER if EOI comes first,
+    _NOTHING if anything unusual comes."""
     size = len(data)
     stop, at, marker = past_scan(data, at)
     nothing = stop, np.int64(_NOTHING), np.int64(0), interval, wide

@@ -21,7 +21,7 @@ def u16(data, at):  # type: ignore[no-untyped-def]
 
 @numba.njit(nogil=True, cache=True)
 def past_fill(data, at):  # type: ignore[no-untyped-def]
-    """Return the offset of a marker's code after any fill bytes (FF) at ``at``."""
+    """Return the offset of a marker's code, after any fill bytes (FF) at ``at``."""
     while at < len(data) and data[at] == 0xFF:
         at += 1
     return at
@@ -59,8 +59,8 @@ _AT_ONCE = 32
 
 
 def _find_markers(_typing: Any, _address: Any) -> Any:
-    """Return a mask whose bit i says that byte i from an address on is FF, and the byte after it is not 0. Reads 33
-    bytes."""
+    """Return a bit mask of marker positions: bit i is 1 if byte i from the address on is FF, and the next byte is not
+    0. Reads 33 bytes."""
     vector = ir.VectorType(_I8, _AT_ONCE)
 
     def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:

@@ -81,8 +81,8 @@ def _segment(marker: int, payload: bytes) -> bytes:
 
 
 def before_huffman(quality: int, components: int, h: int, v: int) -> bytes:
-    """Return the segments from SOI to SOF0 of a baseline JFIF file, in libjpeg's order. Height and width are zeros:
-    four bytes that begin ``5 + 3 * components`` bytes before the end. ``h``, ``v``: sampling factors of the first
+    """Return the segments from SOI to SOF0 of a baseline JFIF file, in libjpeg's order. Height and width are zeros for
+    now: four bytes, from ``5 + 3 * components`` bytes before the end on. ``h``, ``v``: sampling factors of the first
     component."""
     tables = quantisation(quality)[: 1 if components == 1 else 2].astype(np.uint8)
     parts = [b"\xff\xd8", _segment(0xE0, b"JFIF\0\1\1\0\0\1\0\1\0\0")]
@@ -99,8 +99,9 @@ def standard_huffman(components: int) -> bytes:
 
 
 def file_headers(quality: int, subsampling: str, optimize: bool) -> tuple[U8, I32, I32]:
-    """Return the bytes of a JPEG file before its coded bits (with ``optimize``, before its Huffman tables) for colour
-    and for gray, uint8[2, HEADER_ROOM]; their sizes, int32[2]; and the byte offsets of height and width in them."""
+    """Return the bytes of a JPEG file before its coded bits (with ``optimize``, before its Huffman tables), for colour
+    and for gray, uint8[2, HEADER_ROOM]. Also return their sizes, int32[2], and the offsets of height and width in
+    them."""
     h, v = SAMPLING[subsampling]  # also for gray images: it has no effect there, but libjpeg writes it
     parts = [before_huffman(quality, components, h, v) for components in (3, 1)]
     dimensions = [len(part) - 5 - 3 * components for part, components in zip(parts, (3, 1), strict=True)]

@@ -17,8 +17,8 @@ from ..pixels import Pixels
 from . import header as jpeg_header
 
 MAX_SCANS = 500
-"""Maximum number of scans of a progressive JPEG. More of them are an attack on the decoding time; libjpeg-turbo's
-fuzzers stop there too."""
+"""Maximum number of scans of a progressive JPEG. Files with more are an attack on the decoding time; libjpeg-turbo's
+fuzzers have the same limit."""
 
 _SPACES = {DALIImageType.BGR: "BGR", DALIImageType.GRAY: "GRAY"}
 
@@ -96,11 +96,9 @@ def _copy(image: npt.NDArray[np.uint8], out: memoryview) -> None:
 
 
 def _recover(data: memoryview, row: Any, space: str, fast_idct: bool, out: memoryview, problem: str) -> None:
-    """Decode an image again that gave the warning ``problem``, if the warning is not about damage; otherwise raise
-    SampleError that names the problem.
-
-    TurboJPEG reports the last warning only, which may hide others. So a warning is never ignored: the file is decoded
-    again without the oddity that the warning names, and must then give no warning.
+    """Decode an image again without the oddity that the warning ``problem`` names. The second attempt must succeed
+    without a warning. Raises SampleError if the warning is about damage. Warnings are never ignored, because TurboJPEG
+    reports the last one only, which may hide others.
     """
     if any(w in problem for w in _NOT_FOR_TURBO):
         _by_pillow(data, row, space, out)
@@ -120,9 +118,8 @@ def _recover(data: memoryview, row: Any, space: str, fast_idct: bool, out: memor
 
 
 def _without_padding(data: memoryview, extra: int) -> bytes:
-    """Return the file without ``extra`` bytes before its last EOI; empty unless all of them are 0.
-
-    Zeros are padding. Other bytes may be image data that is left over, because a flipped bit made codes shorter."""
+    """Return the file without ``extra`` bytes before its last EOI, if all of them are 0, which is padding. Otherwise
+    return no bytes: they may be image data that is left over, because a flipped bit made codes shorter."""
     whole = bytes(data)
     end = whole.rfind(b"\xff\xd9")
     return whole[: end - extra] + whole[end:] if end >= extra and not any(whole[end - extra : end]) else b""
@@ -164,8 +161,8 @@ data."""
 
 
 def _by_pillow(data: memoryview, row: Any, space: str, out: memoryview, damaged: bool = False) -> None:
-    """Decode a file that TurboJPEG does not support, with Pillow. Pillow drops libjpeg's warnings, so the file is
-    searched for damage first, unless ``damaged`` says that its damage is known."""
+    """Decode with Pillow a file that TurboJPEG does not support. Pillow drops libjpeg's warnings, so the file is first
+    searched for damage, unless ``damaged``: its damage is known."""
     from ..pillow import decode
 
     if not damaged:
