@@ -59,8 +59,8 @@ class FileSet:
     groups: I64 | None = None
 
     def __init__(self, root: str | None, names: Sequence[bytes], *, only_files: bool = False) -> None:
-        """``names`` are paths relative to ``root``, or to the working directory if that is None. With ``only_files``,
-        folders and devices are left out; the mask ``kept`` then tells which of ``names`` remain."""
+        """``names`` are paths relative to ``root``, or to the working directory if that is None. ``only_files``: leave
+        out folders and devices; the mask ``kept`` tells which of ``names`` remain."""
         root = None if root is None else plain_path(root)
         self.root = root
         remote = is_url(root) if root is not None else any(is_url(os.fsdecode(n)) for n in names[:1])

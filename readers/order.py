@@ -86,9 +86,9 @@ class Order:
     stick_to_shard: bool = False
     pad_last_batch: bool = False
     batch_size: int = 1
-    """Batch size; the last batch is padded to this size."""
+    """Batch size; a pass is padded to a multiple of it (``pad_last_batch``)."""
     subset: I64 | None = None
-    """Indices of the records that take part, in stored order, [size]; None if they are those from ``first`` on."""
+    """Indices of the records to read, in stored order, [size]. None if these are all records from ``first`` on."""
     _passes: dict[int, I64] = field(default_factory=dict, repr=False)
     _list: I64 | None = field(default=None, repr=False)
     _states: list[int] = field(default_factory=list, repr=False)
@@ -211,8 +211,8 @@ class Order:
         return np.arange(low, high, dtype=np.int64)
 
     def _window(self, epoch: int) -> I64:
-        """Shuffle as DALI's buffer does: return a random one of the next ``fill`` records, and put the record after
-        them in its place.
+        """Return the order of pass ``epoch``, shuffled as by DALI's buffer: it returns a random one of the next
+        ``fill`` records, and puts the record after them in its place.
 
         The buffer never reaches beyond the pass, so that a pass depends on earlier ones only through the state of the
         generator.
@@ -235,8 +235,8 @@ class Order:
         return order
 
     def _permutation(self, epoch: int) -> I64:
-        """Shuffle as DALI's shuffle_after_epoch does: a list of single files is shuffled starting from the last epoch's
-        order, containers of records are shuffled from stored order each epoch."""
+        """Return an order shuffled as by DALI's shuffle_after_epoch. A list of single files is shuffled from the last
+        epoch's order, containers of records are shuffled from stored order each epoch."""
         if self.groups is None:
             done, order = self._permuted or (0, np.arange(self.size, dtype=np.int64))
             if done > epoch + 1:
@@ -279,8 +279,8 @@ _BLOCK = 1 << 14
 
 
 class _Words:
-    """Base of random number generators, whose words are computed in blocks. A caller looks at words with `peek`; those
-    that it does not `skip` are returned again."""
+    """Base of random number generators that compute words in blocks. A caller looks at words with `peek`; words that it
+    does not `skip` are returned again."""
 
     bits: int
 

@@ -185,8 +185,8 @@ def _index(mapped: Mapped, i: int, check: bool) -> tuple[I64, I64, I32]:
 
 
 def _inside(columns: list[I64], size: int) -> bool:
-    """Whether the records in the ``columns`` of a cached index are inside their file of ``size`` bytes, framing
-    included."""
+    """Whether all records that a cached index lists are inside their file of ``size`` bytes, framing included.
+    ``columns`` are those of the index."""
     offsets, sizes, kinds = columns
     if not len(offsets) == len(sizes) == len(kinds):
         return False

@@ -127,17 +127,16 @@ class ShardFile:
     """A file of a shard that is being written, under a temporary name, with its checksums. Created by `ShardFiles`; one
     thread at a time calls it.
 
-    With ``workers``, one thread does all large writes of the file in the background: `write` then returns before the
-    bytes are in the file, and they must not change until they are. If a framing thread (which converts records to the
-    format's bytes) calls `write`, that thread also computes the checksums. Otherwise several threads read the file back
-    from the page cache and compute them, so that no memory is held for them however slow they are; the disk starts to
-    write once everything is in the file. Small files are written in the caller's thread. ``deep``: also compute
-    SHA-256, which takes one thread all the time.
+    With ``workers``, another thread does all large writes of the file: `write` returns before the bytes are in the
+    file, and the bytes must not change until they are. If a framing thread (which converts records to the format's
+    bytes) calls `write`, that thread also computes the checksums. Otherwise several threads compute them from the page
+    cache, so that they hold no memory; the disk starts to write once everything is in the file. The caller's thread
+    writes small files. ``deep``: also compute SHA-256, which takes one thread all the time.
     """
 
     framed_in_background = False
-    """Whether a framing thread (which converts records to the format's bytes) calls `write`, instead of the thread that
-    delivers batches."""
+    """Whether a framing thread (which converts records to the format's bytes) calls `write`. If not, the thread that
+    delivers batches does."""
 
     def __init__(
         self,
@@ -155,7 +154,7 @@ class ShardFile:
         self._size = 0
         self._patched = patched
         self._thread: int | None = None
-        """Number of the writing thread that does all work on this file; None until there is work for one."""
+        """Number of the writing thread that does all work on this file; None until there is work for it."""
         self._last: Future[None] | None = None
         """Last task on this file in a thread's queue; None if there was none."""
         self._sums = Checksums()
@@ -262,7 +261,8 @@ class ShardFile:
             self._enqueue(lambda: self._file.write_at(offset, data))
 
     def seal(self) -> None:
-        """Declare that no writes follow, so that the remaining checksums can be computed ahead of `finish`."""
+        """Declare that no writes to the file follow, so that the remaining checksums are computed before `finish` is
+        called."""
         if self._last is not None and not self._sealed:
             self._sealed = True
             self._enqueue(lambda: self._start_checksums(last=True))
@@ -351,8 +351,8 @@ class ShardFiles:
         return self.root / f".{final}.tmp-{self._tag}"
 
     def frame_in_background(self) -> None:
-        """Declare that from now on a framing thread, which converts records to the format's bytes, writes to the files,
-        instead of the thread that delivers batches."""
+        """Declare that from now on a framing thread writes to the files, instead of the thread that delivers batches. A
+        framing thread converts records to the format's bytes."""
         self._framed_in_background = True
         for file in self._open:
             file.framed_in_background = True
@@ -507,7 +507,7 @@ class Writer:
     @classmethod
     def collect(cls, manifest: Mapping[str, Any], carry: Mapping[str, Any]) -> dict[str, bytes]:  # noqa: ARG003
         """Return the content of the files that `collection` names, for a finished output. It is made from the manifest
-        and the writer's schema, or else its last ``carry``."""
+        and the writer's schema (or, without a schema, its last ``carry``)."""
         return {}
 
     @classmethod

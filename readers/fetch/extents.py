@@ -435,8 +435,8 @@ def payload(
     ``output`` of the reader.
 
     The batch is a view if the engine accepts views, or if the GPU reads the files itself; otherwise the bytes are
-    copied into memory of the engine. Extents must lie in ``data``; rejected records have size 0. If bytes are copied,
-    the checksums of ``records``, the TFRecords around the extents, are checked on the way, unless that was done before.
+    copied into memory of the engine. Extents must lie in ``data``; rejected records have size 0. ``records`` are the
+    TFRecords around the extents: a copy also checks their checksums, unless that was done before.
     """
     if ctx.allocate_staging is None:
         return Batch(data, offsets, sizes.astype(np.int32).reshape(-1, 1), "", ctx.samples)

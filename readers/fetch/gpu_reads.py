@@ -102,9 +102,9 @@ class RegisteredFiles:
     """Lends arrays over mapped files, whose bytes the GPUs ``indices`` read from the page cache without a copy by the
     host.
 
-    At most ``limit`` bytes are registered at a time; unused windows are unregistered to make space. It calls
-    ``account(nbytes)`` with the number of registered bytes whenever it changes, and ``told(method, nbytes)`` with the
-    method and bytes of each batch it lends. All methods may be called from several threads. `close` ends it.
+    At most ``limit`` bytes are registered at a time; unused windows are unregistered to make space. ``account(nbytes)``
+    is called when the number of registered bytes changes, ``told(method, nbytes)`` for each batch that is lent. All
+    methods may be called from several threads. `close` ends it.
     """
 
     def __init__(
@@ -282,9 +282,9 @@ def wait_until_released() -> None:
 
 
 class RegistrationCache:
-    """Files that stay registered with CUDA, for successive runs of a graph in this process. Created by the program or
-    job that starts the runs; one run at a time uses it. With ``keep`` the files stay registered for the next run, over
-    other records, until the process ends."""
+    """Files that stay registered with CUDA between runs of a graph in this process. The program or job that starts the
+    runs creates it; one run at a time uses it. With ``keep``, files stay registered until the process ends, for runs
+    over other records."""
 
     def __init__(self, *, repeatedly: bool = True, keep: bool = False) -> None:
         self.repeatedly = repeatedly

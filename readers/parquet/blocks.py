@@ -194,7 +194,7 @@ class Blocks:
         numbers = [range(len(t.rows)) if t.rows or not t.problem else (-1,) for t in facts]
         self.file: I64 = np.repeat(np.arange(len(facts)), [len(n) for n in numbers])
         self.number: I64 = np.array([g for n in numbers for g in n], np.int64)
-        """Number of each row group in its file; -1 for a file whose row groups are unknown, which counts as one row."""
+        """Number of each row group within its file; -1 for a file with unknown row groups, which counts as one row."""
         self.rows: I64 = np.array([r for t in facts for r in (t.rows or ([1] if t.problem else []))], np.int64)
         self.firsts: I64 = np.cumsum(self.rows) - self.rows
         self.bytes: I64 = np.array(

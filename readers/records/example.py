@@ -116,8 +116,8 @@ Feature = FixedLenFeature | VarLenFeature
 
 def declared(features: Mapping[str, Any]) -> dict[str, Feature]:
     """Parse the argument ``features`` of a reader: ``{name: {dtype, shape, default}}``, ``{dtype, var_len: true}`` or
-    ``dtype``. Without a shape, a string is one value and a number a list of one. Raises SpecError with the feature's
-    name."""
+    ``dtype``. Without a shape, a string is one value, and a number is a list of one. Raises SpecError with the
+    feature's name."""
     out: dict[str, Feature] = {}
     for name, value in features.items():
         try:
@@ -187,8 +187,8 @@ class RecordParser:
     def first_strings(
         self, data: U8, offsets: I64, sizes: I64, good: npt.NDArray[np.bool_], otherwise: Sequence[bytes]
     ) -> list[bytes]:
-        """Return the text of the first requested feature of each record in UTF-8, such as its key. Records in which it
-        is not exactly one string get their element of ``otherwise``."""
+        """Return the text of the first requested feature of each record in UTF-8, such as its key. A record without
+        exactly one such string gets its element of ``otherwise``."""
         extents = self.extents(len(offsets))
         self.find(data, offsets, sizes, good, extents, 0, len(offsets))
         start, stop, count, kind = extents.found[:, 0].T
@@ -207,7 +207,7 @@ class RecordParser:
         high: int,
     ) -> None:  # fmt: skip
         """Find the requested features in the records [low, high) and fill their rows of ``extents``. Several threads
-        may share a batch's records."""
+        may do this for different records of a batch."""
         part = slice(low, high)
         _compiled(self.wire).find_features(
             data, offsets[part], sizes[part], good[part], self.names, self.name_starts, extents.found[part],

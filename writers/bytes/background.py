@@ -26,7 +26,7 @@ _TO_FRAME = 3
 """Divisor: the limit on bytes that wait to be framed (converted to the format's bytes) is this fraction of the limit on
 bytes that wait to be written."""
 _SHARDS = 3
-"""Number of complete shards that may wait to be published: later shards are written while these go to the disk."""
+"""Number of complete shards that may wait to be published. While these go to the disk, later shards are written."""
 
 
 class WorkQueue:
@@ -149,7 +149,7 @@ class WriterThreads:
         self.publishing.check()
 
     def stop(self, error: BaseException) -> None:
-        """Publish the shards that are complete; drop all other waiting work, and end the threads."""
+        """Publish the complete shards, drop all other waiting work, and end the threads."""
         self.frames.drain()
         self.publishing.drain()
         self.writes.fail(error)

@@ -32,8 +32,8 @@ class Checksums:
 
     def __init__(self) -> None:
         self._runs: list[tuple[int, int, npt.NDArray[np.uint32], npt.NDArray[np.uint64]]] = []
-        """Ranges of blocks that are hashed, each as (number of the first block, bytes, CRC-32C of each block, XXH64 of
-        each block). For a block that occurs twice, the later entry counts."""
+        """Ranges of hashed blocks, each as (number of the first block, bytes, CRC-32C of each block, XXH64 of each
+        block). For a block in several ranges, the last one counts."""
         self._ended = 0
         """Number of complete blocks of the file that `extend` has hashed."""
         self._state = np.zeros(6, np.uint64)

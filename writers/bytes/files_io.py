@@ -23,9 +23,9 @@ from .scatter_gather import IoVector
 
 Bytes = bytes | npt.NDArray[np.uint8] | IoVector
 Hook = Callable[[str, str], int | None]
-"""Type of a function for tests that is called with (operation, path) before each operation on files. It may raise
-OSError (the operation then does not happen), end the process, or return the number of bytes that a write may take at
-once (short writes, torn writes)."""
+"""Type of a function that tests install, called with (operation, path) before each operation on files. It may raise
+OSError (then the operation does not happen), end the process, or return how many bytes a write may take at once (short
+or torn writes)."""
 
 _hook: Hook | None = None
 

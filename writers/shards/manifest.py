@@ -210,8 +210,8 @@ def publish_manifest(root: Path, manifest: bytes, files: OutputFiles) -> None:
 
 
 def last_carry(root: Path, manifest: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the ``carry`` (state of the writer) with which a job ended: its schema, or the last shard's ``carry`` if
-    the manifest has no schema."""
+    """Return the writer's state (``carry``) at the end of a job: the manifest's schema, or else the last shard's
+    ``carry``."""
     carry: Mapping[str, Any] | None = manifest.get("schema", {}).get("fields")
     if carry is None:
         journals = [read_journal(files.journal) for files in (*output_files_of(root), *addition_files_of(root))]
@@ -295,7 +295,7 @@ def _totals(journals: Sequence[JournalContents]) -> dict[str, int]:
 
 
 def leaves_out(contents: JournalContents) -> bool:
-    """Whether the job of this journal may leave samples out on purpose."""
+    """Whether a job may leave samples out on purpose, judged by its journal."""
     return contents.header.get("leaves_out") is True
 
 
@@ -358,7 +358,7 @@ def temporary_of(path: Path, files: OutputFiles) -> Path:
 
 def merge_parts(root: Path, by: OutputFiles) -> bool:
     """Publish the manifest and reject log of all parts of a job, once they are all finished. Return False if some are
-    not. ``by`` is the part that calls this; any number of parts may call it at once, because all write the same bytes.
+    not. ``by`` is the part that calls this; parts may call it at the same time, because all write the same bytes.
     Raises JobError if the parts do not fit together."""
     if by.mirror is not None:
         by.mirror.fetch()  # the files of other parts

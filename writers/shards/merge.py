@@ -109,8 +109,8 @@ def join(files: OutputFiles, report: Mapping[str, Any]) -> None:
 
 
 def _in_a_row(journals: list[JournalContents]) -> Iterator[dict[str, Any]]:
-    """Iterate over the journal entries of the shards of all job parts, with cumulative values such as sizes of logs
-    counted over all parts."""
+    """Iterate over the journal entries of all job parts' shards. Cumulative values, such as sizes of logs, count all
+    parts."""
     before = dict.fromkeys(_LOG_SIZES, 0)
     carry: dict[str, Any] = {}
     for contents in journals:

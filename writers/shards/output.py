@@ -71,7 +71,7 @@ class Output:
         self._closed = False
         self._led = False
         self._begun = True
-        """Whether the job ran before this run, and may have left files."""
+        """Whether an earlier run of the job may have left files."""
         self._state: Any = None
 
     # -- opening ------------------------------------------------------------------------------------------------
@@ -472,7 +472,7 @@ class _OpenShard:
         self.last = records.samples, n - 1
 
     def entry(self, log_sizes: Mapping[str, int], carry: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the shard's entry for the journal. The list of files is empty until they are published."""
+        """Return the entry of the shard for the journal. Its list of files is empty until they are published."""
         return {
             "shard": self.files.stem,
             "positions": [self.start, self.stop],

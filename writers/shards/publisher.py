@@ -56,7 +56,7 @@ class Publisher:
 
     @property
     def logged(self) -> dict[str, int]:
-        """Sizes of the logs in bytes, by the keys that journal entries have for them."""
+        """Sizes of the logs in bytes, under the keys that journal entries use, such as ``rejects_size``."""
         left_out = {} if self.left_out is None else {"left_out_size": self.left_out.size}
         return {"rejects_size": self._log.size, **left_out}
 
@@ -128,13 +128,13 @@ class Publisher:
             self._output_files.put(*paths)
 
     def finish(self, stop: int) -> None:
-        """Wait until all shards are published, and record in the journal that all positions up to ``stop`` are done."""
+        """Wait until all shards are published. Then record in the journal that positions up to ``stop`` are done."""
         self.workers.publishing.wait()
         self._journal.append({"done": True, "stop": stop})
         self._put([*(log.path for log in self._logs), self._output_files.journal])
 
     def stop(self, unfinished: Iterable[ShardFiles] = ()) -> None:
-        """Publish complete shards, remove the files of all others and of ``unfinished``, and end the threads."""
+        """Publish complete shards, remove the files of other shards and of ``unfinished``, and end the threads."""
         self.workers.stop(JobError("internal: the output was closed"))
         left, self._waiting = [*self._waiting, *unfinished], []
         for files in left:

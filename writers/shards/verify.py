@@ -168,8 +168,8 @@ class _Collection:
 
 
 def _collection_of(root: Path, files: FileCheck) -> _Collection:
-    """Return the expected content of the files that describe all shards, which the writer makes from the manifest.
-    Empty if the manifest or the writer is unknown."""
+    """Return the expected content of the files that describe all shards, which the writer makes from the manifest. It
+    is empty if the manifest or the writer is unknown."""
     with contextlib.suppress(OSError, JobError, SpecError, ValueError, LookupError, TypeError, AttributeError):
         told = json.loads(sidecar.read(root / "manifest.json"))
         writer = files.writer_of(told["write"]["writer"])
