@@ -72,7 +72,7 @@ class Arg:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """Facts about a batch that are known before it exists, such as dtype and layout; None stands for unknown."""
+    """Properties of a batch that are known before it is computed, such as dtype and layout. None stands for unknown."""
 
     shape: tuple[int | None, ...] | None = None
     """Shape of one sample."""
@@ -236,9 +236,9 @@ class Operator:
 
     @property
     def needs_header_only(self) -> bool:
-        """Whether the host needs only the header bytes of the encoded files in the first input when the mixed kernel
-        runs (see `readers.fetch.header_bytes_cpu`). If a file turns out to be unsupported on the GPU, the kernel
-        fetches its remaining bytes (`gpu.readable_by_gpu.show`)."""
+        """Whether the mixed kernel needs only the first bytes of the encoded files, their headers, in host memory (see
+        `readers.fetch.header_bytes_cpu`). If a file turns out to be unsupported on the GPU, the kernel fetches its
+        remaining bytes (`gpu.readable_by_gpu.show`)."""
         return False
 
     def check(self) -> None:
@@ -251,8 +251,7 @@ class Operator:
         return ""
 
     def remark(self) -> str:
-        """Return a hint for the author of a spec if these arguments are allowed but rarely intended; else an empty
-        string."""
+        """Return a hint for the user if these arguments are allowed but rarely intended, else an empty string."""
         return ""
 
     def runs_in(self) -> tuple[Stage, ...]:
@@ -277,10 +276,9 @@ class Operator:
         return {}
 
     def estimate_memory(self, stage: Stage, *inputs: Batch) -> tuple[I64, I64] | None:
-        """Estimate memory from the inputs, before the work is done, for example from images' headers: the elements of
-        each sample's output, and the bytes of working memory that the kernel of ``stage`` needs per sample, int64[N]
-        each. None if the operator has no estimate: the engine then assumes the declared shape, or the size of the first
-        input."""
+        """Estimate the memory that the kernel of ``stage`` needs, for example from images' headers. Return, for each
+        sample, the elements of its output and the bytes of working memory, int64[N] each. If the result is None, the
+        engine assumes the declared shape, or the size of the first input."""
         return None
 
     def start_early(self, ctx: Any, *inputs: Batch) -> StartedWork | None:

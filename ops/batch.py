@@ -80,11 +80,11 @@ def _halves(key: bytes) -> tuple[bytes, bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Identities of a batch's samples: parallel arrays with one entry per sample. Shared by all batches of one scope.
+    """Identities of a batch's samples: parallel arrays with one entry per sample. Batches of the same samples share one
+    such object.
 
-    Everything that an operator draws or reports depends on these identities, never on the index in the batch, so that
-    any subset of a batch can be run alone (retries, chunks on threads, splitting when out of memory) with equal
-    results.
+    Everything that an operator draws or reports depends on these identities, never on the index in the batch, so that a
+    part of a batch gives equal results when it runs alone, for example on a retry or in a chunk on a thread.
     """
 
     slot: I32

@@ -129,8 +129,8 @@ class Context:
             self.rejects.append(Reject(slot, code, message, self.part, kept=True))
 
     def leave_out(self, selected: npt.NDArray[np.bool_], values: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Leave the ``selected`` samples of this call, bool[N], out of the result, because the user asked for it: they
-        are not rejects. ``values``, [N] each, are logged with them. A kernel calls this at most once."""
+        """Remove the ``selected`` samples of this call, bool[N], as the user requested; they do not count as rejects.
+        ``values``, [N] each, are logged with them. A kernel calls this method at most once."""
         self.left_out = self.samples.slot[selected], {name: v[selected] for name, v in values.items()}
 
     def decoded_by(self, decoder: str, images: int, seconds: float = 0.0) -> None:
@@ -144,8 +144,9 @@ class Context:
             self.waited(decoder, seconds)
 
     def facts(self, make: Callable[[int], K]) -> K | None:
-        """Return this operator's cached facts about its samples' data set, or None if samples are not whole records, or
-        are read only once. If there are none yet, ``make(budget)`` creates them; they may take ``budget`` bytes."""
+        """Return the facts about the data set's records that this operator has cached. If there are none,
+        ``make(budget)`` creates them, in at most ``budget`` bytes. None if samples are not whole records, or are read
+        once."""
         if self.remembered is None or self.samples.part is not None or self.attempt:
             return None
         key = id(self.op), id(self.samples.origins)
@@ -155,17 +156,17 @@ class Context:
         return cast("K", found[1])
 
     def check_later(self, check: Callable[[], npt.NDArray[Any]]) -> None:
-        """Register ``check``, which the engine calls when the device has finished this batch. It returns the samples
-        (indices in this call) whose result is wrong; they are computed again one by one, with ``attempt`` increased by
-        one."""
+        """Register ``check``, which the engine calls when the device has finished this batch. ``check`` returns the
+        indices (in this call) of samples with wrong results. These are computed again one by one, with ``attempt``
+        increased by one."""
         slots = self.samples.slot
         self.checks.append(lambda: slots[check()])
 
     def finish_later(self, finish: Callable[[], Batch]) -> Batch:
         """Return a stand-in for an output whose sizes only the device knows (kernels with
-        `Operator.output_after_sync`). The engine calls ``finish`` once the device has finished this batch; ``finish``
-        returns the output in host memory, for all samples of this call. It may enqueue copies on the device's stream;
-        the engine waits for them."""
+        `Operator.output_after_sync`). Once the device has finished this batch, the engine calls ``finish``, which
+        returns the output in host memory. ``finish`` may enqueue copies on the device's stream; the engine waits for
+        these."""
         self.finish = finish
         return stand_in(self.samples)
 

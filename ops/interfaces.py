@@ -166,8 +166,8 @@ class Lane(Copies, Protocol):
         out_of: Sequence[tuple[npt.NDArray[Any], int]] = (),
     ) -> None:  # fmt: skip
         """Launch several kernels in one call, each given as (source, kernel, blocks, threads per block, arguments).
-        Before the launches, page-locked arrays are copied to device addresses (``into``); after them, memory at device
-        addresses is copied to page-locked arrays (``out_of``)."""
+        Page-locked arrays are first copied to the device (``into``). At the end, device memory is copied to page-locked
+        arrays (``out_of``)."""
         ...
 
     def launch_text(self, text: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any) -> None:

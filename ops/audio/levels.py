@@ -31,7 +31,7 @@ class ToDecibels(Operator, name="to_decibels"):
     reference)).
 
     By default the reference is the largest value of each sample; a sample of zeros becomes ``cutoff_db``. With
-    ``top_db``, results that are further than that below the loudest one are raised to it, as in librosa.
+    ``top_db``, results more than ``top_db`` below the loudest one are raised to that bound, as in librosa.
     """
 
     replayable = True

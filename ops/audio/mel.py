@@ -48,8 +48,8 @@ def to_hertz(mel: Any, formula: Formula) -> Any:
 def bank(
     bins: int, rate: float, bands: int, low: float, high: float, formula: Formula, normalize: bool, kaldi: bool
 ) -> tuple[npt.NDArray[np.int64], F32]:
-    """Return triangular filters as [bands, 3] (first bin, number of bins, index of the first weight), and their
-    weights.
+    """Return triangular filters of mel bands as [bands, 3] (first bin, number of bins, index of the first weight), and
+    the weights of all filters.
 
     ``bins`` is the number of frequencies of a transform of size 2 (bins - 1). The sides of triangles are straight in
     Hz, or with ``kaldi`` in mel, in which case the last bin belongs to no triangle.

@@ -241,8 +241,8 @@ class AudioResample(Operator, name="audio_resample"):
 
     By default a low-pass filter removes frequencies that the lower rate cannot represent: a sinc under a Kaiser window
     with as many lobes as DALI's for this ``quality``, as wide as the lower rate requires. With ``parity: dali`` results
-    equal DALI's: its kernel is never widened, so that a tone of 10 kHz turns into another tone when 44.1 kHz are
-    converted to 8 kHz.
+    equal DALI's, whose filter is never widened: a tone of 10 kHz turns into another tone when 44.1 kHz are converted to
+    8 kHz.
     """
 
     aliases = ("experimental.audio_resample",)

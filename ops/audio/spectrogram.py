@@ -80,9 +80,9 @@ class Spectrogram(Operator, name="spectrogram"):
     t is centred at sample t window_step, and there are n / window_step + 1 windows (rounded down); else window t begins
     at that sample, and only complete windows count.
 
-    If ``window_fn`` is not set, ``parity`` selects the window: DALI's Hann window, librosa's and torchaudio's periodic
-    one, or Kaldi's. ``kaldi`` also subtracts the mean from each window, filters it (preemphasis 0.97) and does not
-    scale INT16.
+    If ``window_fn`` is not set, ``parity`` selects the window function: DALI's Hann window, librosa's and torchaudio's
+    periodic one, or Kaldi's. With ``kaldi``, the mean of each window is also subtracted, a preemphasis of 0.97 is
+    applied, and INT16 is not scaled.
     """
 
     replayable = True

@@ -220,8 +220,9 @@ def _without(entries: list[suites.Augmentation], excluded: tuple[str, ...]) -> l
 class RandAugment(Drawing, name="auto_aug.rand_augment"):
     """RandAugment: apply ``n`` operations in a row, each drawn from 14, all with the magnitude of bin ``m``.
 
-    With Pipeline's ``rng: dali`` and a seed, choices are those of DALI, which draws an operation and its sign from one
-    number, so that half of the operations are never negated and the others always are; otherwise they are independent.
+    With Pipeline's ``rng: dali`` and a seed, choices equal DALI's. DALI draws an operation and its sign from one
+    number, so that half of the operations are never negated and the others always are. Otherwise, the two are
+    independent.
     """
 
     example = "{op: auto_aug.rand_augment, in: images, n: 2, m: 9, out: images}"
@@ -261,8 +262,8 @@ class RandAugment(Drawing, name="auto_aug.rand_augment"):
 class TrivialAugmentWide(Drawing, name="auto_aug.trivial_augment_wide"):
     """TrivialAugment (Wide): apply one operation, drawn from 14, with the magnitude of a randomly drawn bin.
 
-    With Pipeline's ``rng: dali`` and a seed, choices are those of DALI, which draws operation, bin and sign from one
-    number; otherwise they are independent.
+    With Pipeline's ``rng: dali`` and a seed, choices equal those of DALI, which draws operation, bin and sign from one
+    number. Otherwise, the three are independent.
     """
 
     example = "{op: auto_aug.trivial_augment_wide, in: images, out: images}"
@@ -291,10 +292,10 @@ class TrivialAugmentWide(Drawing, name="auto_aug.trivial_augment_wide"):
 
 
 class AutoAugment(Drawing, name="auto_aug.auto_augment"):
-    """AutoAugment: apply one of a policy's sub-policies, each step of which is applied with a probability of its own.
+    """AutoAugment: apply one sub-policy of a policy. Each of its steps is applied with a probability of its own.
 
-    With Pipeline's ``rng: dali`` and a seed, choices are those of DALI, which draws the sub-policy and whether its
-    first step is applied from one number; otherwise they are independent.
+    With Pipeline's ``rng: dali`` and a seed, choices equal those of DALI: one number decides the sub-policy, and
+    whether its first step is applied. Otherwise, the two are independent.
     """
 
     example = "{op: auto_aug.auto_augment, in: images, policy_name: image_net, out: images}"

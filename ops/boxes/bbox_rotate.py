@@ -20,12 +20,12 @@ _MODES = ("fixed", "halfway", "expand")
 
 
 class BboxRotate(Operator, name="bbox_rotate"):
-    """Rotate boxes as rotate, with the same angle and size, rotates their image.
+    """Rotate boxes as the operator rotate, with the same angle and size, rotates their image.
 
     A box becomes the smallest upright box around its rotated corners (mode expand), or that box shrunk to the old width
-    and height (fixed) or halfway. It is clipped at the border; a box of which less than remove_threshold remains is
-    removed, together with its label (the second input, if there is one). ``input_shape`` is the shape of the image
-    before the rotation.
+    and height (fixed) or halfway. The new box is clipped at the border of the image. If less than remove_threshold of a
+    box remains, the box is removed, and its label (the optional second input) too. ``input_shape`` is the shape of the
+    image before the rotation.
     """
 
     inputs = (1, 2)

@@ -18,8 +18,8 @@ _kernels: Any = Kernels(".masks_cpu", __package__)
 
 
 class RoiRandomCrop(Operator, name="roi_random_crop"):
-    """Draw where a window of ``crop_shape`` starts: around the region of interest if the window is larger, else inside
-    it.
+    """Draw where a window of ``crop_shape`` starts. A window that is larger than the region of interest contains it; a
+    smaller one lies inside it.
 
     The output, int64 [D], is the argument ``start`` of slice. With ``in_shape``, or with the data itself as the input,
     the window stays inside the data. Samples whose region or window does not fit into the data are rejected.

@@ -56,7 +56,7 @@ def fits(max_elements: int, itemsize: int) -> bool:
 
 
 def pattern(fill: npt.NDArray[Any], along: bool) -> tuple[npt.NDArray[np.uint8], int]:
-    """Return the fill values ``fill`` [R, K] as bytes [R, 1 or K, width], repeated to the width that a GPU thread
+    """Convert the fill values ``fill`` [R, K] to bytes [R, 1 or K, width], repeated to the width that a GPU thread
     reads. Also return the number of bytes after which they repeat: the size of K values if lines run ``along`` the
     channels, else of one."""
     if len(fill) == 1:

@@ -283,8 +283,8 @@ def spatial_axes(layout: str) -> int:
 class Rotate(Warping, name="rotate"):
     """Rotate images counter-clockwise around their centre, or volumes around an axis; the canvas grows to contain them.
 
-    The size of the canvas is DALI's: ceil(|cos| w + |sin| h - .01), and likewise for the height, plus one if its parity
-    differs from that of the side it derives from; for volumes likewise, by the rows of the rotation matrix.
+    The width of the canvas is DALI's: ceil(|cos| w + |sin| h - .01), plus one where needed to make it even or odd like
+    the side that it derives from. The height is computed likewise; for volumes, from the rows of the rotation matrix.
     """
 
     example = "{op: rotate, in: images, angle: $angle, fill_value: 0, out: images}"

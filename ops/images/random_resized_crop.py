@@ -61,7 +61,7 @@ class RandomWindow(Operator, abstract=True):
 class RandomResizedCrop(Resampling, RandomWindow, name="random_resized_crop"):
     """Cut a random window out and resize it.
 
-    The window is the region of a resize: the filter reads pixels beyond it if the image continues there.
+    The filter also reads pixels beyond the window if the image continues there.
     """
 
     layouts: ClassVar[tuple[str, ...]] = ("HWC", "CHW", "FHWC", "FCHW", "CFHW")

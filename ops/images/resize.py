@@ -381,8 +381,8 @@ _UNLIMITED = np.empty(0, np.float32)
 class Resize(Sized, name="resize"):
     """Resize images, sequences and volumes.
 
-    The second output, with save_attrs, is the size before: int32 of the spatial axes. If a region extends beyond the
-    image, the image's edge is repeated (DALI's INTERP_NN reads other memory beyond the right edge).
+    With save_attrs, the second output is the size before resizing: int32, the lengths of the spatial axes. If a region
+    extends beyond the image, the image's edge is repeated (DALI's INTERP_NN reads other memory beyond the right edge).
     """
 
     aliases = ("experimental.resize",)
@@ -419,10 +419,10 @@ class Resize(Sized, name="resize"):
 
 
 class ResizeCropMirror(Sized, CropWindow, name="resize_crop_mirror"):
-    """Resize, cut a window out and mirror it, in one step: the window's part of the image becomes the region of the
-    resize.
+    """Resize, cut a window out and mirror it, in one step: only the window is resampled.
 
-    Equal to resize, crop, flip up to 1 level. A window that extends beyond the resized image shows its edge.
+    Results equal those of resize, crop and flip up to 1 level. A window that extends beyond the resized image shows its
+    edge.
     """
 
     example: ClassVar[str] = (

@@ -28,9 +28,8 @@ _FARTHEST = 1e6
 class TensorResize(Resampling, name="tensor_resize"):
     """Resample tensors along chosen axes, all by default, to ``sizes``, or by ``scales``.
 
-    The axes that change may span up to three neighbouring ones, unchanged axes between them included. If a size or
-    scale is rounded, the source region grows or shrinks around its point ``alignment`` to compensate. Filters and
-    results are those of resize.
+    The axes that change must lie within three neighbouring axes. If an output size is rounded, the source region grows
+    or shrinks around its point ``alignment``, so that the scale stays. Filters and results are those of resize.
     """
 
     layouts = ()
