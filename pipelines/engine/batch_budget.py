@@ -32,8 +32,8 @@ _MAX_COMPARED = 1024
 estimate."""
 
 _SMALL_SAMPLES = 8
-"""Number of samples up to which a batch is computed by one worker alone. Its results then need not be joined, so their
-size need not be known in advance."""
+"""Number of samples up to which one worker computes a batch alone. No chunks' results are then joined, so their size
+need not be known in advance."""
 
 _MAX_CACHED = 64
 """Maximum number of entries of `BatchBudget._specs`, the cache of the inferred specs of outputs."""
@@ -98,8 +98,8 @@ class BatchBudget:
         return {"host": self.host} if self.device is None else {"host": self.host, "gpu": self.device}
 
     def estimate(self, it: InFlightBatch, step: Step) -> MemoryEstimate:
-        """Estimate the memory that ``step`` needs for the batch. Samples whose memory cannot be estimated, for example
-        because of a damaged header, are dropped."""
+        """Estimate the memory that ``step`` needs for the batch. Drop samples whose memory cannot be estimated, such as
+        images with a damaged header."""
         with contextlib.suppress(_EstimateError):
             return self._estimated(it.env, it.samples, step)
         for slot in it.samples.slot.tolist():
@@ -138,8 +138,8 @@ class BatchBudget:
         return result
 
     def _inferred(self, step: Step, facts: Facts) -> Mapping[Edge, Spec]:
-        """Return the specs (dtype, shape, layout) of the outputs of ``step``. They are inferred once for inputs with
-        the same facts, and then cached."""
+        """Return the specs (dtype, shape, layout) of the outputs of ``step``. They are inferred once for inputs of
+        equal types and shapes (``facts``), and then cached."""
         key = self._services.name_of(step), facts
         result = self._specs.get(key)
         if result is None:

@@ -19,8 +19,8 @@ class BatchMerger:
     """Takes requests from the schedule (the iterator of requests that the engine was given), and makes a batch in
     flight of each, or of several small ones.
 
-    Created by `Engine`. One thread at a time uses it: the caller's while it computes batches itself, then the thread
-    that reads."""
+    Created by `Engine`. One thread at a time uses the object: the caller's while this computes batches itself, then the
+    reading thread."""
 
     def __init__(self, services: Services, budget: BatchBudget, credits: Credits, schedule: Iterator[Request]) -> None:
         self._services = services
@@ -41,8 +41,8 @@ class BatchMerger:
         self._draws_numbers = options.rng != "dali" and any(n.op.random for n in plan.graph.nodes)
 
     def one(self, max_samples: int | None) -> InFlightBatch | None:
-        """Return the next batch, without reserving memory for it. If it has more than ``max_samples`` samples, leave it
-        in the schedule and return None. Raises StopIteration at the end of the schedule."""
+        """Return the next batch, without reserving memory for it. If the batch has more than ``max_samples`` samples,
+        leave its request in the schedule and return None. Raises StopIteration at the end of the schedule."""
         request = next(self._schedule)
         if max_samples is not None and request.n > max_samples:
             self._schedule = chain((request,), self._schedule)
@@ -53,8 +53,8 @@ class BatchMerger:
         return it
 
     def batches(self) -> Iterator[InFlightBatch]:
-        """Yield each batch, with the samples assigned to it, as soon as the memory budget has room for it. The order is
-        that of the requests."""
+        """Yield each batch, with its samples, as soon as the memory budget has room for the batch. Batches are in the
+        order of the requests."""
         for number, merged in enumerate(self._requests(), self.number):
             request = Request(merged[0].start, sum(r.n for r in merged))
             self._budget.host.reserve((number,), int(self.credits.sample_bytes * request.n))

@@ -52,8 +52,8 @@ def costs(step: Step, ahead: MemoryEstimate, env: Mapping[Edge, Batch]) -> I64:
 def chunks(cost: I64, peak: I64, room: int, workers: int) -> list[tuple[int, int]]:
     """Return the ranges [a, b) of samples that cut a batch into chunks of about equal cost.
 
-    There is one chunk for each of the ``workers``; fewer if the chunks would be too small to pay, more if they would be
-    too large. ``peak``: bytes of memory that each sample needs. ``room``: bytes of memory that one worker may use."""
+    There are as many chunks as ``workers``, fewer if chunks would be too small to pay, more if they would be too large.
+    ``peak``: bytes of memory that each sample needs. ``room``: bytes of memory that one worker may use."""
     total, largest = int(cost.sum()), int(cost.max(initial=0))
     count = max(1, -(-total // max(CHUNK - largest, CHUNK // 2)), min(workers, total // MIN_CHUNK))
     # Chunks may exceed their share by one sample, so that no small chunk remains at the end.

@@ -40,11 +40,11 @@ JOB_BYTES = 14 << 30
 budget at 6 GiB (one H100: 54,000, 72,000 and 89,000 images/s with 2, 4 and 5.5 GiB); it was not measured with 14 GiB
 (``benchmarks/jobs/memory_curve.py``)."""
 GROWN_BYTES = 6 << 30
-"""Maximum bytes to which the GPU budget of a run inside a user's program grows. It grows while the program does nothing
-but wait for the device."""
+"""Maximum bytes of the GPU budget of a run inside a user's program. The budget grows while the program does nothing but
+wait for the device."""
 GUEST_BYTES = 2 << 30
 """Default GPU budget in bytes inside a user's program: enough for four batches of 256 JPEGs of ImageNet at their peak.
-It is larger if two batches of the program need more."""
+The budget is larger if two batches of the program need more."""
 GUEST_SHARE = 0.1
 """Maximum share of a GPU's total memory for the default budget inside a user's program."""
 FREE_SHARE, JOB_FREE_SHARE = 0.5, 0.8
@@ -65,8 +65,8 @@ GROW_AFTER, SHRINK_AFTER = 4, 2
 the first number of them. They shrink after the second number, if the consumer never waited and the queue was full. Both
 are above one, because every program waits for its first batches."""
 SLACK = 0.85
-"""Share of the GPU budget up to which launches are planned by their estimates. The rest is needed because allocated
-blocks are up to an eighth larger than requested, and because a program still holds a batch or two that it has taken."""
+"""Share of the GPU budget that launches may take by their memory estimates. The rest is needed because allocated blocks
+are up to an eighth larger than requested, and because a program still holds a batch or two that it has taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,7 @@ class Credits:
 
     def _host_room(self) -> float:
         """Return the number of samples that a batch for the host's workers may have; 0 if the size of a sample is not
-        known yet. It is one chunk of the largest size for each thread, or one chunk in all if batches are only read.
+        known yet. This is one chunk of the largest size for each thread, or one chunk in all if batches are only read.
         All waiting batches together must fit into the budget."""
         if not self.sample_bytes:
             return 0

@@ -114,13 +114,13 @@ class Engine:
             if options.inline and all(s.kind != "device" for s in plan.steps)
             else None
         )
-        """The object that computes batches in the caller's thread, on the host. It becomes None when batches take too
-        long: from then on worker threads compute them."""
+        """The object that computes batches in the caller's thread, on the host. Set to None when batches take too long:
+        from then on worker threads compute them."""
         self.host_executor.charge_batches = self.inline is None
         self.channels: list[Channel[Any]] = []
         self.boxes: dict[str, tuple[Channel[Any] | None, Channel[Any]]] = {}
-        """For each step, by its name: the channels from which it takes batches and into which it puts them. The first
-        is None if the thread of the previous step also runs this one."""
+        """For each step, by its name: the queue from which the step takes batches, and the one into which the step puts
+        them. The first is None if the thread of the previous step also runs this step."""
         self._before_device: list[Channel[InFlightBatch]] = []
         """The channels from which the launching threads take batches for devices."""
         self.delivery: Channel[InFlightBatch] = Channel("not begun", 1)
@@ -166,8 +166,8 @@ class Engine:
     # ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the threads of the engine. Iterating over the engine calls it. If it fails, each attempt to iterate
-        raises the same exception again."""
+        """Start the threads of the engine. Iterating over the engine calls this method. If the start fails, each
+        attempt to iterate raises the same exception again."""
         if self._started or self.inline is not None:
             return
         self._started = True
@@ -252,8 +252,9 @@ class Engine:
         )
 
     def _staging(self, nbytes: int) -> Any:
-        """Allocate host memory for bytes that will be uploaded. It is page-locked once the device is open, and ordinary
-        memory before, which costs one more copy. Reading thus never waits for the device to start."""
+        """Allocate host memory for bytes that will be uploaded. The memory is page-locked once the device is open.
+        Before, it is ordinary memory, which costs one more copy, so that reading never waits for the device to
+        start."""
         return self.page_locked(nbytes) if self.lanes.are_open else np.empty(nbytes, np.uint8)
 
     def request_next(self) -> None:
@@ -306,9 +307,9 @@ class Engine:
             budget.stop()
 
     def abandon(self, then: Callable[[], object]) -> None:
-        """Stop the run in another thread, and call ``then()`` there afterwards. It is for destructors, which must not
-        wait: the garbage collector may run them in any thread at any moment, for example in a worker for which other
-        threads wait, or in a thread that holds the locks of `threading`."""
+        """Stop the run in another thread, and call ``then()`` there afterwards. For destructors, which must not wait:
+        the garbage collector may run them in any thread at any moment, for example in a worker for which other threads
+        wait, or in a thread that holds the locks of `threading`."""
         if self._started:
             self._abandoned.put(then)
         else:

@@ -37,7 +37,7 @@ def as_user_error(problem: BaseException) -> BaseException:
 
 
 def ignore_device_errors(end: Callable[[], object]) -> None:
-    """Call ``end()``, which frees something on a device, and ignore it if a device that has already failed fails again:
+    """Call ``end()``, which frees something on a device. Errors of a device that has failed before are ignored, because
     the user has seen that error."""
     try:
         end()

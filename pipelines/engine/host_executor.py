@@ -170,8 +170,8 @@ class HostExecutor:
     # -- whole batches ------------------------------------------------------------------------------------------
 
     def _read_ahead(self, named: Sequence[tuple[str, Step, Any]], out: Channel[InFlightBatch]) -> None:
-        """Read several batches at once, each with a few threads, and pass them on in order, even before they are
-        completely read. If all threads read one batch, they would wait for each other, and for the GIL, at its end."""
+        """Read several batches at once, each with a few threads, and put them into ``out`` in order, even before they
+        are completely read. If all threads read one batch, they would wait for each other at its end."""
         threads, next_steps = self.pool.count, self._plan.steps[len(named) : len(named) + 1]
         all_threads, some_threads = (
             self.pool.slice_of(threads - 1),
@@ -254,8 +254,8 @@ class HostExecutor:
     # -- chunks -------------------------------------------------------------------------------------------------
 
     def _chunked(self, name: str, step: Step, it: InFlightBatch) -> Iterator[InFlightBatch]:
-        """Reserve memory for the batch, queue its chunks for the workers, and yield it. If it is too large, yield parts
-        of it in the same way."""
+        """Reserve memory for the batch, queue its chunks for the workers, and yield it. If the batch is too large,
+        yield parts of the batch in the same way."""
         for part, estimate in self._budget.parts(it, step):
             held = self._budget.held_bytes(part)[0] + estimate.kept_total + estimate.copied
             self._budget.host.reserve(part.order, held)
@@ -332,8 +332,8 @@ class HostExecutor:
     def compute(
         self, step: Step, it: InFlightBatch, env: Env, samples: Samples, nbytes: int, output: OutputSlice | None = None
     ) -> tuple[Env, NodePass]:
-        """Run a ``chunk`` step for some samples; return the results and the pass that computed them. ``nbytes``: memory
-        that is already reserved. ``output``: where the chunk's results belong in the batch's output arrays."""
+        """Run a ``chunk`` step for some samples; return the results and the `NodePass` that computed them. ``nbytes``:
+        memory that is already reserved. ``output``: where the chunk's results belong in the batch's output arrays."""
         reservation = Reservation(self._budget.host, nbytes, output, self._chunk_buffers.empty)
         run = self._services.node_pass(it, samples=samples, reservation=reservation,
                         exclusive=self._budget.host.exclusive,

@@ -118,8 +118,8 @@ def opened_once(plan: Plan) -> None:
 
 
 def inventory_of(source: Source) -> InventoryEntries:
-    """Return the inventory (files with size, time, records) of a data set. It has a single entry if the source of a
-    plugin's reader has no `inventory`."""
+    """Return the inventory (files with size, time, records) of a data set. The inventory has one entry if ``source``
+    comes from a plugin's reader and has no method `inventory`."""
     if hasattr(source, "inventory"):
         return source.inventory()
     content = int(hashlib.sha256(source.fingerprint().encode()).hexdigest()[:15], 16)

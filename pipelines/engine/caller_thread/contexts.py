@@ -15,9 +15,9 @@ from ..services import Services
 
 
 class Contexts:
-    """The contexts (`ops.context.Context`) of the operators of one step, reused from batch to batch. Created by
-    `FastPath` and `ReplayedStep`; used by one thread only. After each batch, either `accept` or `discard` must be
-    called."""
+    """The contexts of one step's operators (`ops.context.Context`: what a kernel gets besides its inputs), reused from
+    batch to batch. Created by `FastPath` and `ReplayedStep`; used by one thread only. After each batch, either `accept`
+    or `discard` must be called."""
 
     def __init__(self, services: Services, allocate: Callable[[int, Any], Any] | None = None) -> None:
         """``allocate(n, dtype)`` creates the arrays of the kernels in host memory; with None they use their default."""

@@ -29,8 +29,8 @@ from ..services import Services
 from .contexts import Contexts
 
 _MAX_BYTES = 4 << 20
-"""Limit of the fast path in bytes. It applies to the input batches of a step together, and to each array that a kernel
-allocates on the host."""
+"""Limit in bytes for all input batches of a step together, and for each array that a kernel allocates on the host.
+Larger ones do not take the fast path."""
 _MAX_FAILURES = 8
 """Number of consecutive batches that may fail on the fast path; after that it is no longer tried. Each of these batches
 is computed again, with error isolation."""
@@ -123,8 +123,8 @@ class FastPath:
 
 
 class FastHostStep:
-    """A host step that handles only a few numbers per batch: external sources, random numbers, arithmetic. It runs with
-    little overhead. Created by `InlineHost` and `DirectGpu`; used by one thread only."""
+    """A step on the host that handles only a few numbers per batch (external sources, random numbers, arithmetic), run
+    with little overhead. Created by `InlineHost` and `DirectGpu`; used by one thread only."""
 
     def __init__(self, services: Services, name: str, step: Step) -> None:
         self._services, self._name, self._gives = services, name, step.gives

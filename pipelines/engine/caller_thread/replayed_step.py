@@ -55,8 +55,8 @@ class LaunchedBatch(NamedTuple):
 
 
 class ReplayedStep:
-    """A device step of a small batch, whose kernel launches are recorded once and then replayed. Its inputs come from
-    the user's program or were computed on the host. Created by `DirectGpu`; used by the caller's thread only."""
+    """A step on a device for small batches, whose kernel launches are recorded once and then replayed. The inputs come
+    from the user's program or were computed on the host. Created by `DirectGpu`; used by the caller's thread only."""
 
     def __init__(self, services: Services, budget: BatchBudget, name: str, step: Step, to_host: Sequence[Edge]) -> None:
         """``to_host``: the outputs of the step (edges of the graph) that are copied to the host."""
@@ -261,8 +261,8 @@ class ReplayedStep:
         )
 
     def _record_times(self, samples: int, sizes: Sequence[tuple[int, int]], seconds: float, fed: Sequence[int]) -> None:
-        """Record how long a batch took. Only the total GPU time is measured, so it is divided in proportion to the
-        operators' times when they ran one by one."""
+        """Record how long a batch took. Only the total GPU time is measured. It is divided among the operators in
+        proportion to their times when they ran one by one."""
         stats = self._services.stats
         for (node, _), given in zip(self._sources, fed, strict=True):
             stats.called(node, samples, 0, given, 0.0, device=True)

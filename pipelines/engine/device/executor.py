@@ -38,8 +38,8 @@ from .timer import DeviceTimer
 
 
 class DeviceExecutor:
-    """Launches the device steps of a run and waits for their results. Created by `Engine`; `launch` runs in one thread
-    and `complete` in another."""
+    """Launches the steps of a run that are computed on a device, and waits for their results. Created by `Engine`;
+    `launch` runs in one thread and `complete` in another."""
 
     def __init__(self, services: Services, budget: BatchBudget, credits: Credits, lanes: OpenLanes) -> None:
         self._services = services
@@ -189,8 +189,8 @@ class DeviceExecutor:
             ignore_device_errors(lane.synchronize)
 
     def finish(self, it: InFlightBatch, step: Step) -> None:
-        """Wait until the device has finished a launched batch, and add the results to it; its lane is free afterwards.
-        Raises the exception that its launch raised."""
+        """Wait until the device has finished a launched batch, add the results to the batch, and free the lane. Raises
+        the exception that the launch raised."""
         assert it.launched is not None
         assert it.lane is not None
         it.launched.wait()
@@ -204,7 +204,8 @@ class DeviceExecutor:
 
     def _completed(self, it: InFlightBatch, step: Step, lane: Copies, run: NodePass, attempt: int) -> Env:
         """Return the results of a launched batch, after the device has finished it and every check has passed. Samples
-        that fail a check run again alone, with the next decoder in the list; the new results replace the wrong ones."""
+        that fail a check are computed again alone, with the next decoder in the list; these results replace the wrong
+        ones."""
         lane.synchronize()
         if run.timer is not None:
             run.timer.read()

@@ -50,7 +50,7 @@ class _Account:
         self.changed = threading.Condition(self.lock)
         self.waiting: list[int] = []
         """The threads that wait for memory, each as the number of its run. Threads are only notified if this list is
-        not empty, which is rare: a condition costs much more than its lock."""
+        not empty, because notifying costs much more than taking the lock."""
         self.runs = 0
         """Number of runs so far that have used this account."""
         self.caches: list[tuple[int, CachedMemory]] = []
@@ -99,8 +99,8 @@ class MemoryBudget:
         ``beside``, this budget uses the account of that other budget, and ignores both arguments."""
         self._account: _Account = _Account(limit, for_work) if beside is None else beside._account
         self.peak = 0
-        """Maximum number of bytes that all runs with this budget have reserved at a time. It is sampled when this run
-        reserves or releases some."""
+        """Maximum number of bytes that all runs with this budget have reserved at a time. Sampled when this run
+        reserves or releases bytes."""
         self.waited = 0.0
         """Seconds for which batches and tasks of this run waited for memory, added over threads."""
         self._own = 0
@@ -332,7 +332,7 @@ class Reservation:
 
     def empty(self, n: int, dtype: Any) -> npt.NDArray[Any]:
         """Return an uninitialised array of ``n`` elements, whose bytes count against the task's reservation. Raises
-        OverBudgetError if it does not fit."""
+        OverBudgetError if the array does not fit."""
         placed = self._output.take(n, dtype) if self._output is not None and self.for_output else None
         if placed is not None:  # the batch has reserved the memory of its outputs
             return placed

@@ -27,9 +27,8 @@ class BufferPool:
     def __init__(
         self, max_blocks: int = 3, max_bytes: int = 1 << 62, has_room: Callable[[int], bool] = lambda _: True
     ) -> None:
-        """Limits of what is cached: at most ``max_blocks`` free blocks of at most ``max_bytes`` together; the oldest
-        are freed first. A returned block is cached only if ``has_room(nbytes)`` is true; a destructor may call that at
-        any moment."""
+        """At most ``max_blocks`` free blocks are cached, of at most ``max_bytes`` together; the oldest are freed first.
+        A returned block is cached only if ``has_room(nbytes)`` is true; a destructor may call that at any moment."""
         self.max_bytes = max_bytes
         """Maximum number of bytes in free blocks that are cached for reuse."""
         self._has_room = has_room

@@ -33,8 +33,8 @@ class MemoryEstimate:
     kept: I64
     """Bytes of the results that are needed after the step, by later steps or as outputs."""
     certain: I64
-    """Lower bound in bytes: the need of the most demanding operator among those that know their need exactly, for
-    example from image headers."""
+    """Lower bound in bytes: the largest need of those operators that know their need exactly, for example from image
+    headers."""
     largest_operator: str
     """Name of the operator that needs the bytes ``certain``."""
     peak_total: int

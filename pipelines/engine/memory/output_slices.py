@@ -35,10 +35,8 @@ def whole_outputs(outputs: Outputs, empty: Empty) -> list[tuple[Array, I64]]:
 
 
 def peak_without_outputs(peak: I64, whole: Sequence[tuple[Array, I64]]) -> I64:
-    """Return the ``peak`` of each sample in bytes (int64[N]), minus the bytes that it has in the output arrays
-    ``whole``.
-
-    At least half of the peak is left, because the peak may come before the outputs exist."""
+    """Return the ``peak`` of each sample in bytes (int64[N]), minus the bytes of the sample in the output arrays
+    ``whole``. At least half of the peak is left, because the peak may come before the outputs exist."""
     if not whole:
         return peak
     placed = sum(np.diff(ends, prepend=0) * array.dtype.itemsize for array, ends in whole)
@@ -58,7 +56,7 @@ class OutputSlice:
 
     def take(self, n: int, dtype: Any) -> Array | None:
         """Return uninitialised memory for ``n`` elements of ``dtype`` in one of the output arrays. Return None if the
-        chunk's part of no array has this length and dtype, or if it was taken already."""
+        chunk has no part of this length and dtype, or if that part was taken already."""
         for k, array in enumerate(self._left):
             if len(array) == n and array.dtype == dtype:
                 return self._left.pop(k)

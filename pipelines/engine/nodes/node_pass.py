@@ -151,8 +151,8 @@ class NodePass:
     """Function that allocates host memory for bytes that will be uploaded to a device; None if the readers' output
     stays on the host."""
     lender: Lender | None = None
-    """Provider of arrays over mapped container files that a GPU reads without a copy on the host; for readers whose
-    output goes to a device."""
+    """For readers whose output goes to a device: provider of arrays over mapped container files, which a GPU reads
+    without a copy on the host."""
     uploads: Mapping[Edge, Uploader] = field(default_factory=dict)
     """For readers whose output is uploaded to a device while it is read: the object that uploads it, by the output's
     edge in the graph."""
