@@ -117,9 +117,9 @@ def _looked_at(path: Path, overrides: Mapping[str, Any] | None, n: int) -> Itera
 def apart(batch: Batch, other: Batch) -> dict[str, Any]:
     """Return the differences between two results for the same samples.
 
-    ``samples``: number of samples that both have at the same index; ``other_shape``: number of them whose shapes
-    differ, and which are not compared further; ``differ``: share of values that are not equal; ``max`` and ``mean`` of
-    the absolute differences, None if nothing was compared.
+    ``samples`` is the number of samples that both results contain. ``other_shape`` is the number of these with
+    different shapes, whose values are not compared. ``differ`` is the share of unequal values. ``max`` and ``mean`` are
+    of the absolute differences, None if nothing was compared.
     """
     second = dict(_by_record(other))
     pairs = [(x, second[k]) for k, x in _by_record(batch) if k in second]
@@ -158,9 +158,8 @@ def dump(entries: Sequence[Entry], folder: Path, drawn: Sequence[Pictures] | Non
     """Write every sample of ``entries`` below ``folder``. Return one row per entry: name, shapes, dtype, range, files.
 
     Images (uint8, float or other numbers, HWC or CHW with 1 or 3 channels) become PNG files, stretched to 0..255 unless
-    they are uint8; encoded images keep their bytes; other samples become .npy. ``drawn`` has, for each entry, images
-    with the entry, such as boxes, drawn over them; empty for other entries. All images are on the contact sheet, one
-    row per entry.
+    they are uint8. Encoded images keep their bytes. Other samples become .npy files. ``drawn`` has, for each entry such
+    as boxes, images over which it is drawn. All images are on the contact sheet, one row per entry.
     """
     folder.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []

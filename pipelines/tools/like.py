@@ -16,9 +16,9 @@ _DALI = ("nvidia.dali.fn", "nvidia.dali.ops", "dali_run.fn", "dali_run.ops", "da
 
 def operators_like(name: str) -> list[dict[str, Any]]:
     """Return steps of a spec that are equivalent to ``name``, a transform of another library: ``[{"name", "steps",
-    "note", "operators"}]``, for every library with a transform of this name, unless ``name`` includes the library. An
-    entry without steps has no equivalent; its note says more. For DALI's own names, also older ones and classes, the
-    operator itself is returned.
+    "note", "operators"}]``, for every library with such a transform, or the one that ``name`` includes. Without an
+    equivalent, an entry has no steps, but a note. For DALI's own names, also older ones and classes, the operator
+    itself is returned.
 
     Raises SpecError with the nearest names.
     """

@@ -80,11 +80,11 @@ def make_sample_data(
     """Write ``count`` images under ``folder``, a quarter of them for validation, but at least one of each class. Return
     a summary as data for JSON. ``progress`` is called with the number of finished images, and ``count``.
 
-    ``train/<class>/*.jpg``, ``val/<class>/*.jpg``; ``lmdb`` (values: Caffe Datum, encoded) and
-    ``tfrecord/train-*.tfrecord`` (Example: image/encoded, image/class/label, ...) contain the training images. ``coco``
-    has other images, a quarter of ``count``, with boxes, polygons and masks: ``images/*.jpg`` and ``instances.json``.
-    ``audio`` has as many recordings: ``<class>/*.wav`` and ``manifest.json`` in NVIDIA NeMo's format. A folder with
-    exactly this data is left unchanged. Raises SpecError if it contains anything else, and for a ``count`` below
+    The images are ``train/<class>/*.jpg`` and ``val/<class>/*.jpg``. ``lmdb`` (values: Caffe Datum, encoded) and
+    ``tfrecord/train-*.tfrecord`` (Example: image/encoded, image/class/label, ...) contain the training images too.
+    ``coco`` (``images/*.jpg``, ``instances.json``) has other images, a quarter of ``count``, with boxes, polygons and
+    masks. ``audio`` has as many recordings: ``<class>/*.wav``, and ``manifest.json`` in NVIDIA NeMo's format. A folder
+    with exactly this data is left unchanged. Raises SpecError if it contains anything else, and for a ``count`` below
     `LEAST`; JobError if nothing can be written.
     """
     if count < LEAST:

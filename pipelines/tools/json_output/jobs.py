@@ -63,7 +63,7 @@ class DecoderTimes(TypedDict):
 
 
 class Bottleneck(TypedDict):
-    """The part that limited the speed of the run."""
+    """The part, such as a stage or a resource, that limited the speed of a run."""
 
     what: str
     share: float
