@@ -68,10 +68,10 @@ class Checkpoint:
         """Register ``op``, a reader or generator, under ``name`` or a generated name, and return the name. If a state
         was loaded for that name, ``op`` gets it.
 
-        Raises TypeError for an object without a state, and for one whose type differs from that of the object
-        registered before under this name or of its loaded state; ValueError for an empty name and for one with the
-        prefix of generated names; RuntimeError for a second name of one object, and for a new name after `collect`;
-        KeyError for a name without a state in a loaded checkpoint.
+        Raises TypeError for an object without a state, and for one of another type than the earlier object or loaded
+        state of this name; ValueError for an empty name, and for one like a generated name; RuntimeError for a second
+        name of one object, and for a new name after `collect`; KeyError for a name that a loaded checkpoint does not
+        contain.
         """
         if not (hasattr(op, "get_state") and hasattr(op, "set_state")):
             raise ArgumentTypeError(f"{op!r} has no state; register readers and RNGs")

@@ -54,8 +54,8 @@ class ExternalSource:
         """Pair of batch size and `capture.Loop` for captured loops; None until the first one."""
 
     def __call__(self, *, batch_size: int | None = None) -> Any:
-        """Return the next element: a Batch if the source returns one or if ``batch_size`` is given, which repeats a
-        single sample that often; otherwise a Tensor. With several outputs, a tuple of them.
+        """Return the next element: a Batch if the source returns one or if ``batch_size`` is given, else a Tensor; for
+        several outputs, a tuple. A single sample is repeated ``batch_size`` times.
 
         Raises StopIteration at the end, ValueError if the number of outputs or samples differs from the declared one.
         """
