@@ -264,9 +264,9 @@ def one(result: DataNode | list[Any] | None) -> DataNode:
 def apply(op: str | type[Operator], inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Add an operator to the current graph, by DALI's calling rules. Raises SpecError with the operator's name.
 
-    Return a DataNode for one output, a list for several, a mapping by feature for readers.tfrecord. If inputs are lists
-    of DataNodes (several input sets), the operator is applied to each set. Every output then is a list with one entry
-    per set, unless there is only one set.
+    Return a DataNode for one output, a list for several, and a mapping by feature for readers.tfrecord. If inputs are
+    lists of DataNodes (input sets), the operator is applied to each set, and every output is a list with one entry per
+    set. A single set counts as a plain input.
     """
     cls = find_operator(op) if isinstance(op, str) else op
     sets = [list(i) for i in inputs if _is_input_set(i)]

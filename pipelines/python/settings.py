@@ -86,8 +86,8 @@ class Settings:
         batch.
 
         Not in DALI: ``on_error``, the effect of a sample that fails (fail | skip | replace); ``promote_to_gpu``, which
-        runs a CPU operator on the GPU if only GPU operators, including ``x.gpu()``, read its results and the results
-        are equal to the bit (decoders of images and audio, resizing); and the ``settings`` ``rng``, ``parity``,
+        runs a CPU operator (decoders of images and audio, resizing) on the GPU if only GPU operators, including
+        ``x.gpu()``, read its results, and these are equal to the bit; and the ``settings`` ``rng``, ``parity``,
         ``isolation``, ``decode_timeout``, ``memory``, ``upload``; docs/spec.md has their values.
 
         Raises ValueError for impossible sizes and settings, TypeError for wrong types and unknown settings.

@@ -119,7 +119,7 @@ class WorkerPool:
         return [b.size for w in self._workers for b in w.blocks.values()]
 
     def next_batch(self, name: str, iteration: int, epoch: int) -> Any:
-        """Return batch ``iteration`` of ``epoch``: newly allocated arrays, and None in place of a layout. Raises
+        """Return batch ``iteration`` of ``epoch`` as (newly allocated arrays, None), without a layout. Raises
         StopIteration at the end, JobError with the traceback if the source raised an error."""
         ahead = self._ahead[name]
         if ahead and ahead[0] != (epoch, iteration):
