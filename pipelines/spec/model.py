@@ -456,7 +456,7 @@ def _prefetch(section: _Section) -> tuple[int | None, int]:
 
 
 def _entry(section: _Section, key: str) -> Any:
-    """Return the value under ``key`` without taking it; None if there is none."""
+    """Return the value of ``key``, but leave it in the section; None if there is none."""
     entries = section.value.data
     value = entries.get(key) if isinstance(entries, dict) else None
     return None if value is None else value.data

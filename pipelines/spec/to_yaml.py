@@ -203,7 +203,7 @@ class _Dump:
         return node.scope == scope and not isinstance(node.op, Merge)
 
     def _merged_later(self, nodes: Sequence[Node], scope: Scope, predicate: Edge | None) -> bool:
-        """Return whether the current conditional is merged before the next one begins."""
+        """Return whether the current conditional's results are merged before the next conditional begins."""
         after = next((n for n in nodes if not self._is_plain(n, scope)), None)
         return after is not None and after.scope == scope and self._predicate(after, scope) == predicate
 
