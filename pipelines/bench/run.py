@@ -67,7 +67,7 @@ class Bench:
     may be written without the section."""
     repeats: int = 3
     peers: Mapping[str, str] = field(default_factory=dict)
-    """Path of the Python interpreter in which each peer is installed, by the peer's name."""
+    """Other libraries to measure, by name, each with the path of the Python interpreter that has it."""
     strata: bool = False
     """Whether each kind of JPEG in the data set is also measured alone."""
     limits: bool = False
@@ -122,7 +122,8 @@ def run_bench(
     note: Callable[[str], None] = lambda _: None,
     baseline: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Measure all settings with dali-run and the peers in turn, ``repeats`` times, and return the report as plain data.
+    """Measure all settings with dali-run and other libraries (the peers) in turn, ``repeats`` times. Return the report
+    as plain data.
 
     ``note`` is called with each result. ``baseline``: an earlier report, to compare with. Raises SpecError before
     anything is measured if a spec is wrong, or if no setting is in the baseline; later failures are ``error`` entries

@@ -38,10 +38,10 @@ def strata_of(graph: Graph) -> dict[str, int]:
     """Count the files of the data set of ``graph`` in each stratum (kind of files); return the counts, the largest
     first.
 
-    Strata are the formats other than JPEG (``png``, ``webp``, ...), and of JPEGs ``large`` (8 megapixels and more),
-    ``progressive`` (or anything else that is not sequential Huffman), ``gray``, ``cmyk``, one for each chroma
-    subsampling, and ``other``; a file belongs to the first that applies. Audio files are divided by format (``wav``,
-    ``flac``, ...), videos by codec (``h264``, ...). Raises SpecError if the graph does not read files."""
+    JPEGs are ``large`` (8 megapixels and more), ``progressive`` (or anything else that is not sequential Huffman),
+    ``gray``, ``cmyk``, of one chroma subsampling, or ``other``; the first stratum that applies counts. Other images and
+    audio files are divided by format (``png``, ``webp``, ``wav``, ...), videos by codec (``h264``, ...). Raises
+    SpecError if the graph does not read files."""
     files, _ = _files(graph)
     counts: dict[str, int] = {}
     for kind in _kinds_in(graph, files):

@@ -50,10 +50,10 @@ def write_mix(
     """Write ``count`` files to ``folder``/0, and more until they hold about ``nbytes`` bytes; return the number of
     files of each kind.
 
-    Every image is encoded ``variants`` times as every kind, in sizes drawn from ``megapixels``: each time cropped,
-    mirrored and with another quality. Further files are copies of these, in turn, with the given shares. With
-    ``variants`` 0 each file is a variant of its own, which processes encode on all cores: all bytes are different, as
-    in real data sets. Raises SpecError if there are no images."""
+    Every image is encoded ``variants`` times as every kind, each time cropped, mirrored, and with another quality and
+    size (from ``megapixels``). Further files are copies of these, in turn, with the given shares. With ``variants`` 0,
+    all files differ, as in real data sets; processes encode them on all cores. Raises SpecError if there are no
+    images."""
     if not pictures:
         raise SpecError("there are no images to generate a mix from")
     variants_of_all = [(path, k) for k in range(max(1, variants)) for path in pictures]
@@ -103,8 +103,8 @@ def _name(folder: Path, number: int, kind: str) -> Path:
 
 
 def _write_different(pictures: Sequence[Path], jobs: Sequence[tuple[Path, str, int]], megapixels: Sizes) -> None:
-    """Write a different file for each of ``jobs`` (path, kind, number k within the kind): a variant of image number k
-    modulo the number of images."""
+    """Write a different file for each of ``jobs``: (path, kind, number k of the file within its kind). The file is a
+    variant of image k modulo the number of images."""
     jobs_of_image: list[list[tuple[Path, str, int]]] = [[] for _ in pictures]
     for path, kind, k in jobs:
         jobs_of_image[k % len(pictures)].append((path, kind, k // len(pictures)))

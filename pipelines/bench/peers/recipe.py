@@ -99,7 +99,7 @@ def recipe_of(graph: Graph) -> Recipe:
 
 def chain(graph: Graph, edge: Edge, readers: tuple[type[Operator], ...] = (File,)) -> list[Node]:
     """Return the nodes that lead to ``edge``, one after the other, beginning with the reader. Raises SpecError if a
-    node has several inputs or is in a branch of a conditional, so that they form no chain."""
+    node has several inputs, or is in a branch of a conditional."""
     node = graph.node(edge)
     if isinstance(node.op, readers):
         return [node]
