@@ -268,8 +268,8 @@ class _Annotated:
         return tuple(out)
 
     def _masks(self, ctx: Context, which: I64) -> Batch:
-        """Return a batch of label masks of the images ``which``: the label of every pixel, 0 outside of all objects. If
-        objects overlap, the larger label counts."""
+        """Return a batch with a label mask for each of the images ``which``: the label of every pixel, 0 outside of all
+        objects. If objects overlap, the larger label counts."""
         shapes = np.ones((len(which), 3), np.int32)
         masks: list[I32] = []
         for i, index in enumerate(which.tolist()):

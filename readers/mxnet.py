@@ -175,7 +175,7 @@ def labels_of(paths: Sequence[str]) -> tuple[int, bool, bool]:
 
 
 def _index(mapped: Mapped, i: int) -> I64:
-    """Rows of `recordio_cpu`, one per record of file ``i``: from the cached index, or by scanning the file."""
+    """Return a row of facts (see `recordio_cpu`) per record of file ``i``, from the cached index or by scanning."""
     from .recordio_cpu import LOST, walk
 
     start, size = int(mapped.starts[i]), int(mapped.sizes[i])

@@ -70,8 +70,8 @@ def _entry(line: str) -> Entry:
 
 
 def read_manifest(path: str) -> list[Entry]:
-    """Read the entries of a manifest. Relative paths start from the working directory, or, if the first of them does
-    not exist there, from the manifest's folder. Raises JobError that names a malformed line."""
+    """Read the entries of a manifest. Relative paths start from the working directory; if the first one does not exist
+    there, all start from the manifest's folder. Raises JobError that names a malformed line."""
     try:
         lines = Path(local_copy(path)).read_text(encoding="utf-8").split("\n")
     except OSError as e:

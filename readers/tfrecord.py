@@ -165,7 +165,7 @@ class _TFRecords:
 
 
 def _index(mapped: Mapped, i: int, check: bool) -> tuple[I64, I64, I32]:
-    """Extents and kinds of the records of file ``i``: from the cached index, or by scanning the file."""
+    """Return extents and kinds of the records of file ``i``, from the cached index or by scanning the file."""
     start, size = int(mapped.starts[i]), int(mapped.sizes[i])
     path, key = mapped.local[i], (_VERSION, int(mapped.stored[i]), int(mapped.mtimes[i]))
     kind = "tfrecord" if check else "tfrecord-unchecked"

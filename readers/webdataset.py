@@ -262,7 +262,7 @@ def _grouped(mapped: Mapped, i: int, wanted: _Extensions) -> _Archive:
 
 
 def _members(mapped: Mapped, i: int) -> tuple[I64, U8]:
-    """Members of the tar archive ``i`` and their names: from the cached index, or by scanning the archive."""
+    """Return the members of the tar archive ``i`` and their names, from the cached index or by scanning the archive."""
     start, size = int(mapped.starts[i]), int(mapped.sizes[i])
     path, key = mapped.local[i], (_VERSION, int(mapped.stored[i]), int(mapped.mtimes[i]))
     if not mapped.unpacked[i]:

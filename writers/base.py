@@ -49,7 +49,7 @@ class FieldConfig:
     """How a writer stores one field of the samples."""
 
     encode: str = "auto"
-    """One of `ENCODINGS`. ``auto`` stores numbers and lists of numbers as such, 1-D uint8 as bytes, everything else
+    """One of `ENCODINGS`. ``auto`` stores numbers and lists of numbers as such, 1-D uint8 as bytes, everything else as
     ``raw``."""
     quality: int | None = None
     """Quality of jpeg, webp and avif, 1 to 100; None for the encoder's default."""

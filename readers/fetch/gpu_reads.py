@@ -136,7 +136,7 @@ class RegisteredFiles:
             self._account(self._used)
 
     def of(self, number: int) -> RegisteredFiles:
-        """Return the zero-copy source for batch ``number``: this object, because all GPUs read the same memory."""
+        """Return the object that lends arrays for batch ``number``: this one, because all GPUs read the same memory."""
         return self
 
     def holds(self, mapped: Mapped, offsets: I64, sizes: I64) -> bool:

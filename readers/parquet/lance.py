@@ -149,9 +149,9 @@ class _LanceRows:
 class Lance(JoiningReader, name="readers.lance"):
     """Read columns of Lance data sets (extra ``lance``), in the order of their rows.
 
-    Outputs: one for each column, 1-D each: binary and text as bytes (uint8), one number or a list of them as such
-    (uint8 numbers as int32, dates and times as integers). ``a.b`` is field b of struct a; of images stored as
-    ``{bytes, path}`` the bytes.
+    Outputs: one for each column, 1-D each: binary and text as bytes (uint8), a number or a list of numbers as numbers
+    (uint8 as int32, dates and times as integers). ``a.b`` is field b of struct a; images stored as ``{bytes, path}``
+    give their bytes.
     """
 
     example = "{op: readers.lance, path: train.lance, columns: [image, label], key: key, out: [jpegs, labels]}"

@@ -32,9 +32,9 @@ _SHARDS = 3
 class WorkQueue:
     """A bounded queue of work, which is done in order by one thread, or by several threads with a queue each.
 
-    The bound (``limit``) is on the sum of the weights in all queues. If work of an owner (a file or shard) fails, the
-    owner's remaining work is dropped and no more is accepted for it. Work of other owners continues, also in the same
-    thread, until `check` has raised the failure. All methods may be called from any thread.
+    ``limit`` bounds the sum of the weights in all queues. If work of an owner (a file or shard) fails, the owner's
+    remaining work is dropped and no more is accepted for it. Work of other owners continues, also in the same thread,
+    until `check` has raised the failure. All methods may be called from any thread.
     """
 
     def __init__(self, name: str, limit: int, threads: int = 1) -> None:

@@ -24,7 +24,8 @@ class Problem:
 
 
 class UnreadError(Exception):
-    """Raised if the records of a shard cannot be read on this machine. The message is the reason, as a clause."""
+    """Raised if a shard's records cannot be read on this machine. The message is the reason (``pyarrow is
+    missing``)."""
 
 
 @dataclass(frozen=True, slots=True)

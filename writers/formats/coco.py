@@ -27,7 +27,7 @@ class Coco(Files, name="coco", suffix=".json"):
     Takes one field of encoded images, and of each image boxes (n, 4), labels (n,), and polygons (p, 3: box, first
     vertex, vertex after the last) with vertices (v, 2), as `readers.coco` gives them. Other fields (texts, numbers,
     lists) become further keys of the image's entry. All annotations of a shard are in memory until it is complete;
-    without ``shard:`` there is one.
+    without ``shard:`` there is one shard.
     """
 
     default_samples: ClassVar[int | None] = None

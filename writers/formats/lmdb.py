@@ -56,7 +56,7 @@ _NO_PAGE = 0xFFFFFFFFFFFFFFFF
 
 
 class LMDB(Writer, name="lmdb", suffix=".lmdb"):
-    """LMDB directories (``<shard>.lmdb/data.mdb``), keys in order of position.
+    """LMDB directories (``<shard>.lmdb/data.mdb``), with keys in the order of positions.
 
     A single encoded field is stored as its bytes, anything else as a serialised Example (as in TFRecord).
     """

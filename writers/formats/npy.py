@@ -101,7 +101,7 @@ class NumPyShard(Shard):
 
     def __init__(self, files: ShardFiles, fields: Mapping[str, FieldConfig]) -> None:
         self._expected, self._models = files.expected, dict(files.carry)
-        """Dtype and shape that the samples of each field must have, by field."""
+        """Expected number of samples (0 if unknown); for each field, the dtype and shape that its samples must have."""
         self._files: dict[str, ShardFile] = {name: files.create(f".{name}.npy") for name in fields}
         self._count = 0
 

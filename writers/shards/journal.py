@@ -73,8 +73,8 @@ def read_journal(path: Path, *, header_only: bool = False) -> JournalContents | 
     """Read the journal at ``path``; None if there is none, or only an incomplete first line. ``header_only``: read only
     the header.
 
-    A torn last line (the end of a killed run) is left out. Raises JobError for any other damage, and for content that
-    no journal has, such as names of files outside its folder.
+    An incomplete last line (of a killed run) is left out. Raises JobError for any other damage, and for content that no
+    journal has, such as names of files outside its folder.
     """
     try:
         if header_only:

@@ -190,7 +190,7 @@ def _check_ours(fd: int, path: Path) -> None:
 
 
 _HEAD = b'{"host": '
-"""First bytes of the text in a lock file, by which also a truncated one is recognized."""
+"""First bytes of the text in a lock file. A truncated lock file is recognized by them."""
 
 
 def identify() -> dict[str, Any]:

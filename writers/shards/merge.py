@@ -67,8 +67,8 @@ def join(files: OutputFiles, report: Mapping[str, Any]) -> None:
     """Join the outputs of job parts that are all finished into one output with ``report``, equal to the byte to the
     output of a single process.
 
-    ``files`` belong to the joined output, whose lock the caller holds. Safe to repeat; an interrupted join is
-    completed. If shards are cut by bytes, parts have separate shards, and keep them: only the manifest is made. Raises
+    ``files`` are the paths of the joined output, whose lock the caller holds. Safe to repeat; an interrupted join is
+    completed. If shards end at a size in bytes, parts keep their own shards, and only the manifest is made. Raises
     JobError if parts are missing or do not fit together, OSError.
     """
     root, parts = files.root, part_files_of(files.root)

@@ -45,10 +45,10 @@ def staging_folder(url: str, part: tuple[int, int] | None) -> Path:
 
 @contextlib.contextmanager
 def state_of(place: str | Path) -> Iterator[Path]:
-    """Context manager that gives a folder with the journals, logs and manifests of an output: the output's own folder,
+    """Context manager that yields a folder with the journals, logs and manifests of an output: the output's own folder,
     or a temporary one with copies from a URL.
 
-    JobErrors that are raised inside name the URL.
+    JobErrors that are raised in its body name the URL, not the temporary folder.
     """
     if not is_url(place):
         yield Path(place)

@@ -208,10 +208,10 @@ class Output:
         self, start: int, stop: int, samples: Samples, fields: Mapping[str, Batch], rejects: Sequence[RejectRow] = (),
         check_intact: Callable[[], None] = lambda: None, left_out: LeftOutRows = NOTHING_LEFT_OUT,
     ) -> None:  # fmt: skip
-        """Write the samples of positions [start, stop): ``samples`` with their ``fields``. All other positions are in
-        ``rejects`` or ``left_out``. The data of the fields may be read after the return: it must not change until it is
-        written. Any thread calls ``check_intact`` after the data was read and small values were copied, and before
-        anything of it is published; it may raise."""
+        """Write the samples of positions [start, stop): ``samples`` with their ``fields``. Other positions are in
+        ``rejects`` or ``left_out``. The fields' data must not change until it is written, which may be after the
+        return. Any thread calls ``check_intact`` when the data was read (and small values copied), before anything of
+        it is published; it may raise."""
         with self._guard():
             self._publisher.check()
             if self._closed or self.finished:

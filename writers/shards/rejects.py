@@ -32,7 +32,7 @@ class RejectRow:
     kept: bool = False
     """Whether the sample itself was written, though it is damaged (``on_damage: flag``)."""
     part: int = -1
-    """Number of the part of a split sample that was rejected; -1 for a whole sample."""
+    """Number of the rejected part of a split sample; -1 for a whole sample."""
 
     @property
     def there(self) -> bool:
@@ -108,7 +108,7 @@ class RejectLimit:
 class RejectCounter:
     """Counts the rejects of a job, and ends the job if there are too many.
 
-    If the limit is a count, the first reject beyond it exceeds it. A share refers to all samples of the job if their
+    If the limit is a count, the first reject beyond it ends the job. A share refers to all samples of the job if their
     number is known, so that many rejects at the start do not end the job. Otherwise it refers to the samples so far,
     from the `GRACE`-th on and at the end.
     """

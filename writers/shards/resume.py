@@ -33,7 +33,7 @@ def open_journal(
 ) -> Journal:  # fmt: skip
     """Open the journal for `Output.open`: a new one, or that of the job's interrupted run.
 
-    ``fresh`` removes an earlier job's output first. For a part that is ``led``, the driver has checked the directory.
+    ``fresh`` removes an earlier job's output first. ``led``: a driver process has checked the directory for this part.
     Raises JobError if the output belongs to another job, or to another program.
     """
     root = config.path
