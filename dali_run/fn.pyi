@@ -2025,7 +2025,7 @@ def sphere(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Take each pixel from its squared distance to the centre, in units of half the longer side (truncated to pixels)."""
+    """Distort images as a lens does: move the source of each pixel towards the centre, so that its distance is squared. Distances are in units of half the longer side; positions are truncated to pixels."""
     ...
 
 def split_samples(

@@ -2266,7 +2266,7 @@ class Spectrogram:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class Sphere:
-    """Take each pixel from its squared distance to the centre, in units of half the longer side (truncated to pixels)."""
+    """Distort images as a lens does: move the source of each pixel towards the centre, so that its distance is squared. Distances are in units of half the longer side; positions are truncated to pixels."""
 
     def __init__(
         self,

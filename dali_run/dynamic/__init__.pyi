@@ -1547,7 +1547,7 @@ def sphere(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Take each pixel from its squared distance to the centre, in units of half the longer side (truncated to pixels)."""
+    """Distort images as a lens does: move the source of each pixel towards the centre, so that its distance is squared. Distances are in units of half the longer side; positions are truncated to pixels."""
     ...
 
 @overload

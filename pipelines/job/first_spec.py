@@ -285,7 +285,7 @@ def spec_text(
         "#",
         "#   dali-run validate SPEC             check it",
         "#   dali-run inspect SPEC -n 4         see every step of four samples",
-        "#   dali-run run SPEC --limit 100      try it; then run it without --limit",
+        "#   dali-run run SPEC --limit 100      try it; then: dali-run run SPEC --fresh",
         "version: 1",
         f"name: {flow(name)} # beginning of the shards' names",
         "vars:",

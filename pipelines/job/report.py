@@ -145,9 +145,11 @@ def bottleneck(loads: Sequence[Load], batches: int, memory: float = 0.0) -> Load
     """Return the bottleneck of the run: the busiest resource, unless nothing was busy for half of the time. ``memory``:
     share of the time for which batches waited for room in the host's memory budget."""
     slowest = max(loads, key=lambda x: x.share)
-    if slowest.share >= _BUSY:
+    if slowest.share >= _BUSY and (batches >= _MIN_BATCHES or slowest.advice is not _LOCK_ADVICE):
         return slowest
     idle = f"No stage was busy more than half the time; the busiest was {slowest.name} ({_percent(slowest.share)})"
+    if slowest.share >= _BUSY:
+        idle = f"The busiest stage was {slowest.name} ({_percent(slowest.share)})"
     if batches < _MIN_BATCHES:
         count = "1 batch is" if batches == 1 else f"{batches} batches are"
         return Load(slowest.name, slowest.share, f"{idle}. {count} too few for the stages to work at the same time.",
@@ -290,6 +292,8 @@ def loads_of(
     return loads
 
 
+_LOCK_ADVICE = "Fewer threads, several processes (--on processes:N), or a larger batch_size."
+"""Advice if threads wait for the interpreter's lock; a job of few batches says too little for it."""
 _CPU_BOUND = 0.7
 """Share of worker time spent on processors above which the report advises to use more cores."""
 
@@ -311,7 +315,7 @@ def _workers(stats: Stats, operators: Sequence[Mapping[str, Any]], threads: int,
             advice = f"As many threads as cores (--set pipeline.num_threads={cores})."
         return Load("cpu", share, f"Bottleneck: CPU workers wait for cores that run other threads ({busy}).", advice)
     return Load("cpu", share, f"Bottleneck: CPU workers wait for Python's lock, one thread at a time ({busy}).",
-                "Fewer threads, several processes (--on processes:N), or a larger batch_size.")  # fmt: skip
+                _LOCK_ADVICE)  # fmt: skip
 
 
 def _total(stats: Stats) -> Work:

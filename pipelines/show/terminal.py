@@ -50,7 +50,7 @@ def _headline(report: Mapping[str, Any]) -> Text:
     if "kept" in samples:
         line.append(f"; {count(samples['kept'], 'image')} copied unchanged (already as requested)", "default")
     if report.get("compiling_seconds", 0) >= 1:
-        line.append(f"; {duration(report['compiling_seconds'])} to compile loops, counted separately", "default")
+        line.append(f"; {duration(report['compiling_seconds'])} to compile loops", "default")
     return line
 
 

@@ -89,6 +89,11 @@ def _verify(root: Path, mirror: Mirror | None, progress: Callable[[int, int], No
     entries: list[dict[str, Any]] = []
     found = output_files_of(root)
     if not found:
+        inside = sorted(p.parent.name for p in root.glob("*/journal.jsonl")) if mirror is None else []
+        if inside:  # the parts of a split, or the outputs of several jobs
+            where = " and ".join(str(root / name) for name in inside)
+            problems.append(Problem("journal.jsonl", "", f"is in the folders below: verify {where}"))
+            return Verdict(problems, 0, 0, 0, 0, 0, 0, ())
         problems.append(
             Problem("journal.jsonl", "", "is missing: this is not an output of dali-run, or the job never started")
         )

@@ -181,3 +181,13 @@ def test_progress_is_told(tmp_path: Path) -> None:
     assert verdict.bytes == sum(sizes)
     assert [total for _, total in told] == [verdict.bytes] * 3
     assert [done for done, _ in told] == [0, *np.cumsum(sizes)[:2].tolist()]
+
+
+def test_a_folder_of_outputs_names_them(tmp_path: Path) -> None:
+    """A job that splits its samples writes an output per part, and its spec names the folder above."""
+    for name in ("train", "val"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "journal.jsonl").touch()
+        (tmp_path / name / "x-00000.tar").touch()
+    (problem,) = verify(tmp_path).problems
+    assert str(problem).endswith(f"verify {tmp_path / 'train'} and {tmp_path / 'val'}")
