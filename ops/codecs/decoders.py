@@ -192,8 +192,8 @@ class Image(ImageDecoder, name="decoders.image"):
     """Decode images: JPEG, PNG, BMP, TIFF, PNM, WebP, JPEG 2000, AVIF and the first frame of GIF, to HWC; with ``pip
     install 'dali-run[formats]'`` also HEIC and JPEG XL.
 
-    Colour of 16 bits per channel keeps them if ``dali-run[formats]`` is installed, and for PNG and PNM always;
-    otherwise such a file is rejected if ``dtype`` is not UINT8.
+    Colour images of 16 bits per channel keep all bits for PNG and PNM, and with ``dali-run[formats]`` for all formats.
+    Without it, others are rejected if ``dtype`` is not UINT8.
     """
 
     aliases = ("image_decoder", "experimental.decoders.image")

@@ -186,10 +186,9 @@ class Stopwatch:
 
 
 class Work:
-    """Queue of driver calls for one stream of the current context; `submit` makes all of them in order, with the GIL
-    released once.
-
-    Host memory must be page-locked, and stay unchanged until the stream has finished. Used by one thread at a time."""
+    """Queue of driver calls for one stream of the current CUDA context. `submit` makes all calls in order, and releases
+    the GIL once. Host memory must be page-locked, and stay unchanged until the stream has finished. Used by one thread
+    at a time."""
 
     def __init__(self, stream: int) -> None:
         self._functions = load()
@@ -204,8 +203,8 @@ class Work:
         self._count = 0
 
     def launch(self, function: int, grid: int, block: int, *arguments: int) -> None:
-        """Queue a kernel with a one-dimensional grid. Its parameters are pointers and integers; the driver copies the
-        arguments at `submit`. Raises ValueError for more than 16 arguments."""
+        """Queue the launch of a kernel with a one-dimensional grid. ``arguments``: pointers and integers, which the
+        driver copies at `submit`. Raises ValueError for more than 16 arguments."""
         if len(arguments) > _ARGUMENTS:
             raise ValueError(f"a kernel takes up to {_ARGUMENTS} arguments, got {len(arguments)}")
         if self._count == _MOST:

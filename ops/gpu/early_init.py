@@ -19,8 +19,9 @@ _starting = threading.Lock()
 
 
 def start_ahead(indices: Sequence[int]) -> None:
-    """Start threads that create the CUDA contexts of these GPUs, so that opening them later is quick; returns at once.
-    Each GPU is started once per process. Failures are not reported here: opening a lane reports them."""
+    """Start threads that create the CUDA contexts of the GPUs ``indices``, and return at once. Opening these GPUs later
+    is then quick. Each GPU is started once per process. Failures are not reported here, but when a lane (CUDA stream)
+    is opened."""
     with _starting:
         for index in indices:
             if index not in _started:

@@ -113,14 +113,14 @@ def return_stream(index: int, stream: Any) -> None:
 
 
 class Lane:
-    """One stream of one GPU with its memory and staging buffers. All launches and copies on it run in order.
+    """One CUDA stream of a GPU, with its memory and staging buffers. All launches and copies on a lane run in order.
 
-    Memory comes from the pool that all lanes of the process share (`device_memory`): memory that the host releases is
-    given to later work of the same stream, and to other lanes when this one was synchronized. Inside ``with lane``
-    CuPy's own functions also allocate there.
+    Memory comes from one pool for all lanes of the process (`device_memory`). Memory that the host releases is given to
+    later work of the same lane; after `synchronize`, also to other lanes. Inside ``with lane``, CuPy's own functions
+    use the pool too.
 
-    A lane belongs to one thread at a time: the thread that launches a batch on it, then the one that completes the
-    batch. The engine's `OpenLanes` creates and closes lanes.
+    One thread at a time uses a lane: the thread that launches a batch, then the one that completes the batch. The
+    engine's `OpenLanes` creates and closes lanes.
     """
 
     def __init__(self, index: int = 0, stream: Any = None) -> None:
@@ -284,7 +284,7 @@ class Lane:
         self._work.copies_in(to, host, nbytes)
 
     def copy_out(self, address: int, nbytes: int) -> U8:
-        """Copy ``nbytes`` from a device address to page-locked memory (`pinned`), and return that. The copy is
+        """Copy ``nbytes`` from a device address to page-locked memory (`pinned`), and return this memory. The copy is
         asynchronous: synchronize before reading it."""
         host = self.pinned(nbytes)
         self._work.copy_out(host.ctypes.data, address, nbytes)
@@ -292,7 +292,8 @@ class Lane:
         return host
 
     def functions(self, text: str, names: Sequence[str]) -> Mapping[str, Any]:
-        """Return kernels of the CUDA source ``text`` by name, for use with `work`. Each takes a single pointer."""
+        """Return the kernels ``names`` of the CUDA source ``text``, by name, for launching with `work`. Each kernel
+        takes a single pointer."""
 
         with _compiling, self.gpu:
             if (ready := _image(text, None, "", self.index)) is not None:
@@ -317,7 +318,7 @@ class Lane:
         return found
 
     def work(self) -> stream_work.Work:
-        """Return this lane's queue of driver calls, which are made together by `driver_calls.Work.submit`."""
+        """Return this lane's queue of driver calls. `driver_calls.Work.submit` makes all queued calls together."""
         return stream_work.Work(self.stream.ptr)
 
     # -- kernels -------------------------------------------------------------------------------------------------
@@ -456,7 +457,7 @@ class Lane:
         self.drop_references()
 
     def drop_references(self) -> None:
-        """Drop the references that `keep` has stored. The caller knows that the work is done."""
+        """Drop the references that `keep` has stored. The caller must know that all work of the lane is done."""
         self._in_flight.clear()
         self._pinned.reset()
         self.memory.mark_done(self.stream.ptr)
@@ -567,12 +568,10 @@ def _tell(why: str) -> None:
 
 
 def _alloc_pinned(nbytes: int) -> Any:
-    """Allocate page-locked memory from CuPy's pool.
-
-    The pool reuses a block only for the size that it was allocated for, and allocating one costs milliseconds: sizes
-    are therefore rounded up to one of a few, so that batches of similar size share blocks. The pool never frees a block
-    by itself. Unused blocks are freed whenever `PINNED_SPARE` bytes of new blocks were allocated (or an eighth of the
-    smallest run's memory budget), and if an allocation fails."""
+    """Allocate page-locked memory from CuPy's pool. Sizes are rounded up to a few values, so that batches of similar
+    size share blocks: the pool reuses a block only for the same size, and allocating a new one costs milliseconds. The
+    pool never frees a block by itself. Unused blocks are freed here if an allocation fails, and after every
+    `PINNED_SPARE` bytes of new blocks (or an eighth of the smallest job's memory budget)."""
     import cupy
 
     step = max(512, 1 << max(nbytes - 1, 0).bit_length() - 3) if nbytes > 4096 else 512
@@ -597,7 +596,7 @@ def _alloc_pinned(nbytes: int) -> Any:
 
 
 def give_back_pinned() -> None:
-    """Free the page-locked memory that CuPy's pool caches and nothing uses."""
+    """Free the unused page-locked memory in CuPy's pool."""
     import cupy
 
     with _page_locking_gpu():
@@ -652,8 +651,8 @@ def _module(source: str, kernels: tuple[str, ...], index: int) -> Any:
 
 @cache
 def _image(text: str, folder: Path | None, kernel: str, index: int) -> tuple[Any, str] | None:
-    """Return a module from the wheel's CUDA binaries that contains ``kernel`` of the source ``text``, and the kernel's
-    name in it. None if the wheel has none for this GPU, or the driver accepts none."""
+    """Return a loaded module of the wheel's CUDA binaries that contains ``kernel`` of the source ``text``, and the name
+    of the kernel in the module. Return None if the wheel has no binary for this GPU, or if the driver accepts none."""
     if not binaries.there_are_any():
         return None
     import cupy

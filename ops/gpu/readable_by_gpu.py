@@ -33,7 +33,7 @@ class Gathering:
     `Lease.plan`."""
 
     offsets: I64
-    """Offsets of the samples in the batch that this plan is for, in elements."""
+    """Index of each sample's first element in the batch for which this plan was made."""
     dtype: np.dtype[Any]
     """Element type of the batch."""
     places: I64

@@ -34,17 +34,17 @@ from .watchdog import waiting
 U8 = npt.NDArray[np.uint8]
 
 PIECE = 4 << 20
-"""Size in bytes of a piece, a page-locked buffer through which files are uploaded while they are read. Copying one
-takes 80 us; a thread takes about 1 ms to fill it. Smaller pieces are more in number, and each costs some microseconds
-(one H200, 16 threads: 320,600 images/s; 290,800 with four pieces of 2 MB per thread)."""
+"""Size in bytes of one page-locked buffer (piece) through which files are uploaded while they are read. A thread takes
+about 1 ms to fill it; the copy to the device takes 80 us. Each buffer costs some microseconds, so smaller ones are
+slower (one H200, 16 threads: 320,600 images/s; 290,800 with four pieces of 2 MB per thread)."""
 PIECES = 2
 """Number of page-locked buffers (pieces) per reading thread: one is filled while the other is copied to the device.
-More of them overflow the processor's cache (same machine, four: 283,200 images/s; another machine, three pieces and two
+More buffers overflow the processor's cache (same machine, four: 283,200 images/s; another machine, three pieces and two
 streams: 328,400 instead of 377,200)."""
 STREAMS = 3
-"""Copy streams per GPU, assigned to batches in turn: while the copies of one batch are being enqueued, those of others
-run (one H200, 16 threads, alternately: 365,400 and 369,700 images/s with one stream, 377,200 and 373,100 with two,
-410,000 and 417,800 with three)."""
+"""Number of CUDA streams per GPU for uploads. Batches use them in turn: while the copies of one batch are being
+enqueued, those of others run (one H200, 16 threads, alternately: 365,400 and 369,700 images/s with one stream, 377,200
+and 373,100 with two, 410,000 and 417,800 with three)."""
 MIN_BYTES = PIECE // 8
 """Minimum size in bytes of a batch that is uploaded while it is read. Smaller ones, such as labels, are read first and
 uploaded then."""
@@ -77,7 +77,7 @@ class StagingPieces:
         """State that compiled loops share with this class; the indices are `NEXT`, `STATUS` and `SENT`."""
 
     def wait(self) -> None:
-        """Wait until the buffer to fill next has been copied to the device. Raises CUDARuntimeError."""
+        """Wait until the next buffer can be filled, because its contents are on the device. Raises CUDARuntimeError."""
         self._events[int(self.state[NEXT])].synchronize()
 
 
@@ -183,8 +183,8 @@ class Uploader:
         return next(self._next_stream)  # safe in several threads, and while another one closes
 
     def wait(self, wait: Callable[[], None]) -> None:
-        """Call ``wait``, a function that waits for the device. Meanwhile the GPU is current, and the watchdog checks
-        whether it hangs."""
+        """Call ``wait``, a function that waits for the device, with the GPU current. The watchdog checks meanwhile
+        whether the GPU hangs."""
         with self.gpu, waiting(self.index):
             wait()
 
@@ -202,7 +202,8 @@ class Uploader:
 
 
 COPY, RECORD, ASK, STREAM = range(4)
-"""Indices in `Upload.calls`: driver function that copies, that records an event, that queries one; and the stream."""
+"""Indices in the array `Upload.calls`: addresses of the driver functions that copy, record an event and query an event;
+then the handle of the stream."""
 
 
 class Upload:
@@ -368,11 +369,11 @@ class UploaderByGpu:
         device: Callable[[], int | None], report_route: Callable[[str, int], None], *, containers: bool = False,
         disabled_reason: str = "",
     ) -> None:  # fmt: skip
-        """``host``: bytes of the host's memory budget. ``threads``: number of threads that read.
-        ``report_pieces(nbytes)`` is called with the bytes of all page-locked buffers. ``device()`` returns the bytes of
-        the devices' memory budget, or None until the devices are open. ``report_route``: see `Uploader`.
-        ``containers``: whether records of containers, such as TFRecord files, are also uploaded while they are read; if
-        not, ``disabled_reason`` says why."""
+        """``host``: bytes of the host's memory budget. ``threads``: number of reading threads.
+        ``report_pieces(nbytes)``: called with the bytes of all page-locked buffers. ``device()``: returns the bytes of
+        the GPUs' memory budget, or None until GPUs are open. ``report_route``: see `Uploader`. ``containers``: whether
+        records of containers, such as TFRecord files, are uploaded while they are read; if not, ``disabled_reason``
+        says why."""
         self._indices = indices
         self._ring = threads * PIECES * PIECE
         self._unavailable_reason = ""
@@ -388,8 +389,8 @@ class UploaderByGpu:
         self._closed = False
 
     def of(self, number: int, *, container: bool = False) -> Uploader | DisabledUploader:
-        """Return the uploader for the files of batch ``number``, or for its records if they come from a
-        ``container``."""
+        """Return the uploader for batch number ``number``. ``container``: whether its samples are records of a
+        container, such as a TFRecord file."""
         if container and not self._containers:
             return DisabledUploader(self._disabled_reason, self._report_route)
         max_bytes = self._device()

@@ -19,7 +19,7 @@ _pause = time.sleep
 
 @dataclass(eq=False, slots=True)
 class Watch:
-    """Registration of a running job with the watchdog: its callback is called if a wait for one of the GPUs ``indices``
+    """Registration of a running job with the watchdog, which calls `hung` if a wait for one of the GPUs ``indices``
     takes more than ``limit`` seconds. Created by the engine, which passes it to `watch` and `unwatch`."""
 
     indices: tuple[int, ...]
@@ -29,7 +29,7 @@ class Watch:
 
 
 _waits: dict[int, tuple[int, int]] = {}
-"""For each waiting thread, by its identity: the GPU for which it waits, and the number of the watchdog's round in which
+"""For each waiting thread (its identity), the GPU for which it waits, and how many checks the watchdog had made when
 the wait began."""
 _round = 0
 _watches: list[Watch] = []
@@ -39,7 +39,8 @@ _hung: set[int] = set()
 
 
 class waiting:  # noqa: N801
-    """Context manager around a call that waits for GPU ``index``. A thread waits for one GPU at a time."""
+    """Context manager around a call that waits for GPU ``index``, so that the watchdog notices a hanging GPU. A thread
+    waits for one GPU at a time."""
 
     __slots__ = ("_index",)
 
