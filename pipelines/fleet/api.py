@@ -45,13 +45,13 @@ class OperatorReport:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How a job ended, and how much time and data it took. ``data`` is the whole report.json; the other fields are its
-    most used values. Returned by `run_job`."""
+    """How a job ended, and how much time and data it took. ``data`` is the whole report.json, and the other fields are
+    the values used most. Returned by `run_job`."""
 
     name: str
     """The job's name."""
     path: str
-    """Path of the output folder, or its URL."""
+    """Path or URL of the output folder."""
     message: str
     """One sentence about what was done."""
     exit_code: int
@@ -82,13 +82,13 @@ class Report:
 
     @property
     def clean(self) -> bool:
-        """Whether no sample was rejected, in this run and in earlier runs that it continued."""
+        """Whether no sample was rejected, neither in this run nor in the earlier runs of the job that this run
+        continued."""
         return self.exit_code == 0
 
     def manifest(self) -> dict[str, Any]:
-        """Return manifest.json of the finished output: its shards with names, samples, bytes and checksums.
-
-        Raises JobError if there is none yet, as for one part of a job (``num_shards``) while other parts are not
+        """Return manifest.json of the finished output: the shards with names, samples, bytes and checksums. Raises
+        JobError if the file does not exist yet, as for one part of a job (``num_shards``) while other parts are not
         done."""
         with state_of(self.path) as root:
             try:
@@ -102,7 +102,8 @@ class Report:
         return [f"{self.path.rstrip('/')}/{file['name']}" for s in self.manifest()["shards"] for file in s["files"]]
 
     def rejects(self) -> list[dict[str, Any]]:
-        """Return the lines of rejects.jsonl: the origin of each rejected sample, its operator, code and message."""
+        """Return the lines of rejects.jsonl: for each rejected sample, its origin, the operator, the error code and the
+        message."""
         with state_of(self.path) as root:
             log = root / "rejects.jsonl"
             return [json.loads(line) for line in sidecar.read(log).splitlines()] if log.exists() else []

@@ -25,7 +25,7 @@ from .watch import ProgressLog, WorkerProgress
 _TRIES = 3
 """Number of times that one job part (a range of shards) may fail before the job gives up on it."""
 _BUSY_WAIT = 2.0
-"""Seconds to wait before a job part is tried again if another process holds its lock."""
+"""Seconds to wait before a job part is tried again whose lock another process holds."""
 _MAX_BUSY_SECONDS = 20 * 60.0
 """Maximum seconds to wait for a job part that another process writes. In an object store, the lock of a dead machine is
 stale after 15 minutes."""
@@ -49,7 +49,7 @@ class _TooManyRejectsError(JobError):
 
 
 class Worker(Protocol):
-    """A worker process, as the driver sees it. Created by a `WorkerGroup`."""
+    """A worker process, as the driver of the job sees it. Created by a `WorkerGroup`."""
 
     @property
     def name(self) -> str: ...
@@ -175,7 +175,7 @@ class Driver:
     # -- the loop -----------------------------------------------------------------------------------------------------
 
     def run(self) -> tuple[int, str]:
-        """Run the job until all parts are finished. Return (0, ""), or the exit code and the reason if it ended
+        """Run the job until all parts are finished. Return (0, ""), or the exit code and the reason if the job ended
         earlier. Raises errors that prevent the job from being opened."""
         try:
             checked = time.monotonic()
@@ -265,7 +265,7 @@ class Driver:
         return self._states[id(worker)]
 
     def _receive(self, state: WorkerState, message: Message) -> None:
-        """Handle one message of a worker, by its kind."""
+        """Call the method for the kind of a worker's message."""
         if "opened" in message:
             self._welcome(state, message)
         elif "at" in message:
@@ -349,7 +349,7 @@ class Driver:
 
     def _problem(self, state: WorkerState, message: Message) -> None:
         """Handle the message that a worker cannot open the job or a job part. Raises SpecError if the spec is wrong, so
-        that no worker could open it."""
+        that no worker could open the job."""
         text = f"{state.worker.name} on {state.worker.node}: {message['problem']}"
         if "part" in message:
             part = state.parts.popleft()

@@ -57,13 +57,12 @@ class JobMessage:
 
 @dataclass(frozen=True, slots=True)
 class WorkerResources:
-    """The resources of one worker: its share of a machine's cores, memory and GPUs. Created by `machine.share_cpu` and
-    `share_gpus`."""
+    """A worker's share of the cores, memory and GPUs of a machine. Created by `machine.share_cpu` and `share_gpus`."""
 
     name: str
     """Name of the worker for users, such as ``GPU 0`` or ``process 3``."""
     threads: int
-    """Number of threads that the worker uses if the spec does not set it."""
+    """Number of threads that the worker uses if the spec does not set a number."""
     share: float
     """Fraction of the machine's memory budget that the worker gets, 0 to 1."""
     cpus: tuple[int, ...] = ()

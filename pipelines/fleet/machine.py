@@ -24,8 +24,8 @@ def share_cpu(n: int) -> list[WorkerResources]:
 
 
 def share_gpus(indices: Sequence[int], n: int | None = None) -> list[WorkerResources]:
-    """Return the resources of one worker per GPU, or of ``n`` workers that share the GPUs, each bound to cores near its
-    GPU."""
+    """Return the resources of one worker per GPU, or of ``n`` workers that share the GPUs, each bound to CPU cores near
+    the GPU."""
     n = n or len(indices)
     gpus = [indices[i % len(indices)] for i in range(n)]
     near = {gpu: cpus_near(pci_address(gpu)) for gpu in set(gpus)}
@@ -44,7 +44,7 @@ def share_gpus(indices: Sequence[int], n: int | None = None) -> list[WorkerResou
 def cores_of(near: Sequence[frozenset[int]], usable: Sequence[int]) -> list[tuple[int, ...]]:
     """Return the cores to which each worker is bound. ``near`` are the cores near each worker's GPU; workers whose GPUs
     are near the same cores share these equally. No worker is bound if all GPUs are near the same cores (one NUMA node),
-    or if that is not known."""
+    or if the near cores are not known."""
     usable_near = [tuple(c for c in usable if c in cores) for cores in near]
     if len(set(near)) < 2 or not all(usable_near):
         return [()] * len(near)

@@ -15,7 +15,7 @@ from typing import Any
 
 Message = dict[str, Any]
 PATIENCE = 60.0
-"""Maximum seconds for workers to publish their complete shards after they were told to stop."""
+"""Maximum seconds that workers have to publish their complete shards after they were told to stop."""
 _BLOCK = 1 << 16
 
 

@@ -22,7 +22,7 @@ from .job_message import JobMessage, WorkerResources
 from .messages import Message
 
 _CORES = 16
-"""Number of cores of a Ray worker without a GPU if the user does not set it: as many as one process uses well, or all
+"""Number of cores of a Ray worker without a GPU if the user sets no number: as many as one process uses well, or all
 cores of the smallest node."""
 _NODES_SECONDS = 5.0
 """Seconds between two queries for the nodes of the Ray cluster, which come and go."""
@@ -75,7 +75,7 @@ class Carrier:
 
 @dataclass(eq=False)
 class Actor:
-    """A worker on the Ray cluster, as the driver sees it. Created by `Actors`."""
+    """A worker on the Ray cluster, as the driver of the job sees it. Created by `Actors`."""
 
     name: str
     handle: Any

@@ -29,7 +29,7 @@ dies too, the other workers do its work."""
 
 @dataclass(eq=False)
 class Process:
-    """A worker process, as the driver sees it. Created by `Processes`."""
+    """A worker process on this machine, as the driver of the job sees it. Created by `Processes`."""
 
     resources: WorkerResources
     messages: MessageSocket
@@ -43,7 +43,7 @@ class Process:
 
 
 def raise_problem(message: Message) -> None:
-    """Raise the error that a worker reported before it ended."""
+    """Raise the error that a worker reported before the worker ended."""
     kinds = {"spec": SpecError, "device": DeviceError}
     raise kinds.get(message.get("kind", ""), JobError)(message["problem"])
 
@@ -148,7 +148,7 @@ class Processes:
 
     def give(self, worker: Process, order: Message) -> None:
         """Send a message with an order to a worker. If the worker has ended, nothing is sent, and `poll` will report
-        that it is gone."""
+        the end."""
         worker.messages.send(order)
 
     def stop(self) -> None:
@@ -207,7 +207,7 @@ class Processes:
         )
 
     def _remove(self, worker: Process) -> str:
-        """Remove a worker whose socket was closed, and return the reason why it ended, as a text."""
+        """Remove a worker whose socket was closed. Return the reason why the worker ended, as a text."""
         self._selector.unregister(worker.messages)
         worker.messages.close()
         del self._workers[worker.resources]

@@ -34,7 +34,7 @@ class WorkerReport:
     idle: float = 0.0
     """Seconds for which the worker had no job part."""
     ended: str = ""
-    """Reason why the worker ended; empty if it still runs."""
+    """Reason why the worker ended; empty if the worker still runs."""
 
 
 def merged(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 MAX_ROWS = 240
-"""Maximum number of rows of the progress curve in a report. Above it, every second one is removed, and rows are added
+"""Maximum number of rows of the progress curve in a report. Above it, every second row is removed, and rows are added
 half as often."""
 _FIRST_INTERVAL = 0.1
 """Seconds between two rows of the progress curve at the start of a job."""
@@ -37,7 +37,7 @@ class WorkerProgress:
     """Number of samples that the worker has read in this run."""
     rejected: int
     part: int | None
-    """Number of the job part that the worker runs; None if it has none."""
+    """Number of the job part that the worker runs; None if the worker has none."""
     parts: int
     """Number of job parts that the worker has finished."""
 

@@ -96,7 +96,7 @@ class _RunningPart:
         self.thread: threading.Thread | None = None
 
     def join(self) -> None:
-        """Wait until the job part has ended and its end was reported. Stop waiting if a GPU hangs."""
+        """Wait until the job part has ended and the driver has been told. Stop waiting if a GPU hangs."""
         while self.thread is not None and self.thread.is_alive() and not any_hung():
             self.thread.join(_HANG_CHECK_SECONDS)
 

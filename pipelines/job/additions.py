@@ -49,10 +49,8 @@ class OutputGrowth:
 
 
 def recorded_inputs(root: Path) -> list[tuple[OutputFiles, Inputs]]:
-    """Return the inputs that were recorded for an output: those of its first run, then those of each addition. Empty if
-    they were not recorded.
-
-    Raises JobError if they cannot be read."""
+    """Return the inputs that were recorded for an output: those of the first run, then those of each later addition.
+    Empty if no inputs were recorded. Raises JobError if the records cannot be read."""
     files_of_output = output_files_of(root)[:1]
     if not files_of_output or not files_of_output[0].inputs.exists():
         return []

@@ -50,8 +50,8 @@ class RunRange:
     batch."""
     trace: bool
     selected: frozenset[tuple[int, int]] | None = None
-    """For jobs that split samples into items: the (position, item) pairs to process. Item -1 means all items of the
-    position. None to process everything."""
+    """For jobs that split samples into items: the (position, item) pairs to process. Item -1 stands for all items of
+    the position. None to process all samples."""
 
     @property
     def stop(self) -> int:

@@ -69,7 +69,7 @@ class ConvertOptions:
     limit: int | None = None
     """Number of records to convert, counted from the first; None for all."""
     follow_links: bool = False
-    """Whether to follow symbolic links in the source that point outside it."""
+    """Whether to follow symbolic links that point outside the source folder."""
 
     @property
     def target(self) -> str:
@@ -194,7 +194,7 @@ def convert(
     """Convert ``source`` into directory ``target``, or continue a conversion; ``append`` adds records that are new.
 
     ``device``: where images are resized and encoded. ``note`` is called with each line about fields that get another
-    name. ``by`` runs the job: `run_job`, or a function with the same arguments that uses several workers. Raises
+    name. ``by``: function that runs the job, `run_job` or one with the same arguments that uses several workers. Raises
     SpecError and JobError."""
     spec = conversion(source, target, requested, note)
     spec["pipeline"]["device"] = device

@@ -45,7 +45,7 @@ from ..tools.datasets import (
 from ..tools.remote_sample import CONTAINERS, skeleton
 
 KEYS = ("key", "__key__")
-"""Names that columns and features have if they hold the samples' keys."""
+"""Names of columns (or features) that are taken for the samples' keys."""
 MAX_EXAMINED = 64
 """Maximum number of records that are examined to find the fields. Readers check the remaining records while they
 read."""
@@ -55,8 +55,8 @@ MAX_EXAMINED_BYTES = 1 << 26
 
 @dataclass(slots=True)
 class SourceLayout:
-    """How a data set is to be read: the step of the spec with the reader, and facts about each field that it outputs.
-    Created by `look`."""
+    """How a data set is to be read: the spec's step with the reader, and facts about each field that the reader
+    outputs. Created by `look`."""
 
     step: dict[str, Any]
     fields: dict[str, str] = field(default_factory=dict)
@@ -88,8 +88,8 @@ class SourceLayout:
 def find_data(source: str, columns: Sequence[str] = (), follow_links: bool = False) -> SourceLayout:
     """Return the layout of the data set at a path or a URL.
 
-    Raises SpecError if it is an unfinished output, or if it contains links that point outside it (unless
-    ``follow_links`` is set). Also raises JobError."""
+    Raises SpecError for an unfinished output, and for links that point outside the data set (unless ``follow_links`` is
+    set). Also raises JobError."""
     load_operators()
     _check_finished(source)
     if is_url(source):
@@ -153,9 +153,9 @@ def _entries(source: Path) -> list[os.DirEntry[str]]:
 
 
 def write_section(source: Path) -> Mapping[str, Any] | None:
-    """Return the ``write`` section of the job whose output is in the folder ``source``. Return None if it is not an
-    output of dali-run, because a ``manifest.json`` may come from another program. Raises SpecError if the manifest of a
-    job is damaged."""
+    """Return the ``write`` section of the job whose output is in the folder ``source``. Return None if the folder is
+    not an output of dali-run; its ``manifest.json`` may come from another program. Raises SpecError if the manifest of
+    a job is damaged."""
     path = source / "manifest.json"
     if not path.is_file():
         return None
@@ -280,7 +280,8 @@ def _renamed(layout: SourceLayout, names: Mapping[str, str]) -> SourceLayout:
 
 
 def _own_tar(paths: list[Path], write: Mapping[str, Any]) -> SourceLayout:
-    """Return the layout of tar files that dali-run wrote. The members of a sample are in the order of its fields."""
+    """Return the layout of tar files that dali-run wrote. The tar members of a sample are in the order of the
+    fields."""
     fields = write["fields"]
     records = first_records(tar_records(paths))
     complete = [r for r in records if len(r.fields) == len(fields)]
@@ -350,7 +351,7 @@ _OWN_WRITERS: dict[str, Callable[[list[Path], Mapping[str, Any]], SourceLayout]]
 
 
 def _check_finished(source: str) -> None:
-    """Raise SpecError if ``source`` is an output of dali-run that is not complete: its last samples would be
+    """Raise SpecError if ``source`` is an output of dali-run that is not complete, because the last samples would be
     missing."""
     if is_url(source):
         info = Store(source).info()
@@ -445,13 +446,13 @@ def _tar(paths: list[Path], _: Sequence[str] = ()) -> SourceLayout:
 
 
 def _is_numeral(text: Any) -> bool:
-    """Return whether ``text`` is an integer exactly as Python writes it. Then nothing is lost if it is read as a number
-    and written again."""
+    """Return whether ``text`` is an integer exactly as Python writes it. Such a text can be read as a number and
+    written again without loss."""
     return isinstance(text, bytes) and re.fullmatch(rb"0|-?[1-9]\d{0,17}", text) is not None
 
 
 def _recordio(paths: list[Path], _: Sequence[str] = ()) -> SourceLayout:
-    """Return the layout of RecordIO. It stores labels as floats, so the labels of all records are read to find out
+    """Return the layout of RecordIO. RecordIO stores labels as floats. The labels of all records are read to find out
     whether they are integers, and whether each record has one."""
     step = {"op": "readers.mxnet", "path": _absolute(paths)}
     count, integers, lists = labels_of(step["path"])

@@ -40,8 +40,8 @@ from .data_layout import MAX_EXAMINED, SourceLayout, find_data
 from .run import Progress, options_of
 
 MAX_CLASSES = 10_000
-"""Maximum number of distinct values of an integer field for it to be treated as a class. A field with more values is
-treated as a measurement."""
+"""Maximum number of distinct values of an integer field that counts as a class. A field with more values counts as a
+measurement."""
 _KINDS = {"readers.file": "files", "readers.lmdb": "LMDB", "readers.tfrecord": "TFRecord", "readers.mxnet": "RecordIO",
           "readers.webdataset": "tar", "readers.parquet": "Parquet"}  # fmt: skip
 PIXELS = "pixels"
@@ -95,8 +95,8 @@ def spec_stats(
     limit: int | None = None,
     progress: Callable[[Progress], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Return statistics of the outputs of the spec at ``path``, as they are before they are encoded; nothing is
-    written. Raises SpecError, JobError and DeviceError."""
+    """Return statistics of the outputs of the spec at ``path``, before the outputs are encoded; nothing is written.
+    Raises SpecError, JobError and DeviceError."""
     built = load_spec(path, overrides)
     facts_found, sums = _run(build(replace(built.spec, write=None)), limit, device, progress)
     outputs = {name: sum_.told() for name, sum_ in sums.items()}
@@ -325,7 +325,7 @@ class _Values:
 @dataclass(slots=True)
 class _Arrays:
     """Statistics of a field of arrays: their shapes, and mean, standard deviation and extremes of each channel. Every
-    sample counts the same, however large it is, as if all had been resized to one size."""
+    sample has the same weight, whatever its size."""
 
     shapes: list[npt.NDArray[Any]] = field(default_factory=list)
     sums: dict[int, npt.NDArray[np.float64]] = field(default_factory=dict)

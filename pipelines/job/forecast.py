@@ -79,7 +79,7 @@ def _count(plan: Plan, spec: Spec) -> int:
 
 
 def _shards(samples: int, nbytes: int | None, max_samples: int | None, max_bytes: int | None) -> int | None:
-    """Return the number of shards of the output; None if it depends on sizes that are not known."""
+    """Return the number of shards of the output; None if the number depends on sizes that are not known."""
     if max_bytes and nbytes is None:
         return None
     by_samples = -(-samples // max_samples) if max_samples else 1

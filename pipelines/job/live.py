@@ -33,8 +33,8 @@ _FIRST_INTERVAL = 0.05
 _MAX_INTERVAL = 1.0
 """Maximum seconds between two rows of the progress curve."""
 _SHARE = 0.01
-"""Maximum share of the time that may be spent on writing the status file. On a slow file system it is written less
-often."""
+"""Maximum share of the time that may be spent on writing the status file. On a slow file system, the file is written
+less often."""
 _WINDOW = 5.0
 """Seconds over which the current rates are averaged."""
 _SILENT = 60.0
@@ -43,7 +43,7 @@ _SILENT = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The progress of a job, as the job's own thread counts it. Created by `JobRun`."""
+    """The progress of a job: counts of samples that the job's own thread keeps. Created by `JobRun`."""
 
     read: int
     rejected: int

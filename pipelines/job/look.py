@@ -31,7 +31,7 @@ MAX_SAMPLES, MAX_REJECTS = 6, 12
 _MAX_PER_BATCH = 2
 """Maximum number of shown samples from one batch, because neighbours often look alike."""
 _MAX_INPUT_BYTES = 64 << 20
-"""Maximum bytes of an encoded input file for it to be shown."""
+"""Maximum bytes of an encoded input file that is shown."""
 
 
 @dataclass(frozen=True, slots=True)

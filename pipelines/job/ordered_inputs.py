@@ -49,7 +49,7 @@ class RenumberedSource:
         return inventory_of(self._source)
 
     def close(self) -> None:
-        """Do nothing: the code that opened the original data set closes it."""
+        """Do nothing: the code that opened the original data set closes the data set."""
 
 
 class Lineup:
@@ -69,7 +69,7 @@ class Lineup:
         self._stored: list[I64] = []
         """For each reader: the numbers of its first records in stored order, at most `MAX_TRIED`."""
         self.ends: list[int] = []
-        """For each stage (the first run, then each addition), the position after its last sample."""
+        """For each stage (the first run, then each addition), the position after the last sample of the stage."""
         for node, name, op, source, order in sources.readers:
             if len(stages) > 1 and (op.skip or op.limit is not None or op.num_shards > 1):
                 raise SpecError(f"{name}: inputs cannot be added to a job whose reader has skip, limit or num_shards")

@@ -19,7 +19,7 @@ from .schema import schema_of
 
 @dataclass(frozen=True, slots=True)
 class PartResult:
-    """Result of running one part of a job (a range of its shards). Returned by `OpenJob.run`."""
+    """Result of running one part of a job (a range of the job's shards). Returned by `OpenJob.run`."""
 
     job: JobResult
     written: int

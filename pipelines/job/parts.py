@@ -118,8 +118,8 @@ class PartsFeed:
     # -- pieces ---------------------------------------------------------------------------------------------------
 
     def _pieces(self, iteration: InFlightBatch) -> Iterator[PartBatch]:
-        """Split a batch of the first engine into items, and yield these as batches of about the batch size, each with
-        all items of its samples. Samples without items belong to the batch before them, or to the next one if there is
+        """Split a batch of the first engine into items, and yield batches of items of about the batch size. All items
+        of a sample are in one batch. A sample without items belongs to the batch before, or to the next one if there is
         none."""
         outputs = iteration.outputs(self._split_plans.front)
         data = outputs[self._split_plans.data]
@@ -246,7 +246,8 @@ class PartsBatches(Batches):
         )  # fmt: skip
 
     def warm_up(self, sink: Callable[[Mapping[str, Batch]], object]) -> float:
-        """Compile the kernels that the first engine needs, and return the seconds that it took."""
+        """Compile the kernels of the graph before the split (the first engine), and return the seconds that this
+        took."""
         return self._warm_up(self.front, lambda _: None)
 
     def stop(self) -> None:

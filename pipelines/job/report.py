@@ -166,7 +166,8 @@ def _stage_id(engine: Engine, i: int) -> str:
 
 
 def _busy(engine: Engine, i: int) -> float:
-    """Return the seconds for which step ``i`` was busy, divided by the number of batches that it reads at once."""
+    """Return the seconds for which step ``i`` was busy, divided by the number of batches that the step reads at
+    once."""
     busy = engine.stats.stages.get(_stage_id(engine, i), 0.0)
     return busy / engine.host_executor.concurrent_reads if i == 0 and engine.plan.steps[i].kind == "whole" else busy
 

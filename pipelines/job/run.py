@@ -92,7 +92,7 @@ class JobResult:
     """One sentence for the user: what was done, or what ended the job."""
     report: Mapping[str, Any]
     path: Path | str
-    """Path of the output folder as a Path, or its URL as a str."""
+    """The output folder: a Path, or a URL as a str."""
     final: bool = False
     """Whether another try would fail in the same way, because a sample failed in a job whose policy is ``fail``."""
     ran: bool = True
@@ -150,8 +150,8 @@ def prepare(
 def check_parts(graph: Graph, part: tuple[int, int]) -> None:
     """Raise SpecError if ``part`` is impossible, or if readers have shards of their own.
 
-    Parts are ranges of the order of the whole job, cut at the borders of output shards, so any number of parts writes
-    the same files. Readers do not know of parts."""
+    Parts are ranges of the job's samples, cut at the borders of output shards, so any number of parts writes the same
+    files. Readers do not know of parts."""
     index, count = part
     if not 0 <= index < count:
         raise SpecError(f"--shard-id must be from 0 to {count - 1}, got {index}")
@@ -260,7 +260,7 @@ def _run_grown(
 
 def write_config(prepared: Prepared, part: tuple[int, int] | None = None) -> WriteConfig:
     """Return the ``write:`` section of the spec as the configuration of a writer; with ``part``, for this part of the
-    job. Raises SpecError if the spec has none, or if the writer rejects it."""
+    job. Raises SpecError if the spec has no such section, or if the writer rejects the section."""
     spec, fields = prepared.spec, prepared.built.fields
     if spec.write is None or fields is None or prepared.built.writer is None:
         raise SpecError(
@@ -287,8 +287,8 @@ def write_config(prepared: Prepared, part: tuple[int, int] | None = None) -> Wri
 
 
 def identity(prepared: Prepared, sources: Sources) -> dict[str, Any]:
-    """Return everything that decides the bytes of the output, except the ``write:`` section. It is compared with the
-    stored identity before a job is resumed."""
+    """Return everything that decides the bytes of the output, except the ``write:`` section. Before a job is resumed,
+    the value is compared with the stored one."""
     settings = prepared.spec.pipeline
     names = [node.op.name for node in prepared.built.graph.nodes]  # before nodes are joined
     libraries = ["simplejpeg", "pillow"]
@@ -307,8 +307,8 @@ def identity(prepared: Prepared, sources: Sources) -> dict[str, Any]:
 
 
 def _locations(op: Operator) -> Collection[str]:
-    """Return the names of the arguments that locate inputs, such as paths. They are left out of the identity, because
-    the inputs themselves are compared."""
+    """Return the names of the arguments that locate inputs, such as paths. The job's identity omits these arguments,
+    because the inputs themselves are compared."""
     return op.locations if isinstance(op, Reader) else ()
 
 

@@ -15,8 +15,8 @@ from .run import CLEAN, FAILED, INTERRUPTED, REJECTS, JobResult, Prepared, prepa
 
 def split_parts(prepared: Prepared) -> tuple[str, ...]:
     """Return the names of the splits, such as ``train`` and ``val``, that the job of a spec writes one after the other.
-    Empty if its readers divide no data set, or if they read only one of the splits. Raises SpecError if readers differ
-    in their splits."""
+    Empty if the readers divide no data set, or read only one of the splits. Raises SpecError if readers differ in their
+    splits."""
     readers = [(n, n.op) for n in prepared.built.graph.nodes if isinstance(n.op, Reader)]
     split = [(n, op.split) for n, op in readers if op.split is not None and op.use is None]
     if not split:
@@ -32,8 +32,8 @@ def run_one_process(
     path: str | Path, overrides: Mapping[str, Any] | None = None, *, device: str | None = None,
     part: tuple[int, int] | None = None, **options: Any,
 ) -> JobResult:  # fmt: skip
-    """Run the job of a spec in this process as `run_job` does. If its readers split the data set, run it once for each
-    split."""
+    """Run the job of a spec in this process as `run_job` does. If the readers split the data set (train, val, ...), run
+    the job once for each split."""
     prepared = prepare(path, overrides, device=device, part=part, ahead=True)
     given: dict[str, Any] = {"device": device, "part": part, **options}
     if names := split_parts(prepared):
