@@ -53,8 +53,8 @@ class Context:
     seed: int = 0
     """Seed of this operator: set in the spec, or drawn from the pipeline's seed."""
     rng: str = "philox"
-    """Rule for the keys of random streams. ``philox``: by the sample's identity; ``dali``: by DALI's running count, to
-    draw DALI's numbers."""
+    """Rule for the keys of random streams. With ``philox``, a key depends on the sample's identity. With ``dali``, it
+    is DALI's running count of samples, so that DALI's numbers are drawn."""
     state: tuple[int, int, int] | None = None
     """In the dynamic mode, the saved state of the random generator: low and high half of the counter, and index of the
     next word. ``seed`` is the key. None if random streams begin at 0."""
@@ -187,10 +187,10 @@ class Context:
         return staged
 
     def arg(self, name: str, dtype: Any = np.float32) -> npt.NDArray[Any]:
-        """Return argument ``name`` for every sample: [N] for scalars, [N, k] for lists; a constant is repeated.
+        """Return argument ``name`` for every sample: [N] for scalars, [N, k] for lists. A constant is repeated.
 
-        Raises UnlikeSamplesError if the samples' lists differ in length: the engine then calls the kernel once per
-        length. Operators that process such lists together call `lists` or `alike`.
+        Raises UnlikeSamplesError if lists differ in length; the engine then calls the kernel once per length. Operators
+        that can process such lists together call `lists` or `alike`.
         """
         n = len(self.samples)
         given = self.args.get(name)

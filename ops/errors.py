@@ -48,10 +48,10 @@ class DaliRunError(RuntimeError):
 
 
 class SpecError(DaliRunError):
-    """The spec, or an argument of an operator, is wrong: nothing was done.
+    """The spec, or an argument of an operator, is wrong; nothing was done.
 
-    If DALI raises another kind of error, subclasses are also of that kind: KeyError for an unknown argument, ValueError
-    for unsupported values, inputs and layouts, TypeError for wrong types.
+    Subclasses are also errors of the kind that DALI raises: KeyError for an unknown argument, ValueError for
+    unsupported values, inputs and layouts, TypeError for wrong types.
     """
 
     def at(self, where: str) -> Self:
@@ -93,8 +93,8 @@ class MixedTypesError(ValueError, TypeError):
 
 
 class JobError(DaliRunError):
-    """The job, or the pipeline, cannot continue: unreadable data, too many rejects, a full disk, another job that
-    writes to the same output. Finished work is kept; the same call or command continues the job."""
+    """The job, or the pipeline, cannot continue, for example because data is unreadable, too many samples were
+    rejected, or the disk is full. Finished work is kept; the same call or command continues the job."""
 
 
 class SampleFailedError(JobError):

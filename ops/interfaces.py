@@ -111,11 +111,11 @@ class Copies(Protocol):
 
 
 class Lane(Copies, Protocol):
-    """A CUDA stream with its memory: the methods that kernels need besides `Copies`. One thread at a time uses a
-    lane."""
+    """A CUDA stream with its memory. It has the methods that kernels need besides those of `Copies`. Only one thread at
+    a time uses a lane."""
 
     cache: dict[str, Any]
-    """Data that operators keep on this lane between batches, by a name that each operator chooses."""
+    """Data that operators keep between batches, such as tables in device memory, by names that the operators choose."""
 
     def upload(self, *arrays: npt.NDArray[Any]) -> tuple[Any, ...]:
         """Return copies of host arrays on the device, made in one transfer."""

@@ -31,8 +31,8 @@ class FftPlan:
 
 @lru_cache(64)
 def plan(size: int, max_radix: int = 5, eights: bool = False) -> FftPlan | None:
-    """Return the plan of a transform of ``size``; None if size has a prime factor above ``max_radix``. ``eights``: use
-    as many passes of radix 8 as possible, for processors with enough registers for eight numbers."""
+    """Return the plan of a transform of ``size`` numbers; None if ``size`` has a prime factor above ``max_radix``. With
+    ``eights``, as many passes as possible have radix 8, for processors with enough registers."""
     radices: list[int] = []
     left = size
     for radix in (*[8] * eights, 4, 2, 3, 5, *range(7, max_radix + 1, 2)):

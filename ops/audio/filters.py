@@ -70,8 +70,8 @@ def pairs(lobes: int) -> npt.NDArray[np.uint64]:
 
 @lru_cache(16)
 def dali_table(lobes: int) -> F32:
-    """Return DALI's filter table for resampling: a sinc with a Hann window, in float32, from -lobes to lobes; one zero
-    before it and four after."""
+    """Return DALI's filter table for resampling: a sinc with a Hann window, float32, at distances from -lobes to lobes.
+    One zero precedes the table, and four follow it."""
     coefficients = _DALI_STEPS * lobes + 1
     scale = np.float32(2.0 * lobes) / np.float32(coefficients - 1)
     envelope = np.float32(2.0) / np.float32(coefficients)

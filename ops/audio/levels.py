@@ -142,11 +142,11 @@ class PreemphasisFilter(Operator, name="preemphasis_filter"):
 
 
 class NonsilentRegion(Operator, name="nonsilent_region"):
-    """Find the region in which a signal is not silent. Outputs: its first sample, and its length in samples (INT32
-    scalars).
+    """Find the region in which a signal is not silent. Outputs are the first sample of the region, and its length in
+    samples (INT32 scalars).
 
     A signal is silent where its power is below 10^(cutoff_db / 10) times the reference. The power at a sample is the
-    mean square of the ``window_length`` samples up to it; the region begins with the window of the first loud sample. A
+    mean square of the last ``window_length`` samples. The region begins with the window of the first loud sample. A
     signal that is silent everywhere, or empty, yields (0, 0); a signal of zeros counts as loud everywhere, as in DALI,
     unless reference_power is set.
     """

@@ -59,10 +59,10 @@ def fits(size: int) -> bool:
 
 @lru_cache(64)
 def window_of(convention: Convention, length: int) -> F32:
-    """Return the default window of a library, ``length`` samples.
+    """Return the default window function of a library, ``length`` samples.
 
-    dali: Hann window, sampled at (n + 1/2) / N; librosa and torchaudio: the periodic Hann window, at n / N; kaldi: the
-    "povey" window, the symmetric Hann window to the power of 0.85.
+    DALI uses a Hann window, sampled at (n + 1/2) / N; librosa and torchaudio use the periodic Hann window, at n / N;
+    Kaldi uses its "povey" window, the symmetric Hann window to the power of 0.85.
     """
     n = np.arange(length)
     if convention == "kaldi":

@@ -30,8 +30,8 @@ def check_spec(spec: Spec, columns: tuple[int, ...], name: str = "boxes") -> Non
 
 
 def counts_of(ctx: Context, boxes: Batch, width: int, *, relative: bool = False) -> I64:
-    """Return the number of rows in each sample's list of boxes, [N]; a row has ``width`` numbers. Samples of another
-    shape are rejected and count 0; with ``relative``, so are samples with numbers outside of 0 to 1."""
+    """Return the number of boxes, rows of ``width`` numbers, in each sample, [N]. Samples of another shape are rejected
+    and count 0. With ``relative``, samples with numbers outside of 0 to 1 are rejected too."""
     if boxes.ndim != 2 or boxes.dtype != np.float32:
         raise SampleError("bad_shape", f"takes float32 boxes [n, {width}], got {boxes.dtype}, {boxes.ndim}-D")
     counts = boxes.shapes[:, 0].astype(np.int64)

@@ -26,7 +26,7 @@ _MIN_LINE = 16
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """A copy plan (`strided.CopyPlan`) as lines of bytes, in the form that the kernel takes."""
+    """A copy plan (`strided.CopyPlan`) as lines of adjacent bytes, in the form that the GPU kernel takes."""
 
     dims: I64
     """Nested loops of the copy of each sample, [N, D, 5], with the columns of `strided.Loops`. Elements of the last

@@ -39,8 +39,8 @@ class Border(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """Affine conversion of values, ``(value - mean) * mul + add`` in float32, with factors for each index of a plan's
-    channel dimension."""
+    """Affine conversion of values, ``(value - mean) * mul + add`` in float32, with factors of its own for each
+    channel."""
 
     factors: F32
     """Mean, mul and add of each of K channels, float32[N or 1, K, 3]."""
@@ -223,8 +223,8 @@ def affordable(ctx: Context, shape: I64) -> I64:
 
 
 def _fitting(plan: CopyPlan) -> I64:
-    """Return the shape of ``plan``, with zeros for samples that have more channels than ``fill`` or ``affine`` has
-    values."""
+    """Return the output shapes of ``plan``, with zeros for samples that have more channels than ``fill`` or ``affine``
+    has values."""
     c = plan.channel
     if c < 0:
         return plan.shape
@@ -242,8 +242,8 @@ Replan = Callable[[Context], "tuple[CopyPlan, Target] | None"]
 
 
 def run_into(ctx: Context, plan: CopyPlan, batch: Batch, target: Target, recompute: Replan | None = None) -> None:
-    """Write the result of ``plan``, applied to the data of ``batch``, to the part ``target`` of a batch whose dtype is
-    the plan's."""
+    """Apply ``plan`` to the data of ``batch``, and write the result to ``target``, a part of a batch of the plan's
+    dtype."""
     shape = _fitting(plan)  # values that do not exist must not be read, not even for a rejected sample
     if shape is not plan.shape:
         plan = replace(plan, shape=shape)
@@ -270,8 +270,8 @@ SHAPE, STRIDE, ANCHOR, EXTENT, OUT_STRIDE = range(5)
 
 
 def loops(plan: CopyPlan, target: Target, keep_channel: bool = True) -> Loops:
-    """Return the nested loops that copy ``plan`` to ``target``; with ``keep_channel``, the channel dimension has a loop
-    of its own."""
+    """Return the nested loops that write the result of ``plan`` to ``target``. With ``keep_channel``, channels have a
+    loop of their own."""
     n, ndim = plan.shape.shape
     table = np.empty(n * (ndim + 1) * 5, np.int64)
     count, channel = _kernels.loops(*_arrays(plan, target, keep_channel), table)

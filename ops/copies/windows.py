@@ -34,7 +34,7 @@ def border(policy: OutOfBounds) -> Border:
 
 
 def image_layout(layout: str, ndim: int | None, allowed: tuple[str, ...]) -> str:
-    """Return ``layout``; if it is empty, DALI's default: the first of the ``allowed`` layouts with ``ndim``
+    """Return ``layout``, or DALI's default if it is empty: the first of the ``allowed`` layouts with ``ndim``
     dimensions."""
     return layout or next((known for known in allowed if len(known) == ndim), "")
 
@@ -66,11 +66,11 @@ def integers(values: npt.NDArray[Any]) -> I64:
 
 
 def bounded(ctx: Context, policy: OutOfBounds, anchor: I64, shape: I64, extent: I64) -> tuple[I64, I64]:
-    """Apply ``policy`` to windows of ``anchor`` and ``shape`` [N, D] in samples of ``extent``; return the new anchor
+    """Apply ``policy`` to windows of ``anchor`` and ``shape`` [N, D] in samples of ``extent``. Return the new anchor
     and shape.
 
-    "error" rejects the samples whose window extends beyond the sample, and empties their window; "trim_to_shape" clips
-    it; other policies leave it unchanged.
+    If a window extends beyond its sample, "error" rejects the sample, whose window becomes empty, and "trim_to_shape"
+    clips the window. Other policies leave it unchanged.
     """
     if policy == "trim_to_shape":
         start = np.clip(anchor, 0, extent)

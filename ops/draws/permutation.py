@@ -28,8 +28,8 @@ def _drawn(stream: Streams, count: int) -> U32:
 class BatchPermutation(Operator, name="batch_permutation"):
     """Draw random indices into the batch, one per sample: each index once, in random order.
 
-    Numbers come from the stream of the batch's first sample; with ``rng: dali`` from one generator for the batch, as in
-    DALI. The result depends on which samples share a batch.
+    They come from the random stream of the batch's first sample; with ``rng: dali`` from one generator for the batch,
+    as in DALI. The result depends on which samples share a batch.
     """
 
     inputs = (0, 0)

@@ -38,9 +38,9 @@ def checked_filter(name: str, interp: DALIInterpType) -> None:
 class WarpPerspective(Operator, name="experimental.warp_perspective"):
     """Sample images at a perspective map of the output's coordinates.
 
-    ``matrix`` (three rows of three), or the second input, maps (x, y, 1) of the output to the input, up to a factor;
-    with ``inverse_map: false`` the input to the output. [0, 0] is the corner of the first pixel, or its centre, as in
-    OpenCV; filters and borders are also OpenCV's. Images may have any number of channels and any type.
+    ``matrix`` (three rows of three), or the second input, maps (x, y, 1) of the output to the input, up to a factor.
+    With ``inverse_map: false`` it maps the input to the output. [0, 0] is the corner of the first pixel, or its centre,
+    as in OpenCV; filters and borders are also OpenCV's. Images may have any number of channels and any type.
     """
 
     aliases = ("warp_perspective",)
@@ -199,11 +199,12 @@ def inverted(matrices: F64) -> F64:
 
 
 class Remap(Operator, name="experimental.remap"):
-    """Take each output pixel from the coordinates in two maps: output(x, y) = input(mapx(x, y), mapy(x, y)); 0 outside.
+    """Take each output pixel from the coordinates in two maps: output(x, y) = input(mapx(x, y), mapy(x, y)), or 0
+    outside.
 
-    The maps have the size of the output; for sequences there is one map for all frames, or one per frame. [0, 0] is the
-    corner of the first pixel, or its centre, as in OpenCV. Any number of channels and any type are supported on both
-    devices (DALI: 1 or 3 channels, on a GPU).
+    The maps have the size of the output. Sequences take one map for all frames, or one per frame. [0, 0] is the corner
+    of the first pixel, or its centre, as in OpenCV. Any number of channels and any type are supported on both devices
+    (DALI: 1 or 3 channels, on a GPU).
     """
 
     aliases = ("remap",)

@@ -392,8 +392,8 @@ class WarpAffine(Warping, name="warp_affine"):
     """Sample images at an affine map of the output's coordinates; [0, 0] is the corner of the first pixel.
 
     ``matrix`` (M11, M12, M13, M21, M22, M23), or the second input, maps the output to the input: dst(x, y) = src(M11 x
-    + M12 y + M13, M21 x + M22 y + M23); with ``inverse_map: false`` the input to the output. Volumes take three rows of
-    four, for (x, y, z, 1).
+    + M12 y + M13, M21 x + M22 y + M23). With ``inverse_map: false`` it maps the input to the output. Volumes take three
+    rows of four, for (x, y, z, 1).
     """
 
     host_arguments = True

@@ -24,9 +24,9 @@ _plans: Any = Kernels("..copies.windows_cpu", __package__)
 class CropMirrorNormalize(Cropping, name="crop_mirror_normalize"):
     """Crop, mirror left to right and normalise: scale * (x - mean) / std + shift.
 
-    ``fill_values`` are written to the output as they are, not normalised, and only if ``out_of_bounds_policy`` pads;
-    channels added by ``pad_output`` are 0 otherwise. std = 0 gives infinities. Integers are rounded half away from zero
-    and saturated; float16 ties go to even.
+    ``fill_values`` are not normalised, and are used only if ``out_of_bounds_policy`` pads; otherwise, channels that
+    ``pad_output`` adds are 0. std = 0 gives infinities. Integers are rounded half away from zero and saturated; float16
+    ties go to even.
     """
 
     bound = "float32 within 1e-6 of the largest term (x - mean) * scale / std or shift; other types that, rounded"

@@ -15,7 +15,7 @@ from ..types import DALIDataType
 
 
 class DumpImage(Operator, name="dump_image"):
-    """Write images to files in the working directory, as PPM (PGM for one channel), and pass them on: for debugging.
+    """Write images to PPM files (PGM for one channel) in the working directory, and pass them on: for debugging.
 
     Files are called <index in the batch>-<suffix>-<samples before the batch>.ppm; in DALI, batches overwrite each
     other's.

@@ -48,10 +48,10 @@ class ImageParts:
 
 
 def image_parts(ctx: Context, batch: Batch, names: Iterable[str], dtype: Any = np.float32) -> ImageParts:
-    """Divide ``batch`` into parts, whole samples or frames, and return them with the values of the arguments ``names``.
+    """Divide ``batch`` into parts (whole samples or frames), and return these with the values of arguments ``names``.
 
-    DALI's rule for sequences decides: an argument whose layout begins with F has a value per frame (or one for all);
-    any other argument holds for the whole sample. A sample whose argument has another number of frames is rejected, and
+    By DALI's rule for sequences, an argument whose layout begins with F has a value per frame (or one for all). Any
+    other argument holds for the whole sample. A sample with another number of frames than its argument is rejected, and
     gets zeros.
     """
     names = list(names)

@@ -119,7 +119,7 @@ def expanded_size(matrix: Sequence[float], width: int, height: int) -> tuple[int
 
 
 class Torchvision(Operator, name="torchvision"):
-    """Apply operations of torchvision's transforms v2, one after the other; results equal torchvision's for tensors to
+    """Apply operations of torchvision's transforms v2, one after the other. Results equal torchvision's for tensors to
     the bit.
 
     ``steps`` lists them as [name, number, ...]: adjust_brightness, adjust_contrast, adjust_saturation, adjust_hue and

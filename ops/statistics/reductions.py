@@ -335,9 +335,10 @@ class Max(Reduction, name="reductions.max"):
 
 
 class Variance(Reduction, name="reductions.variance"):
-    """Compute the mean of squared distances from a mean, the second input: one number, or one per result.
+    """Compute the mean of squared distances from the second input: a mean for each result, or one for all.
 
-    Sums in float64 are divided by the number of elements minus ``ddof``; the result is 0 if that is not above 0.
+    Sums in float64 are divided by the number of elements minus ``ddof``; the result is 0 if this divisor is not above
+    0.
     """
 
     inputs = (2, 2)

@@ -51,16 +51,16 @@ class Arithmetic(IntEnum):
     """Rules of the libraries for rounding weights and sums. The horizontal pass comes first unless stated otherwise."""
 
     BYTES_22 = 0
-    """Pillow: weights of 22 bits; values between the passes are rounded to bytes."""
+    """Pillow's rule: weights have 22 bits, and values between the two passes are rounded to bytes."""
     BYTES_22_DOWN = 1
-    """Pillow: weights of 22 bits; the vertical pass comes first, and values between the passes are rounded to bytes."""
+    """Pillow's rule as in `BYTES_22`, but the vertical pass comes first."""
     BYTES_15 = 2
-    """PyTorch: weights with as many bits as fit into 16-bit integers; values between the passes are rounded to
+    """PyTorch's rule: weights have as many bits as 16-bit integers can hold; values between the passes are rounded to
     bytes."""
     LINEAR_11 = 3
-    """OpenCV's INTER_LINEAR: weights of 11 bits; 4 bits of the sums are dropped between the passes."""
+    """Rule of OpenCV's INTER_LINEAR: weights have 11 bits; 4 bits of the sums are dropped between the passes."""
     FIXED_11 = 4
-    """OpenCV's cubic, Lanczos and area filters: weights of 11 bits, exact sums rounded once, ties to even."""
+    """OpenCV's rule for other filters: weights have 11 bits; exact sums are rounded once, ties to even."""
     FLOATS = 5
     """Weights and sums in floating point; the result is rounded once, ties to even."""
     FLOATS_UP = 6
@@ -185,8 +185,8 @@ def plan(
 def plan_of_windows(
     interpolation: str, antialias: bool, begin: I64, extent: I64, size: I64, flip: npt.NDArray[np.bool_]
 ) -> ResamplePlan:
-    """Return torchvision's `plan` for windows of whole pixels inside their images, given as ``begin`` and ``extent``
-    [N, 2]."""
+    """Return the plan that `plan` makes for torchvision, for windows of whole pixels (``begin`` and ``extent`` [N, 2])
+    inside images."""
     kind = _NAMES["torchvision"][interpolation]
     kind = kind if antialias else _FIXED.get(kind, kind)
     kinds = np.full(size.shape, kind, np.int8)

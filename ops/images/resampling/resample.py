@@ -83,7 +83,7 @@ class ResamplePlan:
     size: I64
     """Number of output pixels that the source region becomes, [N, A]."""
     kind: I8
-    """Filter of each axis, [N, A]: NEAREST, ..., LANCZOS3; a `libraries.Filter` if ``domain`` is set."""
+    """Filter of each axis, [N, A]: a number from NEAREST to LANCZOS3, or a `libraries.Filter` if ``domain`` is set."""
     support: F32
     """Width of the filter in source pixels, [N, A]."""
     anchor: I64
@@ -119,8 +119,8 @@ class ResamplePlan:
         return self.shown(self.anchor, self.shape, self.flip ^ where)
 
     def shown(self, anchor: I64, shape: I64, flip: Mask) -> ResamplePlan:
-        """Return the plan with another window: the outputs [anchor, anchor + shape), written in reverse order if
-        ``flip``; all [N, A]."""
+        """Return the plan with another window: the outputs [anchor, anchor + shape), in reverse order where ``flip`` is
+        set; all [N, A]."""
         return ResamplePlan(self.lo, self.hi, self.size, self.kind, self.support, anchor, shape, flip, self.across,
                             self.domain, self.arithmetic)  # fmt: skip
 
