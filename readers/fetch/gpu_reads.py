@@ -22,10 +22,10 @@ from .extents import I64, U8, Mapped, Shared
 Upload = Literal["auto", "copy", "registered", "pieces"]
 """Values of ``pipeline.upload``: how bytes that were read get to a GPU.
 
-Single files are uploaded in pieces of a few megabytes while the rest is read (`ops.gpu.uploads`), except with ``copy``:
-then one batch at a time, through page-locked memory. Records of containers (such as TFRecord files) are uploaded in the
-same ways by ``copy`` and ``pieces``; with ``registered`` the GPU gathers them from mapped files that are registered
-with CUDA. ``auto``: see `upload_method_for`.
+``copy`` uploads a batch at a time, through page-locked memory. ``pieces`` uploads pieces of a few megabytes while the
+rest is read (`ops.gpu.uploads`). With ``registered`` the GPU gathers records of containers (such as TFRecord files)
+from mapped files that are registered with CUDA; single files are uploaded as with ``pieces``. ``auto`` does the same
+for single files, and chooses for records (`upload_method_for`).
 """
 UploadMethod = Literal["copy", "registered", "pieces"]
 """How the records of containers get to a GPU: copied by the host, read by the GPU from registered files, or in pieces;

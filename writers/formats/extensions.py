@@ -88,10 +88,10 @@ def file_columns(
 ) -> list[tuple[Extensions, Column]]:
     """Return, for each field, the extension and the content of each record's file.
 
-    Content: encoded bytes unchanged, one integer as text (``cls``), several as ``<field>.npy``, anything else as
+    Encoded bytes are stored unchanged, one integer as text (``cls``), several as ``<field>.npy``, anything else as
     ``npy``. A field named like an extension of its content (``jpg``, ``txt``, ``npy``) has that extension. The field's
     name comes before the extension if two fields could share one, and for the fields ``apart`` always. A record's files
-    depend on nothing but the record.
+    depend only on the record.
     """
     out: list[tuple[Extensions, Column]] = []
     prefixed = _prefixed({k: b for k, b in records.fields.items() if k not in apart}, configs)

@@ -34,8 +34,7 @@ class Files(Writer, name="files", suffix=".jsonl"):
     """One file per sample and field, ``<key>.jpg`` for example, in the folders that the keys name.
 
     Single numbers (labels) go into the shard's listing ``<shard>.jsonl``: one line per sample, with its key, its files
-    and its numbers. Two samples with one key get different names. The commit unit is 1000 samples unless the spec says
-    otherwise.
+    and its numbers. Two samples with one key get different names. By default a shard has 1000 samples.
     """
 
     default_samples: ClassVar[int | None] = 1000

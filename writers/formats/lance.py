@@ -17,7 +17,7 @@ from .arrow import ArrowFrames, ArrowWriter, schema_in
 
 
 class Lance(ArrowWriter, name="lance", suffix=".lance"):
-    """A Lance data set, one fragment per shard: bytes as binary, numbers in their own type, lists of numbers as lists.
+    """A Lance data set, one fragment per shard. Bytes are stored as binary, numbers in their own type, lists as lists.
 
     Arrays become three columns: ``<field>`` (binary), ``<field>/shape`` and ``<field>/dtype``. The data files are equal
     to the byte on every run. Lance's own description of the data set (``_versions``, ``_transactions``) is not: it

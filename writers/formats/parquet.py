@@ -16,7 +16,7 @@ from .arrow import ArrowFrames, ArrowWriter, schema_in
 
 
 class Parquet(ArrowWriter, name="parquet", suffix=".parquet"):
-    """Parquet files, one column per field: bytes as binary, numbers in their own type, lists of numbers as lists.
+    """Parquet files, one column per field. Bytes are stored as binary, numbers in their own type, lists as lists.
 
     Arrays become three columns: ``<field>`` (binary), ``<field>/shape`` and ``<field>/dtype``. Whether a field of
     numbers is one number or a list follows from the spec, or else from the data set's first sample, unless it is named

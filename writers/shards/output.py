@@ -88,9 +88,9 @@ class Output:
         ``identity`` (JSON-able) is everything else that decides the output: spec, seed, inputs, versions. An
         interrupted job with an equal identity continues at `resume_from`. ``fresh`` removes an earlier job's output
         first. ``part`` (i, n) is one of n job parts that fill one directory together, ``whole`` the number of positions
-        of all of them. ``led``: a driver assigns the parts; it has checked the directory, counts rejects against the
-        limit for all parts, writes the report, and joins the parts in the end. With many parts and shards that is too
-        much for each part. ``addition`` adds shards to a finished output (see `retries.next_retry`): `add` then takes
+        of all of them. ``led``: a driver process assigns the parts. It has checked the directory, compares the rejects
+        of all parts with the limit, writes the report, and joins the parts in the end; for each of many parts that is
+        too much work. ``addition`` adds shards to a finished output (see `retries.next_retry`): `add` then takes
         indices in its list of positions, from 0 to ``total``. ``inputs`` makes the inventories that are stored with the
         journal, for later appends. Up to ``waiting`` bytes may wait to be written, in memory. ``schema`` (JSON-able)
         holds facts that all parts have in common and that the spec leaves open; its ``fields`` are the writer's

@@ -68,10 +68,10 @@ def verify(
 ) -> Verdict:  # fmt: skip
     """Check everything in the output at ``place``, a folder or a URL. Files at a URL are downloaded shard by shard.
 
-    Files are compared by CRC-32C and tree of checksums. They are also compared by SHA-256 if they have one, and either
-    the check is ``deep`` or there is no tree (outputs of version 1). ``writer_of`` returns the class of a writer by
-    name, or raises SpecError; its `Writer.walk` reads the records. ``progress`` is called with the checked bytes of
-    shards and their total.
+    Files are compared by CRC-32C and tree of checksums. If they also have a SHA-256, it is compared if the check is
+    ``deep``, or if there is no tree (outputs of version 1). ``writer_of`` returns the class of a writer by name, or
+    raises SpecError; its `Writer.walk` reads the records. ``progress`` is called with the checked bytes of shards and
+    their total.
 
     A file that no journal lists is a problem; hidden files are ignored. `Verdict.unchecked` names everything that was
     not checked. Bad data never raises; JobError is raised if a store cannot be read.
