@@ -67,7 +67,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Report:
-    """The findings in one program for DALI."""
+    """The findings about one program for DALI."""
 
     path: Path
     findings: list[Finding] = field(default_factory=list)

@@ -25,7 +25,7 @@ class InspectedData(TypedDict):
 
 
 class Damage(TypedDict):
-    """One problem in an output."""
+    """One problem that ``verify`` found in an output of a job."""
 
     file: str
     where: str
@@ -86,7 +86,7 @@ class Measured(TypedDict):
     left_out: dict[str, int]
     """Number of samples that each filter operator of a spec (such as `keep_if`) leaves out."""
     mixtures: dict[str, dict[str, int]]
-    """Number of samples from each data set of a mixture, by the name of the reader (`readers.mix`)."""
+    """For each mixture (`readers.mix`), by the reader's name, the number of samples from each data set."""
     seconds: float
     samples_per_second: float | None
     device: str

@@ -198,7 +198,7 @@ class Report(TypedDict):
     over_time: NotRequired[OverTime]
     command: NotRequired[Command]
     mixtures: NotRequired[dict[str, dict[str, int]]]
-    """Number of samples from each data set of a mixture, by the name of the reader (`readers.mix`)."""
+    """For each mixture (`readers.mix`), by the reader's name, the number of samples from each data set."""
     splits: NotRequired[dict[str, dict[str, int]]]
     """If a job writes all parts of a split (such as train and val), the counts of samples of each part. Other tables
     are then of the last part."""
@@ -216,7 +216,7 @@ class Nothing(TypedDict):
 
 
 class Finished(TypedDict):
-    """The end of a job. If nothing was done, ``report`` is empty and ``path`` null."""
+    """The result of a finished job. If nothing was done, ``report`` is empty and ``path`` null."""
 
     exit_code: int
     message: str
