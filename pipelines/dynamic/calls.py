@@ -64,8 +64,8 @@ class CallPlan:
         """Processor seconds per byte of input in the last call, from which the work of the next call is estimated. 1.0
         for decoders, which are always divided between threads."""
         self.accepted: dict[Any, tuple[Spec, ...]] = {}
-        """Specs (types and dimensions) of the outputs, by the inputs that the operator has accepted: (dimensions,
-        dtype, layout) each."""
+        """Specs (types and dimensions) of the outputs, by kinds of inputs accepted earlier. A kind is (dimensions,
+        dtype, layout) per input."""
 
     def infer(self, kinds: tuple[Any, ...]) -> tuple[Spec, ...]:
         """Return the specs of the outputs for inputs of ``kinds``, which are (ndim, NumPy dtype or None, layout) per
@@ -340,7 +340,7 @@ def _launched(
 
 
 def _gpu_of(plan: CallPlan, inputs: Sequence[Batch]) -> int | None:
-    """Return the number of the GPU of the inputs, or else of the requested one; None to use the context's GPU. Raises
+    """Return the number of the inputs' GPU or, without one, of the requested GPU; None to use the context's GPU. Raises
     SpecError if inputs are on different GPUs."""
     requested = [] if plan.device_id is None else [plan.device_id]
     numbers = list(dict.fromkeys([int(b.data.device.id) for b in inputs if not b.on_host] + requested))

@@ -26,8 +26,8 @@ class StateEntry(NamedTuple):
 
 
 class Checkpoint:
-    """States of readers and generators by name. Register the objects, `collect` their states and `save` them; later
-    `load` the states and register objects of the same kinds under the same names: each continues from its state at
+    """States of readers and generators by name. Register the objects, then `collect` and `save` their states. Later,
+    `load` the states and register objects of the same kinds under the same names. Each continues from its state at
     once."""
 
     def __init__(self) -> None:

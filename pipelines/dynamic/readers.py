@@ -206,8 +206,8 @@ class Reader:
     ) -> Iterator[Any]:
         """Yield the samples of one epoch, or its batches if ``batch_size`` is given here or to the constructor.
 
-        The next batch is read while the loop works on one. ``capture`` turns the loop's body into a pipeline, see
-        `capture`. Raises ValueError and RuntimeError for uses that exclude each other.
+        The next batch is read while the loop works on one. With ``capture``, a pipeline runs the calls in the loop's
+        body ahead. Raises ValueError and RuntimeError for uses that exclude each other.
         """
         n = self.size_of(batch_size)
         if capture and n is None:

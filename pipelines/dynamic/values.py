@@ -46,8 +46,7 @@ from .rng import RNG, get_default_rng
 
 
 class Value(Arithmetic[Any]):
-    """Base class of tensors and batches: wraps a batch of the engine, which may not be computed yet, and adds
-    arithmetic."""
+    """Base class of tensors and batches: a batch of the engine, which may not be computed yet, with arithmetic."""
 
     __slots__ = ("__weakref__", "_data", "_later", "invariant", "trace")
 
