@@ -60,8 +60,8 @@ def unary(calculate: Callable[..., T], module: str) -> list[Callable[[Any], T]]:
 
 
 def binary(calculate: Callable[..., T], module: str) -> list[Callable[[Any, Any], T]]:
-    """Return one function per entry of `BINARY` and then of `POWERS`, for the public module ``module``; calls are
-    computed by ``calculate``."""
+    """Return one function of two arguments per entry of `BINARY`, then of `POWERS`, for the public module ``module``;
+    calls are computed by ``calculate``."""
 
     def made(name: str, about: str) -> Callable[[Any, Any], T]:
         return _member(

@@ -47,7 +47,7 @@ class ReadableArray:
 
 
 class OneArray(ReadableArray):
-    """Base class of the tensors of one sample that pipelines return: an array with a layout."""
+    """Base class of tensors that are the array of one sample, with a layout."""
 
     array: Any
 

@@ -75,7 +75,7 @@ class Epochs(Protocol):
 
 @dataclass(slots=True)
 class ReaderEpochs:
-    """Epochs whose lengths follow from the sizes that the readers report (DALI's ``reader_name``)."""
+    """Epochs of an iterator whose lengths follow from the sizes that readers report (DALI's ``reader_name``)."""
 
     shard_sizes: I64
     """Number of samples of every shard of the data set, including shards that other processes read."""
@@ -163,7 +163,7 @@ class ReaderEpochs:
 
 @dataclass(slots=True)
 class SizedEpochs:
-    """Epochs with a fixed number of samples, counted over all pipelines together."""
+    """Epochs of an iterator with a fixed number of samples, counted over all its pipelines."""
 
     samples: int
     pipelines: int
@@ -205,7 +205,7 @@ class SizedEpochs:
 
 
 class UntilStop:
-    """Epochs that end when the pipeline raises StopIteration."""
+    """Epochs of an iterator that end when the pipeline raises StopIteration."""
 
     def batches(self) -> int:
         return -1

@@ -53,7 +53,7 @@ def _types(value: Any) -> list[DALIDataType]:
 
 
 class _Function:
-    """The user's function in the form that python_function calls: with one list of arrays per input."""
+    """Adapter of the user's function for python_function, which passes one list of arrays per input."""
 
     def __init__(
         self, run: Callable[..., Any], out_types: list[DALIDataType], in_types: list[DALIDataType],
@@ -112,8 +112,8 @@ class _Function:
                                          f"{expected.name} of {ndim}")  # fmt: skip
 
     def _shapes(self, inputs: Sequence[Any]) -> list[Any]:
-        """Return the shapes that the user's setup function sets, or those of the inputs. For every output an array
-        [samples, dimensions]."""
+        """Return the shapes of each output as an array [samples, dimensions]: from the user's setup function, or those
+        of the inputs."""
         n = len(inputs[0]) if inputs else 0
         ins = [
             np.array([a.shape for a in x], np.int64).reshape(n, d) for x, d in zip(inputs, self._ins_ndim, strict=True)

@@ -643,7 +643,7 @@ def _parsed(data: bytes | str) -> tuple[GraphBuilder, dict[str, Edge], dict[str,
 
 
 def _signature() -> inspect.Signature:
-    """Return the constructor's signature, in which every setting of a run (`RunSettings`) is a separate argument."""
+    """Return the constructor's signature, with every setting of a run (`RunSettings`) as a separate argument."""
     arguments = list(inspect.signature(Settings.__init__).parameters.values())[1:-1]
     kind = inspect.Parameter.KEYWORD_ONLY
     settings = [inspect.Parameter(n, kind, default=p.default) for n, p in parameters(RunSettings).items()]
