@@ -290,7 +290,7 @@ def _steps(value: Value, path: _Path) -> Iterator[tuple[_Path, str, str]]:
 
 
 def _path(root: Value, key: str, sections: Mapping[str, Sequence[str]]) -> _Path | None:
-    """Return the path of the value that the override ``key`` denotes; None if there is none."""
+    """Return the path (keys and indices) of the value that the override ``key`` denotes; None if there is none."""
     assert isinstance(root.data, dict)
     if key in _variables(root):
         return ["vars", key]

@@ -136,7 +136,7 @@ class _Conversion:
     # -- operators ----------------------------------------------------------------------------------------------
 
     def add(self, op: SavedOperator) -> None:
-        """Add one operator of the file to the graph. Raises SpecError."""
+        """Add one operator of DALI's file to the graph. Raises SpecError."""
         if _REFUSED.fullmatch(op.schema):
             raise SpecError("calls a Python function, which serialized pipelines do not contain; remove it from the "
                             "pipeline, or write the pipeline in Python")  # fmt: skip
