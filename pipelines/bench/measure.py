@@ -80,8 +80,8 @@ class Measurement:
         return built, compile_graph(built.graph, resolve_target(settings.device), settings.seed)
 
     def as_json(self, what: str) -> str:
-        """Return the command-line argument for a process that performs this measurement. ``what``: ``measure`` or
-        ``limits``."""
+        """Return this measurement as JSON, the command-line argument of the process that performs it. ``what``:
+        ``measure`` (the spec) or ``limits`` (the machine)."""
         return json.dumps({"what": what, **asdict(self)})
 
 
@@ -140,7 +140,8 @@ def _reset_counters(engine: Engine) -> None:
 
 
 def measure_limits(this: Measurement) -> dict[str, float]:
-    """Measure the limits of the machine (see `bench.machine.limits`), with the files, threads and GPU of this spec."""
+    """Measure the limits of the machine (see `bench.machine.limits`), with this measurement's files, threads and
+    GPU."""
     built, plan = this.compiled()
     with Sources(plan, built.spec.pipeline.batch_size) as sources:
         samples, _ = EndlessFeed(sources).samples(Request(0, _MAX_FILES))

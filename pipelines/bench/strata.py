@@ -22,7 +22,7 @@ from ...readers.videos.reader import VideoReader
 from ..graph.nodes import Graph
 
 LARGE = 8_000_000
-"""Number of pixels from which a photo belongs to the stratum ``large``."""
+"""Smallest number of pixels of a photo in the stratum (kind of files) ``large``."""
 _MAX_FILES = 20_000
 """Maximum number of files of a data set whose headers are read."""
 _HEADER_BYTES = 1 << 16

@@ -24,7 +24,7 @@ _RANGES = {"batch_size": (1, 4096), "num_threads": (1, 1024), "prefetch_queue_de
 _GAIN = 1.03
 """Factor by which a setting must be faster to be accepted; smaller gains are noise."""
 _CONFIRMATIONS = 3
-"""Number of measurements, at the end, of both the spec's own settings and the best ones."""
+"""Number of times that the spec's own and the fastest settings are measured again at the end of tuning."""
 _MAX_ROUNDS = 3
 """Maximum number of times that tuning goes through all keys."""
 
