@@ -34,7 +34,7 @@ class Checkpoint:
         self._ops: dict[str, Any] = {}
         self._states: dict[str, StateEntry] = {}
         self._dirty: set[str] = set()
-        """Names of loaded states that were not yet passed to their objects."""
+        """Names of states that were loaded or set, but not yet passed to their objects."""
         self._complete = self._loaded = False
         self._next_number: int | None = None
         """Number of the next file to save; None before the first one."""

@@ -117,9 +117,9 @@ def _looked_at(path: Path, overrides: Mapping[str, Any] | None, n: int) -> Itera
 def apart(batch: Batch, other: Batch) -> dict[str, Any]:
     """Return the differences between two results for the same samples.
 
-    ``samples`` is the number of samples that both results contain. ``other_shape`` is the number of these with
-    different shapes, whose values are not compared. ``differ`` is the share of unequal values. ``max`` and ``mean`` are
-    of the absolute differences, None if nothing was compared.
+    ``samples`` is the number of samples that both results have at the same index. ``other_shape`` is the number of
+    these with different shapes, whose values are not compared. ``differ`` is the share of unequal values. ``max`` and
+    ``mean`` are of the absolute differences, None if nothing was compared.
     """
     second = dict(_by_record(other))
     pairs = [(x, second[k]) for k, x in _by_record(batch) if k in second]
