@@ -150,7 +150,7 @@ class Decoder(ABC):
     on_threads = True
     """Whether this decoder also runs in CPU threads while a GPU decodes other images of the batch."""
     sure = False
-    """Whether decoded pixels always have the size and channels that the header says. Other images are then left to
+    """Whether this decoder returns only pixels whose size and channels agree with the header. It leaves other images to
     later decoders."""
     judges = False
     """Whether images that this decoder rejects count as decoded by it in reports."""

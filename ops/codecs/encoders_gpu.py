@@ -56,7 +56,7 @@ class EncodePlan:
     """Plan for encoding a batch on a GPU. Created by `plan_encode`, used by the launching thread."""
 
     table: U8
-    """All bytes to upload: ``pictures``, then ``firsts``, which are views of it."""
+    """All bytes to upload. ``pictures`` and then ``firsts`` are views of this array."""
     pictures: npt.NDArray[Any]
     """One `PICTURE` record per image, [N]. Images that the CPU encodes have 0 blocks in their record."""
     firsts: I32
@@ -80,9 +80,9 @@ def plan_encode(
     shapes: I32, offsets: I64, subsampling: str, quality: int, optimize: bool = False,
     stage: Callable[[int], U8] = _plain,
 ) -> EncodePlan:  # fmt: skip
-    """Plan the encoding of a batch on a GPU. ``shapes`` int32[N, 3] and byte ``offsets`` describe the images. Images
-    that do not have 1 or 3 channels, or are too large, are left out. ``stage`` allocates the host memory that is copied
-    to the device."""
+    """Plan the encoding of a batch on a GPU. ``shapes``: int32[N, 3]. ``offsets``: byte offset of each image. ``stage``
+    allocates the host memory that is copied to the device. Images that are too large, or do not have 1 or 3 channels,
+    are left out."""
     n = len(shapes)
     table = stage(n * PICTURE.itemsize + 12 * (n + 1))
     pictures = table[: n * PICTURE.itemsize].view(PICTURE)

@@ -111,8 +111,7 @@ class Format:
     """Function of the built-in decoder for more than 8 bits per channel, tried before imagecodecs. It returns None as
     `stored` does."""
     keeps_16_bits: Callable[[], bool] = _never
-    """Function that returns whether colour with more than 8 bits per channel can be decoded to more than 8 bits without
-    imagecodecs."""
+    """Function that returns whether more than 8 bits per colour channel can be decoded without imagecodecs."""
     imagecodecs: str = ""
     """Name of the function of imagecodecs that decodes colour with more than 8 bits per channel; empty if none does."""
     widen: Callable[[Pixels, int], Pixels] | None = None

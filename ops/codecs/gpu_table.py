@@ -18,8 +18,8 @@ from .threaded_decode import ThreadedDecode, thread_count
 
 
 class GpuDecoder(Decoder):
-    """A decoder of the table that runs on a GPU. Images that fail its checks there are decoded again by host
-    decoders."""
+    """A decoder of the table that runs on a GPU. If an image fails the decoder's checks there, host decoders decode it
+    again."""
 
     needs_files = True
     """Whether the encoded files must be on the device."""

@@ -53,7 +53,7 @@ class TaskResult:
     """Data from the host's part of decoding the other images, for `RowTasks.enqueue`; a GPU decoder does the rest. None
     if there are none."""
     count: int = 0
-    """Number of images in `prepared`, which a GPU decodes."""
+    """Number of images that a GPU decodes from `prepared`."""
     seconds: float = 0.0
     """Seconds that the task took in its thread."""
 

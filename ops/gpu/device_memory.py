@@ -185,9 +185,9 @@ class DevicePool:
     # -- limits ---------------------------------------------------------------------------------------------------
 
     def limit(self, owner: object, nbytes: int | None) -> None:
-        """Set the share of ``owner``, such as a running job, in the pool's memory limit; None removes it. The limit is
-        the sum of all shares, in bytes. When the last share is removed, cached blocks are freed, and there is no
-        limit."""
+        """Set the share of ``owner``, such as a running job, in the pool's memory limit to ``nbytes``; None removes the
+        share. The limit is the sum of all shares. When the last share is removed, cached blocks are freed, and there is
+        no limit."""
         with self._lock:
             if nbytes is not None:
                 if not self._limits:
@@ -257,8 +257,8 @@ class DevicePool:
         return _Block(int(self._runtime.malloc(size)), size, None)
 
     def _free(self, nbytes: int) -> None:
-        """Return cached blocks that any stream may use to the device, those unused for longest first, until ``nbytes``
-        are freed."""
+        """Give cached blocks back to the device until ``nbytes`` are freed, those unused for longest first. Blocks that
+        only one stream may use are kept."""
         if nbytes <= 0 or not self._shared:
             return
         self._shared.sort(key=lambda b: b.returned)
@@ -279,8 +279,8 @@ class DevicePool:
 
 
 def _taken(idle: list[_Block] | tuple[()], size: int) -> _Block | None:
-    """Remove from ``idle`` the smallest block that has at least ``size`` bytes, and return it. Return None if there is
-    none, or if it is too much larger."""
+    """Remove the smallest block of at least ``size`` bytes from ``idle``, and return it. Return None if there is none,
+    or if it is too large (`MAX_SLACK`)."""
     fits = [b for b in idle if size <= b.size <= MAX_SLACK * size]
     if not fits:
         return None

@@ -22,7 +22,7 @@ LAUNCH, COPY_IN, COPY_OUT, ZERO = "cuLaunchKernel", "cuMemcpyHtoDAsync_v2", "cuM
 RECORD, ELAPSED, ASK, WAIT = "cuEventRecord", "cuEventElapsedTime", "cuEventQuery", "cuStreamWaitEvent"
 _NAMES = (LAUNCH, COPY_IN, COPY_OUT, ZERO, RECORD, ELAPSED, ASK, WAIT)
 _MOST, _ARGUMENTS = 32, 16
-"""Maximum number of driver calls that may be queued before `Work.submit`, and of arguments of a kernel."""
+"""Maximum number of driver calls in the queue before `Work.submit`; and maximum number of arguments of a kernel."""
 _COLUMNS = 12
 """Columns of an array with one driver call per row: the address of a driver function, then its arguments."""
 

@@ -113,7 +113,7 @@ class ChangingArrays:
 
     recompute: Recompute
     kinds: tuple[tuple[Any, tuple[int, ...]], ...]
-    """Dtype and shape of each array."""
+    """Dtype and shape of each of these arrays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class RecordedOutput:
     size: int
     dtype: Any
     like: Batch
-    """The output batch, without its data, as a template."""
+    """The recorded output without its data, from which outputs of replays are made."""
     nbytes: int
 
 
@@ -372,7 +372,7 @@ class Recording:
 
 
 def output_of(data: Any, out: RecordedOutput, samples: Samples) -> Batch:
-    """Return the batch that the recorded output ``out`` describes, with its data in the array ``data``."""
+    """Return the output of a replay: a batch like the recorded output ``out``, with its data in the array ``data``."""
     if out.start or data.size != out.size or data.dtype != out.dtype:
         itemsize = out.dtype.itemsize
         if not out.start and data.nbytes == out.size * itemsize:

@@ -68,11 +68,12 @@ class PageLockedPool:
 
     @property
     def max_bytes(self) -> int:
-        """Approximate maximum of `cached`, in bytes."""
+        """Approximate limit on the bytes of unused blocks in the pool."""
         return 2 * MAX_CACHED
 
     def add_budget(self, budget: RunBudget) -> None:
-        """Count the pool's unused blocks against the memory budget of a run that starts, until `remove_budget`."""
+        """From now on, count the pool's unused blocks against the memory budget of a job that starts, until
+        `remove_budget`."""
         with self._lock:
             self._budgets = (*self._budgets, budget)
 
@@ -147,8 +148,8 @@ class _Block:
 
 
 class Lease:
-    """Owner of a block that is in use: every NumPy view of the block refers to it. Any thread may drop it, which
-    returns the block to the pool."""
+    """Owner of a page-locked block in use; every NumPy view of the block refers to it. When the last reference is
+    dropped, in any thread, the block returns to the pool."""
 
     def __init__(self, blocks: PageLockedPool, block: _Block) -> None:
         self._blocks, self._block = blocks, block

@@ -205,7 +205,7 @@ def hidden(batch: Batch, which: I64) -> npt.NDArray[np.bool_]:
 
 
 def _starts(lease: Lease, batch: Batch, which: I64 | slice) -> I64:
-    """Return the byte offset of each of the samples ``which`` in the lease's array."""
+    """Return the byte offset of each of the samples ``which`` in the array that ``lease`` provides."""
     first = batch.data.ctypes.data - lease.__array_interface__["data"][0]
     starts: I64 = batch.offsets[which] * batch.dtype.itemsize + first
     return starts
@@ -218,6 +218,6 @@ def in_host_memory(array: Any) -> bool:
 
 
 def in_device_memory(array: Any) -> bool:
-    """Return whether the bytes of ``array`` take up device memory, even if the host also sees some of them."""
+    """Return whether the bytes of ``array`` take up device memory. Some of them may be in host memory too."""
     lease = lease_of(array)
     return not isinstance(array, np.ndarray) if lease is None else lease.on_device

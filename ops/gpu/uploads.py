@@ -350,7 +350,7 @@ def _copied(*reason: str) -> str:
 
 
 class DisabledUploader:
-    """Stand-in for an `Uploader` if uploads are disabled: it uploads nothing, and reports why."""
+    """Stand-in for an `Uploader` if uploads are disabled. It uploads nothing, and reports the reason."""
 
     def __init__(self, reason: str, report_route: Callable[[str, int], None]) -> None:
         self._reason, self._report_route = reason, report_route

@@ -119,8 +119,8 @@ def restore(
     ``packed``, whose planes must be complete.
 
     Some images are decoded again on the CPU, which reports their errors: those with an invalid filter number or palette
-    index, and those with a stream that is already marked in ``bad`` (int32[S] on the device, not 0). Reports no longer
-    count them for ``decoder``, the name there."""
+    index, and those with a stream that is already marked in ``bad`` (int32[S] on the device, not 0). ``decoder``: name
+    in reports, which do not count these images for it."""
     planes = packed.planes
     if len(planes) == 0:
         return

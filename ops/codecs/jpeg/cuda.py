@@ -318,8 +318,8 @@ class DecodePlan:
     coefficients: int
     planes: int
     known: NDArray[np.uint64]
-    """Decoder states from an earlier epoch, one image after the other. The caller of `plan_decode` writes as many as it
-    has announced there."""
+    """Decoder states from an earlier epoch, one image after the other. The caller of `plan_decode` fills in this
+    array."""
     unknowns: int
     """Number of entropy-coded streams whose decoder states the GPU must find."""
 
@@ -370,15 +370,16 @@ def plan_decode(
     known: I64 | None = None,
     stage: Callable[[int], U8] = _plain,
 ) -> DecodePlan:
-    """Plan decoding a batch of JPEG files, which are at ``offsets`` of one device buffer, on a GPU.
+    """Plan decoding a batch of JPEG files on a GPU. ``offsets``: byte offset of each file in one device buffer.
+    ``windows``: x0, y0, x1, y1 per image, in stored orientation, to which the inverse DCT is limited; by default, whole
+    images. If ``limited`` is false, the caller sets these limits by `limit`. ``luma_only``: chroma is not needed (gray
+    output).
 
-    ``windows`` (x0, y0, x1, y1 per image, in stored orientation) limits the inverse DCT to the pixels that are needed;
-    by default, all are. If ``limited`` is false, the caller sets these limits by `limit`. ``luma_only``: chroma is not
-    needed (gray output). ``scans``: the table of scans to which ``headers`` point; without it, progressive images with
-    many scans are UNSUPPORTED. ``which``: the images to decode, by default all supported ones; ``orientation``:
-    overrides the headers'. ``known``: number of decoder states per image that are stored from earlier epochs, which the
-    caller then writes to `DecodePlan.known`. ``stage``: allocates the memory that is copied to the device, see
-    `Runtime.stage`. Raises ValueError if the batch is too large.
+    ``scans``: table of scans that ``headers`` refer to; without it, progressive images with many scans are UNSUPPORTED.
+    ``which``: images to decode, by default all supported ones. ``orientation``: replaces the one in ``headers``.
+    ``known``: number of decoder states of each image from earlier epochs; the caller then writes the states to
+    `DecodePlan.known`. ``stage``: allocates the memory that is copied to the device, see `Runtime.stage`. Raises
+    ValueError if the batch is too large.
     """
     n = len(headers)
     fours = _loops.count_equal(headers["status"], _header.FOUR)
@@ -529,12 +530,10 @@ def resize_output(
     shift: float = 0.0,
     round_to_uint8: bool = True,
 ) -> Output:
-    """Return an output of the images as tensors: resized, cropped, mirrored and normalised: scale * (value - mean) /
-    std + shift, as in crop_mirror_normalize.
-
-    ``sampling`` describes the resizing along the axes (H, W) of the oriented images. ``domain`` [N, 2, 2]: begin and
-    end of the source samples that may be read, for each axis; by default, those of the whole image. Beyond them, the
-    border sample is repeated.
+    """Describe an output of images as tensors: resized, cropped, mirrored, and normalised by scale * (value - mean) /
+    std + shift, as in crop_mirror_normalize. ``sampling``: the resizing along the axes (H, W) of the oriented images.
+    ``domain`` [N, 2, 2]: begin and end of the source samples that may be read, for each axis; by default, the whole
+    image. Beyond them, the border sample is repeated.
     """
     n, channels = len(plan), 1 if output_type == GRAY else 3
     region = [np.ascontiguousarray(a, np.float32) for a in (sampling.lo, sampling.hi, sampling.support)]

@@ -237,8 +237,9 @@ def destinations(address: int, offsets: npt.NDArray[np.int64], pitches: npt.NDAr
 
 
 class NvJpeg(GpuDecoder):
-    """Decoder for whole upright baseline YCbCr JPEGs in one scan, of the common samplings, as uint8, by nvJPEG. It is
-    used only if ``jpeg_decoder`` selects nvJPEG. Pixels may differ from those of the other decoders by a few levels."""
+    """Decoder for JPEGs by nvJPEG, as uint8. It supports whole upright baseline YCbCr images in one scan, of the common
+    samplings. Used only if ``jpeg_decoder`` selects nvJPEG. Pixels may differ from those of the other decoders by a few
+    levels."""
 
     name = "nvjpeg"
     needs_files = False
