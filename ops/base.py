@@ -52,7 +52,7 @@ class Arg:
     le: float | None = None
     """Largest allowed value (of every element)."""
     per_sample: bool = False
-    """Whether the argument may be the output of a CPU operator instead of a constant (DALI's argument input)."""
+    """Whether the argument may have a value for each sample, the output of a CPU operator (DALI's argument input)."""
     deprecated: str = ""
     """Name of the argument that replaces this deprecated one and receives its value. Empty if not deprecated."""
     ignored: str = ""
@@ -141,23 +141,22 @@ class Operator:
     """Whether the gpu kernel's output is in host memory, and exists only after the device has finished the batch. The
     kernel then returns the result of `Context.finish_later`."""
     accepts_gpu: ClassVar[bool] = False
-    """Whether an operator without a gpu kernel accepts inputs in GPU memory; the engine downloads them before it calls
-    the cpu kernel. Set for encoders, because writers need their output on the host."""
+    """Whether an operator without a gpu kernel accepts inputs in GPU memory. The engine then downloads these for the
+    cpu kernel. True for encoders, because writers need their output on the host."""
     is_trivial: ClassVar[bool] = False
     """Whether the kernel sees whole batches and takes almost no time, such as one that only passes on arrays of the
     user."""
     metadata_only: ClassVar[bool] = False
-    """Whether the kernel reads no tensor data: it returns views of its inputs, or facts that follow from their
-    shapes."""
+    """Whether the kernel reads no elements: it only returns views of its inputs, or facts about their shapes."""
     shape_only: ClassVar[bool] = False
     """Whether the outputs depend only on shapes, types and layouts of the inputs. The cpu kernel then also accepts
     batches whose data is on a GPU, and does not touch the data."""
     host_arguments: ClassVar[bool] = False
-    """Whether the gpu kernel reads all inputs but the first in host memory; the engine then does not upload these
-    inputs."""
+    """Whether the gpu kernel needs all inputs but the first in host memory, so that the engine does not upload
+    these."""
     leaves_out: ClassVar[bool] = False
-    """Whether the operator removes samples on purpose (`Context.leave_out`). The compiler then keeps it in the graph
-    although no output needs it."""
+    """Whether the operator removes samples on purpose (`Context.leave_out`). The compiler then never drops the operator
+    from the graph, even if its output is unused."""
     makes_files: ClassVar[bool] = False
     """Whether each output sample is the bytes of a complete file, which writers may store unchanged."""
     decodes: ClassVar[bool] = False
@@ -246,7 +245,7 @@ class Operator:
         Raises SpecError."""
 
     def selects(self) -> str:
-        """Return a description of the samples that this instance chooses, for `dali-run plan`; empty if it takes all
+        """Return a text that says which samples this instance selects, for `dali-run plan`. Empty if it takes all
         samples."""
         return ""
 
@@ -299,7 +298,7 @@ class Operator:
         return found
 
     def is_set(self, name: str) -> bool:
-        """Whether argument ``name`` was set: it arrives as an input, or differs from its default."""
+        """Whether argument ``name`` was set: it is an input, or differs from its default."""
         return name in self.per_sample or getattr(self, name) != parameter(type(self), name).default
 
     def has_value(self, name: str) -> bool:
@@ -523,14 +522,15 @@ def is_known(name: str) -> bool:
 
 
 def find(name: str) -> type[Operator]:
-    """Return the operator ``name`` (or with that alias). Raises SpecError with the nearest names."""
+    """Return the operator with the name or alias ``name``. If there is none, raises SpecError that suggests similar
+    names."""
     if name in _OPS:
         return _OPS[name]
     raise SpecError(f"there is no operator {name!r}{hint(name, _OPS) or '; `dali-run ops` lists them'}")
 
 
 def hint(name: str, names: typing.Iterable[str]) -> str:
-    """Return a hint for a message about the unknown operator ``name``: that DALI has it, or the nearest names among
+    """Return a hint for a message about the unknown operator ``name``: either that DALI has it, or similar names from
     ``names``. Operators that only the engine uses are never suggested."""
     from .dali_names import DALI_NAMES
 
@@ -540,7 +540,7 @@ def hint(name: str, names: typing.Iterable[str]) -> str:
 
 
 def nearest(name: str, names: typing.Iterable[str]) -> str:
-    """Return ``'; did you mean ...?'`` with the names of ``names`` nearest to ``name``; empty if none is near."""
+    """Return ``'; did you mean ...?'`` with the names from ``names`` that are similar to ``name``; empty if none is."""
     import difflib
 
     close = difflib.get_close_matches(name, list(names), n=3, cutoff=0.6)

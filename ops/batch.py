@@ -21,7 +21,7 @@ U64 = npt.NDArray[np.uint64]
 
 _EPOCH_BITS = np.uint64(40)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-"""Odd number that spreads small numbers over 64 bits (2^64 divided by the golden ratio)."""
+"""Odd number by which small numbers are multiplied to spread them over 64 bits: 2^64 divided by the golden ratio."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Origin:
     """Origin of one sample, as text for reports, reject logs and shard keys."""
 
     key: str
-    """Name of the sample, unique in its data set (a file's path below the root, an LMDB key, ...)."""
+    """Name of the sample, unique in its data set, such as a file's path below the root, or an LMDB key."""
     source: str
     """File or container that contains the sample."""
     record: int = -1
@@ -257,8 +257,8 @@ class Batch:
         return self._parsed
 
     def keep_parsed(self, parsed: Parsed) -> None:
-        """Cache facts about the bytes of all samples with the batch, and with batches derived from it. Several threads
-        may call it at once: all of them parsed the same facts."""
+        """Cache the facts that were parsed from the bytes of all samples, for this batch and those derived from it.
+        Several threads may call this method at once, because their facts are equal."""
         object.__setattr__(self, "_parsed", parsed)
 
     def sample(self, i: int) -> Any:
@@ -330,8 +330,7 @@ class Batch:
         return made
 
     def with_data(self, data: Any, samples: Samples, nbytes: int) -> Batch:
-        """Return a batch with the shapes of this one, over other ``data`` of ``nbytes`` bytes and for other
-        ``samples``."""
+        """Return a batch of the same shapes with other ``data``, of ``nbytes`` bytes, and other ``samples``."""
         made = Batch(data, self.offsets, self.shapes, self.layout, samples)
         object.__setattr__(made, "_nbytes", nbytes)
         return made

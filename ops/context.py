@@ -67,7 +67,8 @@ class Context:
     """Dtype and number of dimensions that the first output must have, those of the data set's first sample. The kernel
     rejects samples that differ. None if anything is allowed."""
     source: Any = None
-    """The open data set, for readers; for operators with `Operator.per_batch`, their state between iterations."""
+    """For readers, the open data set. For operators with `Operator.per_batch`, the state that they keep between
+    iterations."""
     allocate_staging: Callable[[int], npt.NDArray[np.uint8]] | None = None
     """Function that allocates memory for bytes that are read from files: page-locked memory, if the bytes will be
     uploaded to a GPU. If it is None, ordinary host memory is used."""
@@ -80,7 +81,7 @@ class Context:
     pool: Helpers | None = None
     """Worker threads for the few kernels that divide their own work (readers); None if the kernel must work alone."""
     isolation: Isolation | None = None
-    """Separate decoder processes; None if all decoders run in this process."""
+    """Separate processes in which decoders run; None if all decoders run in this process."""
     attempt: int = 0
     """Number of earlier attempts to compute these samples. A decoder then skips the methods that have already
     failed."""
@@ -88,15 +89,15 @@ class Context:
     """Function of (number of elements, dtype) that allocates the arrays for `empty`. If it is None, arrays are on the
     host's heap, or on the device."""
     count: Callable[[str, int], None] | None = None
-    """Function that reports samples which take a slower path; called with the reason and the number of samples."""
+    """Function that reports samples that are processed in a slower way; called with the reason and the number of
+    samples."""
     decoders: Callable[[str, int, float], None] | None = None
     """Function that reports decoded images; called with the decoder's name, the number of images, and the seconds of
     CPU threads."""
     waited: Callable[[str, float], None] | None = None
-    """Function that reports waiting; called with the name of the decoder for which the batch waited, and the
-    seconds."""
+    """Function that reports that a batch waited for a decoder; called with the decoder's name and the seconds."""
     remembered: FactCache | None = None
-    """Cache for facts about records from one epoch to the next; None if records are read only once."""
+    """Cache that keeps facts about records, such as headers, for later epochs. None if records are read only once."""
     started: Any = None
     """Work that `Operator.start_early` has started for these samples; None if it was not called."""
     part: str = ""
@@ -214,8 +215,8 @@ class Context:
         return np.asarray(given.dense()).reshape(n, -1).astype(dtype)
 
     def lists(self, name: str, dtype: Any = np.float32) -> tuple[npt.NDArray[Any], I64]:
-        """Return argument ``name`` for every sample if lists may differ in length: [N, longest], shorter lists padded
-        with zeros, and the lengths, int64[N]."""
+        """Return the lists in argument ``name``, which may differ in length, for every sample: [N, longest], padded
+        with zeros. Also return their lengths, int64[N]."""
         given = self.args.get(name)
         if given is None:
             values = as_type(getattr(self.op, name), dtype, name).reshape(1, -1)

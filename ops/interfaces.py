@@ -175,7 +175,7 @@ class Lane(Copies, Protocol):
         ...
 
     def keep(self, *things: Any) -> None:
-        """Keep ``things`` alive until the device has finished the work enqueued so far."""
+        """Keep the objects ``things`` alive until the device has finished the work enqueued so far."""
         ...
 
 

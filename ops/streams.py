@@ -24,8 +24,8 @@ _32 = np.uint64(32)
 
 
 def philox(key: int, high: U64, low: U64) -> U32:
-    """Return the four 32-bit words of each counter: uint32[..., 4] for counters ``high`` x 2^64 + ``low``, arrays of
-    equal shape."""
+    """Return the four 32-bit words that the generator Philox4x32-10 computes for each counter ``high`` x 2^64 +
+    ``low``, arrays of equal shape: uint32[..., 4]."""
     c0, c1, c2, c3 = low & _LOW, low >> _32, high & _LOW, high >> _32
     k0, k1 = key & 0xFFFFFFFF, key >> 32 & 0xFFFFFFFF
     for _ in range(10):
@@ -107,8 +107,8 @@ uniform_range = lru_cache(64)(ends_of)
 def seed_sequence(seed: int, n: int) -> U32:
     """Derive ``n`` 32-bit seeds from one, by the algorithm of C++'s std::seed_seq{seed} (ISO C++ [rand.util.seedseq]).
 
-    DALI assigns its values g[0], g[1], ... to operators without a seed of their own (semantics: depth first from the
-    outputs).
+    DALI assigns these seeds to the operators without a seed of their own, in the order of a depth-first search from
+    the outputs.
     """
     words = [seed & 0xFFFFFFFF]
     if n == 0:

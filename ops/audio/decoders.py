@@ -129,8 +129,8 @@ def open_clips(
 
 
 def _cut(ctx: Context, clips: Clips, ranges: ClipSegments) -> None:
-    """Restrict each clip to its time range: skip offset x rate frames, then keep duration x rate frames, both rounded
-    down."""
+    """Restrict each file in ``clips`` to its time range: skip offset x rate frames, then keep duration x rate frames,
+    both rounded down."""
     first = (ranges.offset * clips.rates).astype(np.int64)
     wanted = np.where(ranges.duration > 0, (ranges.duration * clips.rates).astype(np.int64), np.iinfo(np.int64).max)
     for i in np.flatnonzero((first > clips.frames) & (clips.frames > 0)).tolist():

@@ -17,8 +17,8 @@ F32 = npt.NDArray[np.float32]
 BETA = 8.555504641634386
 """Parameter beta of the Kaiser window. With sixteen lobes, window and roll-off are those of resampy's kaiser_fast."""
 STEPS = 512
-"""Entries per lobe of the sinc in the kernel's table; linear interpolation between entries deviates from the curve by
-at most 5e-6."""
+"""Entries per lobe of the sinc in the filter's table. Linear interpolation between entries has an error of at most
+5e-6."""
 _DALI_STEPS = 64
 MAX_PHASES = 1024
 """Maximum number of phases (positions of an output between two inputs) for which filter weights are tabulated. Random
@@ -28,7 +28,7 @@ _MAX_TORCHAUDIO = 1 << 24
 TURNS = 64
 """Number of outputs per phase that a block of GPU threads computes. cuda/audio/resample.cu has the same constant."""
 GROUP, WARPS = 8, 8
-"""Number of phases that a warp on the GPU computes, and maximum number of warps that share inputs."""
+"""Number of phases (positions between inputs) that a warp computes, and maximum of warps that share inputs."""
 _TORCHAUDIO_LOBES, _TORCHAUDIO_ROLLOFF = 6, 0.99
 
 
@@ -39,13 +39,13 @@ def lobes_of(quality: float) -> int:
 
 
 def rolloff_of(lobes: int) -> float:
-    """Return the cut-off frequency of the low-pass filter as a fraction of the lower Nyquist frequency; the transition
-    band ends about there."""
+    """Return the cut-off frequency of the low-pass filter as a fraction of the lower rate's Nyquist frequency, at which
+    the transition band about ends."""
     return max(0.75, 1 - 2.4 / lobes)
 
 
 def _kernel(lobes: int, u: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Evaluate the low-pass kernel at the distances ``u``, in samples of the lower rate; it is 0 from ``lobes`` on."""
+    """Evaluate the low-pass filter at the distances ``u``, in samples of the lower rate. It is 0 from ``lobes`` on."""
     rolloff = rolloff_of(lobes)
     inside = np.maximum(0.0, 1 - (u / lobes) ** 2)
     values: npt.NDArray[np.float64] = rolloff * np.sinc(rolloff * u) * np.i0(BETA * np.sqrt(inside)) / np.i0(BETA)
@@ -54,7 +54,7 @@ def _kernel(lobes: int, u: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 @lru_cache(16)
 def table(lobes: int) -> F32:
-    """Return the low-pass kernel at distances from 0 to ``lobes``, STEPS numbers per lobe, followed by zeros."""
+    """Return the values of the low-pass filter at distances from 0 to ``lobes``, STEPS per lobe, followed by zeros."""
     u = np.arange(lobes * STEPS + 2) / STEPS
     return _kernel(lobes, u).astype(np.float32)
 
@@ -189,7 +189,7 @@ def grouped(find: Callable[..., Phases | None], *of: Any) -> Groups | None:
 
 
 def trimmed(source: Phases) -> Phases:
-    """Return the same filter without the weights at both ends that are 0 in all phases."""
+    """Return ``source`` without the weights at both ends that are 0 in all phases."""
     used: Any = np.flatnonzero(np.any(source.taps != 0, axis=0))
     lo, hi = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 1)
     return Phases(source.up, source.down, np.ascontiguousarray(source.taps[:, lo:hi]), source.first + lo)

@@ -48,11 +48,11 @@ class Flac:
         self.narrow = int(header[_cpu.BITS]) <= 16
 
     def cut(self, first: int, frames: int) -> None:
-        """Keep only ``frames`` frames from frame ``first`` on."""
+        """Discard all but ``frames`` frames, beginning with frame ``first``."""
         self._first, self.frames = first, frames
 
     def read_into(self, out: npt.NDArray[Any]) -> None:
-        """Decode all frames into ``out``, flat, float32, int16 or int32. Raises SampleError."""
+        """Decode all frames into the flat array ``out``: float32, int16 or int32. Raises SampleError."""
         bits, whole = int(self._found[_cpu.BITS]), self.frames == int(self._found[_cpu.FRAMES])
         target = out if whole else np.empty(int(self._found[_cpu.FRAMES]) * self.channels, out.dtype)
         guarded = _room(len(self._data) + _cpu.GUARD)

@@ -19,9 +19,9 @@ _wav: Any = Kernels(".wav_cpu", __package__)
 
 _SOURCE = "audio/flac.cu"
 _THREADS = 32
-"""Threads per block of the kernel `decode`. Few, so that the frames of a batch spread over the whole GPU."""
+"""Threads per block of the CUDA kernel `decode`: few, so that a batch's frames spread over the whole GPU."""
 _SEARCHED = 256 * 16
-"""Bytes of a file that one block of threads of the kernel `find` searches for frame headers."""
+"""Bytes of a file in which one block of the CUDA kernel `find` searches for frame headers."""
 _NOWHERE = np.iinfo(np.int32).max
 MEMORY = 8
 """Bytes of working memory on the device per audio sample, in addition to the output."""

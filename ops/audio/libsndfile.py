@@ -73,14 +73,14 @@ class AudioFile:
     """Objects to which libsndfile holds pointers, such as the file's bytes; this reference keeps them alive."""
 
     def cut(self, first: int, frames: int) -> None:
-        """Keep only ``frames`` frames from frame ``first`` on. Raises SampleError."""
+        """Discard all but ``frames`` frames from frame ``first`` on. Raises SampleError if the latter is not found."""
         if first and _library()[1].sf_seek(self._handle, first, 0) != first:
             raise SampleError("corrupt_data", f"{self.format}: frame {first} could not be found")
         self.frames = frames
 
     def read_into(self, out: npt.NDArray[Any]) -> None:
-        """Decode all frames into ``out``, flat, float32, int16 or int32. Raises SampleError if the file has fewer
-        frames."""
+        """Decode all frames into the flat array ``out``, float32, int16 or int32. Raises SampleError if frames are
+        missing."""
         ffi, library, _, soundfile = _library()
         name = {"float32": "float", "int16": "short", "int32": "int"}[out.dtype.name]
         read = getattr(library, f"sf_readf_{name}")

@@ -188,7 +188,7 @@ class MelFilterBank(Operator, name="mel_filter_bank"):
         return weigh(ctx, spectra, axis, filters, weights, key, spectra.sizes == 0)
 
     def tables(self, bins: int) -> tuple[str, I64, F32]:
-        """Return a name for caching, and the `bank` (filters and weights) for spectra of ``bins`` frequencies."""
+        """Return a name for caching, and filters and weights (see `bank`) for spectra of ``bins`` frequencies."""
         filters, weights = bank(
             bins, self.sample_rate, self.nfilter, self.freq_low, self._highest, self.mel_formula, self.normalize,
             self.parity == "kaldi",
@@ -212,8 +212,9 @@ class MelFilterBank(Operator, name="mel_filter_bank"):
 
 @lru_cache(16)
 def cosines(kind: int, bands: int, count: int, orthonormal: bool, lifter: float) -> F32:
-    """Return discrete cosine transforms of type 1 to 4 as matrices [count, bands], half of scipy.fft.dct's (equal to
-    them if orthonormal), with liftering: coefficient k times 1 + L / 2 sin(pi (k + 1) / L)."""
+    """Return the discrete cosine transform of type ``kind`` (1 to 4) as a matrix [count, bands]: half of
+    scipy.fft.dct's, or equal to it if orthonormal. Liftering multiplies coefficient k by 1 + L / 2 sin(pi (k + 1) /
+    L)."""
     k, n = np.arange(count)[:, None], np.arange(bands)[None]
     if kind == 1:
         matrix = np.cos(np.pi * k * n / max(bands - 1, 1))

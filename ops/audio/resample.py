@@ -159,8 +159,8 @@ def _phases(
 
 
 def in_lowest_terms(in_rate: F64, out_rate: F64) -> tuple[F64, F64]:
-    """Return numerators and denominators of out_rate / in_rate as integers, exact if they are below 2^53; 1 / 1 if a
-    rate is not above 0."""
+    """Return numerators and denominators of the reduced fractions out_rate / in_rate, exact below 2^53. The fraction is
+    1 / 1 if a rate is not above 0."""
     usable = (in_rate > 0) & (out_rate > 0)
     (before, e), (after, f) = (_odd(np.where(usable, x, 1.0)) for x in (in_rate, out_rate))
     common, shift = np.gcd(before, after), np.clip(f - e, -64, 64)

@@ -73,8 +73,8 @@ def list_of(ctx: Context, data: npt.NDArray[Any], counts: I64, *width: int, layo
 
 
 def check_labels(ctx: Context, labels: Batch, counts: I64) -> None:
-    """Reject samples whose number of labels differs from their number of boxes, ``counts``, which becomes 0 for
-    them."""
+    """Reject samples whose number of labels differs from their number of boxes, ``counts``. Their entry in ``counts``
+    becomes 0."""
     if labels.ndim == 0:
         raise SampleError("bad_shape", "labels need one dimension at least: one entry per box")
     given = labels.shapes[:, 0]

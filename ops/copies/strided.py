@@ -126,7 +126,7 @@ def window(plan: CopyPlan, anchor: I64, shape: I64) -> CopyPlan:
 
 
 def mirror(plan: CopyPlan, axis: int, mask: npt.NDArray[np.bool_]) -> CopyPlan:
-    """Return the plan in which the samples of the mask ``mask`` [N] are reversed along ``axis``."""
+    """Return the plan in which the samples selected by ``mask`` [N] are mirrored along ``axis``."""
     base, stride, anchor = plan.base.copy(), plan.stride.copy(), plan.anchor.copy()
     _kernels.mirror(axis, np.ascontiguousarray(mask), plan.shape, plan.extent, base, stride, anchor)
     return replace(plan, base=base, stride=stride, anchor=anchor, turned=True)

@@ -41,7 +41,7 @@ _SMALL_SAMPLE = 1 << 10
 
 _THREADS = 256
 _MIN_DIRECT = 4096
-"""Minimum elements of a batch for which values are computed directly, without intermediate arrays of draws."""
+"""Minimum elements of a batch for which compiled loops compute values without intermediate arrays of random draws."""
 
 _NUMBERS = tuple(
     DALIDataType[n]
@@ -128,7 +128,7 @@ class Random(Operator, abstract=True):
         raise NotImplementedError
 
     def _many(self, ctx: Context, elements: Elements, shapes: I32) -> Batch:
-        """Compute all elements directly, without intermediate arrays of draws."""
+        """Compute all elements of the output directly, without intermediate arrays of random draws."""
         numbers, streams, counts = self.numbers(ctx), elements.streams, elements.counts
         dtype = np.dtype(to_numpy(self.result))
         if ctx.stage == "cpu":

@@ -68,8 +68,8 @@ class Combination(Operator, abstract=True):
         return dense
 
     def combined(self, ctx: Context, maps: list[F64]) -> Batch:
-        """Return the product of ``maps``: the map that applies them in order, or in reverse order if an argument
-        demands it."""
+        """Return the product of ``maps``: the map that applies all of them in order, or in reverse order if the
+        arguments say so."""
         if len(maps) == 1:
             return self._made(ctx, maps[0])
         total, *rest = map(np.ascontiguousarray, maps[::-1] if self.reverse_order else maps)

@@ -213,7 +213,7 @@ class Sized(Resampling, abstract=True):
         return self.resampled(specs[0], self._known_size(specs[0]))
 
     def _known_size(self, spec: Spec) -> tuple[int | None, ...] | None:
-        """Return the output's spatial lengths if they follow from constant arguments and the spec of the input; else
+        """Return the output's spatial lengths if constant arguments and the spec of the input determine these, else
         None."""
         if spec.shape is None:
             return None
@@ -297,8 +297,8 @@ class Sized(Resampling, abstract=True):
         return next((name for name in ("resize_shorter", "resize_longer", "size") if self.is_set(name)), "")
 
     def _requested(self, ctx: Context, count: int) -> F32:
-        """Return the requested output size [N, A], with 0 for lengths that are not set. One row if it is equal for all
-        samples, one column if it is equal for all axes."""
+        """Return the requested output size [N, A], with 0 for lengths that are not set. A single row holds for all
+        samples, a single column for all axes."""
         if self._way == "size":
             return _for_axes(ctx, "size", count)
         if self._way:
@@ -343,7 +343,7 @@ def _refuse_endless(ctx: Context, wanted: F32, region: tuple[F32, F32] | None, e
 
 
 def _for_axes(ctx: Context, name: str, count: int) -> F32:
-    """Return the argument ``name``, a vector with one value per axis, as [N, A]. One row holds for all samples, one
+    """Return the argument ``name``, with one value per axis, as [N, A]. A single row holds for all samples, a single
     column for all axes."""
     values = ctx.rows(name)
     if values.shape[1] not in (1, count):

@@ -70,8 +70,8 @@ def check_input(library: str, spec: Spec) -> None:
 
 
 def run(ctx: Context, images: Batch, library: str, steps: Sequence[Step]) -> Batch:
-    """Return ``images`` (HWC, or each frame of FHWC) after the functions of ``library`` in ``steps`` were applied in
-    order. Images that a function does not support are rejected."""
+    """Apply the functions of ``library`` that ``steps`` lists, in order, to ``images`` (HWC, or each frame of FHWC).
+    Images that a function does not support are rejected."""
     if images.dtype != np.uint8:
         raise SampleError("bad_shape", f"parity: {library} takes uint8 images, got {images.dtype}; cast them first")
     framed = images.layout == "FHWC"

@@ -224,7 +224,7 @@ def outline(begin: I64, codes: I32, numbers: F64) -> I64:
 
 
 def problems(shapes: I64, codes: I32, numbers: F64) -> dict[int, str]:
-    """Return the images that do not support one of their operations, by index, each with the reason."""
+    """Return the images to which one of their operations cannot be applied, by index, each with the reason."""
     found: dict[int, str] = {}
     if not _PARTICULAR[codes].any():
         return found

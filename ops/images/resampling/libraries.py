@@ -42,7 +42,7 @@ class Filter(IntEnum):
     LANCZOS_8 = 9
     """Lanczos filter with four lobes, normalised."""
     AREA = 10
-    """Overlap of source pixels with the output's pixel; for shrinking only."""
+    """Mean of source pixels, weighted by their overlap with the output pixel; for shrinking only."""
     AREA_UP = 11
     """OpenCV's INTER_AREA for axes that grow: linear, with transitions between pixels as wide as an output pixel."""
 
@@ -60,7 +60,7 @@ class Arithmetic(IntEnum):
     LINEAR_11 = 3
     """Rule of OpenCV's INTER_LINEAR: weights have 11 bits; 4 bits of the sums are dropped between the passes."""
     FIXED_11 = 4
-    """OpenCV's rule for other filters: weights have 11 bits; exact sums are rounded once, ties to even."""
+    """Rule of OpenCV's cubic, Lanczos and area filters: 11-bit weights; exact sums are rounded once, ties to even."""
     FLOATS = 5
     """Weights and sums in floating point; the result is rounded once, ties to even."""
     FLOATS_UP = 6

@@ -115,7 +115,7 @@ class ResamplePlan:
         )  # fmt: skip
 
     def mirrored(self, where: Mask) -> ResamplePlan:
-        """Return the plan with the window reversed along the axes in ``where``, bool[N, A]."""
+        """Return the plan with the window mirrored along the axes selected by ``where``, bool[N, A]."""
         return self.shown(self.anchor, self.shape, self.flip ^ where)
 
     def shown(self, anchor: I64, shape: I64, flip: Mask) -> ResamplePlan:
@@ -332,8 +332,8 @@ def _run_cpu(plan: ResamplePlan, batch: Batch, first: int, out: Batch, finish: F
 
 
 def preset(plan: ResamplePlan, batch: Batch, first: int, out: Batch, finish: Finish | None) -> None:
-    """Resample the spatial axes of ``batch``, which start at dimension ``first``, into ``out`` on the CPU, with the
-    results of another library than DALI (a plan with ``domain``)."""
+    """Resample ``batch`` into ``out`` on the CPU, with the results of another library than DALI (a plan with
+    ``domain``). Spatial axes start at dimension ``first``."""
     kernels = _presets
     assert plan.arithmetic is not None
     assert plan.domain is not None
@@ -441,7 +441,7 @@ def _fixed_passes(
 
 
 def _axes(plan: ResamplePlan, which: int | slice) -> tuple[npt.NDArray[Any], ...]:
-    """Return the plan's arrays for the axes with index ``which``, in the order of the CPU loops' parameters."""
+    """Return the arrays of ``plan`` for the axes with index ``which``, in the order of parameters of the CPU loops."""
     arrays = (plan.lo, plan.hi, plan.size, plan.anchor, plan.shape, plan.kind, plan.support, plan.flip)
     if plan.size.shape[1] == 2:
         return arrays
@@ -624,8 +624,8 @@ def _pixels_on_gpu(
 
 
 def _factors(lane: Lane, places: I64, finish: Finish) -> tuple[Any, ...]:
-    """Return the kernel arguments that describe ``finish``; ``places`` [N, 3] are the number of channels and the two
-    strides."""
+    """Return the arguments that describe ``finish`` to a GPU kernel. ``places`` [N, 3] are the number of channels and
+    two strides."""
     there = lane.upload(places, finish.factors)
     return (*there, np.int32(finish.factors.shape[1]), np.int32(finish.factors.shape[0] > 1))
 
