@@ -60,7 +60,7 @@ def gpu_rows() -> tuple[GpuDecoder, ...]:
 
 def deal_to_gpu(job: DecodeJob, indices: I64, rows: Sequence[GpuDecoder]) -> list[I64]:
     """Assign images to GPU decoders. Return, for each decoder of ``rows``, those of ``indices`` that it decodes. Images
-    that are faster on CPU threads (`costs.stragglers`) are assigned to none."""
+    that CPU threads should decode, so that the batch ends sooner (`costs.stragglers`), are assigned to none."""
     dealt = deal(job, indices, rows)
     if not job.headers.unusual:  # only plain JPEGs
         return dealt

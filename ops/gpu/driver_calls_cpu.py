@@ -10,9 +10,9 @@ from numba import types
 from numba.extending import intrinsic
 
 ARGUMENTS = 11
-"""Number of arguments passed in every call. A function that takes fewer does not see the others: if integers and
-pointers are passed in registers, and after these in slots of eight bytes (x86-64, AArch64), only the caller knows their
-number."""
+"""Number of arguments passed in every call. Functions with fewer parameters ignore the others, which is safe on x86-64
+and AArch64: integers and pointers are passed in registers, then in slots of eight bytes, and only the caller knows how
+many there are."""
 
 
 def _typed(_typing: Any, _address: Any, _arguments: Any) -> tuple[Any, Any]:

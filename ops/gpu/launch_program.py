@@ -215,7 +215,7 @@ def _extent(batch: Batch) -> tuple[int, int]:
 
 
 class _BlockLayout:
-    """Allocator of byte ranges in a scratch block of device memory. Two ranges may overlap if no operator uses both."""
+    """Allocator of byte ranges in a scratch block of device memory. Ranges needed at different times may overlap."""
 
     def __init__(self, start: int) -> None:
         self.size = self._start = start

@@ -152,7 +152,8 @@ class Uploader:
             self._finished.append((nbytes, block, event))
 
     def _release(self) -> None:
-        """Free the device memory of finished batches whose copies are complete. The caller holds the lock."""
+        """Free device memory of batches whose copies are complete, and stop counting its bytes. The caller holds the
+        lock."""
         for _ in range(len(self._finished)):
             nbytes, block, event = self._finished.popleft()
             if event is None:
