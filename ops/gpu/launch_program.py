@@ -19,7 +19,7 @@ from ..context import Context
 from .launch_recording import MAX_FAILURES, ChangingArrays, Recording, bytes_of, key_of, output_of
 
 _MAX_PROGRAMS = 4
-"""Maximum number of recorded programs (kernel launches) per step of a plan. They differ in input shapes; one more
+"""Maximum number of launch programs (recorded kernel launches) per step of a plan, for different input shapes. One more
 clears them."""
 _MAX_HOST_BYTES = 1 << 20
 """Maximum total bytes of a launch program's inputs that are in host memory. Each replay of the recorded launches
@@ -201,7 +201,8 @@ def _recorded(part: ProgramPart) -> Recording:
 
 
 def _copy(lane: Any, batch: Batch) -> Any:
-    """Return a copy of the data of a constant output: the receiver of the output may write into it."""
+    """Return a copy of the data of an output that is equal for all batches, because later operators may write into
+    it."""
     if batch.on_host:
         return batch.data.copy()
     data = lane.empty(batch.data.size, batch.data.dtype)

@@ -103,8 +103,8 @@ class Lease(ABC):
         return out
 
     def show(self, starts: I64) -> None:  # noqa: B027 (most leases always show all bytes)
-        """Copy bytes that are only on the device to host memory. ``starts``: byte offset of each sample in the
-        array."""
+        """Copy to host memory those bytes of samples that are only on the device. ``starts``: byte offset of each
+        sample in the array."""
 
     def hidden(self, starts: I64) -> npt.NDArray[np.bool_]:
         """Return for each sample whether some of its bytes are only on the device, bool[len(starts)]. ``starts``: byte

@@ -35,8 +35,8 @@ U8 = npt.NDArray[np.uint8]
 
 PIECE = 4 << 20
 """Size in bytes of one page-locked buffer (piece) through which files are uploaded while they are read. A thread takes
-about 1 ms to fill it; the copy to the device takes 80 us. Each buffer costs some microseconds, so smaller ones are
-slower (one H200, 16 threads: 320,600 images/s; 290,800 with four pieces of 2 MB per thread)."""
+about 1 ms to fill it; the copy to the device takes 80 us. Smaller buffers are slower, because each costs some
+microseconds (one H200, 16 threads: 320,600 images/s; with four pieces of 2 MB per thread, 290,800)."""
 PIECES = 2
 """Number of page-locked buffers (pieces) per reading thread: one is filled while the other is copied to the device.
 More buffers overflow the processor's cache (same machine, four: 283,200 images/s; another machine, three pieces and two
@@ -49,8 +49,8 @@ MIN_BYTES = PIECE // 8
 """Minimum size in bytes of a batch that is uploaded while it is read. Smaller ones, such as labels, are read first and
 uploaded then."""
 _MAX_WAITING_SHARE = 1 / 3
-"""Fraction of a GPU's memory budget for uploaded files that no lane uses yet. Further batches are read into host memory
-first."""
+"""Fraction of a GPU's memory budget for uploaded files that operators do not use yet. If it is full, further batches
+are read into host memory."""
 _MAX_PIECES_SHARE = 1 / 16
 """Fraction of the host's memory budget that the page-locked buffers for uploads may take."""
 _MAX_FAILURES = 3
@@ -86,9 +86,9 @@ class Uploader:
     `UploaderByGpu`; any thread may use it."""
 
     def __init__(self, index: int, max_bytes: int, report_route: Callable[[str, int], None]) -> None:
-        """``max_bytes``: maximum bytes of uploaded batches that no lane uses yet. ``report_route(route, nbytes)``:
-        called once per batch with the way by which its bytes reach the GPU. Raises CuPy's exception if the GPU cannot
-        be used."""
+        """``max_bytes``: maximum bytes of uploaded batches that operators do not use yet. ``report_route(route,
+        nbytes)``: called once per batch, says how its bytes reach the GPU. Raises CuPy's exception if the GPU cannot be
+        used."""
         self.index = index
         self._max_bytes = max_bytes
         self._report_route = report_route
@@ -118,8 +118,8 @@ class Uploader:
         return None
 
     def _obstacle(self, nbytes: int, sizes: I64 | None) -> str:
-        """Return the reason why a batch has to be read into host memory first. If the text is empty, the batch can be
-        uploaded, and its bytes are counted as waiting on the device."""
+        """Return the reason why a batch has to be read into host memory first. If there is none, return an empty text,
+        and count ``nbytes`` as uploaded but not used yet."""
         if nbytes < MIN_BYTES:
             return "a batch of few bytes"
         # files above the size of a piece are read and copied as a whole anyway
