@@ -190,14 +190,14 @@ class Opened:
 class Audio(Operator, name="decoders.audio"):
     """Decode audio files: WAV, FLAC, Ogg Vorbis and Opus, MP3, AIFF and all other formats that libsndfile reads.
 
-    Outputs: the signal, (n, channels), or (n,) with ``downmix``, and its sampling rate (FLOAT, a scalar). FLOAT signals
-    lie in [-1, 1]: integers are divided by 2 to the power of their bits minus one. INT16 and INT32 outputs hold the
-    high bits of integers unchanged; signals that were resampled or mixed down are scaled by 32767 (2147483647) and
+    Outputs are the signal, (n, channels), or (n,) with ``downmix``, and its sampling rate (FLOAT, a scalar). FLOAT
+    signals lie in [-1, 1]: integers are divided by 2 to the power of their bits minus one. INT16 and INT32 outputs hold
+    the high bits of integers unchanged; signals that were resampled or mixed down are scaled by 32767 (2147483647) and
     rounded.
 
     A file that ends early is rejected if its format declares its length (for WAV files, the data that exists counts, as
     in DALI). FLAC is decoded by dali-run's own decoder, which checks every frame, and by libsndfile if that decoder
-    does not support a file. On a GPU, uncompressed WAV files and FLAC files are uploaded as they are and decoded there;
+    does not support a file. On a GPU, uncompressed WAV files and FLAC files are uploaded as they are and decoded there.
     CPU threads decode all other files, and files in which the GPU finds anything unusual. A few files that libsndfile
     does not support (MP3 and Ogg files with unusual beginnings, FLAC in Ogg, FLAC of 32 bits) are decoded by FFmpeg if
     the package av is installed.

@@ -136,8 +136,8 @@ class MelFilterBank(Operator, name="mel_filter_bank"):
     The input, FLOAT, has nfft / 2 + 1 frequencies along the axis that its layout calls ``f``, else along the last but
     one. With ``normalize`` each triangle has an area of 1 Hz. The defaults are those of librosa.filters.mel;
     ``mel_formula: htk, normalize: false`` gives torchaudio's. With ``parity: kaldi`` the sides of triangles are
-    straight on the mel scale (Kaldi's and torchaudio.compliance's banks also need ``mel_formula: htk, normalize:
-    false``).
+    straight on the mel scale; together with ``mel_formula: htk, normalize: false``, this gives the filters of Kaldi and
+    torchaudio.compliance.
     """
 
     replayable = True
@@ -242,8 +242,8 @@ class Mfcc(Operator, name="mfcc"):
     """Compute mel frequency cepstral coefficients: a cosine transform along the bands of a mel spectrogram (FLOAT,
     usually in decibels).
 
-    The first ``n_mfcc`` coefficients are output (all if there are fewer). Without ``normalize`` they are half of
-    scipy.fft.dct's, as in DALI.
+    The first ``n_mfcc`` coefficients are output (all if there are fewer). Without ``normalize``, coefficients are half
+    of scipy.fft.dct's, as in DALI.
     """
 
     replayable = True

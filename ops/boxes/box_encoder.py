@@ -45,12 +45,12 @@ def ssd300() -> tuple[float, ...]:
 class BoxEncoder(Operator, name="box_encoder"):
     """Match boxes with ``anchors`` (default boxes), as "SSD: Single Shot MultiBox Detector" (arXiv:1512.02325) does.
 
-    Inputs: boxes float32 [n, 4] (left, top, right, bottom) and integer labels [n]. Outputs: for each of the A anchors,
-    centre x, y, width and height of the matched box, [A, 4], or of the anchor itself if there is none; and its label, 0
-    for none. Every box is matched with the anchor that it overlaps most; every other anchor with the box that overlaps
-    it most, if their intersection over union is above ``criteria``. With ``offset`` the outputs are ((centre -
-    anchor's) / anchor's length - means) / stds and (log(length / anchor's) - means) / stds, and 0 for anchors without a
-    box.
+    Inputs: boxes float32 [n, 4] (left, top, right, bottom) and integer labels [n]. Outputs for each of the A anchors:
+    centre x, y, width and height of the matched box, [A, 4], or of the anchor itself if no box matches; and the box's
+    label, or 0. Every box is matched with the anchor that it overlaps most. Every other anchor is matched with the box
+    that overlaps it most, if their intersection over union is above ``criteria``. With ``offset`` the outputs are
+    ((centre - anchor's) / anchor's length - means) / stds and (log(length / anchor's) - means) / stds, and 0 for
+    anchors without a box.
     """
 
     replayable = True

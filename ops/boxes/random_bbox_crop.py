@@ -25,12 +25,12 @@ _LAYOUTS = {"xyXY": 2, "xyWH": 2, "xyzXYZ": 3, "xyzWHD": 3}
 class RandomBboxCrop(Operator, name="random_bbox_crop"):
     """Draw a random window that overlaps boxes as requested. Output the window, and the boxes that remain in it.
 
-    Outputs: anchor and shape of the window (float32 [2] or [3]; x, y and z, in fractions of the image, or in pixels
-    with ``crop_shape``), as slice accepts them; the remaining boxes, [n, 4] or [n, 6], in fractions of the window;
-    their labels, if labels are an input; with ``output_bbox_indices``, their indices. The operator draws one of
-    ``thresholds`` (or no crop, with allow_no_crop), then up to num_attempts windows, and repeats this until a window
-    meets the threshold and keeps a box. A search that total_num_attempts does not limit ends after 100,000 windows and
-    takes the best one, as it does at total_num_attempts; DALI never stops. A box remains if its centre lies inside (the
+    The first outputs are anchor and shape of the window, as slice accepts them (float32 [2] or [3]; x, y and z, in
+    fractions of the image, or in pixels with ``crop_shape``). Then follow the remaining boxes, [n, 4] or [n, 6], in
+    fractions of the window, their labels if these are an input, and their indices with ``output_bbox_indices``. The
+    operator draws one of ``thresholds`` (or no crop, with allow_no_crop), then up to num_attempts windows, and repeats
+    this until a window meets the threshold and keeps a box. The search takes the best window after total_num_attempts,
+    or after 100,000 windows if there is no such limit (DALI never stops). A box remains if its centre lies inside (the
     border counts), or as bbox_prune_threshold defines. Samples with boxes outside of 0 to 1 are rejected.
     """
 

@@ -26,9 +26,9 @@ class RandomObjectBbox(Operator, name="segmentation.random_object_bbox"):
     """Draw a class of each mask, then one of its objects, and output the box around it.
 
     An object is a connected region (along the axes, not diagonally) of pixels of one class. A mask has any number D of
-    axes. Outputs: start and shape, or start and end, int32 [D] each, or both in one, [2 D], as ``format`` says. With
-    output_class also the class (int32); it is the background if the box is the whole mask: with probability 1 -
-    foreground_prob, or if no object is large enough.
+    axes. The box is output as start and shape, or start and end, int32 [D] each, or in one output [2 D], as ``format``
+    says. With output_class, the class (int32) is output too. With probability 1 - foreground_prob, or if no object is
+    large enough, the box is the whole mask, and the class is the background.
     """
 
     random = True

@@ -96,7 +96,7 @@ def launch(
 
 
 def _channels(shape: I64, stride: I64) -> tuple[int, int]:
-    """Return the index and the length of the dimension that may be the channels (the last one, or the one before rows),
+    """Return index and length of the dimension that is probably the channels, the last one or the one before rows,
     judged by the first sample that has elements."""
     ndim = int(shape.shape[1])
     for i in np.flatnonzero(shape.all(axis=1))[:1].tolist():

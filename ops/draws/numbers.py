@@ -119,7 +119,7 @@ class Random(Operator, abstract=True):
 
     @property
     def is_simple(self) -> bool:
-        """Whether cuda/draws.cu can compute each element from the parameters of its sample that `numbers` returns."""
+        """Whether the kernel in cuda/draws.cu can compute all elements from the parameters that `numbers` returns."""
         return False
 
     def numbers(self, ctx: Context) -> F64:

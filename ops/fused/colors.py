@@ -25,7 +25,7 @@ _UINT8 = np.dtype(np.uint8)
 
 
 def joined_arguments(first: Mapping[str, T], second: Mapping[str, T]) -> dict[str, T]:
-    """Return the argument inputs of two operators in one dict, with the prefixes that the fused operator uses."""
+    """Join the argument inputs of two operators to one dict, with the prefixes that the fused operator uses."""
     return {FIRST + k: v for k, v in first.items()} | {SECOND + k: v for k, v in second.items()}
 
 

@@ -77,7 +77,7 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
 
     @property
     def who_decodes(self) -> str:
-        """Names of the decoders that are used on a GPU, as text for reports."""
+        """Names of the decoders that the operator uses on a GPU, as text for reports."""
         return str(self.decode.who_decodes)
 
     @property

@@ -165,8 +165,8 @@ def sampled(ctx: Context, images: Batch, wanted: Sampling) -> Batch:
 
 
 def part(ctx: Context, op: Operator, prefix: str) -> Context:
-    """Return the context for ``op``, a part of a fused operator: it has the argument inputs with ``prefix``, and its
-    rejects go to the fused operator's list."""
+    """Return the context for calling ``op``, a part of a fused operator. It contains the argument inputs whose names
+    begin with ``prefix``, and adds rejects to the fused operator's list."""
     seen = Context(*_FIELDS(ctx))  # does what `dataclasses.replace` does, in a tenth of the time
     seen.op, seen.part = op, ctx.part + prefix
     if ctx.args:

@@ -27,8 +27,8 @@ class Tiles(Operator, name="tiles"):
     (``drop``), or moved back into the image (``shift``; an image smaller than a tile is filled up). So ``pad`` and
     ``shift`` show every pixel unless there are gaps. With ``drop``, an image smaller than a tile has no tiles.
 
-    `split_samples` turns tiles into samples. The second output, with ``places``, is where each tile begins in the
-    image: row and column (int32, (F, 2)), never outside the image.
+    `split_samples` turns tiles into samples. With ``places``, the second output is the row and column in the image at
+    which each tile begins (int32, (F, 2)), never outside the image.
     """
 
     layouts = ("HWC", "CHW", "HW")

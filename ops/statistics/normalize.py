@@ -48,11 +48,11 @@ class _Groups:
 class Normalize(Operator, name="normalize"):
     """Normalise: scale * (x - mean) / sqrt(stddev^2 + epsilon) + shift.
 
-    If mean or stddev are not set, they are computed over ``axes`` (all by default): the deviation is taken around the
-    mean in use, and divided by N - ddof. Sums are computed in float64. If the computed deviation and epsilon are 0, the
-    result is ``shift`` (DALI's rounding leaves shift - 1, for example). mean and stddev may be tensors with the input's
-    number of dimensions, of length 1 along the reduced axes. With ``batch`` the statistics are those of the whole
-    batch, so that the result depends on which samples share a batch.
+    If mean or stddev are not set, they are computed over ``axes`` (all by default). The deviation is computed around
+    the mean in use, with the divisor N - ddof. Sums are computed in float64. If the computed deviation and epsilon are
+    0, the result is ``shift`` (DALI's rounding leaves shift - 1, for example). mean and stddev may be tensors with the
+    input's number of dimensions, of length 1 along the reduced axes. With ``batch`` the statistics are those of the
+    whole batch, so that the result depends on which samples share a batch.
     """
 
     bound = "1e-6 of the largest of |x - mean| scale / stddev and |shift|; integers: that, rounded"

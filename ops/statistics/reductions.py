@@ -140,7 +140,7 @@ class Reduction(Operator, abstract=True):
     """Whether sums are divided by the number of elements, and whether the square root is then taken."""
 
     def _divisor(self, grouped: Groups) -> npt.NDArray[np.float64]:
-        """Return the number by which the sums of each sample are divided, [N]; 0 if the result is 0."""
+        """Return the number by which the sums of each sample are divided, [N]; 0 stands for the result 0."""
         if not self.ending[0]:
             return np.ones(len(grouped.count))
         return np.maximum(grouped.count - getattr(self, "ddof", 0), 0).astype(np.float64)
