@@ -124,7 +124,7 @@ def bbox_rotate(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> Any:
-    """Rotate boxes as rotate, with the same angle and size, rotates their image."""
+    """Rotate boxes as the operator rotate, with the same angle and size, rotates their image."""
     ...
 
 def box_encoder(
@@ -613,7 +613,7 @@ def dump_image(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Write images to files in the working directory, as PPM (PGM for one channel), and pass them on: for debugging."""
+    """Write images to PPM files (PGM for one channel) in the working directory, and pass them on: for debugging."""
     ...
 
 def element_extract(
@@ -641,7 +641,7 @@ def encoded_as(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Whether an encoded image already has a format and a size, by its header alone."""
+    """Whether encoded images have a given format and size already, by their headers alone. The output is one boolean per sample, for ``if:``. It is False for a file that is not an image, or has a damaged header; the decoder reports such errors."""
     ...
 
 def equalize(
@@ -1382,7 +1382,7 @@ def nonsilent_region(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> list[DataNode]:
-    """Find the region in which a signal is not silent. Outputs: its first sample, and its length in samples (INT32 scalars)."""
+    """Find the region in which a signal is not silent. Outputs are the first sample of the region, and its length in samples (INT32 scalars)."""
     ...
 
 def normal_distribution(
@@ -1754,7 +1754,7 @@ def remap(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Take each output pixel from the coordinates in two maps: output(x, y) = input(mapx(x, y), mapy(x, y)); 0 outside."""
+    """Take each output pixel from the coordinates in two maps: output(x, y) = input(mapx(x, y), mapy(x, y)), or 0 outside."""
     ...
 
 def reshape(
@@ -1847,7 +1847,7 @@ def resize_crop_mirror(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Resize, cut a window out and mirror it, in one step: the window's part of the image becomes the region of the resize."""
+    """Resize, cut a window out and mirror it, in one step: only the window is resampled."""
     ...
 
 def roi_random_crop(
@@ -1863,7 +1863,7 @@ def roi_random_crop(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Draw where a window of ``crop_shape`` starts: around the region of interest if the window is larger, else inside it."""
+    """Draw where a window of ``crop_shape`` starts. A window that is larger than the region of interest contains it; a smaller one lies inside it."""
     ...
 
 def rotate(
@@ -2233,7 +2233,7 @@ def torchvision(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Apply operations of torchvision's transforms v2, one after the other; results equal torchvision's for tensors to the bit."""
+    """Apply operations of torchvision's transforms v2, one after the other. Results equal torchvision's for tensors to the bit."""
     ...
 
 def transform_translation(
@@ -2534,7 +2534,7 @@ class auto_aug:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """AutoAugment: apply one of a policy's sub-policies, each step of which is applied with a probability of its own."""
+        """AutoAugment: apply one sub-policy of a policy. Each of its steps is applied with a probability of its own."""
         ...
 
     @staticmethod
@@ -3036,7 +3036,7 @@ class experimental:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """Take each output pixel from the coordinates in two maps: output(x, y) = input(mapx(x, y), mapy(x, y)); 0 outside."""
+        """Take each output pixel from the coordinates in two maps: output(x, y) = input(mapx(x, y), mapy(x, y)), or 0 outside."""
         ...
 
     @staticmethod
@@ -5657,7 +5657,7 @@ class reductions:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """Compute the mean of squared distances from a mean, the second input: one number, or one per result."""
+        """Compute the mean of squared distances from the second input: a mean for each result, or one for all."""
         ...
 
 class segmentation:

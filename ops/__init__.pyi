@@ -96,7 +96,7 @@ class BBoxPaste:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class BBoxRotate:
-    """Rotate boxes as rotate, with the same angle and size, rotates their image."""
+    """Rotate boxes as the operator rotate, with the same angle and size, rotates their image."""
 
     def __init__(
         self,
@@ -686,7 +686,7 @@ class Dilate:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class DumpImage:
-    """Write images to files in the working directory, as PPM (PGM for one channel), and pass them on: for debugging."""
+    """Write images to PPM files (PGM for one channel) in the working directory, and pass them on: for debugging."""
 
     def __init__(
         self,
@@ -717,7 +717,7 @@ class ElementExtract:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
 
 class EncodedAs:
-    """Whether an encoded image already has a format and a size, by its header alone."""
+    """Whether encoded images have a given format and size already, by their headers alone. The output is one boolean per sample, for ``if:``. It is False for a file that is not an image, or has a damaged header; the decoder reports such errors."""
 
     def __init__(
         self,
@@ -1534,7 +1534,7 @@ class NemoAsrReader:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> list[DataNode]: ...
 
 class NonsilentRegion:
-    """Find the region in which a signal is not silent. Outputs: its first sample, and its length in samples (INT32 scalars)."""
+    """Find the region in which a signal is not silent. Outputs are the first sample of the region, and its length in samples (INT32 scalars)."""
 
     def __init__(
         self,
@@ -1862,7 +1862,7 @@ class PythonFunction:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class ROIRandomCrop:
-    """Draw where a window of ``crop_shape`` starts: around the region of interest if the window is larger, else inside it."""
+    """Draw where a window of ``crop_shape`` starts. A window that is larger than the region of interest contains it; a smaller one lies inside it."""
 
     def __init__(
         self,
@@ -1974,7 +1974,7 @@ class Reinterpret:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class Remap:
-    """Take each output pixel from the coordinates in two maps: output(x, y) = input(mapx(x, y), mapy(x, y)); 0 outside."""
+    """Take each output pixel from the coordinates in two maps: output(x, y) = input(mapx(x, y), mapy(x, y)), or 0 outside."""
 
     def __init__(
         self,
@@ -2045,7 +2045,7 @@ class Resize:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class ResizeCropMirror:
-    """Resize, cut a window out and mirror it, in one step: the window's part of the image becomes the region of the resize."""
+    """Resize, cut a window out and mirror it, in one step: only the window is resampled."""
 
     def __init__(
         self,
@@ -2479,7 +2479,7 @@ class ToDecibels:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class Torchvision:
-    """Apply operations of torchvision's transforms v2, one after the other; results equal torchvision's for tensors to the bit."""
+    """Apply operations of torchvision's transforms v2, one after the other. Results equal torchvision's for tensors to the bit."""
 
     def __init__(
         self,
@@ -2804,7 +2804,7 @@ class _auto_aug:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class AutoAugment:
-        """AutoAugment: apply one of a policy's sub-policies, each step of which is applied with a probability of its own."""
+        """AutoAugment: apply one sub-policy of a policy. Each of its steps is applied with a probability of its own."""
 
         def __init__(
             self,
@@ -3335,7 +3335,7 @@ class _experimental:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class Remap:
-        """Take each output pixel from the coordinates in two maps: output(x, y) = input(mapx(x, y), mapy(x, y)); 0 outside."""
+        """Take each output pixel from the coordinates in two maps: output(x, y) = input(mapx(x, y), mapy(x, y)), or 0 outside."""
 
         def __init__(
             self,
@@ -5800,7 +5800,7 @@ class _reductions:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class Variance:
-        """Compute the mean of squared distances from a mean, the second input: one number, or one per result."""
+        """Compute the mean of squared distances from the second input: a mean for each result, or one for all."""
 
         def __init__(
             self,

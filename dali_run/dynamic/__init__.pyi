@@ -162,7 +162,7 @@ def bbox_rotate(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> Any:
-    """Rotate boxes as rotate, with the same angle and size, rotates their image."""
+    """Rotate boxes as the operator rotate, with the same angle and size, rotates their image."""
     ...
 
 @overload
@@ -509,7 +509,7 @@ def dump_image(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Write images to files in the working directory, as PPM (PGM for one channel), and pass them on: for debugging."""
+    """Write images to PPM files (PGM for one channel) in the working directory, and pass them on: for debugging."""
     ...
 
 @overload
@@ -541,7 +541,7 @@ def encoded_as(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Whether an encoded image already has a format and a size, by its header alone."""
+    """Whether encoded images have a given format and size already, by their headers alone. The output is one boolean per sample, for ``if:``. It is False for a file that is not an image, or has a damaged header; the decoder reports such errors."""
     ...
 
 @overload
@@ -987,7 +987,7 @@ def nonsilent_region(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> tuple[_V, ...]:
-    """Find the region in which a signal is not silent. Outputs: its first sample, and its length in samples (INT32 scalars)."""
+    """Find the region in which a signal is not silent. Outputs are the first sample of the region, and its length in samples (INT32 scalars)."""
     ...
 
 @overload
@@ -1408,7 +1408,7 @@ def resize_crop_mirror(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Resize, cut a window out and mirror it, in one step: the window's part of the image becomes the region of the resize."""
+    """Resize, cut a window out and mirror it, in one step: only the window is resampled."""
     ...
 
 @overload
@@ -1425,7 +1425,7 @@ def roi_random_crop(
     device: Device | str | None = ...,
     rng: _RNG | None = ...,
 ) -> Any:
-    """Draw where a window of ``crop_shape`` starts: around the region of interest if the window is larger, else inside it."""
+    """Draw where a window of ``crop_shape`` starts. A window that is larger than the region of interest contains it; a smaller one lies inside it."""
     ...
 
 @overload
@@ -1716,7 +1716,7 @@ def torchvision(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Apply operations of torchvision's transforms v2, one after the other; results equal torchvision's for tensors to the bit."""
+    """Apply operations of torchvision's transforms v2, one after the other. Results equal torchvision's for tensors to the bit."""
     ...
 
 @overload
@@ -1867,7 +1867,7 @@ class auto_aug:
         device: Device | str | None = ...,
         rng: _RNG | None = ...,
     ) -> _V:
-        """AutoAugment: apply one of a policy's sub-policies, each step of which is applied with a probability of its own."""
+        """AutoAugment: apply one sub-policy of a policy. Each of its steps is applied with a probability of its own."""
         ...
 
     @overload
@@ -2429,7 +2429,7 @@ class experimental:
         batch_size: int | None = ...,
         device: Device | str | None = ...,
     ) -> Any:
-        """Take each output pixel from the coordinates in two maps: output(x, y) = input(mapx(x, y), mapy(x, y)); 0 outside."""
+        """Take each output pixel from the coordinates in two maps: output(x, y) = input(mapx(x, y), mapy(x, y)), or 0 outside."""
         ...
 
     @overload
@@ -4004,7 +4004,7 @@ class reductions:
         batch_size: int | None = ...,
         device: Device | str | None = ...,
     ) -> Any:
-        """Compute the mean of squared distances from a mean, the second input: one number, or one per result."""
+        """Compute the mean of squared distances from the second input: a mean for each result, or one for all."""
         ...
 
 class segmentation:
