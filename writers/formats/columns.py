@@ -260,8 +260,8 @@ def address(column: Column) -> tuple[np.int64, I64, I64]:
 
 
 class LargeValues:
-    """Those of the given columns (``n`` values each) whose values are large. These are written without a copy; the
-    other columns are copied."""
+    """Columns of ``n`` values each whose values are large. Large values are written without a copy; the other columns
+    are copied."""
 
     def __init__(self, columns: Sequence[Column], n: int) -> None:
         large = [c.is_large for c in columns]

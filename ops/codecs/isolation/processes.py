@@ -41,7 +41,7 @@ from ..pixels import Pixels
 
 T = TypeVar("T")
 Mode = Literal["auto", "all", "none"]
-"""Which decoders run in worker processes. ``auto``: those of all formats but JPEG, for files that built-in decoders do
+"""Decoders that run in worker processes. ``auto``: those of all formats but JPEG, for files that built-in decoders do
 not support; ``all``: every decoder, for all files; ``none``: no decoder."""
 TIMEOUT = 30.0
 """Default limit on the CPU seconds for one image: ten times what the largest allowed image takes."""

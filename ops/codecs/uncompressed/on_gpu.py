@@ -44,7 +44,7 @@ class CopyWork(GpuWork):
 
     indices: I64
     rows: I64
-    """Where the pixels are in each file: one row of `decoder.find` per image, [len(indices), 4]."""
+    """Position of the pixels in each file: one row of `decoder.find` per image, [len(indices), 4]."""
 
     def launch(self, job: DecodeJob, lane: Lane, files: Batch, out: Batch) -> I64:
         which, rows = self.indices, self.rows

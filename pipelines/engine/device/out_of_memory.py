@@ -40,7 +40,7 @@ class OnDevice:
     nodes: Sequence[Node]
     gives: Sequence[Edge]
     to_host: Collection[Edge]
-    """Those outputs of the step (edges of the graph) that are needed on the host."""
+    """Outputs of the step (edges of the graph) that are needed on the host."""
     lane: Copies
     lanes: Sequence[Copies]
     """All lanes of the device, whose unused memory is freed if memory runs out."""
