@@ -26,7 +26,6 @@ WORK = {
     "wav": "WAV to log-mel features by DALI's own program, clips/s",
     "thumbnails": "JPEGs of 32 x 32 in a TFRecord, decoded and mirrored, images/s",
     "run-jpeg": "`dali-run run`: JPEG to 256-pixel JPEG in tar shards on disk, images/s",
-    "run-jpeg-1": "`dali-run run`, that job with `num_threads: 1`, images/s",
     "request-jpeg": "one JPEG to a tensor, milliseconds (median)",
     "request-webp": "one WebP to a tensor, milliseconds (median)",
 }
@@ -67,7 +66,18 @@ def machine(kind: str) -> str:
     return f"**{hardware}.** {found['date'][:10]}, commit {found['versions']['commit']}."
 
 
+def fast() -> str:
+    """The README's sentence on speed: the best and the worst ratio to DALI on a CPU, the rate and memory of a GPU."""
+    cpu, gpu = results("cpu-2cores")["rows"], results("nvidia-h100-16cores")["rows"]
+    ratios = [cpu[row]["nvidia.dali"]["cpu_ms"] / cpu[row]["dali_run"]["cpu_ms"] for row in CHART]
+    val, small = gpu["val"]["dali_run"], gpu["val-2gib"]["dali_run"]
+    return (f"- **Fast.** {min(ratios):.1f} to {max(ratios):.1f} times DALI's images per second of processor time. "
+            f"On one H100 {val['rate']:,.0f} ImageNet\n  images/s with {val['gpu_gb']:.1f} GB of GPU memory, "
+            f"{small['rate']:,.0f} with {small['gpu_gb']:.1f} GB. Single requests are slower than DALI's.")  # fmt: skip
+
+
 TABLES: dict[str, Callable[[], str]] = {
+    "fast": fast,
     "two CPU cores": lambda: beside_dali("cpu-2cores"),
     "one H100": lambda: with_memory("nvidia-h100-16cores"),
     "machine of the CPU": lambda: machine("cpu-2cores"),
