@@ -229,11 +229,10 @@ class Table:
         self._buckets: I64 = np.concatenate(([0], np.searchsorted(hashes, limits), [len(hashes)])).astype(np.int64)
         if not len(hashes):
             raise JobError(f"{self.paths[0]}: the table has no rows")
-        if cached is None:
-            if self.join.duplicates == "error":
-                self._check_distinct()
-            if single and not self.skipped:
-                index_cache.store(self._mapped.local[0], kind, *key, columns=[hashes.view(np.int64), self._offsets])
+        if self.join.duplicates == "error":
+            self._check_distinct()
+        if cached is None and single and not self.skipped:
+            index_cache.store(self._mapped.local[0], kind, *key, columns=[hashes.view(np.int64), self._offsets])
 
     def _is_sound(self, hashes: I64, offsets: I64) -> bool:
         """Whether a cached index is valid: all offsets are inside the file, and hashes are sorted."""
@@ -257,12 +256,16 @@ class Table:
 
     def _refuse(self, problem: int, row: int) -> None:
         """Handle a malformed row: count it, if such rows are to be skipped, else raise JobError."""
+        is_error = self.join.malformed == "error" or self._row.syntax in (_ELEMENT, _MEMBER)
+        if not is_error and self._first_skipped:  # the line number of a row is counted from the file's beginning
+            self.skipped += 1
+            return
         text = f"{self.place(row)}: {_PROBLEMS[problem]}"
-        if self.join.malformed == "error" or self._row.syntax in (_ELEMENT, _MEMBER):
+        if is_error:
             skip = "" if self._row.syntax in (_ELEMENT, _MEMBER) else " (join: malformed: skip leaves such rows out)"
             raise JobError(f"{text}{skip}")
         self.skipped += 1
-        self._first_skipped = self._first_skipped or text
+        self._first_skipped = text
 
     def _key_at(self, row: int) -> bytes:
         """Read the key of a row. Return the part of it that is compared."""

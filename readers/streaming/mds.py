@@ -74,7 +74,7 @@ def array_heads(field: Field, data: Any, at: Any, ndim: int) -> ArrayHeads:
     n, before = len(at), np.zeros(len(at), np.int64)
     dtype = np.full(n, field.dtype, object)
     if not field.dtype:
-        dtype = np.array([_CODES.get(c, "") for c in data[at].tolist()], object)
+        dtype = np.array([_CODES.get(c, "") for c in data[np.minimum(at, len(data) - 1)].tolist()], object)
         before += 1
     if field.shape is not None:
         return ArrayHeads(dtype, np.tile(np.array(field.shape, np.int64), (n, 1)), before)

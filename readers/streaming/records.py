@@ -97,6 +97,10 @@ def shard_path(index: str, name: Any) -> str:
     return f"{index.rpartition('/')[0] or '.'}/{name}"
 
 
+_MODELS = 64
+"""Number of records among which the first valid one decides dtype and number of dimensions."""
+
+
 class IndexedRecords:
     """Open data set of the readers `Mds` and `LitData`: the records of all shards of some indexes, by number."""
 
@@ -147,8 +151,9 @@ class IndexedRecords:
         if not len(self):
             return field.dtype or "uint8", 1
         assert self._mapped is not None
-        at, _, _ = self._places(np.zeros(1, np.int64))
-        found = self._heads(field, self._mapped.data, at[:1, k], -1)
+        at, _, good = self._places(np.arange(min(len(self), _MODELS)))
+        first = int(np.argmax(good))  # a damaged record decides nothing
+        found = self._heads(field, self._mapped.data, at[first : first + 1, k], -1)
         return str(found.dtype[0]) or "uint8", found.shapes.shape[1]
 
     def __len__(self) -> int:

@@ -301,6 +301,16 @@ write: {writer: webdataset, path: OUT, shard: {samples: 7}, fields: {jpg: {encod
 """
 
 
+def test_a_kept_index_does_not_hide_duplicate_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dali_run.readers.fetch.index_cache.WORTHWHILE", 1)
+    (tmp_path / "t.csv").write_text("file,caption\na,1\nb,2\na,3\n")
+    join = {"file": str(tmp_path / "t.csv"), "key": "file", "fields": ["caption"]}
+    Table(Join.of({**join, "duplicates": "first"}))
+    assert list(tmp_path.glob(".t.csv.join-*-index"))
+    with pytest.raises(JobError, match=r"t\.csv"):
+        Table(Join.of({**join, "duplicates": "error"}))
+
+
 def test_a_job_is_the_same_in_one_piece_and_in_parts(tmp_path: Path) -> None:
     names = {f"{k}.jpg": (f"caption {k}", k) for k in range(40)}
     write_csv(tmp_path / "t.csv", names)

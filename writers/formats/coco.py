@@ -76,6 +76,9 @@ class Coco(Files, name="coco", suffix=".json"):
         name = carry["image"]
         for i, (code, message) in _not_images(records.fields[name]).items() if name else ():
             refused.setdefault(i, Refused(i, code, f"field {name!r}: {message}"))
+        for field, width in ((self.boxes, 4), (self.polygons, 3), (self.vertices, 2), (self.labels, 1)):
+            for i, message in _not_rows(records.fields.get(field), width):
+                refused.setdefault(i, Refused(i, "bad_shape", f"field {field!r}: {message}"))
         if self.boxes in records.fields and self.labels in records.fields:
             counts = [_rows(records.fields[n], w) for n, w in ((self.boxes, 4), (self.labels, 1))]
             for i in np.flatnonzero(counts[0] != counts[1]).tolist():
@@ -107,6 +110,18 @@ class Coco(Files, name="coco", suffix=".json"):
 
 def _is_image(config: FieldConfig, spec: Spec) -> bool:
     return config.encode != "text" and (config.encode in ENCODED or is_encoded(spec))
+
+
+def _not_rows(batch: Batch | None, width: int) -> Iterator[tuple[int, str]]:
+    """Yield the index of each sample that is not rows of ``width`` finite numbers, and the reason."""
+    if batch is None:
+        return
+    for i in np.flatnonzero(batch.sizes % width).tolist():
+        yield i, f"{int(batch.sizes[i])} numbers are not rows of {width}"
+    if batch.dtype.kind == "f":
+        for i in range(len(batch)):
+            if not np.isfinite(batch.sample(i)).all():
+                yield i, "holds infinity or NaN, which JSON has not"
 
 
 def _rows(batch: Batch, width: int) -> Any:
@@ -154,7 +169,8 @@ class CocoShard(Shard):
         others = {n: b for n, b in records.fields.items() if n != image and n not in self._writer.objects()}
         images: list[dict[str, Any]] = []
         for i, (line, (width, height)) in enumerate(zip(files.lines, sizes, strict=True)):
-            entry = {"id": line["position"] + 1, "file_name": line["files"][0], "width": width, "height": height}
+            number = line["position"] * 1_000_000 + line["part"] if "part" in line else line["position"]
+            entry = {"id": number + 1, "file_name": line["files"][0], "width": width, "height": height}
             images.append({**entry, **{n: self._other(n, b.sample(i)) for n, b in others.items()}})
         return CocoFrames(files.sizes, files, images, self._objects(records, images))
 

@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 import yaml
 
+from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.errors import JobError
 from dali_run.pipelines.job.run import run_job
 from dali_run.pipelines.problems import SpecErrors
 from dali_run.pipelines.tools.sample_data import make_sample_data
 from dali_run.readers.coco import Coco
 from dali_run.writers.bytes import files_io
+from dali_run.writers.formats.coco import _not_rows
 from dali_run.writers.shards.verify import verify
 from tests.kit.jobs.faults import Failing
 from tests.kit.readers import content, fetch, open_reader
@@ -120,3 +122,11 @@ def test_shards_texts_and_what_is_no_image(data: Path, tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(said))
     with pytest.raises(SpecErrors, match="takes one field of encoded images, got caption, image; texts have encode"):
         run_job(tmp_path / "s.yaml", fresh=True)
+
+
+def test_annotations_that_are_no_rows_of_numbers_cost_their_samples() -> None:
+    boxes = [np.float32([[0, 0, 1, 1]]), np.float32([[0, 0, 1, 1, 1]]), np.float32([[0, 0, np.nan, 1]])]
+    found = dict(_not_rows(Batch.from_list(boxes, "", Samples.numbered(3)), 4))
+    assert sorted(found) == [1, 2]
+    assert "rows of 4" in found[1]
+    assert "NaN" in found[2]
