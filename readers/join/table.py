@@ -124,7 +124,11 @@ class Table:
                 "modified": np.array([s.st_mtime_ns for s in self._stats])}  # fmt: skip
 
     def find(self, keys: list[bytes]) -> I64:
-        """Return the offset of the row of each key, as `fields` takes it; -1 for a key that the table does not have."""
+        """Return the offset of the row of each key, as `fields` takes it; -1 for a key that the table does not have.
+        Raises JobError if a file of the table was cut since it was opened: its rows would seem to be missing."""
+        for path, stat in zip(self.paths, self._stats, strict=True):
+            if os.stat(local_copy(path)).st_size < stat.st_size:
+                raise JobError(f"{path}: the table was cut while it was read; start the job again")
         text = np.frombuffer(bytearray(b"".join(keys) + b"\0"), np.uint8)
         sizes = np.fromiter(map(len, keys), np.int64, len(keys))
         found = np.empty(len(keys), np.int64)

@@ -301,6 +301,13 @@ write: {writer: webdataset, path: OUT, shard: {samples: 7}, fields: {jpg: {encod
 """
 
 
+def test_a_table_that_is_cut_while_it_is_read_ends_the_job(tmp_path: Path) -> None:
+    reader, source = joined(tmp_path, "file,caption\na/1.jpg,one\na/2.jpg,two\n", missing="empty")
+    (tmp_path / "t.csv").write_text("file,caption\n")
+    with pytest.raises(JobError, match=r"t\.csv: the table was cut"):
+        fetch(reader, source, [0, 1])
+
+
 def test_a_kept_index_does_not_hide_duplicate_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dali_run.readers.fetch.index_cache.WORTHWHILE", 1)
     (tmp_path / "t.csv").write_text("file,caption\na,1\nb,2\na,3\n")
