@@ -126,9 +126,8 @@ class Table:
     def find(self, keys: list[bytes]) -> I64:
         """Return the offset of the row of each key, as `fields` takes it; -1 for a key that the table does not have.
         Raises JobError if a file of the table was cut since it was opened: its rows would seem to be missing."""
-        for path, stat in zip(self.paths, self._stats, strict=True):
-            if os.stat(local_copy(path)).st_size < stat.st_size:
-                raise JobError(f"{path}: the table was cut while it was read; start the job again")
+        for i in np.flatnonzero(self._mapped.truncated(self._mapped.starts)).tolist():
+            raise JobError(f"{self.paths[i]}: the table was cut while it was read; start the job again")
         text = np.frombuffer(bytearray(b"".join(keys) + b"\0"), np.uint8)
         sizes = np.fromiter(map(len, keys), np.int64, len(keys))
         found = np.empty(len(keys), np.int64)

@@ -306,6 +306,8 @@ def test_a_table_that_is_cut_while_it_is_read_ends_the_job(tmp_path: Path) -> No
     (tmp_path / "t.csv").write_text("file,caption\n")
     with pytest.raises(JobError, match=r"t\.csv: the table was cut"):
         fetch(reader, source, [0, 1])
+    (tmp_path / "t.csv").unlink()  # the mapping keeps the bytes of a removed file
+    assert len(fetch(reader, source, [])[0][0]) == 0
 
 
 def test_a_kept_index_does_not_hide_duplicate_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
