@@ -15,14 +15,11 @@ _thread = threading.local()
 
 
 class OnGpu:
-    """Context manager that makes GPU ``index`` current in the calling thread. On exit, it restores the GPU that was
-    current before.
-
-    If none was, none is afterwards. `cupy.cuda.Device` would then make GPU 0 current, and CUDA 12 would create a
-    context on it: half a gigabyte per process, on a GPU that this job may not use. Only after entering GPU 0 itself,
-    GPU 0 stays current, which is CUDA's default. Many threads may enter one instance, also recursively. Raises
-    cupy.cuda.driver.CUDADriverError if there is no such GPU.
-    """
+    """Context manager that makes GPU ``index`` current in the calling thread, and on exit the GPU that was current
+    before. If the thread had no current GPU, it has none afterwards, unless ``index`` is 0, which is CUDA's default.
+    (`cupy.cuda.Device` would make GPU 0 current, and CUDA 12 would create a context on it: half a gigabyte per process,
+    on a GPU that this job may not use.) Many threads may enter one instance, also recursively. Raises
+    cupy.cuda.driver.CUDADriverError if there is no such GPU."""
 
     __slots__ = ("_context", "_pop", "_popped", "_push", "index")
 
@@ -63,14 +60,14 @@ _popped = ctypes.c_void_p()
 
 @cache
 def _functions() -> tuple[Callable[[Any], int], Callable[[Any], int], Any]:
-    """Return the driver functions cuCtxPushCurrent and cuCtxPopCurrent, and the argument for cuCtxPopCurrent. The
-    functions keep the GIL, because acquiring it again would take longer than a call."""
+    """Return the driver functions cuCtxPushCurrent and cuCtxPopCurrent, and the argument for cuCtxPopCurrent. Calling
+    these functions does not release the GIL, because acquiring it again would take longer than the call."""
     driver = ctypes.PyDLL(library()._name)
     return driver.cuCtxPushCurrent_v2, driver.cuCtxPopCurrent_v2, ctypes.byref(_popped)
 
 
 def _have_one() -> bool:
-    """Set the thread's current GPU to the one that CUDA already reports (GPU 0 if none was set). Return True."""
+    """Give the calling thread a current GPU if it has none: GPU 0, CUDA's default. Return True."""
     from cupy.cuda import runtime
 
     runtime.setDevice(runtime.getDevice())

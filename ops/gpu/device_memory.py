@@ -23,20 +23,20 @@ from .current import OnGpu
 SMALL = 1 << 20
 """Allocations of up to this many bytes, such as metadata, come from a small CuPy pool instead of `DevicePool`."""
 MAX_SLACK = 1.125
-"""Maximum size of a cached block to reuse, as a multiple of the requested bytes."""
+"""Maximum size of a cached block that may serve an allocation, as a multiple of the requested bytes."""
 MAX_IDLE = 1.1
-"""Maximum bytes that the pool holds, as a multiple of its peak use: the most bytes in use at a time, in this or the
+"""Maximum bytes that the pool keeps allocated, as a multiple of the most bytes in use at a time during this or the
 previous `WINDOW`."""
 WINDOW = 2.0
-"""Length in seconds of the periods in which the pool measures its peak use. Blocks unused for longer are freed.
-Allocating a block again takes milliseconds, in which the driver launches nothing."""
+"""Length in seconds of the periods for which the pool measures the most bytes in use. Blocks unused for longer than one
+period are freed. Allocating a block again takes milliseconds, in which the driver launches no kernel."""
 _ASYNC = 115
-"""CUDA's device attribute cudaDevAttrMemoryPoolsSupported: whether memory can be freed without synchronizing the
-device."""
+"""Number of CUDA's device attribute cudaDevAttrMemoryPoolsSupported: whether the GPU can free memory without waiting
+for running work."""
 
 _NULL_STREAM, _HELD = 0, -1
-"""Special stream numbers: CUDA's default stream; and the mark of a block that its user releases only after all work
-with the block is done."""
+"""Special values of a block's stream number: CUDA's default stream, and -1 for a block that its user releases only
+after all work with the block is done."""
 
 
 Owner = Literal["arrays", "workspaces", "files"]
@@ -45,7 +45,7 @@ kernels, "files" for encoded bytes and metadata."""
 
 
 class OutOfMemoryError(MemoryError):
-    """Raised if an allocation exceeds the limit of the memory pool, or the free memory of the device."""
+    """Raised if an allocation exceeds the memory pool's limit or the free memory of the GPU."""
 
 
 def block_size(nbytes: int) -> int:
@@ -75,8 +75,8 @@ class _Block:
 
 
 class _Lease:
-    """Owner of a memory block of the pool while arrays use it; each array refers to the owner. When the last reference
-    is dropped, in any thread, the block returns to the pool."""
+    """Owner of a memory block of the pool while arrays use the block; each array refers to the owner. When the last
+    reference is dropped, in any thread, the block returns to the pool."""
 
     __slots__ = ("_block", "_returned")
 
@@ -111,15 +111,15 @@ class DevicePool:
         self.held = 0
         """Bytes of all blocks of the pool, in use or cached."""
         self.live = 0
-        """Approximate bytes of blocks in use. A released block still counts while work on its stream may use it: until
-        the stream is synchronized."""
+        """Approximate bytes of blocks in use. A released block counts until its stream is synchronized, because work on
+        the stream may still use it."""
         self.peak_held = self.peak_live = 0
-        """Maximum of `held`, and of `live`, since a memory limit was first set."""
+        """Maximum of `held`, and maximum of `live`, since a memory limit was first set."""
         self._of: dict[Owner, int] = dict.fromkeys(get_args(Owner), 0)
         self.peaks: dict[Owner, int] = dict(self._of)
         """Bytes in use by each purpose, at the time when `live` was largest."""
         self.made = 0
-        """Number of blocks that the pool has allocated from the device so far."""
+        """Number of blocks that the pool has allocated from the driver so far."""
         self._high, self._before = 0, 0
         """Maximum bytes in use during the current `WINDOW`, and during the previous one."""
         self._began = time.monotonic()
@@ -127,7 +127,7 @@ class DevicePool:
     # -- use ------------------------------------------------------------------------------------------------------
 
     def use_program_allocator(self) -> None:
-        """From now on, allocate blocks with the allocator that the user's program has set in CuPy, if any."""
+        """From now on, allocate blocks with CuPy's current allocator, if the user's program has set one."""
         import cupy
 
         allocator = cupy.cuda.get_allocator()
@@ -185,9 +185,9 @@ class DevicePool:
     # -- limits ---------------------------------------------------------------------------------------------------
 
     def limit(self, owner: object, nbytes: int | None) -> None:
-        """Set the share of ``owner``, such as a running job, in the pool's memory limit to ``nbytes``; None removes the
-        share. The limit is the sum of all shares. When the last share is removed, cached blocks are freed, and there is
-        no limit."""
+        """Set how much ``owner``, such as a running job, adds to the pool's memory limit: ``nbytes``, or nothing if
+        None. The limit is the sum over all owners. When no owner is left, cached blocks are freed, and there is no
+        limit."""
         with self._lock:
             if nbytes is not None:
                 if not self._limits:
@@ -200,14 +200,14 @@ class DevicePool:
                     self._free(self.held)
 
     def free_idle(self) -> None:
-        """Return to the device all cached blocks that no enqueued work can still use."""
+        """Free all cached blocks that no enqueued work can still use."""
         with self._lock:
             self._sort()
             self._free(self.held)
 
     @property
     def idle(self) -> int:
-        """Bytes of cached blocks that could be returned to the device."""
+        """Bytes of cached blocks that could be freed now."""
         with self._lock:
             self._sort()
             return sum(b.size for b in self._shared)
@@ -257,8 +257,8 @@ class DevicePool:
         return _Block(int(self._runtime.malloc(size)), size, None)
 
     def _free(self, nbytes: int) -> None:
-        """Give cached blocks back to the device until ``nbytes`` are freed, those unused for longest first. Blocks that
-        only one stream may use are kept."""
+        """Free at least ``nbytes`` of cached blocks, if there are as many; blocks unused for longest come first. Blocks
+        that only one stream may use are kept."""
         if nbytes <= 0 or not self._shared:
             return
         self._shared.sort(key=lambda b: b.returned)
@@ -279,8 +279,8 @@ class DevicePool:
 
 
 def _taken(idle: list[_Block] | tuple[()], size: int) -> _Block | None:
-    """Remove the smallest block of at least ``size`` bytes from ``idle``, and return it. Return None if there is none,
-    or if it is too large (`MAX_SLACK`)."""
+    """Remove from ``idle`` the smallest block of at least ``size`` bytes, and return the block. Return None if there is
+    no such block, or if it is larger than `MAX_SLACK` allows."""
     fits = [b for b in idle if size <= b.size <= MAX_SLACK * size]
     if not fits:
         return None
@@ -305,7 +305,7 @@ def _pool_of(index: int) -> DevicePool:
 
 
 def limit_pool(index: int, owner: object, nbytes: int | None) -> None:
-    """Set the share of ``owner``, such as a running job, in the memory limit of GPU ``index``. See
+    """Set how much ``owner``, such as a running job, adds to the memory limit of GPU ``index``. See
     `DevicePool.limit`."""
     with OnGpu(index):
         pool_of(index).limit(owner, nbytes)

@@ -22,7 +22,8 @@ LAUNCH, COPY_IN, COPY_OUT, ZERO = "cuLaunchKernel", "cuMemcpyHtoDAsync_v2", "cuM
 RECORD, ELAPSED, ASK, WAIT = "cuEventRecord", "cuEventElapsedTime", "cuEventQuery", "cuStreamWaitEvent"
 _NAMES = (LAUNCH, COPY_IN, COPY_OUT, ZERO, RECORD, ELAPSED, ASK, WAIT)
 _MOST, _ARGUMENTS = 32, 16
-"""Maximum number of driver calls in the queue before `Work.submit`; and maximum number of arguments of a kernel."""
+"""Maximum number of driver calls that are queued before `Work.submit` makes them; and maximum number of arguments of a
+kernel."""
 _COLUMNS = 12
 """Columns of an array with one driver call per row: the address of a driver function, then its arguments."""
 
@@ -56,8 +57,8 @@ def call(name: str, *arguments: int) -> None:
 
 
 def milliseconds(between: Sequence[tuple[int, int]]) -> list[float]:
-    """Return the time on the device between the two CUDA events of each pair, in milliseconds. The events are given as
-    handles, and must have completed. Raises cupy.cuda.driver.CUDADriverError."""
+    """Return the milliseconds of GPU time between two CUDA events, for each pair of event handles. All events must have
+    completed. Raises cupy.cuda.driver.CUDADriverError."""
     if not between:
         return []
     found, calls = np.zeros(len(between), np.float32), np.zeros((len(between), _COLUMNS), np.int64)
@@ -71,16 +72,16 @@ def milliseconds(between: Sequence[tuple[int, int]]) -> list[float]:
 
 
 class Launches:
-    """Sequence of kernel launches that is prepared once and made many times. Each time, data may be copied from the
-    host first, and some arguments of kernels are replaced by new addresses. Created by `Lane.launches`; used by the
-    thread that launches on the lane."""
+    """Fixed sequence of kernel launches, prepared once and launched many times. Each time, data may first be copied to
+    the GPU, and some kernel arguments are replaced by new addresses. Created by `Lane.launches`; used by the thread
+    that launches on the lane (CUDA stream)."""
 
     def __init__(
         self, stream: int, kernels: Sequence[tuple[Any, tuple[int, ...], int, tuple[Any, ...]]],
         places: Sequence[tuple[int, int]],
     ) -> None:  # fmt: skip
         """``kernels``: CuPy functions with grid, block and arguments (NumPy scalars). ``places``: the arguments that
-        each `begin` replaces by new addresses, as pairs (index of the kernel, index of its argument)."""
+        change with each `begin`, as pairs (index of the kernel, index of its argument)."""
         functions = load()
         firsts = np.cumsum([0, *(len(arguments) for *_, arguments in kernels)])
         self._values = np.zeros(int(firsts[-1]), np.int64)
@@ -90,11 +91,11 @@ class Launches:
         self._slots, self._places = self._values.data, [int(firsts[kernel]) + k for kernel, k in places]
         self._stream = stream
         self._calls = np.zeros((len(kernels) + 3, _COLUMNS), np.int64)
-        """Driver calls of one sequence, one per row: record an event, copy, launch each kernel, record another
+        """Driver calls for the whole sequence, one per row: record an event, copy, launch each kernel, record another
         event."""
         self._copy, self._tables = self._calls[1], {(True, False): self._calls[1:-1], (False, False): self._calls[2:-1]}
-        """The row of `_calls` for the copy. And the rows to execute, by two booleans: copy first, and measure the
-        time."""
+        """Row of `_calls` for the copy; and the rows of `_calls` to make, by (whether to copy first, whether to measure
+        the time)."""
         self._copy[[0, 4]] = functions[COPY_IN], stream
         for k, (function, grid, block, arguments) in enumerate(kernels):
             wide, high, deep = (*grid, 1, 1)[:3]
@@ -114,8 +115,8 @@ class Launches:
     def begin(
         self, addresses: Sequence[int], to: int, host: npt.NDArray[np.uint8], *, timed: bool = False
     ) -> None:  # fmt: skip
-        """Copy the page-locked array ``host`` to the device address ``to``, and launch the kernels with ``addresses``
-        as the arguments that change. ``timed``: measure the time on the device, which `milliseconds` returns. Raises
+        """Copy the page-locked array ``host`` to the device address ``to``, then launch the kernels, with ``addresses``
+        as the arguments that change. ``timed``: measure the GPU time, for `milliseconds`. Raises
         cupy.cuda.driver.CUDADriverError."""
         if timed and self._asks is None:
             self._mark()
@@ -129,14 +130,15 @@ class Launches:
             raise_error(status)
 
     def milliseconds(self) -> float:
-        """Return the milliseconds that the last `begin` with ``timed`` took on the device; call it when the device has
-        finished. Raises cupy.cuda.driver.CUDADriverError."""
+        """Return the milliseconds that the last `begin` with ``timed`` took on the GPU; may be called only when the GPU
+        has finished. Raises cupy.cuda.driver.CUDADriverError."""
         if status := _loops.call_all(self._asks, 1):
             raise_error(status)
         return float(self._passed[0])
 
     def _mark(self) -> None:
-        """Create the two CUDA events that measure the time of the launches, and add them to the calls."""
+        """Create the two CUDA events that measure the time of the launches, and add recording them to the driver
+        calls."""
         import cupy
 
         functions, calls = load(), self._calls
@@ -150,8 +152,8 @@ class Launches:
 
 
 class Stopwatch:
-    """Timer for work on one CUDA stream, by two events that are recorded on it. It can be used repeatedly. Created by
-    `Lane.stopwatch`."""
+    """Timer for work on one CUDA stream: two events recorded on the stream before and after the work. May be used again
+    and again. Created by `Lane.stopwatch`."""
 
     def __init__(self, stream: int) -> None:
         """``stream``: handle of a CUDA stream of the current GPU."""
@@ -175,8 +177,8 @@ class Stopwatch:
         self._call(1)
 
     def milliseconds(self) -> float:
-        """Return the milliseconds between `begin` and `end` on the device; call it when the device has finished. Raises
-        cupy.cuda.driver.CUDADriverError."""
+        """Return the milliseconds between `begin` and `end` on the GPU; may be called only when the GPU has finished.
+        Raises cupy.cuda.driver.CUDADriverError."""
         self._call(2)
         return float(self._passed[0])
 
@@ -186,9 +188,9 @@ class Stopwatch:
 
 
 class Work:
-    """Queue of driver calls for one stream of the current CUDA context. `submit` makes all calls in order, and releases
-    the GIL once. Host memory must be page-locked, and stay unchanged until the stream has finished. Used by one thread
-    at a time."""
+    """Queue of CUDA driver calls for one stream of the current CUDA context. `submit` makes all queued calls in order,
+    and releases the GIL only once. Host memory must be page-locked, and stay unchanged until the stream has finished.
+    Used by one thread at a time."""
 
     def __init__(self, stream: int) -> None:
         self._functions = load()
@@ -217,10 +219,10 @@ class Work:
         self._add(LAUNCH, function, grid, 1, 1, block, 1, 1, 0, self._stream, where, 0)
 
     def steady(self, function: int, grid: int, block: int, values: npt.NDArray[Any]) -> Callable[[], None]:
-        """Return a function that launches a kernel at once, without releasing the GIL. The kernel gets the current
-        bytes of ``values`` as one structure. If many threads launch kernel after kernel, each waits longer to acquire
-        the GIL again than a launch takes (one H200, eight threads, HEVC to frames: 13,049 per second instead of
-        12,467)."""
+        """Return a function that launches a kernel immediately, without the queue and without releasing the GIL. The
+        kernel's only argument is a structure: the bytes that ``values`` has at the launch. If many threads launch
+        kernel after kernel, acquiring the GIL again takes longer than a launch (one H200, eight threads, HEVC to
+        frames: 13,049 per second instead of 12,467)."""
         where = (ctypes.c_void_p * 1)(values.ctypes.data)
         call = _HELD_LAUNCH(self._functions[LAUNCH])
         arguments = function, grid, 1, 1, block, 1, 1, 0, self._stream, ctypes.addressof(where), None
@@ -237,8 +239,8 @@ class Work:
             self._add(COPY_IN, to, host, nbytes, self._stream)
 
     def copies_in(self, to: npt.NDArray[np.int64], host: npt.NDArray[np.int64], nbytes: npt.NDArray[np.int64]) -> None:
-        """Submit the queued calls, then start copies of many blocks from host addresses to device addresses ``to``.
-        ``nbytes``: size of each block, which may not be 0."""
+        """Submit the queued calls, then start copying many blocks from host addresses ``host`` to device addresses
+        ``to``. ``nbytes``: size of each block, at least 1."""
         self.submit()
         calls = np.zeros((len(to), _COLUMNS), np.int64)
         calls[:, 0], calls[:, 1], calls[:, 2] = self._functions[COPY_IN], to, host
@@ -253,8 +255,8 @@ class Work:
 
     def calls(self, function: int, arguments: npt.NDArray[np.int64]) -> int:
         """Submit the queued calls, then call a C function that enqueues work on the stream, once per row of
-        ``arguments`` (integers and pointers). Stop at the first call that returns a status other than 0, and return
-        that status; 0 if all succeed."""
+        ``arguments`` (integers and pointers). Return the first status other than 0, after which the function is not
+        called again; 0 if all calls succeed."""
         self.submit()
         calls = np.zeros((len(arguments), _COLUMNS), np.int64)
         calls[:, 0], calls[:, 1 : 1 + arguments.shape[1]] = function, arguments
@@ -270,12 +272,12 @@ class Work:
         self._add(RECORD, event, self._stream)
 
     def wait(self, event: int) -> None:
-        """Queue a wait for a CUDA event of another stream: work that is queued later begins after the event."""
+        """Queue a wait for a CUDA event of another stream: calls that are queued later take effect after the event."""
         self._add(WAIT, self._stream, event, 0)
 
     def submit(self) -> None:
-        """Make all queued calls. Raises cupy.cuda.driver.CUDADriverError for one that the driver rejects; the calls
-        after it are not made."""
+        """Make all queued calls. If the driver rejects one, raises cupy.cuda.driver.CUDADriverError and skips the calls
+        after it."""
         count, self._count = self._count, 0
         if count and (status := _loops.call_all(self._calls, count)):
             raise_error(status)

@@ -19,9 +19,9 @@ _starting = threading.Lock()
 
 
 def start_ahead(indices: Sequence[int]) -> None:
-    """Start threads that create the CUDA contexts of the GPUs ``indices``, and return at once. Opening these GPUs later
-    is then quick. Each GPU is started once per process. Failures are not reported here, but when a lane (CUDA stream)
-    is opened."""
+    """Start threads that create the CUDA contexts of the GPUs ``indices``, and return immediately, so that opening
+    these GPUs later is quick. Later calls for the same GPU do nothing. Errors are not reported here, but when a lane
+    (CUDA stream) is opened."""
     with _starting:
         for index in indices:
             if index not in _started:
@@ -31,9 +31,9 @@ def start_ahead(indices: Sequence[int]) -> None:
 
 
 def start_named(device: str) -> None:
-    """Start creating the CUDA context of the GPU that the setting ``device`` names, before the rest of a job is known.
-    The setting is ``gpu``, ``gpu:2``, or ``auto`` for the first GPU if CuPy is installed. Does nothing if it names
-    several GPUs, because each of these gets its own process."""
+    """Start creating the CUDA context of the GPU that the setting ``device`` names, while the rest of a job is still
+    being prepared. ``device``: ``gpu``, ``gpu:2``, or ``auto`` for the first GPU if CuPy is installed. Does nothing for
+    several GPUs, because each gets its own process."""
     name, _, number = device.partition(":")
     if name == "gpu" and (not number or number.isdecimal()):
         start_ahead([int(number or 0)])

@@ -38,9 +38,9 @@ Launch = tuple[str, str, int, int, tuple[Any, ...]]
 
 
 class Arena:
-    """Host memory for copies to or from a device. `take` allocates small ranges one after the other; `reset` releases
-    all of them at once. Later batches reuse the same memory block, once it is large enough for a batch.
-    """
+    """Host memory for copies to or from a GPU. `take` returns ranges of a block one after the other, or a larger block
+    if none fits. `reset` releases all ranges together, and keeps the largest block, so that later batches need no
+    other."""
 
     def __init__(self, allocate: Callable[[int], U8], first: int = 1 << 20) -> None:
         self._allocate = allocate
@@ -49,7 +49,7 @@ class Arena:
         self._at = 0
 
     def take(self, nbytes: int) -> U8:
-        """Return ``nbytes`` of uninitialised memory, which begin at a multiple of 256 bytes of their block."""
+        """Return ``nbytes`` of uninitialised memory that begin at a multiple of 256 bytes of the block."""
         size = aligned(nbytes)
         if not self._blocks or self._at + size > len(self._blocks[-1]):
             grown = 2 * len(self._blocks[-1]) if self._blocks else self._first
@@ -60,13 +60,13 @@ class Arena:
         return piece
 
     def reset(self) -> None:
-        """Release everything that `take` returned. Its contents remain until later calls of `take` reuse the memory."""
+        """Release all ranges that `take` returned. Their contents remain until `take` returns the memory again."""
         del self._blocks[:-1]
         self._at = 0
 
 
 def aligned(nbytes: int) -> int:
-    """Return ``nbytes`` rounded up to a multiple of 256, at which the next array may begin."""
+    """Return ``nbytes`` rounded up to a multiple of 256, the alignment of arrays in device memory."""
     return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
 
 
@@ -87,8 +87,8 @@ def blocks(grid: int | tuple[int, ...]) -> tuple[int, ...]:
 
 
 _idle_streams: dict[int, list[Any]] = {}
-"""Unused CUDA streams of closed lanes, by GPU, for new lanes. Creating a stream takes long. And CuPy's pool reuses a
-small block only on the stream for which it was allocated."""
+"""CUDA streams of closed lanes, for reuse by new lanes, by GPU. Creating a stream takes long, and CuPy's pool reuses a
+small block only on the stream for which the block was allocated."""
 
 
 def _idle_stream(index: int) -> Any:
@@ -101,27 +101,22 @@ def _idle_stream(index: int) -> Any:
 
 
 def borrow_stream(index: int) -> Any:
-    """Return a CUDA stream of GPU ``index`` that nothing else uses. The caller passes it to `return_stream` when it is
-    done."""
+    """Return a CUDA stream of GPU ``index`` that no other code uses. The caller gives it back with `return_stream`."""
     with OnGpu(index):
         return _idle_stream(index)
 
 
 def return_stream(index: int, stream: Any) -> None:
-    """Take back a CUDA stream from `borrow_stream`, for reuse. All its work must have finished."""
+    """Take back a stream that `borrow_stream` returned, for reuse. All work on the stream must have finished."""
     _idle_streams.setdefault(index, []).append(stream)
 
 
 class Lane:
     """One CUDA stream of a GPU, with its memory and staging buffers. All launches and copies on a lane run in order.
-
-    Memory comes from one pool for all lanes of the process (`device_memory`). Memory that the host releases is given to
-    later work of the same lane; after `synchronize`, also to other lanes. Inside ``with lane``, CuPy's own functions
-    use the pool too.
-
-    One thread at a time uses a lane: the thread that launches a batch, then the one that completes the batch. The
-    engine's `OpenLanes` creates and closes lanes.
-    """
+    Memory comes from one pool for all lanes of the process (`device_memory`): what the host releases may be reused by
+    later work of this lane, and after `synchronize` also by other lanes. Inside ``with lane``, CuPy's own functions use
+    the pool too. One thread at a time uses a lane: the thread that launches a batch, then the one that completes the
+    batch. The engine's `OpenLanes` creates and closes lanes."""
 
     def __init__(self, index: int = 0, stream: Any = None) -> None:
         """Open a lane on a stream of its own, or on ``stream``, a CuPy stream. Raises DeviceError if GPU ``index``
@@ -151,7 +146,7 @@ class Lane:
         self._handles: dict[tuple[str, str], int] = {}
         self._idle_events: list[Any] = []
         self.cache: dict[str, Any] = {}
-        """Objects that operators keep from batch to batch on this lane, such as decoders and workspaces, by key."""
+        """Objects that operators keep between batches on this lane, such as decoders and workspaces, by key."""
 
     @property
     def context(self) -> int:
@@ -206,8 +201,8 @@ class Lane:
         return tuple(cupy.ndarray(a.shape, a.dtype, memory + s) for a, s in zip(arrays, starts, strict=True))
 
     def to_device(self, batch: Batch) -> Batch:
-        """Return the batch in device memory. A batch in host memory is uploaded, including any gaps between its
-        samples."""
+        """Return the batch in device memory. If the batch is in host memory, upload its whole array, including gaps
+        between samples."""
         import cupy
 
         if not batch.on_host:
@@ -251,13 +246,14 @@ class Lane:
     # -- raw memory, for kernels that take one block of parameters -----------------------------------------------
 
     def pinned(self, nbytes: int) -> U8:
-        """Return ``nbytes`` of uninitialised page-locked memory. After `synchronize`, the next allocation may reuse it.
-        Operators therefore wait with `wait`, not `synchronize`: other operators of the same batch still use such
-        memory."""
+        """Return ``nbytes`` of uninitialised page-locked memory. After `synchronize`, later allocations may reuse the
+        memory. Operators therefore wait with `wait`, not with `synchronize`: other operators of the same batch still
+        use such memory."""
         return self._pinned.take(nbytes)
 
     def allocate(self, nbytes: int) -> tuple[Any, int]:
-        """Allocate ``nbytes`` of device memory. Return the object that owns it, and its address, a multiple of 256."""
+        """Allocate ``nbytes`` of device memory. Return the object that owns the memory, and its address, a multiple of
+        256."""
         memory = self._memory(nbytes, "workspaces")
         return memory, int(memory.ptr)
 
@@ -279,8 +275,8 @@ class Lane:
         runtime.memcpyAsync(address, source, nbytes, runtime.memcpyDeviceToDevice, self.stream.ptr)
 
     def copies_in(self, to: I64, host: I64, nbytes: I64) -> None:
-        """Start copying many page-locked blocks to the device, given the addresses ``to`` and ``host``, and sizes in
-        bytes. See `copy_in`."""
+        """Start copying many page-locked blocks to the device: ``nbytes[i]`` bytes from host address ``host[i]`` to
+        device address ``to[i]``. See `copy_in`."""
         self._work.copies_in(to, host, nbytes)
 
     def copy_out(self, address: int, nbytes: int) -> U8:
@@ -292,8 +288,8 @@ class Lane:
         return host
 
     def functions(self, text: str, names: Sequence[str]) -> Mapping[str, Any]:
-        """Return the kernels ``names`` of the CUDA source ``text``, by name, for launching with `work`. Each kernel
-        takes a single pointer."""
+        """Return the kernels ``names`` of the CUDA source ``text``, by name, for `Work.launch`. Each kernel takes a
+        single pointer."""
 
         with _compiling, self.gpu:
             if (ready := _image(text, None, "", self.index)) is not None:
@@ -305,13 +301,12 @@ class Lane:
     def launches(
         self, kernels: Sequence[tuple[Any, tuple[int, ...], int, tuple[Any, ...]]], places: Sequence[tuple[int, int]]
     ) -> stream_work.Launches:
-        """Return a sequence of kernel launches that can be made repeatedly on this lane; see
+        """Return a fixed sequence of kernel launches that this lane can launch many times; see
         `driver_calls.Launches`."""
         return stream_work.Launches(self.stream.ptr, kernels, places)
 
     def stopwatch(self) -> stream_work.Stopwatch:
-        """Return the timer for this lane's work, for one measurement at a time. The caller must have entered the lane
-        (``with lane``)."""
+        """Return the timer that measures work on this lane; one measurement at a time. Call it inside ``with lane``."""
         found: stream_work.Stopwatch | None = self.cache.get("stopwatch")
         if found is None:
             found = self.cache["stopwatch"] = stream_work.Stopwatch(self.stream.ptr)
@@ -335,9 +330,9 @@ class Lane:
     def launch_beside(
         self, source: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any
     ) -> None:  # fmt: skip
-        """Launch a kernel on a second stream of this lane. It starts after all earlier launches of the lane, and runs
-        concurrently with later ones until `join`. Meant for kernels that take long and leave most of the GPU idle.
-        Array arguments are kept alive until the lane is synchronized, so that no later work gets their memory."""
+        """Launch a kernel on a second stream of this lane: after all earlier launches of the lane, and at the same time
+        as later ones until `join`. Meant for kernels that take long and leave most of the GPU idle. Array arguments are
+        kept alive until the lane is synchronized, so that no later work gets their memory."""
         self._in_flight += args
         if self._aside is None:
             with self.gpu:
@@ -355,9 +350,9 @@ class Lane:
             self._apart = False
 
     def scratch(self, *sizes: int) -> tuple[Any, list[int]]:
-        """Allocate uninitialised device memory for arrays of these ``sizes`` in bytes, by one allocation. Return the
-        object that owns the memory, and the address of each array, a multiple of 256. When no reference to the owner is
-        left, later work of this lane may get the memory."""
+        """Make one allocation of uninitialised device memory for arrays of these ``sizes`` in bytes. Return the object
+        that owns the memory, and the address of each array, a multiple of 256. When no reference to the owner is left,
+        later work of this lane may get the memory."""
         at, places = 0, []
         for size in sizes:
             places.append(at)
@@ -406,8 +401,8 @@ class Lane:
         return found
 
     def launch_text(self, text: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any) -> None:
-        """Launch ``kernel`` of the CUDA source ``text``, like `launch`. Products and sums are not contracted to fused
-        multiply-adds, so that generated arithmetic gives the same results as on the CPU."""
+        """Launch ``kernel`` of the CUDA source ``text``, like `launch`. The compiler does not join products and sums to
+        fused multiply-adds, so that generated arithmetic gives the same results as on the CPU."""
         if grid := blocks(grid):
             self.function_of_text(text, kernel)(grid, (block,), args, stream=self.stream)
 
@@ -417,7 +412,7 @@ class Lane:
             return _load_text(text, kernel, self.index)
 
     def keep(self, *things: Any) -> None:
-        """Keep references to host or device memory until the work that was enqueued on this lane so far is done."""
+        """Keep references to ``things`` (host or device memory) until all work enqueued on this lane so far is done."""
         self._in_flight.extend(things)
 
     def holds(self, batch: Batch) -> bool:
@@ -425,20 +420,20 @@ class Lane:
         return not batch.on_host
 
     def after(self, event: Any) -> None:
-        """Make later work of this lane wait for ``event``, a CUDA event of another stream."""
+        """Make later work of this lane wait for ``event``, a CUDA event recorded on another stream."""
         self._work.wait(event.ptr)
         self._work.submit()
 
     def wait(self) -> None:
-        """Wait for all work on this lane. Unlike `synchronize`, keep the references that `keep` has stored."""
+        """Wait for all work on this lane. References stored by `keep` are not dropped, other than by `synchronize`."""
         self.join()
         with waiting(self.index), self.gpu:
             self.stream.synchronize()
 
     def release_memory(self, *, launching: bool) -> None:
         """Wait for all work on this lane, then free the unused blocks of all memory pools. ``launching``: whether the
-        caller is the thread that launches on this lane. If so, also drop the references that `keep` has stored, and the
-        memory that operators cache."""
+        calling thread launches on this lane; if so, also drop the references that `keep` has stored and the memory that
+        operators cache."""
         self.wait()
         if launching:
             self._in_flight.clear()
@@ -452,7 +447,7 @@ class Lane:
         give_back_pinned()
 
     def synchronize(self) -> None:
-        """Wait for all work on this lane, and drop the references that `keep` has stored for it."""
+        """Wait for all work on this lane, and drop the references that `keep` has stored."""
         self.wait()
         self.drop_references()
 
@@ -463,8 +458,8 @@ class Lane:
         self.memory.mark_done(self.stream.ptr)
 
     def close(self) -> None:
-        """Wait for this lane's work, and return its memory and streams for reuse; the lane cannot be used afterwards.
-        Memory that is still referenced elsewhere is returned later."""
+        """Wait for this lane's work, and give its memory and streams back for reuse; the lane cannot be used
+        afterwards. Memory that other objects still refer to follows when they release it."""
         if self._closed:
             return
         self._closed = True
@@ -478,7 +473,7 @@ class Lane:
     # -- times ---------------------------------------------------------------------------------------------------
 
     def mark(self) -> Any:
-        """Record a CUDA event on this lane, which completes when the work launched so far is done, and return it."""
+        """Record a CUDA event on this lane and return it. The event completes when all work launched so far is done."""
         import cupy
 
         event = self._idle_events.pop() if self._idle_events else cupy.cuda.Event()
@@ -487,15 +482,15 @@ class Lane:
         return event
 
     def reuse_marks(self, marks: list[Any]) -> None:
-        """Take back events that `mark` returned and that are no longer needed, for reuse."""
+        """Take back events that `mark` returned, for reuse by later calls of `mark`."""
         self._idle_events += marks
 
     def seconds_since(self, begin: Any, end: Any) -> float:
-        """Return the seconds on the device between two events of `mark`. The lane must have been synchronized."""
+        """Return the seconds of GPU time between two events of `mark`. The lane must have been synchronized."""
         return self.seconds_between([(begin, end)])[0]
 
     def seconds_between(self, marks: Sequence[tuple[Any, Any]]) -> list[float]:
-        """Return the seconds on the device between the two events of each pair, by one call of the driver."""
+        """Return the seconds of GPU time between the two events of each pair, by one call of the driver."""
         with self.gpu:
             return [m / 1e3 for m in stream_work.milliseconds([(begin.ptr, end.ptr) for begin, end in marks])]
 
@@ -508,8 +503,8 @@ def _extent(batch: Batch) -> tuple[int, int]:
 
 
 def places_on_device(batch: Batch) -> I64:
-    """Return the offsets of the samples of ``batch``, in host memory, in the device array that `Lane.to_device` would
-    create."""
+    """Return the index of each sample's first element in the device array that `Lane.to_device` would create for
+    ``batch``, which is in host memory."""
     lease = lease_of(batch.data)
     if lease is not None:
         return lease.places(batch)
@@ -533,8 +528,8 @@ _blocks = page_locked.PageLockedPool()
 
 
 def page_locked_blocks() -> page_locked.PageLockedPool:
-    """Return the pool of large page-locked blocks of this process. Its cached blocks count against the memory budgets
-    of running jobs."""
+    """Return this process's pool of large page-locked blocks. Cached blocks count against the memory budgets of running
+    jobs."""
     return _blocks
 
 
@@ -547,8 +542,8 @@ def pinned_empty(nbytes: int) -> npt.NDArray[np.uint8]:
 
 
 def _large_pinned(nbytes: int) -> Any:
-    """Allocate ``nbytes`` of page-locked memory for a large block, by the method that keeps the driver busy for less
-    time."""
+    """Allocate a large block of ``nbytes`` page-locked memory, by the method during which other threads can use the
+    driver if possible."""
     index = _page_locking.get("gpu")
     if index is not None and registered.same_address(index):
         try:
@@ -560,7 +555,7 @@ def _large_pinned(nbytes: int) -> Any:
 
 @lru_cache(16)
 def _tell(why: str) -> None:
-    """Log, once, that memory is page-locked by the driver itself. That takes three times as long, and blocks all other
+    """Log, once, that the driver itself allocates page-locked memory, which takes three times as long and blocks other
     work in the driver meanwhile. ``why``: the reason."""
     import logging
 
@@ -568,10 +563,10 @@ def _tell(why: str) -> None:
 
 
 def _alloc_pinned(nbytes: int) -> Any:
-    """Allocate page-locked memory from CuPy's pool. Sizes are rounded up to a few values, so that batches of similar
-    size share blocks: the pool reuses a block only for the same size, and allocating a new one costs milliseconds. The
-    pool never frees a block by itself. Unused blocks are freed here if an allocation fails, and after every
-    `PINNED_SPARE` bytes of new blocks (or an eighth of the smallest job's memory budget)."""
+    """Allocate page-locked memory from CuPy's pool, which reuses a block only for the same size and never frees one.
+    Sizes are rounded up to a few values, so that batches of similar size share blocks: a new block costs milliseconds.
+    Unused blocks are freed here if an allocation fails, and after every `PINNED_SPARE` bytes of new blocks (or an
+    eighth of the smallest job's memory budget)."""
     import cupy
 
     step = max(512, 1 << max(nbytes - 1, 0).bit_length() - 3) if nbytes > 4096 else 512
@@ -605,8 +600,8 @@ def give_back_pinned() -> None:
 
 def page_lock_through(index: int) -> None:
     """Make GPU ``index`` current whenever memory is page-locked. Only the first call in a process has an effect.
-    Page-locking creates a CUDA context on the current GPU, and threads that read and decode have not chosen one. Every
-    GPU can use page-locked memory."""
+    Page-locking creates a CUDA context on the current GPU, and threads that read and decode have not chosen one. All
+    GPUs can use page-locked memory."""
     _page_locking.setdefault("gpu", index)
 
 
@@ -651,8 +646,8 @@ def _module(source: str, kernels: tuple[str, ...], index: int) -> Any:
 
 @cache
 def _image(text: str, folder: Path | None, kernel: str, index: int) -> tuple[Any, str] | None:
-    """Return a loaded module of the wheel's CUDA binaries that contains ``kernel`` of the source ``text``, and the name
-    of the kernel in the module. Return None if the wheel has no binary for this GPU, or if the driver accepts none."""
+    """Return the CUDA module of the wheel that contains ``kernel`` of the source ``text``, loaded, and the kernel's
+    name in the module. Return None if the wheel has no binary for this GPU, or if the driver accepts none."""
     if not binaries.there_are_any():
         return None
     import cupy
@@ -701,16 +696,16 @@ def _load_text(text: str, kernel: str, index: int) -> Any:
 
 
 def load(source: str, kernel: str, index: int = 0) -> Any:
-    """Return the compiled ``kernel`` of ``source``, from the wheel's CUDA binaries; if they lack it, NVRTC compiles it
-    at the first use, and CuPy stores the binary on disk."""
+    """Return the compiled ``kernel`` of ``source``. It comes from the wheel's CUDA binaries; if they lack it, NVRTC
+    compiles it at the first use, and CuPy caches the result on disk."""
     with _compiling:
         return _load(source, kernel, index)
 
 
 @cache
 def gpu_count() -> int:
-    """Return the number of usable GPUs; 0 without CuPy or a driver. Importing CuPy is slow, so nothing calls this while
-    it parses a command line or spec."""
+    """Return the number of usable GPUs; 0 without CuPy or a driver. Imports CuPy, which is slow: not called while a
+    command line or spec is parsed."""
     try:
         import cupy
 

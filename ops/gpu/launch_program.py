@@ -19,23 +19,22 @@ from ..context import Context
 from .launch_recording import MAX_FAILURES, ChangingArrays, Recording, bytes_of, key_of, output_of
 
 _MAX_PROGRAMS = 4
-"""Maximum number of launch programs (recorded kernel launches) per step of a plan, for different input shapes. One more
-clears them."""
+"""Maximum number of launch programs (recorded kernel launches) that a lane keeps per step of a plan, one for each
+combination of input shapes. When one more is recorded, the others are dropped."""
 _MAX_HOST_BYTES = 1 << 20
-"""Maximum total bytes of a launch program's inputs that are in host memory. Each replay of the recorded launches
-uploads these inputs."""
+"""Maximum total bytes of the inputs in host memory that a launch program may have. Each replay uploads them."""
 KEY = "programs"
-"""Key in `Lane.cache` of the lane's `ProgramCache`, which holds recorded kernel launches."""
+"""Key in `Lane.cache` of the lane's `ProgramCache`."""
 Edge = Any
-"""Identifier of a batch that one operator passes to others; any hashable value."""
+"""Identifier of a batch that operators pass to later ones; any hashable value."""
 Place = tuple[int, int]
-"""Location of an array in device memory: index of a memory block, and byte offset in the block."""
+"""Location of an array in device memory: (index of a memory block, byte offset in the block)."""
 
 
 class ProgramPart:
-    """One operator of a `LaunchProgram`: its node in the graph, the recording of its kernel launches, and identifiers
-    of its input and output batches. An operator that reads no data has ``constant_outputs`` instead of a recording:
-    outputs that are equal for all batches of the same shapes."""
+    """One operator of a `LaunchProgram`: node in the graph, recorded kernel launches, and identifiers of the input and
+    output batches. An operator that launches no kernels has ``constant_outputs`` instead: outputs that are equal for
+    all batches of the same shapes."""
 
     __slots__ = ("constant_outputs", "inputs", "node", "outputs", "recording")
 
@@ -54,8 +53,8 @@ class LaunchProgram:
     def __init__(
         self, lane: Any, inputs: Mapping[Edge, Batch], parts: Sequence[ProgramPart], outputs: Sequence[Edge]
     ) -> None:
-        """``inputs``: batches that the recorded operators get from earlier ones, by identifier. ``parts``: the recorded
-        operators. ``outputs``: identifiers of the batches that are used after a replay."""
+        """``inputs``: by identifier, the batches that the recorded operators get from other operators. ``parts``: the
+        recorded operators. ``outputs``: identifiers of the batches that later operators use after a replay."""
         sizes = {e: b.nbytes for e, b in inputs.items()}
         for p in parts:
             outputs_: Sequence[Any] = p.constant_outputs or _recorded(p).outputs
@@ -74,23 +73,23 @@ class LaunchProgram:
         self._uploaded: int = starts.pop()
         uploaded_at = dict(zip(extents, starts[len(starts) - len(extents) :], strict=True))
         self._tables: list[int] = starts
-        """Byte offset of each array that every replay computes again, in the scratch block: one block of device memory,
-        also for intermediate results."""
+        """Byte offsets in the scratch block of the arrays that are computed again for each replay. The scratch block is
+        one allocation of device memory, also for intermediate results."""
         self._made: list[tuple[int, Any]] = []
-        """For each output array to allocate: number of elements, and dtype."""
+        """Output arrays that each replay allocates, as (number of elements, dtype)."""
         block = len(inputs)
-        """Index of the scratch block (intermediate results) in the list of memory blocks. Inputs come before it,
-        outputs after it."""
+        """Index of the scratch block (intermediate results) in the list of memory blocks, in which inputs come first
+        and outputs last."""
         where: dict[Edge, Place] = {
             e: (block, uploaded_at[e]) if e in uploaded_at else (k, 0) for k, e in enumerate(inputs)
         }
         """Location of each batch in device memory, as (index of the memory block, byte offset)."""
         self._host_inputs = [(k, *extents[e], uploaded_at[e]) for k, e in enumerate(inputs) if e in uploaded_at]
-        """For each input in host memory: index of the input, begin and end of the elements to copy, and byte offset in
-        the scratch block to copy them to."""
+        """Copies that upload inputs from host memory, each as (index of the input, first element, end element, byte
+        offset in the scratch block)."""
         whose: dict[Edge, Edge] = {}
-        """For each batch that is a view of another batch, such as a cast to the same dtype: the batch that owns the
-        memory."""
+        """Batches that are views of another batch, such as the result of a cast to the same dtype, with the batch that
+        owns their memory."""
         for p, r in zip(parts, recordings, strict=True):
             for e, o in zip(p.outputs, r.outputs, strict=True):
                 if o.memory < len(p.inputs):
@@ -98,8 +97,8 @@ class LaunchProgram:
         last = {whose.get(e, e): k for k, p in enumerate(parts) for e in p.inputs}
         lasting = {whose.get(e, e) for e in outputs}
         self.is_possible = lasting.isdisjoint(uploaded_at)
-        """Whether the recorded launches can be replayed. They cannot if an output is a view of an input in host memory,
-        because such inputs are uploaded to scratch memory that is reused."""
+        """Whether the launches can be replayed: no output may be a view of an input in host memory, because such an
+        input is uploaded to the scratch block, which the next replay overwrites."""
         layout = _BlockLayout(self._uploaded)
         kernels: list[Any] = []
         places: list[tuple[int, int]] = []
@@ -135,25 +134,26 @@ class LaunchProgram:
         self._launches = lane.launches(kernels, places) if kernels else None
         self._targets = targets
         self._recordings = recordings
-        """Recordings of the operators. They own the device arrays that kernels read for every batch."""
+        """Recorded launches of the operators; they own the constant device arrays that kernels read."""
 
         on_device = any(not b.on_host for _, b in self._constant_outputs)
         self.is_free = self._launches is None and not self._made and not self._block and not on_device
-        """Whether a replay needs no work on the GPU, because all outputs are views or in host memory."""
+        """Whether a replay launches and allocates nothing on the GPU, because all outputs are views or in host
+        memory."""
         self.changes = bool(self._changing)
-        """Whether some arrays depend on operators' arguments. `run` then calls its argument ``context`` to compute
-        these arrays."""
+        """Whether kernels read arrays that depend on the operators' arguments. Each `run` then computes these arrays
+        again."""
         self.failures = 0
-        """Number of consecutive batches that could not be replayed, because their arguments need other kernel
-        launches."""
+        """Number of consecutive batches whose arguments needed other kernel launches, so that they could not be
+        replayed."""
 
     def run(
         self, lane: Any, inputs: Sequence[Batch], samples: Samples, context: Callable[[Any], Context],
         *, timed: bool = False,
     ) -> dict[Edge, Batch] | None:  # fmt: skip
-        """Replay the recorded launches for other ``inputs`` of the same shapes. Return the outputs by identifier, or
-        None if an operator's arguments need other launches. ``context``: function that creates the Context of an
-        operator's node. ``timed``: measure the time on the GPU, which `milliseconds` returns."""
+        """Replay the launches for other ``inputs`` of the same shapes. Return the outputs by identifier, or None if an
+        operator's arguments need other launches. ``context``: function that creates the Context of an operator's node.
+        ``timed``: measure the GPU time, for `milliseconds`."""
         staged = lane.pinned(self._uploaded) if self._uploaded else _NOTHING
         tables = iter(self._tables)
         for node, arrays in self._changing:
@@ -190,8 +190,8 @@ class LaunchProgram:
         return found
 
     def milliseconds(self) -> float:
-        """Return the milliseconds that the last `run` with ``timed`` took on the GPU; call it when the device has
-        finished."""
+        """Return the milliseconds that the last `run` with ``timed`` took on the GPU; may be called only when the GPU
+        has finished."""
         return 0.0 if self._launches is None else float(self._launches.milliseconds())
 
 
@@ -201,8 +201,7 @@ def _recorded(part: ProgramPart) -> Recording:
 
 
 def _copy(lane: Any, batch: Batch) -> Any:
-    """Return a copy of the data of an output that is equal for all batches, because later operators may write into
-    it."""
+    """Return a copy of an operator's constant output, because later operators may write into it."""
     if batch.on_host:
         return batch.data.copy()
     data = lane.empty(batch.data.size, batch.data.dtype)
@@ -211,21 +210,22 @@ def _copy(lane: Any, batch: Batch) -> Any:
 
 
 def _extent(batch: Batch) -> tuple[int, int]:
-    """Return begin and end of the elements of ``batch`` that `Lane.to_device` copies."""
+    """Return the range of elements, as (begin, end), of the batch's array that `Lane.to_device` copies."""
     return int(batch.offsets.min()), int((batch.offsets + batch.sizes).max())
 
 
 class _BlockLayout:
-    """Allocator of byte ranges in a scratch block of device memory. Ranges needed at different times may overlap."""
+    """Allocator of byte ranges in one scratch block of device memory. Ranges that are needed at different times may
+    overlap."""
 
     def __init__(self, start: int) -> None:
         self.size = self._start = start
         self._taken: list[tuple[int, int, int]] = []
-        """Allocated ranges, each as (begin, end, index of the last operator that uses the range)."""
+        """Ranges allocated so far, each as (begin, end, index of the last operator that uses the range)."""
 
     def take(self, nbytes: int, first: int, last: int) -> int:
-        """Reserve ``nbytes`` for the operators with indices ``first`` to ``last``. Return the lowest byte offset at
-        which these operators use no other range."""
+        """Reserve ``nbytes`` for use by the operators with indices ``first`` to ``last``. Return the lowest byte offset
+        that is free while they run."""
         busy = sorted(t for t in self._taken if t[2] >= first)
         at = self._start
         for begin, end, _ in busy:
@@ -241,19 +241,19 @@ _NOTHING = np.empty(0, np.uint8)
 
 
 class ProgramCache:
-    """Cache of a lane's launch programs: recorded kernel launches of consecutive operators, by plan step and input
-    shapes. Owned by the lane's cache; used by the thread that launches on the lane."""
+    """Cache of a lane's launch programs (recorded kernel launches of consecutive operators), by plan step and input
+    shapes. Stored in `Lane.cache`; used by the thread that launches on the lane."""
 
     def __init__(self) -> None:
         self._kept: dict[Hashable, dict[Any, LaunchProgram]] = {}
 
     def release(self) -> None:
-        """Drop all recorded launch programs, and the device memory that their recordings own."""
+        """Drop all launch programs and the device memory that they own."""
         self._kept.clear()
 
     def find(self, step: Hashable, key: Any) -> LaunchProgram | None:
-        """Return the recorded launches of plan step ``step`` for inputs with this ``key`` (their shapes, see `key_of`).
-        None if there are none, or if replays failed too often."""
+        """Return the launch program of plan step ``step`` for inputs with this ``key`` (their shapes, see `key_of`).
+        None if there is none, or if it failed too often."""
         kept = self._kept.get(step)
         found = None if kept is None else kept.get(key)
         return None if found is None or found.failures > MAX_FAILURES else found
@@ -262,8 +262,8 @@ class ProgramCache:
         self, lane: Any, step: Hashable, inputs: Mapping[Edge, Batch], samples: Samples,
         context: Callable[[Any], Context],
     ) -> tuple[dict[Edge, Batch], list[tuple[int, int]]] | None:  # fmt: skip
-        """Replay the recorded launches of plan step ``step`` for these ``inputs``. Return the outputs by identifier,
-        and the bytes that each operator reads and writes. Return None if none were recorded for these shapes, or if the
+        """Replay the launch program of plan step ``step`` for these ``inputs``. Return the outputs by identifier, and
+        the bytes that each operator reads and writes. Return None if there is no program for these shapes, or if the
         arguments need other launches."""
         if not self._kept.get(step):
             return None
@@ -276,8 +276,8 @@ class ProgramCache:
         self, lane: Any, step: Hashable, inputs: Mapping[Edge, Batch], samples: Samples, parts: Sequence[ProgramPart],
         outputs: Collection[Edge],
     ) -> None:  # fmt: skip
-        """Combine the recorded launches of all operators ``parts`` of plan step ``step``. Later batches with the shapes
-        of ``inputs`` replay them together."""
+        """Create a launch program from the recorded launches of the operators ``parts`` of plan step ``step``, for
+        later batches with the shapes of ``inputs``."""
         given = list(inputs.values())
         if sum(b.data.nbytes for b in given if not lane.holds(b)) > _MAX_HOST_BYTES:
             return
@@ -294,7 +294,7 @@ class ProgramCache:
 
 
 def programs_of(lane: Any) -> ProgramCache:
-    """Return the lane's cache of recorded kernel launches of consecutive operators, created on the first call."""
+    """Return the lane's cache of launch programs, created on the first call."""
     found: ProgramCache | None = lane.cache.get(KEY)
     if found is None:
         found = lane.cache[KEY] = ProgramCache()

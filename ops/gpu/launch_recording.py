@@ -24,43 +24,43 @@ from ..batch import Batch, Samples
 from ..context import Context
 
 _MAX_SHAPES = 4
-"""Maximum number of input shapes for which a lane keeps an operator's recorded kernel launches. One more clears
-them."""
+"""Maximum number of input shapes for which a lane keeps an operator's recorded kernel launches. When one more is
+recorded, the others are dropped."""
 _MAX_RECENT = 8
-"""Number of recent input shapes that are remembered per operator. Kernel launches are recorded when remembered shapes
-come again."""
+"""Number of recent input shapes that are remembered per operator. Launches are recorded only for shapes that come a
+second time."""
 _MAX_OPERATORS = 256
-"""Maximum number of operators whose recent input shapes a lane remembers. One more clears all recordings of the
-lane."""
+"""Maximum number of operators whose recent input shapes a lane remembers. With one more, the lane forgets all shapes
+and recorded launches."""
 MAX_FAILURES = 3
-"""Number of consecutive failed replays after which recorded launches are no longer tried. A replay fails if a batch's
+"""Number of consecutive failed replays after which recorded launches are no longer used. A replay fails if a batch's
 arguments need other launches."""
 _ALIGNMENT = 256
 _NOTHING = np.empty(0, np.uint8)
 KEY = "repeated"
-"""Key in `Lane.cache` of the lane's `RecordingCache`, which holds recorded kernel launches."""
+"""Key in `Lane.cache` of the lane's `RecordingCache`."""
 
 
 Recompute = Callable[[Context], Sequence[npt.NDArray[Any]] | None]
-"""Function that computes, for a new batch, the arrays that an operator's kernels read and that depend on its arguments.
-It returns None if the batch needs other kernel launches."""
+"""Function that computes the arrays that an operator's kernels read, from the arguments of a new batch. It returns None
+if the batch needs other kernel launches."""
 
 
 FIXED: Any = object()
-"""Value to pass instead of a `Recompute` function if kernel launches depend only on input shapes and constants."""
+"""Passed instead of a `Recompute` function if the arrays depend only on input shapes and constants."""
 
 
 def fixed(lane: Any, *arrays: npt.NDArray[Any]) -> tuple[Any, ...]:
-    """Upload arrays that depend only on input shapes and constants. Replays of the recorded kernel launches read the
-    same uploaded arrays."""
+    """Upload arrays that depend only on input shapes and constants. When the recorded launches are replayed, kernels
+    read the same arrays again."""
     there: tuple[Any, ...] = (lane.fixed if isinstance(lane, LaunchRecorder) else lane.upload)(*arrays)
     return there
 
 
 def changing(lane: Any, recompute: Recompute | None, *arrays: npt.NDArray[Any]) -> tuple[Any, ...]:
-    """Upload arrays that also depend on the operator's arguments. Each replay calls ``recompute``, which computes them
-    again, with the same types and shapes. If ``recompute`` is None, returns None or rejects a sample, the operator is
-    run instead of a replay. ``recompute`` must not refer to data of a batch (see `without_data`)."""
+    """Upload arrays that also depend on the operator's arguments. For each replay, ``recompute`` computes them again,
+    with the same types and shapes. If ``recompute`` is None, returns None or rejects a sample, the operator runs
+    normally instead of the replay. ``recompute`` must not refer to data of a batch (see `without_data`)."""
     if recompute is FIXED:
         return fixed(lane, *arrays)
     if isinstance(lane, LaunchRecorder):
@@ -81,7 +81,7 @@ def fixed_and_changing(
 
 
 def unchanging(lane: Any, *arrays: Any) -> tuple[Any, ...]:
-    """Return ``arrays``, device arrays whose contents never change. Recorded launches that read them keep them
+    """Return ``arrays``: device arrays whose contents never change. Recorded launches that read these arrays keep them
     alive."""
     if isinstance(lane, LaunchRecorder):
         lane.unchanging(arrays)
@@ -89,31 +89,30 @@ def unchanging(lane: Any, *arrays: Any) -> tuple[Any, ...]:
 
 
 def not_replayable(lane: Any) -> None:
-    """Declare that an operator's kernel launches depend on the data of its inputs, so that they are not recorded for
-    other batches."""
+    """Declare that an operator's kernel launches depend on the data of its inputs: they are not recorded."""
     if isinstance(lane, LaunchRecorder):
         lane.not_replayable()
 
 
 def with_margin(lane: Any, n: int) -> int:
-    """Return the number of elements to allocate if this batch needs ``n``. While launches are recorded, add a quarter:
-    replays for other batches may need more."""
+    """Return the number of elements to allocate if this batch needs ``n``: a quarter more while launches are recorded,
+    because batches for which they are replayed may need more."""
     return n + n // 4 if isinstance(lane, LaunchRecorder) else n
 
 
 def without_data(batch: Batch) -> Batch:
-    """Return ``batch`` without its data, only shapes and layout. For functions passed to `changing`, which must not
-    keep data alive."""
+    """Return ``batch`` with its shapes and layout, but without its data, for functions passed to `changing`, which must
+    not keep data alive."""
     return batch.replace(data=np.empty(0, batch.dtype))
 
 
 @dataclass(frozen=True, slots=True)
 class ChangingArrays:
-    """Arrays that a kernel reads, and that ``recompute`` computes again for each replay of recorded launches."""
+    """Arrays that a kernel reads and that ``recompute`` computes again for each replay."""
 
     recompute: Recompute
     kinds: tuple[tuple[Any, tuple[int, ...]], ...]
-    """Dtype and shape of each of these arrays."""
+    """Dtype and shape of each array."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,41 +123,39 @@ class RecordedLaunch:
     grid: tuple[int, ...]
     block: int
     arguments: tuple[Any, ...]
-    """Kernel arguments as NumPy scalars, also addresses. Addresses that change from batch to batch are 0 (see
-    ``places``)."""
+    """Kernel arguments as NumPy scalars, addresses too. Addresses listed in ``places`` are 0."""
     places: tuple[tuple[int, int, int], ...]
     """Addresses that change from batch to batch, each as (index of the argument, index of the memory block, byte offset
-    in the block). Input blocks come first, then allocations."""
+    in the block). Memory blocks are the inputs, then the allocations."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedOutput:
-    """Description of one output of a recorded operator: ``size`` elements of ``dtype``. They begin ``start`` bytes into
-    the memory block number ``memory``."""
+    """Position of one output of a recorded operator: ``size`` elements of ``dtype``, from byte ``start`` of memory
+    block ``memory`` on."""
 
     memory: int
     start: int
     size: int
     dtype: Any
     like: Batch
-    """The recorded output without its data, from which outputs of replays are made."""
+    """The recorded output without its data: the shapes and layout that outputs of replays have."""
     nbytes: int
 
 
 def bytes_of(dtype: Any, shape: tuple[int, ...]) -> int:
-    """Return the bytes to reserve for an array: its size, rounded up to the alignment of the next array."""
+    """Return the bytes to reserve for an array: its size, rounded up to the alignment of arrays."""
     size: int = math.prod(shape) * np.dtype(dtype).itemsize
     return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
 class LaunchRecorder:
-    """Stand-in for a `Lane` while an operator runs: it records allocations, uploads and kernel launches, for replays.
-    Any other use of the lane makes the recording unusable. Created by `RecordingCache.run` for one call; used by the
-    launching thread.
-    """
+    """Stand-in for a `Lane` while an operator runs. It passes allocations, uploads and kernel launches on to the lane,
+    and records them for replays. Any other use of the lane makes the recording unusable. Created by
+    `RecordingCache.run` for one call; used by the launching thread."""
 
     def __init__(self, lane: Any, inputs: Sequence[Batch], constant: bool) -> None:
-        """``constant``: whether all work of the operator depends only on the shapes of its ``inputs``."""
+        """``constant``: whether everything that the operator does depends only on the shapes of its ``inputs``."""
         self._lane = lane
         self._all_fixed = constant
         self._memory: list[Any] = [b.data for b in inputs]
@@ -201,20 +198,20 @@ class LaunchRecorder:
         return array
 
     def to_device(self, batch: Batch) -> Batch:
-        """Return the batch in device memory, like `Lane.to_device`. If that needs a copy, the recording is discarded:
-        the operator then runs again for every batch."""
+        """Return the batch in device memory, like `Lane.to_device`. If the batch has to be uploaded, nothing is
+        recorded: the operator then runs normally for every batch."""
         self._possible &= self._lane.holds(batch)
         there: Batch = self._lane.to_device(batch)
         return there
 
     def upload(self, *arrays: Any) -> tuple[Any, ...]:
-        """Upload arrays like `Lane.upload`. The recording is then discarded, unless the operator depends only on input
+        """Upload arrays like `Lane.upload`. Nothing is recorded then, unless the operator depends only on input
         shapes."""
         self._possible &= self._all_fixed
         return self.fixed(*arrays)
 
     def fixed(self, *arrays: Any) -> tuple[Any, ...]:
-        """Upload arrays that replays reuse; see the function `fixed`."""
+        """Upload arrays that kernels read again in each replay; see the function `fixed`."""
         there: tuple[Any, ...] = self._lane.upload(*arrays)
         self._constant += there
         return there
@@ -263,8 +260,8 @@ class LaunchRecorder:
         self._launches.append(RecordedLaunch(function(), grid, block, tuple(given), tuple(places)))
 
     def _within(self, array: Any, memory: Sequence[Any]) -> tuple[int, int] | None:
-        """Return the index of the block in ``memory`` that holds ``array``, and the array's byte offset in it; None if
-        no block holds it."""
+        """Return (index of the block in ``memory`` that contains ``array``, the array's byte offset in the block); None
+        if no block contains it."""
         at = self._lane.address(array)
         for k, whole in enumerate(memory):
             start = self._lane.address(whole)
@@ -273,7 +270,7 @@ class LaunchRecorder:
         return None
 
     def recording(self, outputs: Sequence[Batch]) -> Recording | None:
-        """Return the recorded launches, to replay them for other batches; None if they cannot be replayed."""
+        """Return the recorded launches for replays with other batches; None if they cannot be replayed."""
         if not self._all_fixed and not any(isinstance(one, ChangingArrays) for one in self._made):
             return None  # the operator does not declare which arrays depend on its arguments
         found = []
@@ -294,23 +291,23 @@ class Recording:
         self, lane: Any, inputs: int, made: Sequence[tuple[int, Any] | ChangingArrays], constant: Sequence[Any],
         launches: Sequence[RecordedLaunch], outputs: Sequence[RecordedOutput],
     ) -> None:  # fmt: skip
-        """``inputs``: number of input batches. ``made``: the operator's allocations, and the arrays that each replay
-        computes again, in order of creation. ``constant``: device arrays that kernels read for every batch."""
+        """``inputs``: number of input batches. ``made``: in order of creation, the operator's allocations and the
+        arrays that are computed again for each replay. ``constant``: device arrays that kernels read in each replay."""
         self.failures = 0
-        """Number of consecutive batches that could not be replayed, because their arguments need other kernel
-        launches."""
+        """Number of consecutive batches whose arguments needed other kernel launches, so that they could not be
+        replayed."""
         self._constant, self.outputs = tuple(constant), tuple(outputs)
         self.made, self.launches = tuple(made), tuple(launches)
         self.changing = [one for one in made if isinstance(one, ChangingArrays)]
         tables = [bytes_of(*kind) for one in self.changing for kind in one.kinds]
         at = itertools.accumulate(tables, initial=0)
         self._tables = list(itertools.islice(at, len(tables)))
-        """Byte offset of each array that every replay computes again, in the scratch block: one block of device memory,
-        also for intermediate results."""
+        """Byte offsets in the scratch block of the arrays that are computed again for each replay. The scratch block is
+        one allocation of device memory, also for intermediate results."""
         self._uploaded = self._scratch = sum(tables)
         self._memory: list[int | tuple[int, Any]] = []
-        """Memory of each allocation and recomputed array: a byte offset in the scratch block or, for an output,
-        (elements, dtype) of an array to allocate."""
+        """Place of each allocation and recomputed array: byte offset in the scratch block or, for an output, (elements,
+        dtype) of the array that each replay allocates."""
         results, places, number = {o.memory for o in outputs}, iter(self._tables), inputs
         for one in made:
             if isinstance(one, ChangingArrays):
@@ -332,8 +329,8 @@ class Recording:
     def replay(
         self, lane: Any, inputs: Sequence[Batch], samples: Samples, context: Callable[[], Context]
     ) -> tuple[Batch, ...] | None:
-        """Replay the recorded launches for other ``inputs`` of the same shapes, and return the outputs. Return None if
-        the arguments in ``context`` need other launches."""
+        """Replay the launches for other ``inputs`` of the same shapes, and return the outputs. Return None if the
+        arguments in ``context`` need other launches."""
         changed = self._changed(context)
         if changed is None:
             return None
@@ -357,8 +354,8 @@ class Recording:
         return tuple([output_of(memory[out.memory], out, samples) for out in self.outputs])
 
     def _changed(self, context: Callable[[], Context]) -> list[npt.NDArray[Any]] | None:
-        """Return the arrays that kernels read, computed from the arguments of this call. None if the arguments need
-        other launches, or if a sample was rejected."""
+        """Return the arrays that kernels read, computed from the arguments of this batch. Return None if the arguments
+        need other launches, or if a sample was rejected."""
         found: list[npt.NDArray[Any]] = []
         if not self.changing:
             return found
@@ -372,7 +369,8 @@ class Recording:
 
 
 def output_of(data: Any, out: RecordedOutput, samples: Samples) -> Batch:
-    """Return the output of a replay: a batch like the recorded output ``out``, with its data in the array ``data``."""
+    """Return one output of a replay: a batch with the shapes and layout of the recorded output ``out``, and its data in
+    the array ``data``."""
     if out.start or data.size != out.size or data.dtype != out.dtype:
         itemsize = out.dtype.itemsize
         if not out.start and data.nbytes == out.size * itemsize:
@@ -386,14 +384,14 @@ _Key = tuple[int | _KeyOfOne, ...]
 
 
 def key_of(lane: Any, inputs: Sequence[Batch], samples: Samples) -> _Key:
-    """Return a key that is equal for batches with the same kernel launches: number of samples (`count_of`), then
-    `key_of_one` of each input."""
+    """Return a key for finding recorded launches, equal for batches with the same launches: number of samples
+    (`count_of`), then shapes and alignment of each input (`key_of_one`)."""
     return (count_of(samples), *[key_of_one(lane, b) for b in inputs])
 
 
 def count_of(samples: Samples) -> int:
-    """Return the number of samples in the batch. It is negated if samples of the iteration are missing, such as
-    rejected ones: a sample's index in the batch then differs from its position in the iteration."""
+    """Return the number of samples in the batch, as a negative number if samples are missing, such as rejected ones: a
+    sample's index in the batch then differs from its position in the iteration."""
     return len(samples.slot) if are_all(samples) else -len(samples.slot)
 
 
@@ -405,15 +403,15 @@ def are_all(samples: Samples) -> bool:
 
 
 def key_of_one(lane: Any, b: Batch) -> _KeyOfOne:
-    """Return the part of `key_of` for one input: shapes, offsets, layout, dtype, and the address modulo the alignment,
-    or -1 for an input in host memory."""
+    """Return an input's part of `key_of`: shapes, offsets, layout, dtype, and the address modulo the alignment, or -1
+    for an input in host memory."""
     where = lane.address(b.data) % _ALIGNMENT if lane.holds(b) else -1
     return b.shapes.tobytes(), b.offsets.tobytes(), b.layout, b.data.dtype.str, where
 
 
 class RecordingCache:
     """Cache of a lane's recorded kernel launches, by operator and input shapes. An operator's launches are recorded
-    when the same shapes come a second time. Owned by the lane's cache; used by the thread that launches on the lane."""
+    when the same shapes come a second time. Stored in `Lane.cache`; used by the thread that launches on the lane."""
 
     def __init__(self) -> None:
         self._kept: dict[Hashable, dict[_Key, Recording | None]] = {}
@@ -423,7 +421,7 @@ class RecordingCache:
         """Recording that the last call of `run` replayed; None if that call ran the operator instead."""
 
     def release(self) -> None:
-        """Drop all recordings, and the device memory that they own."""
+        """Drop all recordings and the device memory that they own."""
         self._kept.clear()
         self._recent.clear()
 
@@ -431,10 +429,10 @@ class RecordingCache:
         self, lane: Any, node: Hashable, inputs: Sequence[Batch], samples: Samples,
         launch: Callable[[Any], tuple[Sequence[Batch], bool]], context: Callable[[], Context] | None,
     ) -> Sequence[Batch]:  # fmt: skip
-        """Return the outputs of operator ``node``, by replaying its recorded launches or by calling ``launch``.
-        ``launch`` takes a lane; it returns the outputs, and whether the operator has no other results. ``context``:
-        function that creates a Context with this call's arguments; None if all arguments are constant and no random
-        numbers are drawn."""
+        """Return the outputs of operator ``node``, by replaying its recorded launches if possible, else by calling
+        ``launch`` with a lane. ``launch`` returns the outputs, and whether the operator has no other results.
+        ``context``: function that creates a Context with this call's arguments; None if all arguments are constant and
+        no random numbers are drawn."""
         self.used = None
         if not all(map(lane.holds, inputs)):
             return launch(lane)[0]
@@ -474,7 +472,7 @@ def _no_context() -> Context:
 
 
 def recordings_of(lane: Any) -> RecordingCache:
-    """Return the lane's cache of recorded kernel launches of operators, created on the first call."""
+    """Return the lane's cache of operators' recorded launches, created on the first call."""
     found: RecordingCache | None = lane.cache.get(KEY)
     if found is None:
         found = lane.cache[KEY] = RecordingCache()

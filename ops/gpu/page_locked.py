@@ -21,22 +21,23 @@ U8 = npt.NDArray[np.uint8]
 MIN_BLOCK = 1 << 20
 """Size in bytes of the smallest block of `PageLockedPool`. Smaller blocks come from CuPy's pool."""
 MAX_CACHED = 4 << 30
-"""Maximum bytes of unused blocks that the pool keeps when it allocates a new one. It keeps fewer if the memory budget
-of a running job is full."""
+"""Maximum bytes of unused blocks that the pool keeps when a new block is allocated. The pool keeps fewer if a running
+job's memory budget is full."""
 
 
 _RATE = 4e9
-"""Assumed bytes per second at which new memory is page-locked. A request waits at most about that long for a used
-block, which costs no additional memory."""
+"""Assumed bytes per second at which new memory is page-locked. A request waits about as long as page-locking would take
+for a used block, which costs no additional memory."""
 _PATIENCE = 0.03
 _LOOK = 0.001
 _RECENT = 0.1
-"""Seconds for which a returned block counts as recent. While there is one, requests wait for others to be returned."""
+"""Seconds for which a returned block counts as recent. After a recent return, requests wait for the next returned block
+instead of allocating one."""
 _pause = time.sleep
 
 
 class RunBudget(Protocol):
-    """Memory budget of a running job, with the methods that this pool needs."""
+    """Memory budget of a running job: the two members that this pool needs."""
 
     @property
     def limit(self) -> int:
@@ -44,8 +45,8 @@ class RunBudget(Protocol):
         ...
 
     def has_room(self, nbytes: int) -> bool:
-        """Return whether the budget has room for ``nbytes`` more of cached memory. Takes no lock, because destructors
-        call this method."""
+        """Return whether the budget has room for ``nbytes`` more of cached memory. Must take no lock, because
+        destructors call this method."""
         ...
 
 
@@ -68,12 +69,11 @@ class PageLockedPool:
 
     @property
     def max_bytes(self) -> int:
-        """Approximate limit on the bytes of unused blocks in the pool."""
+        """Approximate limit on the bytes of unused blocks that the pool keeps."""
         return 2 * MAX_CACHED
 
     def add_budget(self, budget: RunBudget) -> None:
-        """From now on, count the pool's unused blocks against the memory budget of a job that starts, until
-        `remove_budget`."""
+        """Count the pool's unused blocks against the memory budget of a starting job, until `remove_budget`."""
         with self._lock:
             self._budgets = (*self._budgets, budget)
 
@@ -84,12 +84,12 @@ class PageLockedPool:
 
     @property
     def smallest_budget(self) -> int:
-        """Return the bytes of the smallest memory budget of all running jobs; 1 << 62 if none is running."""
+        """Return the bytes of the smallest memory budget of the running jobs; 1 << 62 if no job is running."""
         return min((r.limit for r in self._budgets), default=1 << 62)
 
     def empty(self, nbytes: int, make: Callable[[int], Any]) -> U8:
-        """Return an uninitialised array of ``nbytes``, in a cached block or, if none fits, in memory that
-        ``make(bytes)`` allocates. Its block returns to the pool when its last view is released."""
+        """Return an uninitialised array of ``nbytes``, in a cached block or, if none fits, in memory allocated by
+        ``make(bytes)``. When the last view of the array is released, its block returns to the pool."""
         block = self._take(nbytes) or self._wait_for_return(nbytes) or self._allocate(nbytes, make)
         return np.asarray(Lease(self, block))[:nbytes]
 
@@ -98,8 +98,8 @@ class PageLockedPool:
         self._cached.clear()
 
     def put(self, block: _Block) -> None:
-        """Take back a block that is no longer used. Keep it for reuse if all memory budgets have room for it, otherwise
-        free it."""
+        """Take back a block that is no longer used: cache it if all memory budgets have room for it, otherwise free
+        it."""
         self._returned.append((time.monotonic(), len(block.data)))
         if all(r.has_room(len(block.data)) for r in self._budgets):
             self._cached.append(block)
@@ -113,9 +113,9 @@ class PageLockedPool:
             return best
 
     def _wait_for_return(self, nbytes: int) -> _Block | None:
-        """Wait until a block of at least ``nbytes`` is returned, for less time than allocating one takes. Return None
-        if none is returned in that time, or at once if no block of that size was returned recently. Allocating a block
-        would keep the driver from all other work."""
+        """Wait until a block of at least ``nbytes`` is returned, at most for the time that allocating one would take,
+        during which the driver could do no other work. Return None if no block is returned in that time, or at once if
+        no block of that size was returned recently."""
         now = time.monotonic()
         until = now + min(_PATIENCE, nbytes / _RATE)
         if not any(now - at < _RECENT and nbytes <= size <= 2 * nbytes for at, size in list(self._returned)):
@@ -139,7 +139,7 @@ class PageLockedPool:
 
 
 class _Block:
-    """One block of page-locked memory of the pool; two blocks are equal only if they are the same object."""
+    """One block of page-locked memory of the pool; compared by identity."""
 
     __slots__ = ("data",)
 
@@ -148,7 +148,7 @@ class _Block:
 
 
 class Lease:
-    """Owner of a page-locked block in use; every NumPy view of the block refers to it. When the last reference is
+    """Owner of a page-locked block in use, to which every NumPy view of the block refers. When the last reference is
     dropped, in any thread, the block returns to the pool."""
 
     def __init__(self, blocks: PageLockedPool, block: _Block) -> None:

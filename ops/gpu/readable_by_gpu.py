@@ -18,41 +18,41 @@ from ..batch import I64, Batch
 from ..interfaces import Lane
 
 GATHERED = 16
-"""Alignment in bytes of samples that are copied one after the other into a device array."""
+"""Alignment in bytes of samples that are copied one after the other into one device array."""
 _THREADS, _BLOCKS = 256, 64
 _LARGE = 256 << 10
-"""Mean record size in bytes from which the GPU's copy engines transfer a batch, instead of a kernel. Each copy costs
-the launching thread one or two microseconds, too much for smaller records."""
+"""Mean record size in bytes from which the GPU's copy engines transfer a batch; a kernel copies smaller records,
+because each copy costs the launching thread one or two microseconds."""
 _BYTES_OF_WARP = 2048
-"""Number of bytes that a warp of the gather kernel copies at a time."""
+"""Number of bytes that one warp of the copying kernel copies at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gathering:
-    """Plan for copying the samples of one batch, one after the other, into an array on a device. Created and cached by
-    `Lease.plan`."""
+    """Description of a copy that packs the samples of a batch, one after the other, into a device array. Created and
+    cached by `Lease.plan`."""
 
     offsets: I64
-    """Index of each sample's first element in the batch for which this plan was made."""
+    """Index of each sample's first element in the batch."""
     dtype: np.dtype[Any]
     """Element type of the batch."""
     places: I64
-    """Index of the element at which each sample begins in the gathered array."""
+    """Index of each sample's first element in the device array."""
     nbytes: int
-    """Size of the gathered array in bytes."""
+    """Size of the device array in bytes."""
     records: I64
-    """For each sample: source address, byte offset in the gathered array, and size in bytes, as the kernel reads them.
-    Shape [N, 3]."""
+    """Table that the copying kernel reads: source address, byte offset in the device array, and size in bytes of each
+    sample. Shape [N, 3]."""
 
 
 class Lease(ABC):
-    """Owner of memory that a GPU can read itself, such as a mapped file. Every array in the memory refers to the lease,
+    """Owner of memory that a GPU can read itself, such as a mapped file. Every array in the memory refers to its lease,
     which keeps the memory in place."""
 
     on_device = False
     """Whether the bytes of the leased memory are in device memory already."""
     on_host = False
-    """Whether the bytes take up host memory. The bytes of a mapped file do not."""
+    """Whether the bytes take up host memory; those of a mapped file do not."""
 
     def __init__(self, data: npt.NDArray[Any]) -> None:
         self._shown = data
@@ -69,8 +69,8 @@ class Lease(ABC):
         array."""
 
     def plan(self, batch: Batch) -> Gathering:
-        """Return the plan for copying the samples of ``batch``, a view of the array, to the device. The result is
-        cached: a reading thread calls this first, so that the launching thread need not compute it."""
+        """Return the copy plan for the samples of ``batch``, a view of `array`. The result is cached: a reading thread
+        calls this method first, so that the launching thread need not compute the plan."""
         known = self._planned
         if known is not None and known.offsets is batch.offsets and known.dtype == batch.dtype:
             return known
@@ -86,12 +86,12 @@ class Lease(ABC):
         return self._planned
 
     def places(self, batch: Batch) -> I64:
-        """Return, for each sample of ``batch``, the index of its first element in the array that `bring` returns."""
+        """Return the index of each sample's first element in the device array that `bring` returns."""
         return self.plan(batch).places
 
     def bring(self, lane: Lane, batch: Batch) -> Any:
-        """Copy the samples of ``batch`` into a flat device array, at the elements that `places` returns, and return the
-        array. The host does not wait for the device."""
+        """Copy the samples of ``batch`` to a flat device array, and return the array; `places` says at which element
+        each sample begins. The host does not wait for the copy."""
         plan = self.plan(batch)
         out = lane.empty(plan.nbytes // batch.dtype.itemsize, batch.dtype)
         if plan.nbytes:
@@ -103,18 +103,18 @@ class Lease(ABC):
         return out
 
     def show(self, starts: I64) -> None:  # noqa: B027 (most leases always show all bytes)
-        """Copy to host memory those bytes of samples that are only on the device. ``starts``: byte offset of each
-        sample in the array."""
+        """Copy to host memory the bytes of samples that are only on the device. ``starts``: byte offset of each sample
+        in the array."""
 
     def hidden(self, starts: I64) -> npt.NDArray[np.bool_]:
-        """Return for each sample whether some of its bytes are only on the device, bool[len(starts)]. ``starts``: byte
-        offset of each sample in the array."""
+        """Return for each sample whether some of its bytes are only on the device, bool[len(starts)]. ``starts`` as in
+        `show`."""
         return np.zeros(len(starts), np.bool_)
 
 
 class RegisteredLease(Lease):
     """Owner of host memory that is registered with CUDA. The device reads a byte at its host address plus ``shift``.
-    ``window``: bytes per registered part of the memory; 0 if it is registered as a whole."""
+    ``window``: size in bytes of the parts in which the memory was registered; 0 if it was registered as a whole."""
 
     def __init__(self, data: npt.NDArray[Any], shift: int, window: int = 0) -> None:
         super().__init__(data)
@@ -125,9 +125,9 @@ class RegisteredLease(Lease):
         return starts + self._first
 
     def bring(self, lane: Lane, batch: Batch) -> Any:
-        """Return a flat device array with the samples of ``batch``, like `Lease.bring`. The device's copy engines
-        transfer large records and leave its cores to other work. No copy may cross the border of a registered
-        window."""
+        """Copy the samples of ``batch`` to a flat device array, like `Lease.bring`. The GPU's copy engines transfer
+        large records and leave its cores to other work. No copy may cross from one registered part of the memory to the
+        next."""
         plan = self.plan(batch)
         source, place, size = plan.records.T
         if not plan.nbytes or int(size.sum()) < _LARGE * len(batch):
@@ -140,9 +140,9 @@ class RegisteredLease(Lease):
 
 
 def cut_at(source: I64, place: I64, size: I64, first: int, window: int) -> tuple[I64, I64, I64]:
-    """Split the records to copy at the borders of registered windows, because no copy may cross one. The first window
-    begins at the address ``first``. Return source addresses, byte offsets in the output, and sizes, without empty
-    records."""
+    """Split the copies of records at the borders of registered parts of host memory, which no copy may cross. Parts of
+    ``window`` bytes follow each other from address ``first`` on. Return source addresses, byte offsets in the output,
+    and sizes, without empty copies."""
     there = size > 0
     source, place, size = source[there], place[there], size[there]
     if not window:
@@ -158,8 +158,8 @@ def cut_at(source: I64, place: I64, size: I64, first: int, window: int) -> tuple
 
 
 class FetchedLease(Lease):
-    """Owner of an array of which byte ranges were copied to a device. Range i begins at byte ``lows[i]`` of the array
-    (ascending), and at byte ``places[i]`` of the device memory ``block``."""
+    """Owner of a host array of which some byte ranges were copied to a device. Range i begins at byte ``lows[i]`` of
+    the array (ascending) and at byte ``places[i]`` of the device memory ``block``."""
 
     on_device = True
 
@@ -175,8 +175,8 @@ class FetchedLease(Lease):
 
 
 def gathered(batch: Batch) -> tuple[I64, int]:
-    """Return a layout for samples that are stored one after the other: index of each sample's first element, and total
-    bytes. Sizes are rounded up to multiples of `GATHERED`."""
+    """Return where samples begin if they are stored one after the other: index of each one's first element, and total
+    bytes. Sizes are rounded up to multiples of `GATHERED` bytes."""
     item = batch.dtype.itemsize
     room = -(-batch.sizes * item // GATHERED) * GATHERED
     ends = np.cumsum(room)
@@ -184,15 +184,15 @@ def gathered(batch: Batch) -> tuple[I64, int]:
 
 
 def lease_of(array: Any) -> Lease | None:
-    """Return the `Lease` that owns the memory of a host array or of its view; None if no lease does."""
+    """Return the `Lease` that owns the memory of a host array or view; None if no lease does."""
     while isinstance(array, np.ndarray):
         array = array.base
     return array if isinstance(array, Lease) else None
 
 
 def show(batch: Batch, which: I64 | slice = slice(None)) -> None:
-    """Copy to host memory those bytes of the samples ``which`` that are only on the device. If files were uploaded
-    while they were read, the host has only the first bytes of each (`readers.fetch.header_bytes_cpu`)."""
+    """Copy to host memory the bytes of the samples ``which`` that are only on the device. If files were uploaded while
+    they were read, host memory has only the first bytes of each (`readers.fetch.header_bytes_cpu`)."""
     lease = lease_of(batch.data)
     if lease is not None:
         lease.show(_starts(lease, batch, which))
@@ -205,7 +205,7 @@ def hidden(batch: Batch, which: I64) -> npt.NDArray[np.bool_]:
 
 
 def _starts(lease: Lease, batch: Batch, which: I64 | slice) -> I64:
-    """Return the byte offset of each of the samples ``which`` in the array that ``lease`` provides."""
+    """Return the byte offset of each of the samples ``which`` in the array of ``lease``."""
     first = batch.data.ctypes.data - lease.__array_interface__["data"][0]
     starts: I64 = batch.offsets[which] * batch.dtype.itemsize + first
     return starts

@@ -19,7 +19,8 @@ _PORTABLE, _MAPPED, _READ_ONLY = 1, 2, 8  # cudaHostRegister...
 
 
 def why_not(indices: Sequence[int]) -> str:
-    """Return why the GPUs ``indices`` cannot read mapped files that are registered with CUDA; empty if they can."""
+    """Return why the GPUs ``indices`` cannot read files mapped into host memory and registered with CUDA; an empty text
+    if they can."""
     return next(filter(None, map(_why_not, indices)), "")
 
 
@@ -37,8 +38,8 @@ def _why_not(index: int) -> str:
 
 
 def register(address: int, nbytes: int, index: int) -> None:
-    """Register ``nbytes`` of mapped memory with CUDA: its pages are locked, and all GPUs can read them at the host's
-    addresses. Takes some 40 ms per gigabyte, and reads from disk the pages that are not in the page cache. Raises
+    """Register ``nbytes`` of mapped memory with CUDA: the pages are locked, and all GPUs can read them at the host's
+    addresses. Takes some 40 ms per gigabyte; pages of a file that are not in the page cache are read from disk. Raises
     CUDARuntimeError."""
     import cupy
 
@@ -47,20 +48,18 @@ def register(address: int, nbytes: int, index: int) -> None:
 
 
 class Locked(mmap.mmap):
-    """Page-locked host memory for all GPUs, released when nothing refers to it any longer.
-
-    The system fills its pages first, with large ones if it has them, and the driver only locks them. For 112 MiB on one
-    H200 that takes 24 ms. `cudaHostAlloc` took 73 ms, and launched and copied nothing for other threads meanwhile.
-    Copies from and to either memory run at 55 GB/s. A forked process finds zeros in the memory.
-    """
+    """Page-locked host memory for all GPUs, freed when nothing refers to it any longer. The system provides the pages
+    (large ones if it has them), then the driver locks them. For 112 MiB on one H200 that takes 24 ms; `cudaHostAlloc`
+    took 73 ms, and launched and copied nothing for other threads meanwhile. Copies run at 55 GB/s with either. A forked
+    process finds zeros in the memory."""
 
     _address = 0
-    """Address of the memory that is registered with CUDA; 0 if none is."""
+    """Address under which the memory is registered with CUDA; 0 if it is not registered."""
     _index = 0
 
     def __new__(cls, nbytes: int, index: int) -> Locked:
         """Allocate ``nbytes`` of page-locked memory, with GPU ``index`` current. Raises OSError or CUDARuntimeError if
-        no such memory is available."""
+        the system or the driver cannot provide it."""
         import cupy
 
         made = super().__new__(cls, -1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -102,7 +101,7 @@ def same_address(index: int) -> bool:
 
 
 def why_not_locked(index: int) -> str:
-    """Return the reason why GPU ``index`` cannot use `Locked` memory; empty if 1 MiB of it could be allocated."""
+    """Return why GPU ``index`` cannot use `Locked` memory; an empty text if a test allocation of 1 MiB succeeds."""
     if not same_address(index):
         return f"GPU {index} has other addresses for the host's memory"
     try:
@@ -113,7 +112,7 @@ def why_not_locked(index: int) -> str:
 
 
 def unregister(address: int, index: int) -> None:
-    """Unregister from CUDA the memory that begins at ``address``, for which `register` was called."""
+    """Undo `register` for the memory that begins at ``address``."""
     import cupy
 
     with OnGpu(index):
@@ -121,7 +120,8 @@ def unregister(address: int, index: int) -> None:
 
 
 def probe(index: int) -> str:
-    """Return why GPU ``index`` cannot read files in the page cache; empty if registering one page of a file works."""
+    """Return why GPU ``index`` cannot read files in the page cache; an empty text if registering one page of a file
+    works."""
     reason = why_not([index])
     if reason:
         return reason

@@ -19,18 +19,18 @@ _pause = time.sleep
 
 @dataclass(eq=False, slots=True)
 class Watch:
-    """Registration of a running job with the watchdog, which calls `hung` if a wait for one of the GPUs ``indices``
-    takes more than ``limit`` seconds. Created by the engine, which passes it to `watch` and `unwatch`."""
+    """Registration of a running job with the watchdog: ``hung`` is called if a wait for one of the GPUs
+    ``indices`` takes more than ``limit`` seconds. The engine creates it and passes it to `watch` and `unwatch`."""
 
     indices: tuple[int, ...]
     limit: float
     hung: Callable[[int], None]
-    """Callback that gets the index of a GPU that hangs; called at most once, by the watchdog's thread."""
+    """Function that is called with the index of a hanging GPU, at most once, by the watchdog's thread."""
 
 
 _waits: dict[int, tuple[int, int]] = {}
-"""For each waiting thread (its identity), the GPU for which it waits, and how many checks the watchdog had made when
-the wait began."""
+"""GPU for which each waiting thread (by identity) waits, and number of checks that the watchdog had made when the wait
+began."""
 _round = 0
 _watches: list[Watch] = []
 _looking = threading.Lock()
@@ -39,8 +39,8 @@ _hung: set[int] = set()
 
 
 class waiting:  # noqa: N801
-    """Context manager around a call that waits for GPU ``index``, so that the watchdog notices a hanging GPU. A thread
-    waits for one GPU at a time."""
+    """Context manager around a call that waits for GPU ``index``, by which the watchdog notices if the GPU hangs. A
+    thread waits for one GPU at a time."""
 
     __slots__ = ("_index",)
 
@@ -55,8 +55,7 @@ class waiting:  # noqa: N801
 
 
 def watch(watch: Watch) -> None:
-    """Register ``watch``, so that its callback is called if a GPU hangs. Starts the watchdog's thread if it does not
-    run."""
+    """Register ``watch``: its callback is called if a GPU hangs. Starts the watchdog's thread if it is not running."""
     global _thread
     with _looking:
         _watches.append(watch)
@@ -66,15 +65,15 @@ def watch(watch: Watch) -> None:
 
 
 def unwatch(watch: Watch) -> None:
-    """Remove ``watch``, whose callback is no longer called. Does nothing if it is not registered."""
+    """Remove ``watch``; its callback is no longer called. Does nothing if ``watch`` is not registered."""
     with _looking:
         if watch in _watches:
             _watches.remove(watch)
 
 
 def any_hung() -> bool:
-    """Return whether a GPU was found to hang in this process, which then cannot exit normally: CUDA would wait for the
-    GPU."""
+    """Return whether a GPU was found to hang in this process. Such a process cannot exit normally: CUDA would wait for
+    the GPU."""
     return bool(_hung)
 
 
@@ -96,7 +95,7 @@ def _look() -> None:
 
 
 def _late(watch: Watch) -> int | None:
-    """Return the GPU for which a thread has waited longer than ``watch`` allows, or None."""
+    """Return the index of a GPU for which a thread has waited longer than ``watch`` allows, or None."""
     for index, began in list(_waits.values()):
         if index in watch.indices and (_round - began - 1) * ROUND > watch.limit:
             return index
