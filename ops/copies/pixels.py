@@ -18,14 +18,13 @@ from ..kernels import Kernels
 _loops: Any = Kernels(".pixels_cpu", __package__)
 _THREADS = 256
 _SPREAD = 4
-"""Number of words that a GPU thread of the kernel `spread` writes (cuda/pixels.cu)."""
+"""Number of output words that each GPU thread of the kernel `spread` writes (cuda/pixels.cu)."""
 _PICTURES = 65535
-"""Maximum number of images per launch: the limit of a CUDA grid's second dimension. Larger batches need several
-launches."""
+"""Maximum number of images that this kernel copies: the limit of a CUDA grid's second dimension."""
 _NO_FACTORS = np.zeros((1, 1, 3), np.float32)
 Copied = tuple[tuple[I64, I64, I64, I64], I64, I64, I64, npt.NDArray[np.float32] | None, npt.NDArray[Any]]
-"""Parameters of one copy that may differ between calls: ``dims``, ``base``, ``out_base``, ``out_stride``, ``factors``
-and ``fill`` of `launch`."""
+"""Parameters that may change when recorded launches are replayed: ``dims``, ``base``, ``out_base``, ``out_stride``,
+``factors`` and ``fill`` of `launch`."""
 _TYPES = {np.dtype(np.uint8): "unsigned char", np.dtype(np.float16): "half", np.dtype(np.float32): "float"}
 
 
@@ -33,13 +32,12 @@ def launch(
     ctx: Context, source: Any, out: Any, copied: Copied, channel: int,
     recompute: Callable[[Context], Copied | None] | None = None,
 ) -> bool:  # fmt: skip
-    """If this kernel supports the copy, launch it and return True, else return False. ``source`` and ``out`` are flat
-    arrays on the device. Samples are images, or sequences of images.
+    """Copy images, or sequences of images, with this kernel, and return True; return False if the kernel does not
+    support the copy. ``source`` and ``out`` are flat arrays on the device.
 
-    ``dims`` are shape, stride, anchor and extent [N, D], as in `strided.CopyPlan`; ``factors`` [1 or N, K, 3] vary
-    along dimension ``channel``, as does ``fill`` [1 or N, K], which supplies a fourth channel. ``recompute`` returns
-    these parameters (`Copied`) for a later call.
-    """
+    ``dims`` are shape, stride, anchor and extent [N, D], as in `strided.CopyPlan`. ``factors`` [1 or N, K, 3] vary
+    along dimension ``channel``; so does ``fill`` [1 or N, K], which supplies a fourth channel. ``recompute`` returns
+    these parameters (`Copied`) for replays of the recorded launch."""
     dims, _, _, _, factors, fill = copied
     n, ndim = dims[0].shape
     if ndim not in (3, 4) or source.dtype != np.uint8 or out.dtype not in _TYPES:
@@ -96,8 +94,8 @@ def launch(
 
 
 def _channels(shape: I64, stride: I64) -> tuple[int, int]:
-    """Return index and length of the dimension that is probably the channels, the last one or the one before rows,
-    judged by the first sample that has elements."""
+    """Guess which dimension holds the channels: the last one (HWC), or the one before the rows (CHW). Judged by the
+    first sample that is not empty. Return the dimension's index and length."""
     ndim = int(shape.shape[1])
     for i in np.flatnonzero(shape.all(axis=1))[:1].tolist():
         if shape[i, -1] in (3, 4) and abs(stride[i, -2]) in (1, 3):

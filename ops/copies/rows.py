@@ -18,15 +18,15 @@ from ..gpu.launch_recording import FIXED, changing
 
 _THREADS = 256
 _LONG_LINE, _PIECE = 16384, 2048
-"""Length in bytes above which a line is split into pieces, and length of a piece. Neighbouring GPU threads then write
-to adjacent memory."""
+"""Length in bytes above which a line (adjacent elements of a sample) is split, and length of the pieces. Neighbouring
+GPU threads then write to adjacent memory."""
 _MIN_LINE = 16
 """Minimum length of a line in bytes for which this kernel is faster than the general one of `strided`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """A copy plan (`strided.CopyPlan`) as lines of adjacent bytes, in the form that the GPU kernel takes."""
+    """A copy plan (`strided.CopyPlan`) as a list of lines: runs of adjacent bytes, which the GPU kernel copies."""
 
     dims: I64
     """Nested loops of the copy of each sample, [N, D, 5], with the columns of `strided.Loops`. Elements of the last
@@ -34,10 +34,10 @@ class Lines:
     base: I64
     out_base: I64
     fills: npt.NDArray[np.uint8]
-    """Fill values for places outside of the source, as bytes to be repeated, [1 or N, 1 or K, bytes]; see `pattern`."""
+    """Fill values for elements outside the source, as bytes to be repeated, [1 or N, 1 or K, bytes]; see `pattern`."""
     period: int
     channel: int
-    """Index of the loop of length K along which fill values differ; -1 if there is a single fill value."""
+    """Index of the loop over K channels that have different fill values; -1 if there is a single fill value."""
     max_lines: int
     """Maximum number of lines per sample."""
     max_elements: int
@@ -45,20 +45,20 @@ class Lines:
 
 
 def supports(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
-    """Whether the kernel supports a copy between these element types: equal types, or bytes that become floats."""
+    """Return whether the kernel can copy between these element types: equal types, or bytes that become floats."""
     return source == target or (source == np.uint8 and target == np.float32)
 
 
 def fits(max_elements: int, itemsize: int) -> bool:
-    """Whether this kernel is faster than the general one, for lines of up to ``max_elements`` elements of ``itemsize``
-    bytes."""
+    """Return whether this kernel is faster than the general one, if lines have up to ``max_elements`` elements of
+    ``itemsize`` bytes."""
     return max_elements * itemsize >= _MIN_LINE
 
 
 def pattern(fill: npt.NDArray[Any], along: bool) -> tuple[npt.NDArray[np.uint8], int]:
     """Convert the fill values ``fill`` [R, K] to bytes [R, 1 or K, width], repeated to the width that a GPU thread
-    reads. Also return the number of bytes after which they repeat: the size of K values if lines run ``along`` the
-    channels, else of one."""
+    reads. Also return the period in bytes: the size of K values if the values of a line belong to different channels
+    (``along``), else the size of one."""
     if len(fill) == 1:
         return _constant(fill.tobytes(), fill.dtype, along)
     return _pattern(fill, along)
@@ -80,8 +80,8 @@ def _pattern(fill: npt.NDArray[Any], along: bool) -> tuple[npt.NDArray[np.uint8]
 def launch(
     ctx: Context, source: Any, target: Any, lines: Lines, recompute: Callable[[Context], Lines | None] | None
 ) -> None:
-    """Launch the copy of ``source`` to ``target``, flat arrays on the device whose types `supports` accepts.
-    ``recompute`` returns the lines for a later call, or None if that copy needs another kernel."""
+    """Copy ``source`` to ``target``, flat arrays on the device whose types `supports` accepts. ``recompute`` returns
+    the lines for replays of the recorded launch, or None if a replay needs another kernel."""
     n, ndim = lines.dims.shape[:2]
     size = int(target.dtype.itemsize)
     kernel = "rows" if source.dtype == target.dtype else "rows_of_floats"

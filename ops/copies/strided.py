@@ -28,7 +28,7 @@ F64 = npt.NDArray[np.float64]
 
 
 class Border(IntEnum):
-    """Rule for values outside the source. Numbers are those of the kernels."""
+    """Rule for the values of output elements that lie outside the source. Numbers are those of the kernels."""
 
     FILL = 0
     EDGE = 1
@@ -39,11 +39,10 @@ class Border(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """Affine conversion of values, ``(value - mean) * mul + add`` in float32, with factors of its own for each
-    channel."""
+    """Conversion of values, ``(value - mean) * mul + add`` in float32, with separate factors per channel."""
 
     factors: F32
-    """Mean, mul and add of each of K channels, float32[N or 1, K, 3]."""
+    """Mean, mul and add of K channels, float32[N or 1, K, 3]."""
 
     @staticmethod
     def of(mean: F32, mul: F32, add: F32) -> Affine:
@@ -59,21 +58,21 @@ class Affine:
 
 @dataclass(slots=True)
 class CopyPlan:
-    """Copy plan: for N samples of D dimensions, the source of every output element, and the conversion of its value.
+    """Description of a copy of N samples with D dimensions, such as a crop or a transposition: the source of every
+    output element, and the conversion of its value.
 
-    Output element ``i`` of a dimension is source index ``anchor + i``, among ``extent`` indices that are ``stride``
-    elements apart; index 0 of all dimensions is element ``base`` of the batch's data. Indices beyond the extent are
-    outside the source; ``border`` determines their values. A plan is never modified after its creation (it is not a
-    frozen dataclass because creating one would take three times as long, and a batch of one image needs dozens).
-    """
+    Along each dimension, output element ``i`` is read from source index ``anchor + i``. The source has ``extent``
+    indices, ``stride`` elements apart; index 0 of all dimensions is element ``base`` of the batch's data. Indices
+    outside the extent get values by the rule ``border``. Plans are never modified. (They are not a frozen dataclass
+    because creating one would take three times as long, and a batch of one image needs dozens.)"""
 
     shape: I64
     """Shape of each output sample, int64[N, D]."""
     base: I64
-    """For each sample, the index in the batch's data of the source element whose indices are all 0, int64[N]."""
+    """For each sample, the element of the batch's data at source index 0 of all dimensions, int64[N]."""
     stride: I64
-    """Distance in elements between neighbours along each dimension of the source, int64[N, D]; negative if mirrored, 0
-    if repeated."""
+    """Distance in elements between neighbours along each source dimension, int64[N, D]; negative if mirrored, 0 if
+    repeated."""
     anchor: I64
     """Source index of the first output element along each dimension, int64[N, D]."""
     extent: I64
@@ -83,12 +82,12 @@ class CopyPlan:
     """Data type of the output."""
     border: Border = Border.FILL
     fill: F64 | None = None
-    """Values for places outside of the source, float64[N or 1, K or 1], in the output's type; zeros if None."""
+    """Values of elements outside the source, float64[N or 1, K or 1], in the output's type; zeros if None."""
     channel: int = -1
-    """Index of the dimension of length K along which ``fill`` and ``affine`` vary; -1 if they are constant."""
+    """Index of the dimension of K channels along which ``fill`` and ``affine`` vary; -1 if they do not vary."""
     affine: Affine | None = None
     turned: bool = False
-    """Whether samples may be mirrored. Which samples are mirrored may differ from batch to batch."""
+    """Whether some samples may be mirrored. Which ones may change when recorded launches are replayed."""
 
     def __len__(self) -> int:
         return len(self.base)
@@ -103,7 +102,7 @@ _copies: Any = Kernels(".strided_cpu", __package__)
 
 
 def row_major(shape: I64) -> I64:
-    """Return the strides, in elements, of packed samples of ``shape`` [N, D]."""
+    """Return the strides, in elements, of samples of ``shape`` [N, D] that are stored without gaps."""
     stride = np.empty(shape.shape, np.int64)
     _kernels.row_major(shape, stride)
     return stride
@@ -120,20 +119,20 @@ def whole(batch: Batch) -> CopyPlan:
 
 
 def window(plan: CopyPlan, anchor: I64, shape: I64) -> CopyPlan:
-    """Return a plan for a window of the outputs of ``plan``: ``shape`` [N, D] elements from ``anchor`` [N, D] on. The
-    window may extend beyond the source."""
+    """Return a plan for a part of the output of ``plan``: ``shape`` [N, D] elements from ``anchor`` [N, D] on. The part
+    may extend beyond the source."""
     return replace(plan, anchor=plan.anchor + anchor, shape=shape)
 
 
 def mirror(plan: CopyPlan, axis: int, mask: npt.NDArray[np.bool_]) -> CopyPlan:
-    """Return the plan in which the samples selected by ``mask`` [N] are mirrored along ``axis``."""
+    """Return ``plan`` with the samples selected by ``mask`` [N] mirrored along ``axis``."""
     base, stride, anchor = plan.base.copy(), plan.stride.copy(), plan.anchor.copy()
     _kernels.mirror(axis, np.ascontiguousarray(mask), plan.shape, plan.extent, base, stride, anchor)
     return replace(plan, base=base, stride=stride, anchor=anchor, turned=True)
 
 
 def permute(plan: CopyPlan, order: Sequence[int], layout: str) -> CopyPlan:
-    """Return the plan with reordered dimensions: output dimension ``i`` is dimension ``order[i]`` of ``plan``."""
+    """Return ``plan`` with its dimensions reordered: output dimension ``i`` is dimension ``order[i]`` of ``plan``."""
     at = list(order)
     channel = at.index(plan.channel) if plan.channel >= 0 else -1
     return replace(plan, shape=plan.shape[:, at], stride=plan.stride[:, at], anchor=plan.anchor[:, at],
@@ -141,21 +140,21 @@ def permute(plan: CopyPlan, order: Sequence[int], layout: str) -> CopyPlan:
 
 
 def convert(plan: CopyPlan, dtype: Any, affine: Affine | None = None, channel: int = -1) -> CopyPlan:
-    """Return the plan in which elements are converted to ``dtype``, after the conversion ``affine``, whose factors vary
-    along dimension ``channel``."""
+    """Return ``plan`` with values converted to ``dtype``, after the conversion ``affine``, whose factors vary along
+    dimension ``channel``."""
     return replace(plan, dtype=np.dtype(dtype), affine=affine, channel=channel if channel >= 0 else plan.channel)
 
 
 def filled(shape: I64, dtype: Any, layout: str, fill: npt.ArrayLike = 0.0, channel: int = -1) -> CopyPlan:
-    """Return a plan for samples of ``shape`` [N, D] without any source: all elements are ``fill``, as in `pad`."""
+    """Return a plan for samples of ``shape`` [N, D] that have no source: all elements are ``fill``, as in `pad`."""
     nothing = np.zeros_like(shape)
     base = np.zeros(len(shape), np.int64)
     return pad(CopyPlan(shape, base, nothing, nothing, nothing, layout, np.dtype(dtype)), Border.FILL, fill, channel)
 
 
 def pad(plan: CopyPlan, border: Border, fill: npt.ArrayLike = 0.0, channel: int = -1) -> CopyPlan:
-    """Return ``plan`` with values for places outside of the source, chosen by ``border``. ``fill`` is one value, K
-    values along ``channel``, or [N, K or 1] values."""
+    """Return ``plan`` with the rule ``border`` for elements outside the source. ``fill`` is one value, K values along
+    ``channel``, or [N, K or 1] values."""
     values = np.asarray(fill, np.float64)
     values = values.reshape(1, -1) if values.ndim < 2 else values
     return replace(plan, border=border, fill=values, channel=channel if values.shape[1] > 1 else plan.channel)
@@ -166,23 +165,20 @@ def pad(plan: CopyPlan, border: Border, fill: npt.ArrayLike = 0.0, channel: int 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Place in a batch to which a plan's outputs are written, for example a part of each of its samples."""
+    """Destination of a copy: where in a batch the outputs of a plan are written, such as a part of each sample."""
 
     batch: Batch
     base: I64
-    """Index in the batch's data of the first element that is written, for each sample, [N]."""
+    """For each sample, the element of the batch's data at which writing begins, [N]."""
     stride: I64
-    """Distance in elements between neighbours in the written batch, along each dimension of the plan, [N, D]."""
+    """Distance in elements between neighbours in the destination, along each dimension of the plan, [N, D]."""
 
 
 def run(ctx: Context, plan: CopyPlan, batch: Batch, recompute: Callable[[Context], CopyPlan] | None = None) -> Batch:
-    """Return the batch that ``plan`` makes from ``batch``, computed on the CPU or the GPU as the stage of ``ctx``
-    requires. ``recompute`` returns the plan for a later call, for replaying recorded launches
-    (`gpu.launch_recording.changing`).
-
-    Samples with more channels than ``fill`` and ``affine`` have values yield empty outputs; the operators reject them.
-    Samples of more than MAX_ELEMENTS elements are rejected here.
-    """
+    """Make a new batch from ``batch`` by the copy ``plan``, on the CPU or GPU (the stage of ``ctx``). ``recompute``
+    returns the plan for replays of recorded launches (`gpu.launch_recording.changing`). Samples with more channels than
+    ``fill`` and ``affine`` have values become empty; operators reject them. Samples of more than MAX_ELEMENTS elements
+    are rejected here."""
     shape = affordable(ctx, _fitting(plan))
     if shape is not plan.shape:
         plan = replace(plan, shape=shape)
@@ -208,12 +204,12 @@ def run(ctx: Context, plan: CopyPlan, batch: Batch, recompute: Callable[[Context
 
 
 MAX_ELEMENTS = 2**31 - 1
-"""Maximum number of elements of an output sample, so that a wrong argument does not exhaust memory."""
+"""Maximum number of elements of an output sample. It keeps a wrong argument from exhausting memory."""
 
 
 def affordable(ctx: Context, shape: I64) -> I64:
-    """Return the shapes ``shape`` [N, D], with zeros for samples that are too large; these are rejected. A sample is
-    too large with more than MAX_ELEMENTS elements, or if it is empty but longer than that in one dimension."""
+    """Reject samples that are too large: over MAX_ELEMENTS elements, or empty but longer than that in one dimension.
+    Return ``shape`` [N, D] with zeros for these samples."""
     if not _kernels.larger(shape, MAX_ELEMENTS):
         return shape
     huge = (np.multiply.reduce(shape, axis=1, dtype=np.float64) > MAX_ELEMENTS) | (shape > MAX_ELEMENTS).any(axis=1)
@@ -223,8 +219,8 @@ def affordable(ctx: Context, shape: I64) -> I64:
 
 
 def _fitting(plan: CopyPlan) -> I64:
-    """Return the output shapes of ``plan``, with zeros for samples that have more channels than ``fill`` or ``affine``
-    has values."""
+    """Return the output shapes of ``plan``, with zeros for samples with more channels than ``fill`` or ``affine`` has
+    values."""
     c = plan.channel
     if c < 0:
         return plan.shape
@@ -238,11 +234,12 @@ def _fitting(plan: CopyPlan) -> I64:
 
 
 Replan = Callable[[Context], "tuple[CopyPlan, Target] | None"]
-"""Function that returns plan and target for a later call, or None if that call needs other kernel launches."""
+"""Function that returns copy plan and destination for replays of recorded launches, or None if a replay needs other
+launches."""
 
 
 def run_into(ctx: Context, plan: CopyPlan, batch: Batch, target: Target, recompute: Replan | None = None) -> None:
-    """Apply ``plan`` to the data of ``batch``, and write the result to ``target``, a part of a batch of the plan's
+    """Write the result of the copy ``plan`` of ``batch`` to ``target``, which is part of a batch of the plan's
     dtype."""
     shape = _fitting(plan)  # values that do not exist must not be read, not even for a rejected sample
     if shape is not plan.shape:
@@ -257,8 +254,8 @@ def run_into(ctx: Context, plan: CopyPlan, batch: Batch, target: Target, recompu
 
 @dataclass(frozen=True, slots=True)
 class Loops:
-    """A copy plan as nested loops, in the form that the kernels take. Dimensions are joined to one loop if all samples
-    are contiguous along them in source and output."""
+    """A copy plan as nested loops, in the form that compiled loops and kernels take. Dimensions are joined to one loop
+    if all samples are contiguous along them in source and output."""
 
     dims: I64
     """Columns SHAPE, STRIDE, ANCHOR, EXTENT and OUT_STRIDE of each loop, [N, D, 5]."""
@@ -270,8 +267,8 @@ SHAPE, STRIDE, ANCHOR, EXTENT, OUT_STRIDE = range(5)
 
 
 def loops(plan: CopyPlan, target: Target, keep_channel: bool = True) -> Loops:
-    """Return the nested loops that write the result of ``plan`` to ``target``. With ``keep_channel``, channels have a
-    loop of their own."""
+    """Return ``plan`` as nested loops that write to ``target``. With ``keep_channel``, channels are not joined with
+    other dimensions."""
     n, ndim = plan.shape.shape
     table = np.empty(n * (ndim + 1) * 5, np.int64)
     count, channel = _kernels.loops(*_arrays(plan, target, keep_channel), table)
@@ -285,8 +282,8 @@ def _arrays(plan: CopyPlan, target: Target, keep_channel: bool = True) -> tuple[
 
 
 def _lines(plan: CopyPlan, source: np.dtype[Any], target: Target) -> rows.Lines | None:
-    """Return ``plan`` as lines of bytes for the kernel of `rows`; None if that kernel does not support the plan or is
-    slower."""
+    """Return ``plan`` as lines (runs of adjacent bytes) for the kernel of `rows`. Return None if that kernel does not
+    support the plan or is slower."""
     if plan.affine is not None or not rows.supports(source, plan.dtype):
         return None
     if plan.ndim and not plan.extent.any():  # for `filled`: a source in which the first dimension is empty
@@ -320,8 +317,8 @@ def _fill(plan: CopyPlan) -> npt.NDArray[Any]:
 
 @lru_cache(256)
 def _one_fill(values: bytes, dtype: Any) -> npt.NDArray[Any]:
-    """Return the fill values that `_fill` computes, float64, for ``values`` that are equal in all samples. The result
-    is cached: do not modify it."""
+    """Return the fill values that `_fill` computes from ``values``, bytes of float64 that are equal for all samples.
+    The result is cached: do not modify it."""
     return np.ascontiguousarray(saturate(np.frombuffer(values).reshape(1, -1), dtype))
 
 
@@ -355,8 +352,8 @@ def _copied(planned: tuple[CopyPlan, Target] | None) -> pixels.Copied | None:
 
 
 def _widened(plan: CopyPlan, target: Target) -> bool:
-    """Return whether adjacent source values become adjacent float32 values. The general kernel is then faster than the
-    kernel of `pixels`, because its neighbouring threads write adjacent values."""
+    """Return whether the copy only converts adjacent values to adjacent float32 values. The general kernel is then
+    faster than the kernel of `pixels`, because its neighbouring threads write adjacent values."""
     if plan.dtype != np.float32 or plan.affine is not None or plan.turned:
         return False
     return bool((plan.stride[:, -1] == 1).all() and (target.stride[:, -1] == 1).all())
@@ -420,8 +417,7 @@ def _run_gpu(ctx: Context, plan: CopyPlan, batch: Batch, target: Target, recompu
 
 
 def _extent(loop: Loops) -> tuple[int, bool]:
-    """Return the maximum number of elements per sample that ``loop`` writes, and whether samples are written without
-    gaps."""
+    """Return the maximum number of elements per sample that ``loop`` writes, and whether the output has no gaps."""
     shape = loop.dims[:, :, SHAPE]
     return int(shape.prod(axis=1).max()), bool((loop.dims[:, :, OUT_STRIDE] == row_major(shape)).all())
 
@@ -433,4 +429,4 @@ CUDA_TYPES = {
     np.dtype(np.int32): "int", np.dtype(np.int64): "long long", np.dtype(np.float16): "half",
     np.dtype(np.float32): "float", np.dtype(np.float64): "double", np.dtype(np.bool_): "boolean",
 }  # fmt: skip
-"""Names of the element types in ``cuda/convert.cuh``, by NumPy dtype."""
+"""Names in ``cuda/convert.cuh`` of element types, by NumPy dtype."""

@@ -14,8 +14,8 @@ from ..context import Context
 
 _THREADS = 256
 _MAX_RUN = 32
-"""Maximum number of adjacent bytes in an input that this kernel copies. Longer runs are copied as lines, by the kernel
-of `rows`."""
+"""Maximum number of adjacent bytes in an input that this kernel copies; the kernel of `rows` is better for longer
+runs."""
 _MAX_INPUTS = 4
 """Maximum number of inputs that this kernel joins."""
 _TYPES = {1: ("unsigned char", 1), 2: ("unsigned short", 1), 4: ("unsigned int", 1), 8: ("unsigned int", 2)}
@@ -24,8 +24,8 @@ bytes."""
 
 
 def launch(ctx: Context, inputs: Sequence[Batch], axis: int, out: Batch) -> bool:
-    """If this kernel supports it, join ``inputs`` along ``axis`` (an existing or a new one) into ``out``, a packed
-    batch on the device, and return True; else return False. Samples that are empty in ``out`` are skipped."""
+    """Join ``inputs`` along ``axis`` (an existing or a new one) into ``out``, a batch without gaps on the device, and
+    return True; return False if this kernel does not support it. Samples that are empty in ``out`` are skipped."""
     if not 2 <= len(inputs) <= _MAX_INPUTS:
         return False
     name, pieces = _TYPES[out.dtype.itemsize]

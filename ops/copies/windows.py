@@ -29,12 +29,12 @@ IMAGE_LAYOUTS: tuple[str, ...] = ("HWC", "CHW", "DHWC", "CDHW", "FHWC", "FCHW", 
 
 
 def border(policy: OutOfBounds) -> Border:
-    """Return the `Border` rule with which a copy plan follows ``policy``."""
+    """Return the rule for values outside the source (`Border`) that implements DALI's ``policy``."""
     return _BORDERS.get(policy, Border.FILL)
 
 
 def image_layout(layout: str, ndim: int | None, allowed: tuple[str, ...]) -> str:
-    """Return ``layout``, or DALI's default if it is empty: the first of the ``allowed`` layouts with ``ndim``
+    """Return ``layout``, or if it is empty DALI's default: the first of the ``allowed`` layouts with ``ndim``
     dimensions."""
     return layout or next((known for known in allowed if len(known) == ndim), "")
 
@@ -59,19 +59,17 @@ _FAR = 2.0**40
 
 
 def integers(values: npt.NDArray[Any]) -> I64:
-    """Truncate ``values`` to integers; NaN and values beyond 2^40 become -2^40 or 2^40, outside of any input."""
+    """Truncate ``values`` to integers. NaN becomes -2^40, and values are limited to -2^40 ... 2^40, which is outside of
+    any input."""
     # for NaN and a number, fmin and fmax return the number
     near: I64 = np.fmin(np.fmax(values, -_FAR), _FAR).astype(np.int64)
     return near
 
 
 def bounded(ctx: Context, policy: OutOfBounds, anchor: I64, shape: I64, extent: I64) -> tuple[I64, I64]:
-    """Apply ``policy`` to windows of ``anchor`` and ``shape`` [N, D] in samples of ``extent``. Return the new anchor
-    and shape.
-
-    If a window extends beyond its sample, "error" rejects the sample, whose window becomes empty, and "trim_to_shape"
-    clips the window. Other policies leave it unchanged.
-    """
+    """Apply DALI's ``policy`` for windows that extend beyond their sample. Windows are ``anchor`` and ``shape`` [N, D]
+    in samples of shape ``extent``; return the new anchor and shape. "error" rejects the sample and makes its window
+    empty, "trim_to_shape" clips the window, other policies leave it unchanged."""
     if policy == "trim_to_shape":
         start = np.clip(anchor, 0, extent)
         return start, np.clip(anchor + shape, 0, extent) - start
@@ -91,14 +89,14 @@ def bounded(ctx: Context, policy: OutOfBounds, anchor: I64, shape: I64, extent: 
 
 
 def refused(array: I64, mask: npt.NDArray[Any]) -> I64:
-    """Return ``array`` [N, D] (starts or shapes of windows) with zeros for the samples of ``mask``: a rejected sample
-    gets an empty window."""
+    """Return ``array`` [N, D] (starts or shapes of windows) with zeros for the samples of ``mask``, which are
+    rejected."""
     return np.where(mask[:, None], 0, array) if mask.any() else array
 
 
 def fill_along(ctx: Context, values: tuple[float, ...], batch: Batch, channel: int) -> tuple[tuple[float, ...], int]:
-    """Return the fill ``values`` and the dimension along which they vary: ``channel``, or -1 for a single value.
-    Samples whose number of channels differs from the number of values are rejected."""
+    """Return the fill ``values``, and the dimension along which they vary: ``channel``, or -1 for a single value.
+    Reject samples whose number of channels differs from the number of values."""
     if len(values) <= 1:
         return values or (0.0,), -1
     for i in np.flatnonzero(batch.shapes[:, channel] != len(values)).tolist():
