@@ -32,18 +32,18 @@ UNPACK_GPU_BYTE, UNPACK_CPU_BYTE = 12e-9, 3e-9
 """Seconds to unpack one byte of the pixel rows of a TIFF's strip or tile, on a warp of a GPU and on a CPU thread.
 Measured: a warp unpacks to 8 MB in 0.1 s."""
 ROWS_CPU_BYTE = 1e-9
-"""Seconds of a CPU thread for each sample of a PNG, for undoing its filter and storing it."""
+"""Seconds that a CPU thread needs per sample of a PNG (one channel of a pixel), to undo the filter and store it."""
 GPU_LAUNCHES, CPU_IMAGE = 0.3e-3, 0.05e-3
-"""Additional seconds of decoding: on a GPU per launch of a decoder's kernels; and on a CPU thread per image, to start a
-task and copy the result."""
+"""Additional seconds of decoding: on a GPU, for each launch of a decoder's kernels; on a CPU thread, for each image, to
+start a task and copy the result."""
 LAUNCHES = 4
 """Number of batches that a GPU decodes at a time. While one batch waits for its slowest image, the others use the
 GPU."""
 THREADS_SHARE = 0.5
 """Fraction of the CPU threads' time that one batch may use; other batches and readers need the rest."""
 IMAGE = 4e-6
-"""Seconds per image for images that a GPU decodes in parallel. Moving an image to the CPU helps only if the GPU takes
-longer for it than for all of these."""
+"""Seconds per image that a GPU decodes in parallel. Moving a slow image to the CPU helps only if the GPU takes longer
+for it than for all of these together."""
 
 
 def webp(pixels: I64) -> Costs:
@@ -58,19 +58,20 @@ def deflated(nbytes: I64, samples: I64) -> Costs:
 
 
 def packed(largest: I64, whole: I64) -> Costs:
-    """Return the seconds to decode TIFFs, on a GPU warp and on a CPU thread. ``largest``: unpacked bytes of the largest
-    strip, for the warp; ``whole``: unpacked bytes of all strips, for the thread."""
+    """Return the seconds to decode TIFFs, on a GPU warp and on a CPU thread. ``largest``: unpacked bytes of each
+    file's largest strip, which limits the warp. ``whole``: unpacked bytes of all strips, which the thread unpacks
+    one by one."""
     return largest * UNPACK_GPU_BYTE, whole * UNPACK_CPU_BYTE + CPU_IMAGE
 
 
 def stragglers(gpu: Seconds, cpu: Seconds, others: int, threads: int) -> npt.NDArray[np.bool_]:
-    """Return which images ``threads`` of the CPU should decode, so that a batch ends soonest. ``gpu``, ``cpu``: seconds
-    that each image takes on a GPU warp and on a CPU thread. ``others``: number of images that the GPU decodes in
-    parallel.
+    """Return which images CPU ``threads`` should decode instead of a GPU, so that a batch ends soonest, bool[N].
+    ``gpu``, ``cpu``: seconds that each image takes on a GPU warp and on a CPU thread. ``others``: number of further
+    images, which the GPU decodes in parallel.
 
-    The k slowest images go to the CPU. The batch then takes the longest of three times: the slowest image on the GPU
-    (divided by `LAUNCHES`, which overlap), the CPU, and the ``others``. The smallest k with the shortest time is
-    chosen."""
+    The k slowest images go to the CPU. The batch then takes the longest of three times: of the slowest image left on
+    the GPU (divided by `LAUNCHES`, because batches overlap), of the CPU, and of the ``others``. The k with the shortest
+    time is chosen, the smallest if several are equal."""
     order = np.argsort(-gpu, kind="stable")
     slowest = np.append(gpu[order] / LAUNCHES + GPU_LAUNCHES, 0.0)
     work = np.concatenate([[0.0], np.cumsum(cpu[order]) / (threads * THREADS_SHARE)])
@@ -85,4 +86,4 @@ RULE = (
     "of WebP, PNG and TIFF, which a GPU decodes serially, CPU threads decode the largest at the same time: as many as "
     "make the launch end sooner, by headers and file sizes"
 )
-"""Text for plans: which images CPU threads decode instead of the GPU."""
+"""Text for the printed plan: which images CPU threads decode instead of the GPU."""

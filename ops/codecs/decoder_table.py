@@ -32,15 +32,15 @@ from .headers import Headers, Rules
 
 Mask = npt.NDArray[np.bool_]
 Needed = Callable[[I32], I64]
-"""Function that tells which window of each image later operators use, [N, 4]: y0, x0, y1, x1. Argument: shapes of the
-decoded images, [N, 3]."""
+"""Function that returns the window of each image that later operators use, as y0, x0, y1, x1, [N, 4]. Its argument is
+the shapes of the decoded images, [N, 3]."""
 NO_IMAGES: I64 = np.empty(0, np.int64)
 
 
 @dataclass(slots=True)
 class DecodeJob:
-    """One batch of encoded images, as all decoders that work on it see it. Created and changed by one call of a
-    decoding operator; its decoding threads read it."""
+    """One batch of encoded images, with everything that decoders need to know about it. Created and changed by one call
+    of a decoding operator; its decoding threads read the job."""
 
     ctx: Context
     """Context in which the decoding operator was called."""
@@ -53,19 +53,19 @@ class DecodeJob:
     shapes: I32 = field(init=False)
     """Shapes of the decoded images, or of their windows, [N, 3]. Set after the windows were chosen."""
     offsets: I64 = field(init=False)
-    """Index of each image's first element in the output on a GPU, [N]."""
+    """Index in the output on a GPU of each decoded image's first element, [N]."""
     facts: Context | None = None
-    """Context from which the native JPEG loops get cached facts about the data set, such as that of a fused operator;
-    None for ``ctx``."""
+    """Context from which the compiled JPEG loops get cached facts about the data set, such as the Context of a fused
+    operator; None for ``ctx``."""
     needed: Needed | None = None
-    """Function that returns the window of each image that later operators use. Other pixels need not be decoded. None
-    if all are used."""
+    """Function that returns the window of each image that later operators use; other pixels need not be decoded. None
+    if all pixels are used."""
     staging: Callable[[int], npt.NDArray[np.uint8]] = lambda n: np.empty(n, np.uint8)
     """Function that allocates host memory for decoding plans, which are then copied to a GPU."""
     places: I64 = field(init=False)
-    """Index of each encoded file's first element in the batch in GPU memory, [N]."""
+    """Index of each encoded file's first byte in GPU memory, [N]."""
     isolation: Isolation | None = field(init=False)
-    """Worker processes for decoders that must not run in this process; None if all decoders may run here."""
+    """Worker processes for decoders that must not run in this process; None if there are no such decoders."""
 
     def __post_init__(self) -> None:
         self.isolation = self.ctx.isolation
@@ -81,8 +81,7 @@ class DecodeJob:
         return self.rules.output_type is DALIImageType.BGR
 
     def anchor(self, i: int) -> tuple[int, int] | None:
-        """Return the upper left corner (y, x) of the window of image ``i`` to decode; None if the whole image is
-        decoded."""
+        """Return the upper left corner (y, x) of the window of image ``i``; None if the whole image is decoded."""
         return None if self.anchors is None else (int(self.anchors[i, 0]), int(self.anchors[i, 1]))
 
     def sizes(self, indices: I64) -> I64:
@@ -104,8 +103,7 @@ class Target:
 
     out: Batch
     images: I64 | None = None
-    """For each sample of ``out``, the index in the batch of the image that it holds, ascending. None if sample i holds
-    image i."""
+    """Index in the batch of the image in each sample of ``out``, ascending. None if sample i holds image i."""
 
     def places(self, indices: I64) -> I64:
         """Return the indices of the samples of ``out`` for the images ``indices``."""
@@ -117,8 +115,8 @@ class Target:
 
     def regions(self, job: DecodeJob, indices: I64) -> tuple[Any, ...]:
         """Return arguments of compiled decoding loops for the images ``indices``: windows to decode, channels, whether
-        the output is BGR, the output's memory, and two numbers per image. The first is the output index of the image's
-        pixel (0, 0), even if outside the window; the second is the elements per row."""
+        the output is BGR, the output's memory, and two arrays that locate pixels in the output. The first has the index
+        of each image's pixel (0, 0), even if it is outside the window; the second has the elements per row."""
         places = self.places(indices)
         shapes = self.out.shapes[places].astype(np.int64)
         corners = np.zeros((len(shapes), 2), np.int64) if job.anchors is None else job.anchors[indices]
@@ -134,37 +132,37 @@ class Outcome:
     adds its results."""
 
     errors: dict[int, SampleError] = field(default_factory=dict)
-    """Errors of the images that are rejected, by index in the batch."""
+    """Errors of rejected images, by index in the batch."""
     reshaped: list[int] = field(default_factory=list)
-    """Indices of images that were not decoded, because their pixels have another shape than their headers say."""
+    """Indices of images that were not decoded, because their pixels have another shape than the header says."""
     decoded: dict[str, tuple[int, float]] = field(default_factory=dict)
     """Number of decoded images and seconds of decoding, by decoder (its name in reports)."""
 
 
 class Decoder(ABC):
-    """One way to decode images; a row of the decoder table. The table's rows are tried in order. One instance serves
-    all threads of the process."""
+    """One way to decode images, such as a library or a compiled loop. Decoders form a table and are tried in order. One
+    instance serves all threads of the process."""
 
     name: str
     """Name of this decoder in reports."""
     on_threads = True
     """Whether this decoder also runs in CPU threads while a GPU decodes other images of the batch."""
     sure = False
-    """Whether this decoder returns only pixels whose size and channels agree with the header. It leaves other images to
+    """Whether this decoder never returns pixels whose size or channels differ from the header: it leaves such images to
     later decoders."""
     judges = False
-    """Whether images that this decoder rejects count as decoded by it in reports."""
+    """Whether reports count the images that this decoder rejects as decoded by it."""
 
     @property
     def ready(self) -> bool:
-        """Return whether this decoder can decode now. While it cannot, for example because it is being compiled, later
-        decoders of the table decode its images."""
+        """Return whether this decoder can decode now. If not, for example because it is still being compiled, later
+        decoders in the table decode its images."""
         return True
 
     @abstractmethod
     def takes(self, job: DecodeJob, indices: I64) -> Mask:
-        """Return which of the images ``indices`` this decoder supports, bool[len(indices)]. It decides by their
-        headers, which are valid, and by the job's rules."""
+        """Return which of the images ``indices`` this decoder supports, bool[len(indices)], by their headers (all
+        valid) and the job's rules."""
 
     def decode(self, job: DecodeJob, indices: I64, target: Target, outcome: Outcome) -> I64:
         """Decode the images ``indices`` to ``target``, and add errors to ``outcome``. Return the images that later
@@ -177,13 +175,13 @@ class Decoder(ABC):
 
 @cache
 def host_rows() -> tuple[Decoder, ...]:
-    """Return the decoders that run on the CPU, in the order in which they are tried: built-in decoders of each format,
-    then libraries."""
+    """Return the decoders that run on the CPU, in the order in which they are tried: first the built-in decoders of
+    each format, then libraries."""
     return (*rows_of(f.rows for f in FORMATS), *rows_of([".library"]))
 
 
 def rows_of(modules: Iterable[str]) -> list[Any]:
-    """Return the decoders in the lists ``ROWS`` of ``modules``, given by their names in this package."""
+    """Return the decoders listed in ``ROWS`` of ``modules``; module names are relative to this package."""
     return [row for name in dict.fromkeys(filter(None, modules)) for row in import_module(name, __package__).ROWS]
 
 
@@ -194,8 +192,8 @@ def thread_rows() -> tuple[Decoder, ...]:
 
 
 def deal(job: DecodeJob, indices: I64, rows: Sequence[Decoder]) -> list[I64]:
-    """Assign each of the images ``indices`` to the first decoder of ``rows`` that supports it. Return the images of
-    each decoder."""
+    """Assign each of the images ``indices`` to the first of the decoders ``rows`` that supports it. Return the indices
+    of each decoder's images."""
     dealt = [NO_IMAGES] * len(rows)
     for k, row in enumerate(rows):
         if not len(indices):
@@ -209,8 +207,8 @@ def deal(job: DecodeJob, indices: I64, rows: Sequence[Decoder]) -> list[I64]:
 
 
 def run(job: DecodeJob, dealt: Sequence[I64], target: Target, rows: Sequence[Decoder]) -> Outcome:
-    """Decode a batch into ``target``. Each decoder of ``rows`` decodes its images of ``dealt`` (from `deal`), and
-    images that earlier decoders left undecoded."""
+    """Decode a batch into ``target``. Each decoder of ``rows`` decodes the images that `deal` assigned to it
+    (``dealt``), and then images that earlier decoders could not decode."""
     outcome, handed = Outcome(), NO_IMAGES
     for row, some in zip(rows, dealt, strict=True):
         if len(handed):

@@ -120,7 +120,7 @@ class ImageDecoder(Operator, abstract=True):
 
     @cached_property
     def rules(self) -> Rules:
-        """The operator's arguments that decoders need, as `Rules`."""
+        """This operator's arguments, in the form that decoders take."""
         return Rules(
             self.output_type,
             to_numpy(self.dtype),
@@ -136,13 +136,14 @@ class ImageDecoder(Operator, abstract=True):
 
     @property
     def for_cuda(self) -> bool:
-        """Whether the CUDA decoder decodes baseline and progressive JPEGs on a GPU with these arguments."""
+        """Return whether a GPU decodes baseline and progressive JPEGs with the built-in CUDA decoder, as these
+        arguments allow."""
         made = self.output_type in (DALIImageType.RGB, DALIImageType.BGR, DALIImageType.GRAY)
         return made and self.dtype is DALIDataType.UINT8 and self.jpeg_decoder == "auto"
 
     @property
     def who_decodes(self) -> str:
-        """Text for plans: which images a GPU decodes, and which the CPU."""
+        """Return a text for the printed plan: which images a GPU decodes, and which the CPU."""
         if self.dtype is not DALIDataType.UINT8:
             return "all by CPU threads"
         jpegs = "baseline and progressive JPEGs by the CUDA decoder" if self.for_cuda else "JPEGs by CPU threads"
@@ -307,7 +308,7 @@ class ImageSlice(ImageDecoder, name="decoders.image_slice"):
 
 
 def _images(ctx: Context, heights: I64, widths: I64) -> Batch:
-    """Return a batch that has the shapes of decoded images but no pixels. Operators compute windows from it."""
+    """Return a batch that has the shapes of decoded images but no pixels, for operators that only compute windows."""
     shapes = np.stack([heights, widths, np.full_like(heights, 3)], axis=1).astype(np.int32)
     return Batch(np.empty(0, np.uint8), np.zeros(len(heights), np.int64), shapes, "HWC", ctx.samples)
 
@@ -401,9 +402,9 @@ class Numpy(Operator, name="decoders.numpy"):
         return out
 
     def _kind(self, ctx: Context, arrays: Collection[npt.NDArray[Any]]) -> tuple[np.dtype[Any], int]:
-        """Return dtype and number of dimensions of the output: as declared, or as found in the data set or in
-        ``arrays``. A batch outside a data set must have arrays of one kind. If not, raises MixedTypesError, and the
-        engine decodes the samples one by one."""
+        """Return dtype and number of dimensions of the output: as the data set declares them, or as in ``arrays``.
+        Raises MixedTypesError if ``arrays`` differ and no data set declares them; the engine then decodes the samples
+        one by one."""
         given = None if ctx.kind is None else ctx.kind.dtype
         if ctx.kind is not None and ctx.kind.shape is not None and given is not None:
             return to_numpy(given), len(ctx.kind.shape)
@@ -413,8 +414,7 @@ class Numpy(Operator, name="decoders.numpy"):
         return next(iter(kinds), (np.dtype(np.float32) if self.dtype is None else to_numpy(self.dtype), 1))
 
     def _alike(self, ctx: Context, encoded: Batch) -> Batch | None:
-        """Decode a batch whose .npy files all have the same header, by one copy of all arrays. Return None if headers
-        differ."""
+        """Decode .npy files by one copy of all arrays, if all files have the same header; otherwise return None."""
         from ..storage.npy import read_header
 
         if encoded.ndim != 1 or encoded.dtype != np.uint8 or not encoded.is_uniform or not encoded.is_packed:

@@ -28,8 +28,8 @@ def is_deep(header: Header) -> bool:
 
 
 def decode(data: memoryview, header: Header, mode: str) -> Pixels | None:
-    """Return the stored pixels (H, W, C) as uint16, scaled to the whole range. Return None for a damaged image, or one
-    of an unsupported kind; Pillow then decodes or rejects the image."""
+    """Return the stored pixels (H, W, C) as uint16, scaled to the whole range. Return None if the image is damaged or
+    of an unsupported kind: Pillow then decodes or rejects it."""
     format = BY_NAME[header.format]
     if not is_deep(header) or mode not in _MODES:
         return None

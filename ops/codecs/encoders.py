@@ -117,7 +117,7 @@ class EncodeImage(Operator, name="encoders.image"):
         return encode(self, ctx, images)
 
     def fit(self, images: Batch) -> npt.NDArray[np.bool_]:
-        """Return for each image whether the output format can hold it, bool[N]."""
+        """Return for each image whether its size fits the output format, bool[N]."""
         sides, channels = images.shapes[:, :2], images.shapes[:, 2]
         inside = (sides.min(axis=1) >= 1) & (sides.max(axis=1) <= LONGEST_SIDE[self.format])
         fit: npt.NDArray[np.bool_] = inside & np.isin(channels, CHANNELS[self.format])

@@ -37,18 +37,18 @@ STUFF_THREADS = 512
 STUFF_CHUNK = 16 * STUFF_THREADS
 
 ROOM = ((90, 64), (100, 128))
-"""Memory for the coded bits of an image on the GPU, as (highest quality, average bytes per 8 x 8 block). Noise needs 40
-at quality 90 and 90 at 100, photographs a tenth of that; images that need more are encoded on the CPU."""
+"""Memory to reserve on the GPU for an image's coded bits, as (highest quality, average bytes per 8 x 8 block). Noise
+needs 40 at quality 90 and 90 at 100, photographs a tenth of that; the CPU encodes images that need more."""
 MAX_BLOCKS = 1 << 21
-"""Maximum number of 8 x 8 blocks per image (90 megapixels in 4:2:0), because the kernels count its bits in 32 bits.
-Larger images are encoded on the CPU."""
+"""Maximum number of 8 x 8 blocks per image (90 megapixels in 4:2:0), because kernels count bits in 32-bit numbers. The
+CPU encodes larger images."""
 
 PICTURE = np.dtype(
     [(name, np.int64) for name in ("pixels", "stream")]
     + [(name, np.int32) for name in ("first_block", "blocks", "width", "height", "components", "h", "v", "mcus_x",
                                      "mcus", "in_mcu", "capacity", "header", "codes", "unused")]
 )  # fmt: skip
-"""Record of one image to encode, as jpeg_encode.cu declares it, field by field."""
+"""Record that describes one image to the kernels; the fields are those of jpeg_encode.cu."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +58,10 @@ class EncodePlan:
     table: U8
     """All bytes to upload. ``pictures`` and then ``firsts`` are views of this array."""
     pictures: npt.NDArray[Any]
-    """One `PICTURE` record per image, [N]. Images that the CPU encodes have 0 blocks in their record."""
+    """One `PICTURE` record per image, [N]; 0 blocks for images that the CPU encodes."""
     firsts: I32
-    """First CUDA thread block of each image, then the total, int32[3, N + 1]. One row for each of three kernels, which
-    transform, code, and stuff bits."""
+    """First CUDA thread block of each image, then the total, int32[3, N + 1]. One row per kernel: DCT, Huffman coding,
+    byte stuffing."""
     fit: npt.NDArray[np.bool_]
     """Whether JPEG can hold each image, bool[N]."""
     blocks: int
@@ -69,7 +69,7 @@ class EncodePlan:
     streams: int
     """Total bytes of the buffers on the device for the coded bits of all images."""
     room: int
-    """Bytes to allocate on the device for the encoded files of all images."""
+    """Bytes to allocate on the device for all encoded files."""
 
 
 def _plain(nbytes: int) -> U8:
@@ -81,8 +81,8 @@ def plan_encode(
     stage: Callable[[int], U8] = _plain,
 ) -> EncodePlan:  # fmt: skip
     """Plan the encoding of a batch on a GPU. ``shapes``: int32[N, 3]. ``offsets``: byte offset of each image. ``stage``
-    allocates the host memory that is copied to the device. Images that are too large, or do not have 1 or 3 channels,
-    are left out."""
+    allocates the host memory for data to upload. Images that are too large, or do not have 1 or 3 channels, get no
+    blocks."""
     n = len(shapes)
     table = stage(n * PICTURE.itemsize + 12 * (n + 1))
     pictures = table[: n * PICTURE.itemsize].view(PICTURE)
@@ -100,8 +100,8 @@ def plan_encode(
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """Tables of the encoder that are equal for all batches of an operator. ``headers``, ``header_sizes`` and
-    ``dimensions`` have one row for colour and one for gray images."""
+    """Tables of the encoder, equal for all batches of an operator. ``headers``, ``header_sizes`` and ``dimensions``
+    have two rows: for colour and for gray images."""
 
     quantisation: npt.NDArray[np.uint32]
     """Factors for quantising, by 8 * row + column, uint32[2, 64, 2]: 2**32 / divisor, rounded up; then half the divisor
@@ -129,7 +129,7 @@ def constants(quality: int, subsampling: str, optimize: bool) -> Constants:
 
 def _tables(lane: Any, op: EncodeImage, pictures: npt.NDArray[Any]) -> tuple[Any, list[int]]:
     """Return the encoder's tables on the device: the arrays, and their addresses in the order of `Constants`. With
-    optimised Huffman tables, each image has a file header of its own."""
+    optimised Huffman tables, each image has its own file header."""
     key = f"jpeg_encode {op.quality} {op.subsampling}"
     if not op.optimize and key in lane.cache:
         found: tuple[Any, list[int]] = lane.cache[key]
@@ -147,8 +147,8 @@ def _tables(lane: Any, op: EncodeImage, pictures: npt.NDArray[Any]) -> tuple[Any
 
 
 def encode(op: EncodeImage, ctx: Context, images: Batch) -> Batch:
-    """Start encoding images that are on the device (HWC, uint8). Return the batch of files, which is completed when the
-    device is done."""
+    """Start encoding images that are on the device (HWC, uint8). Return the batch of files, whose contents are complete
+    when the device has finished."""
     lane: Any = ctx.device
     plan = plan_encode(images.shapes, images.offsets, op.subsampling, op.quality, op.optimize, lane.pinned)
     if b"\0" in plan.fit.tobytes():  # NumPy would release the GIL
@@ -159,9 +159,9 @@ def encode(op: EncodeImage, ctx: Context, images: Batch) -> Batch:
 
 
 def launch(lane: Any, pixels: Any, plan: EncodePlan, op: EncodeImage) -> tuple[Any, npt.NDArray[np.uint32]]:
-    """Enqueue all kernels that encode a batch. Return an array with the files one after the other, on the device, and
-    their sizes (uint32[N], in host memory of the lane, valid when it is synchronized). Size 0 means that the CPU
-    encodes the image, or that the array has no space left for its file."""
+    """Enqueue all kernels that encode a batch. Return a device array with the files one after the other, and their
+    sizes (uint32[N], in the lane's host memory, valid after the lane is synchronized). Size 0 means that the CPU has to
+    encode the image, also if no space was left for its file."""
     n = len(plan.pictures)
     tables, (quant, codes, headers, header_sizes, dimensions) = _tables(lane, op, plan.pictures)
     tiles, chunks, stuffs = plan.firsts[:, -1].tolist()
@@ -208,7 +208,8 @@ def launch(lane: Any, pixels: Any, plan: EncodePlan, op: EncodeImage) -> tuple[A
 def _collect(
     op: EncodeImage, ctx: Context, images: Batch, fit: npt.NDArray[np.bool_], out: Any, sizes: npt.NDArray[np.uint32]
 ) -> Batch:
-    """Return the encoded files in host memory, after the device has encoded them. Their copy is only started here."""
+    """Copy the encoded files to host memory. Called when the device has encoded them, because their sizes are known
+    only then."""
     lane, n = ctx.device, len(sizes)
     offsets, shapes = np.empty(n, np.int64), np.empty((n, 1), np.int32)
     end, left = _loops.place_files(sizes, fit, len(out), offsets, shapes)
@@ -219,8 +220,8 @@ def _collect(
 
 
 def _with_host_files(op: EncodeImage, lane: Any, images: Batch, files: Batch, left: I64) -> Batch:
-    """Encode on the CPU those images that the GPU could not encode, with indices ``left``. Return all ``files`` with
-    these added."""
+    """Encode on the CPU the images ``left`` (indices), which the GPU could not encode. Return ``files`` with these
+    files inserted."""
     from .encoders_cpu import jpeg_files
 
     pictures = lane.to_host(images.take(left))

@@ -16,15 +16,15 @@ from .pixels import Empty, Pixels
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Header of one image, with sizes as stored, before any orientation is applied. Created by the ``probe`` function
-    of its format."""
+    """Header of one image. Sizes are as stored, before any rotation by the Exif orientation. Created by the ``probe``
+    function of the image's format."""
 
     format: str
     """Name of the image's `Format`, such as ``png``."""
     width: int
     height: int
     channels: int
-    """Number of channels that ANY_DATA decodes to: palettes count as colour, and alpha is included."""
+    """Number of channels that the output type ANY_DATA gives: a palette counts as 3, and alpha is included."""
     bits: int
     """Bits per channel as stored: 1 to 16, or 32."""
     orientation: int = 1
@@ -40,7 +40,7 @@ COLUMNS = 6
 
 
 class Signature(NamedTuple):
-    """Fixed bytes at a fixed offset, by which files of a format are recognised."""
+    """Signature of a format: bytes that are at a fixed offset in all of its files."""
 
     mark: bytes
     at: int = 0
@@ -51,8 +51,9 @@ class Signature(NamedTuple):
 
 Probe: TypeAlias = Callable[[memoryview], Header]
 Library: TypeAlias = Callable[[memoryview, Header, bool, Empty], Pixels | None]
-"""Function that decodes a file with a library. Arguments: file, header, adjust_orientation, and a function that
-allocates memory. It returns pixels (H, W, C), rotated if asked for, or None for a file that Pillow must decode."""
+"""Function that decodes a file with a library. Arguments: file, header, adjust_orientation (whether to rotate the
+pixels), and a function that allocates memory. It returns pixels (H, W, C), or None for a file that Pillow must
+decode."""
 
 
 def _never() -> bool:
@@ -70,58 +71,59 @@ class Format:
     name: str
     """Name of the format in headers, reports and messages, such as ``jpeg2000``."""
     code: int
-    """Unique number of the format in header arrays; 0 for JPEG. It never changes, because compiled loops and caches
-    contain it."""
+    """Number of the format in header arrays; 0 for JPEG. It never changes, because compiled loops and caches contain
+    it."""
     label: str
     """Name of the format for people, such as ``JPEG 2000``."""
     suffixes: tuple[str, ...]
     """Endings of the names of the format's files, in lower case, with the dot; the usual one first."""
     signatures: tuple[Signature, ...]
-    """Signatures of the format's files: each file begins with one of them."""
+    """Signatures of the format's files: each file has one of them."""
     probe: Probe
     """Function that reads the header of one file. It raises SampleError, or struct.error, IndexError or OverflowError
     for a file that ends too early."""
     matches: Callable[[memoryview], bool] | None = None
-    """Function that returns whether a file is of this format, for formats without a signature at offset 0; None for the
-    others."""
+    """Function that returns whether a file has this format, if it has no signature at offset 0; None for formats with
+    such a signature."""
     listed: bool = True
-    """Whether readers take files with these suffixes when no ``file_filters`` are given (DALI's list)."""
+    """Whether readers accept files with these suffixes if no ``file_filters`` are given (as in DALI's list)."""
     mime: str = ""
     """MIME type of the format if web browsers can show it; otherwise empty."""
     rows: str = ""
-    """Module with the format's built-in decoders for the host, in its list ``ROWS``. The name is relative to this
+    """Module whose list ``ROWS`` contains the format's built-in decoders for the CPU, as a name relative to this
     folder; empty if there are none."""
     gpu_rows: str = ""
-    """Module with the format's decoders for a GPU, relative to this folder; empty if there are none."""
+    """Module whose list ``ROWS`` contains the format's decoders for a GPU, as a name relative to this folder; empty if
+    there are none."""
     library: Library | None = None
     """Function that decodes one file with a library other than Pillow, before Pillow is tried. None if there is no such
     library."""
     missing: Callable[[], str] = _nothing_missing
-    """Function that returns what to install so that the format can be decoded; empty if all is installed."""
+    """Function that returns what to install for decoding the format; an empty text if nothing is missing."""
     pillow: str = ""
     """Pillow's class for the format, such as ``PngImagePlugin.PngImageFile``; empty if Pillow cannot decode it."""
     pillow_turns: bool = False
     """Whether Pillow itself rotates and flips images as their orientation says."""
     check: Callable[[memoryview], None] | None = None
-    """Function that raises SampleError for damage that Pillow does not report; None if Pillow reports all."""
+    """Function that raises SampleError for damage that Pillow does not report; None if Pillow reports all damage."""
     stored: Callable[[memoryview, Header], Pixels | None] | None = None
-    """Function of the built-in decoder that decodes one file in this process. It returns the stored pixels, or None if
-    a library must decode or reject the file."""
+    """Function that decodes one file with the built-in decoder. It returns the stored pixels, or None if a library must
+    decode or reject the file."""
     deep: Callable[[memoryview, Header], Pixels | None] | None = None
-    """Function of the built-in decoder for more than 8 bits per channel, tried before imagecodecs. It returns None as
-    `stored` does."""
+    """Function that decodes one file of more than 8 bits per channel with the built-in decoder, tried before
+    imagecodecs. Returns as `stored` does."""
     keeps_16_bits: Callable[[], bool] = _never
     """Function that returns whether more than 8 bits per colour channel can be decoded without imagecodecs."""
     imagecodecs: str = ""
     """Name of the function of imagecodecs that decodes colour with more than 8 bits per channel; empty if none does."""
     widen: Callable[[Pixels, int], Pixels] | None = None
-    """Function (pixels, bits per sample) that scales samples from Pillow to the whole range of their dtype. None if
-    they need no scaling."""
+    """Function (pixels, bits per sample) that scales Pillow's samples to the whole range of their dtype; None if no
+    scaling is needed."""
     exact_size: bool = False
-    """Whether every decoder of the format either returns pixels of the size that the header names, or fails."""
+    """Whether every decoder of the format returns pixels of exactly the size in the header, or fails."""
     extra_bytes: tuple[int, int] = (0, 0)
-    """Bytes of memory per sample (one channel of a pixel) for decoding, besides the pixels: on the host, and on a
-    GPU."""
+    """Bytes of memory that decoding needs in addition to the pixels, per sample (one channel of a pixel): on the host,
+    and on a GPU."""
 
     def __post_init__(self) -> None:
         if not (self.library or self.pillow):

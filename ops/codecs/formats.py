@@ -22,7 +22,7 @@ def _declared() -> tuple[Format, ...]:
 
 
 def checked(formats: Iterable[Format]) -> tuple[Format, ...]:
-    """Return ``formats`` ordered by their codes. Raises TypeError if two of them share a code, a name, a suffix or a
+    """Return ``formats`` ordered by their codes. Raises TypeError if two of them have the same code, name, suffix or
     signature."""
     found = sorted(formats, key=lambda f: f.code)
     seen: dict[object, str] = {}
@@ -41,14 +41,14 @@ BY_SUFFIX = {s: f for f in FORMATS for s in f.suffixes}
 SUFFIXES = tuple(BY_SUFFIX)
 """Endings of image file names of all formats, with the dot."""
 LISTED_SUFFIXES = tuple(s for f in FORMATS if f.listed for s in f.suffixes)
-"""Endings of image file names that readers take when no ``file_filters`` are given."""
+"""Endings of image file names that readers accept if no ``file_filters`` are given."""
 LABELS = ", ".join(f.label for f in FORMATS)
 """Names of all image formats, as one text for messages."""
 _SIGNATURES = tuple((s.mark, f) for f in FORMATS for s in f.signatures if s.at == 0)
 _BEGINNINGS = {
     head: [pair for pair in _SIGNATURES if pair[0].startswith(head)] for head in {s[:2] for s, _ in _SIGNATURES}
 }
-"""Signatures at the start of files, and their formats, by the first two bytes of a file."""
+"""Signatures at the start of a file, with their formats, by the file's first two bytes."""
 _MATCHERS = tuple((f.matches, f.name) for f in FORMATS if f.matches is not None)
 
 
@@ -91,16 +91,16 @@ def probe(data: memoryview, name: str = "") -> Header:
 LARGEST = (1 << 31) - 1
 """Maximum width and height in pixels of an image of any format."""
 BOMB_RATIO = 1000.0
-"""Default limit on decoded pixels per byte of a file, against decompression bombs. For comparison: an empty PNG has 340
-of three channels, an empty JPEG 256."""
+"""Default limit on decoded pixels per byte of a file, against decompression bombs. For comparison: an empty PNG of
+three channels has 340 pixels per byte, an empty JPEG 256."""
 BOMB_PIXELS = 89_478_485
-"""Number of pixels up to which `BOMB_RATIO` does not apply (2^28 bytes of RGB; Pillow warns above it): an empty page
-that was scanned as TIFF G4 has 30,000 pixels per byte."""
+"""Number of pixels up to which `BOMB_RATIO` does not apply (2^28 bytes of RGB, above which Pillow warns). An empty page
+scanned as TIFF G4 has 30,000 pixels per byte."""
 
 
 def check_pixels(width: int, height: int, limit: int, nbytes: int = 0, ratio: float = 0) -> None:
-    """Raise SampleError for an image of more than ``limit`` pixels. Raise it also for a large image with more than
-    ``ratio`` pixels per byte of its file of ``nbytes``; a ratio of 0 allows any number."""
+    """Raise SampleError for an image of more than ``limit`` pixels, or for a large image with more than ``ratio``
+    pixels per byte of its file, which has ``nbytes``. A ratio of 0 allows any number."""
     if width * height > limit:
         raise SampleError(
             "too_large", f"the header claims {width} x {height} pixels, over the limit of {limit:,} (max_pixels)"

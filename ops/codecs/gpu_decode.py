@@ -32,8 +32,8 @@ from .threaded_decode import ThreadedDecode, threads
 
 @dataclass(slots=True)
 class Prepared:
-    """Result of `prepare`, the host's work before a GPU decodes a batch: headers, windows, plans for decoders, and
-    images that CPU threads have started to decode. Created by a reading thread or the launching thread; used once, by
+    """Prepared batch: everything that the host does before a GPU decodes the images, such as reading headers, choosing
+    windows and starting CPU threads. Created by `prepare` in a reading thread or the launching thread; used once, by
     the launching thread."""
 
     job: DecodeJob
@@ -45,7 +45,7 @@ class Prepared:
     elements: int
     """Total number of elements of all decoded images."""
     rejects: list[Reject]
-    """Samples that `prepare` has rejected, as added to its context."""
+    """Samples that `prepare` has rejected; also in its context."""
 
     @property
     def batch(self) -> Batch:
@@ -58,7 +58,7 @@ class Prepared:
         return self.threads.nbytes + sum(work.nbytes for work in self.work)
 
     def fits(self, batch: Batch) -> bool:
-        """Return whether this work was prepared for exactly the samples of ``batch``."""
+        """Return whether exactly the samples of ``batch`` were prepared."""
         return np.array_equal(self.batch.samples.slot, batch.samples.slot)
 
 
@@ -67,8 +67,7 @@ def prepare(
     places: I64,
 ) -> Prepared:  # fmt: skip
     """Do the host's work before a GPU decodes a batch: read headers, choose windows, and assign images to decoders.
-    ``staging`` allocates host memory for plans that are copied to the device. ``places``: offset of each file in the
-    batch on the device."""
+    ``staging`` allocates host memory for data to upload. ``places``: offset of each file in the batch on the device."""
     if ctx.attempt:  # the rows of the host decode these images
         show(batch)
     headers = read_headers(ctx, batch, rules)
@@ -102,8 +101,8 @@ def prepare(
 
 
 def start_early(ctx: Context, batch: Batch, rules: Rules, windows: Windows | None = None) -> Prepared | None:
-    """Call `prepare` in a reading thread, to save the launching thread this work. Return None after an error, which
-    `start` raises again."""
+    """Call `prepare` in a reading thread, which saves the launching thread time. After an error, return None: `start`
+    then calls `prepare` again and raises the error."""
     with suppress(Exception):  # `start` raises the error again, in a context that names the operator and its samples
         return prepare(ctx, batch, rules, windows, ctx.staging, places_on_device(batch))
     return None
@@ -111,7 +110,7 @@ def start_early(ctx: Context, batch: Batch, rules: Rules, windows: Windows | Non
 
 def decode(ctx: Context, batch: Batch, rules: Rules, windows: Windows | None = None) -> Batch:
     """Decode the images of ``batch`` (host, 1-D uint8) on the device, as HWC. ``windows``: function that chooses the
-    part of each image to decode; None for whole images."""
+    window of each image to decode; None for whole images."""
     return start(ctx, batch, rules, windows)()
 
 
@@ -119,8 +118,8 @@ def start(
     ctx: Context, batch: Batch, rules: Rules, windows: Windows | None = None, files: Batch | None = None
 ) -> Callable[[], Batch]:  # fmt: skip
     """Start decoding a batch like `decode`. Return a function that waits for CPU threads, completes the work and
-    returns the images. Work that is launched before that function is called runs concurrently on the device. ``files``:
-    the same batch on the device, if it is already there."""
+    returns the images; work launched before its call runs at the same time on the device. ``files``: the same batch on
+    the device, if it is already there."""
     lane = cast("Lane", ctx.device)
     ready: Prepared | None = (
         ctx.started if ctx.started is not None and not ctx.attempt and ctx.started.fits(batch) else None
@@ -154,8 +153,8 @@ def start(
 
 
 def _count_reasons(job: DecodeJob, refused: Sequence[I64]) -> None:
-    """Count, for the report, why the CUDA decoder does not decode some JPEGs. ``refused``: images that it started to
-    decode, and left to other decoders."""
+    """Count for the report why some JPEGs are not decoded by the CUDA decoder. ``refused``: images that it tried and
+    left to other decoders."""
     ctx, headers = job.ctx, job.headers
     plain = makes(job.rules) and not headers.unusual and not any(map(len, refused))
     if ctx.count is None or ctx.attempt or job.rules.jpeg_decoder != "auto" or plain:

@@ -18,20 +18,19 @@ from .threaded_decode import ThreadedDecode, thread_count
 
 
 class GpuDecoder(Decoder):
-    """A decoder of the table that runs on a GPU. If an image fails the decoder's checks there, host decoders decode it
-    again."""
+    """Decoder that runs on a GPU. If an image fails its checks there, decoders on the CPU decode the image again."""
 
     needs_files = True
-    """Whether the encoded files must be on the device."""
+    """Whether the encoded files must be in device memory."""
 
     @abstractmethod
     def start(self, job: DecodeJob, indices: I64, threads: ThreadedDecode) -> GpuWork | None:
-        """Prepare decoding the images ``indices``, on the host; CPU ``threads`` may help. Return the work for the
+        """Prepare on the host the decoding of the images ``indices``; CPU ``threads`` may help. Return the work for the
         device, or None if the ``threads`` decode all of these images."""
 
     def seconds(self, job: DecodeJob, indices: I64) -> Costs | None:
-        """Return the seconds that each image takes on one warp of the GPU, and on one thread of the CPU. Return None if
-        this decoder does not decode an image serially, but in parallel."""
+        """Return the seconds that each image takes on one warp of the GPU and on one thread of the CPU. Return None if
+        this decoder decodes an image with many warps in parallel."""
         return None
 
 
@@ -45,11 +44,11 @@ class GpuWork(ABC):
 
     @abstractmethod
     def launch(self, job: DecodeJob, lane: Lane, files: Batch, out: Batch) -> I64:
-        """Enqueue the decoding, which reads ``files`` and writes ``out``, both on the device. Return the images that
-        this decoder could not decode, for others to decode."""
+        """Enqueue the decoding of ``files`` into ``out``, both on the device. Return the indices of images that this
+        decoder could not decode, for other decoders."""
 
     def finish(self, job: DecodeJob) -> None:  # noqa: B027 (most rows have nothing to do)
-        """Enqueue work that must run after all other work of the batch. Most decoders have none."""
+        """Enqueue work that must come after all other work of the batch. Most decoders have none."""
 
 
 @cache
@@ -59,8 +58,8 @@ def gpu_rows() -> tuple[GpuDecoder, ...]:
 
 
 def deal_to_gpu(job: DecodeJob, indices: I64, rows: Sequence[GpuDecoder]) -> list[I64]:
-    """Assign images to GPU decoders. Return, for each decoder of ``rows``, those of ``indices`` that it decodes. Images
-    that CPU threads should decode, so that the batch ends sooner (`costs.stragglers`), are assigned to none."""
+    """Assign images to GPU decoders: return, for each decoder of ``rows``, the ``indices`` that it decodes. Slow images
+    that CPU threads should decode, so that the batch ends sooner (`costs.stragglers`), are not assigned."""
     dealt = deal(job, indices, rows)
     if not job.headers.unusual:  # only plain JPEGs
         return dealt

@@ -30,12 +30,12 @@ MAX_PIXELS = 178_956_970
 limit."""
 
 OnDamage = Literal["reject", "keep", "flag"]
-"""Treatment of a damaged image that can be decoded partly: "reject" it, "keep" the pixels that the decoder guesses, or
-"flag" it: keep it and note it in the reject log."""
+"""Treatment of a damaged image of which a part can be decoded: "reject" it, "keep" the pixels that the decoder guesses,
+or "flag" it: keep the pixels and note the image in the reject log."""
 Mask = npt.NDArray[np.bool_]
 Windows = Callable[[I64, I64], tuple[I64, I64]]
-"""Function that chooses the window of each image to decode, given heights and widths, int64[N]. It returns upper left
-corners (y, x) and shapes (h, w), int64[N, 2]. It rejects images without a possible window."""
+"""Function that chooses the window of each image to decode, from heights and widths, int64[N]. It returns upper left
+corners (y, x) and shapes (h, w), int64[N, 2], and rejects images without a possible window."""
 _jpegs: Any = Kernels(".jpeg.header", __package__)
 _turbo: Any = Kernels(".jpeg.turbo", __package__)
 _loops: Any = Kernels(".probe_cpu", __package__)
@@ -43,7 +43,7 @@ _loops: Any = Kernels(".probe_cpu", __package__)
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Arguments of a decoding operator that all decoders need: the form of decoded images, and limits on images."""
+    """Arguments of a decoding operator that all decoders take: the form of decoded images, and limits on images."""
 
     output_type: DALIImageType = DALIImageType.RGB
     dtype: np.dtype[Any] = np.dtype(np.uint8)  # noqa: RUF009 (immutable)
@@ -52,13 +52,13 @@ class Rules:
     fancy_upsampling: bool = False
     max_pixels: int = MAX_PIXELS
     bomb_ratio: float = 0.0
-    """Maximum number of pixels per byte of the file; 0 for no limit."""
+    """Maximum number of pixels per byte of an encoded file; 0 for no limit."""
     on_damage: OnDamage = "reject"
     jpeg_decoder: Literal["auto", "nvjpeg"] = "auto"
 
     @property
     def fixed_channels(self) -> int:
-        """Number of channels of every decoded image; 0 if each image keeps its stored channels."""
+        """Number of channels of every decoded image; 0 if images keep their stored channels."""
         return 0 if self.output_type is DALIImageType.ANY_DATA else channels_of(self.output_type, 3)
 
 
@@ -73,13 +73,13 @@ class NonJpegs:
     indices: I64
     """Indices in the batch of non-JPEG images with a readable header, [M]."""
     rows: I64
-    """Headers of the images ``indices``, [M, 6], with the columns that `format` defines."""
+    """Header of each of the images ``indices``, [M, 6], with the columns that `format` defines."""
     errors: dict[int, SampleError]
     """Errors of non-JPEG images without a readable header, by index in the batch."""
 
     def take(self, indices: I64, n: int) -> NonJpegs:
-        """Return the headers for a smaller batch, made of the images ``indices`` of a batch of ``n``. Indices in the
-        result refer to the smaller batch."""
+        """Return the headers for a smaller batch that consists of the images ``indices`` of this batch, which has
+        ``n``."""
         rows_of = np.full(n, -1)
         rows_of[self.indices] = np.arange(len(self.indices))
         found = rows_of[indices]
@@ -94,8 +94,7 @@ class ParsedHeaders:
     jpeg: npt.NDArray[Any]
     """One `jpeg.header.HEADER` row per image, [N]; status NOT_JPEG for images of other formats."""
     scans: npt.NDArray[Any]
-    """Table of all scans of progressive JPEGs. Rows of ``jpeg`` with status MANY_SCANS contain indices in this
-    table."""
+    """Table of the scans of all progressive JPEGs. Rows of ``jpeg`` with status MANY_SCANS refer to it by index."""
     non_jpegs: NonJpegs | None = None
     """Headers of the images that are not JPEGs; None until `non_jpegs_of` has read them."""
 
@@ -141,8 +140,8 @@ def _probed(batch: Batch, which: I64) -> NonJpegs:
 
 
 def readonly(encoded: Any) -> Any:
-    """Return a read-only view of the encoded files. Compiled loops then get one Numba type for all memory, writable or
-    not."""
+    """Return a read-only view of the encoded files. For compiled loops, which are then compiled once and not also for
+    writable memory."""
     encoded = encoded.view()
     encoded.flags.writeable = False
     return encoded
@@ -155,13 +154,13 @@ def encoded_bytes(batch: Batch, i: int) -> memoryview:
 
 
 def row_of(header: Header) -> tuple[int, ...]:
-    """Return a header as numbers, in the order of the columns that `format` defines."""
+    """Return a header as a row of numbers, with the columns that `format` defines."""
     code = BY_NAME[header.format].code
     return code, header.width, header.height, header.channels, header.bits, header.orientation
 
 
 def header_of(row: I64) -> Header:
-    """Convert numbers that `row_of` returned back to a header."""
+    """Return the header that `row_of` converted to the numbers ``row``."""
     code, *rest = row.tolist()
     return Header(BY_CODE[code].name, *rest)
 
@@ -171,31 +170,29 @@ def header_of(row: I64) -> Header:
 
 @dataclass(slots=True)
 class Headers:
-    """Headers of N encoded images, as one call of a decoding operator sees them. Threads may read it.
-
-    Images that were already rejected are not ``good``, and their height and width are 0."""
+    """Headers of N encoded images, as one call of a decoding operator uses them. Threads may read them. For images that
+    were already rejected, ``good`` is false, and height and width are 0."""
 
     jpeg: npt.NDArray[Any]
     """One `jpeg.header.HEADER` row per image, [N]; status NOT_JPEG for images of other formats."""
     scans: npt.NDArray[Any]
-    """Table of all scans of progressive JPEGs. Rows of ``jpeg`` with status MANY_SCANS contain indices in this
-    table."""
+    """Table of the scans of all progressive JPEGs. Rows of ``jpeg`` with status MANY_SCANS refer to it by index."""
     rows: I64
     """Headers of the images that are not JPEGs, [N, 6], with the columns that `format` defines; zeros for JPEGs."""
     good: Mask
-    """Whether each image can be decoded, as far as is known so far, [N]."""
+    """Whether each image seems decodable so far, [N]."""
     orientation: I32
     """Exif orientation of each image, [N]; 1 (upright) if the operator ignores it."""
     extents: I64
     """Height and width of each image after its orientation was applied, [N, 2]."""
     channels: I64
-    """Number of channels that ANY_DATA decodes each image to, [N]."""
+    """Number of channels of each image if the output type is ANY_DATA, [N]."""
     unusual: int
-    """Number of images to check one by one: not JPEGs of a common kind, or too large."""
+    """Number of images to check one by one: too large, or neither JPEGs nor of another common kind."""
     damaged: dict[int, SampleError] = field(default_factory=dict)
     """Errors of damaged images that are decoded anyway, by index in the batch."""
     bad: int = 0
-    """Number of images that are not ``good``. Only `drop` may write either."""
+    """Number of images for which ``good`` is false. Only `drop` may change ``good`` or this number."""
 
     @property
     def height(self) -> I64:
@@ -214,18 +211,18 @@ class Headers:
         return found
 
     def header(self, i: int) -> Header:
-        """The header of image ``i``, which is not a JPEG."""
+        """Return the header of image ``i``, which is not a JPEG."""
         return header_of(self.rows[i])
 
     def drop(self, i: int) -> None:
-        """Mark image ``i`` as not ``good``, and set its height and width to 0."""
+        """Set ``good`` of image ``i`` to false, and its height and width to 0."""
         self.bad += bool(self.good[i])
         self.good[i] = False
         self.extents[i] = 0
 
     def undecoded(self, status: I32) -> I64:
-        """Return the indices of good images that a decoder left undecoded: ``status`` [N], its result for each image,
-        is not 0."""
+        """Return the indices of good images that a decoder did not decode. ``status`` [N]: the decoder's result for
+        each image, 0 if decoded."""
         if not _jpegs.refused(self.good, status):
             return _NO_IMAGES
         return np.flatnonzero(self.good & (status != 0))
@@ -260,7 +257,7 @@ def read_headers(ctx: Context, batch: Batch, rules: Rules) -> Headers:
 
 
 def _fit(known: NonJpegs, batch: Batch, rules: Rules) -> Mask:
-    """Return which of the non-JPEG images ``known`` are within the limits on pixels (`check_pixels`)."""
+    """Return which of the non-JPEG images ``known`` are within the limits on pixels of `check_pixels`."""
     limit = np.full(len(known.indices), rules.max_pixels, np.float64)
     if rules.bomb_ratio:
         limit = np.minimum(limit, np.maximum(BOMB_PIXELS, rules.bomb_ratio * batch.shapes[known.indices, 0]))
@@ -269,8 +266,8 @@ def _fit(known: NonJpegs, batch: Batch, rules: Rules) -> Mask:
 
 
 def _take_supported(headers: Headers, known: NonJpegs, batch: Batch, rules: Rules) -> I64:
-    """Fill in the headers of all non-JPEG images that are supported and within the limits on pixels. The others need
-    `_examine`. Return the indices of the images that were filled in."""
+    """Fill in the headers of the non-JPEG images that are of a common kind and within the limits on pixels, and return
+    their indices. The other images need `_examine`."""
     format, taken = known.rows[:, FORMAT], _fit(known, batch, rules)
     deep = (known.rows[:, BITS] > 8) & (known.rows[:, CHANNELS] > 1)  # as `is_deep`
     for code in np.unique(format).tolist():  # libraries may be missing
@@ -292,7 +289,7 @@ def _take_supported(headers: Headers, known: NonJpegs, batch: Batch, rules: Rule
 def _examine(
     headers: Headers, i: int, row: I64 | None, wrong: SampleError | None, size: int, rules: Rules
 ) -> None:  # fmt: skip
-    """Check image ``i`` by itself, and fill in its header. Used for images that are not JPEGs of a common kind. Raises
+    """Check image ``i`` on its own, and fill in its header. For images that are not of a common kind. Raises
     SampleError if the image cannot be decoded."""
     if wrong is not None:
         raise wrong.bare()
@@ -316,8 +313,8 @@ def _examine(
 
 
 def cut(ctx: Context, headers: Headers, windows: Windows) -> tuple[I64, I64]:
-    """Choose the window of each image to decode. Return upper left corners and shapes. Images whose window is rejected
-    are no longer good."""
+    """Choose the window of each image to decode, by the function ``windows``. Return upper left corners and shapes.
+    Images whose window is rejected are no longer ``good``."""
     before = len(ctx.rejects)
     anchors, sizes = windows(headers.height, headers.width)
     if len(ctx.rejects) > before:
@@ -331,8 +328,8 @@ def cut(ctx: Context, headers: Headers, windows: Windows) -> tuple[I64, I64]:
 
 
 def output_shapes(headers: Headers, rules: Rules, heights: I64, widths: I64) -> I32:
-    """Return the shapes [N, 3] of decoded images or windows of these heights and widths. Images that are not good have
-    height and width 0."""
+    """Return the shapes [N, 3] of decoded images or windows that have these heights and widths; both are 0 for rejected
+    images."""
     shapes = np.empty((len(heights), 3), np.int32)
     _jpegs.decoded_shapes(heights, widths, headers.channels, rules.fixed_channels, headers.good, shapes)
     return shapes
@@ -342,9 +339,9 @@ def output_shapes(headers: Headers, rules: Rules, heights: I64, widths: I64) -> 
 
 
 def estimate_memory(batch: Batch, rules: Rules, stage: Stage, *, whole: bool) -> tuple[I64, I64]:
-    """Estimate the memory for decoding each image, int64[N] each: elements of the decoded image, and additional bytes
-    for decoding. Both are zero for images that will be rejected. ``whole``: JPEGs that need no conversion are decoded
-    directly into the output."""
+    """Estimate the memory for decoding each image, as two int64[N]: elements of the decoded image, and additional
+    bytes. Both are 0 for images that will be rejected. ``whole``: JPEGs that need no conversion are decoded directly
+    into the output."""
     jpeg, n = parsed_headers(batch).jpeg, len(batch)
     elements, extra = np.empty(n, np.int64), np.empty(n, np.int64)
     aside = not whole or rules.dtype != np.uint8 or rules.output_type is DALIImageType.YCbCr
@@ -364,9 +361,9 @@ def estimate_memory(batch: Batch, rules: Rules, stage: Stage, *, whole: bool) ->
 
 
 _MAX_BYTES = 1 << 56
-"""Maximum estimated memory per image, in bytes or elements. It keeps sums below 2^63."""
+"""Limit on the estimated memory per image, in bytes or elements, which keeps sums below 2^63."""
 _EXTRA_BYTES = np.zeros((2, 1 + max(BY_CODE)), np.int64)
-"""Bytes of memory per sample for decoding, besides the pixels (`Format.extra_bytes`), by format code. Row 0 is for the
-host, row 1 for a GPU."""
+"""Bytes of memory that decoding needs per sample in addition to the pixels (`Format.extra_bytes`), by format code. Row
+0 is for the host, row 1 for a GPU."""
 for _format in FORMATS:
     _EXTRA_BYTES[:, _format.code] = _format.extra_bytes

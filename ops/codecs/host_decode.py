@@ -18,16 +18,17 @@ from .library import SIZES_DIFFER, decode_first, window
 from .pixels import Pixels
 
 _EXACT = [f.code for f in FORMATS if f.exact_size]
-"""Codes of the formats whose decoders always return the size that the header names (`Format.exact_size`)."""
+"""Codes of the formats whose decoders always return the size in the header (`Format.exact_size`)."""
 
 
 def decode(
     ctx: Context, batch: Batch, rules: Rules, windows: Windows | None = None, needed: Needed | None = None,
     joined: Context | None = None,
 ) -> Batch:  # fmt: skip
-    """Decode the images of ``batch`` (1-D uint8) on the host, as HWC. ``windows`` chooses the part of each image to
-    decode. ``needed`` chooses the pixels that later operators use: others may stay undecoded, but damage is detected
-    everywhere. ``joined``: the context of the fused operator that contains this decoder."""
+    """Decode the images of ``batch`` (1-D uint8) on the host, as HWC. ``windows``: function that chooses the window
+    of each image to decode. ``needed``: function that returns the pixels that later operators use; others may stay
+    undecoded, but damage is detected everywhere. ``joined``: Context of the fused operator that contains this
+    decoder."""
     show(batch)
     headers, rows = read_headers(ctx, batch, rules), host_rows()
     job = DecodeJob(ctx, batch, headers, rules, facts=joined, needed=needed)
@@ -61,7 +62,7 @@ def decode(
 
 
 def _has_certain_size(headers: Headers, rules: Rules, indices: I64) -> Mask:
-    """Return for each of the images ``indices`` whether the decoded shape is certain from its header."""
+    """Return for each of the images ``indices`` whether its header surely tells the decoded shape."""
     if rules.output_type is DALIImageType.ANY_DATA or rules.on_damage != "reject":
         return np.zeros(len(indices), np.bool_)
     found: Mask = np.isin(headers.rows[indices, FORMAT], _EXACT)
@@ -70,7 +71,7 @@ def _has_certain_size(headers: Headers, rules: Rules, indices: I64) -> Mask:
 
 def _settle(job: DecodeJob, outcome: Outcome) -> None:
     """Reject the images that could not be decoded. Count damaged images that are kept, and note them in the reject log
-    if the rules say so."""
+    if the rules require it."""
     headers, ctx = job.headers, job.ctx
     for i in outcome.reshaped:
         outcome.errors[i] = SIZES_DIFFER

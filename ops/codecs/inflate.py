@@ -154,6 +154,6 @@ class _Blocks:
         self.starts, self.sizes = starts, sizes
         self.to, self.each = to, each
         self.fits = fits
-        """Whether each block lies inside its sample, and inflates to the size of ``shape``."""
+        """Whether each block lies inside its sample and decompresses to the bytes of ``shape``."""
         self.owner = owner
-        """Index in the batch of the sample to which each block belongs."""
+        """Index in the batch of each block's sample."""

@@ -41,7 +41,7 @@ def functions() -> I64 | None:
 
 
 def addresses() -> I64:
-    """Return the addresses from `functions`, or zeros if libdeflate is not installed. For compiled loops that can work
+    """Return the addresses from `functions`, or zeros if libdeflate is not installed, for compiled loops that can work
     without it."""
     found = functions()
     return np.zeros(len(_NAMES), np.int64) if found is None else found
@@ -49,7 +49,7 @@ def addresses() -> I64:
 
 def _places() -> Iterator[str]:
     """Yield paths at which libdeflate may be. Its Python package comes first, because searching the system's libraries
-    starts a process."""
+    takes a subprocess."""
     with contextlib.suppress(ImportError):
         if found := import_module("deflate._deflate").__file__:
             yield found

@@ -19,13 +19,13 @@ from .pixels import Pixels, orient, recolour
 
 T = TypeVar("T")
 DAMAGE = ("corrupt_data", "truncated")
-"""Reject codes of damage after which a decoder may still guess the pixels."""
+"""Reject codes of damage after which a decoder may still be able to guess the pixels."""
 SIZES_DIFFER = SampleError("corrupt_data", "the header is damaged: two decoders read different sizes from it")
 
 
 class LibraryDecoder(Decoder):
-    """Decoder for images of all formats but JPEG. Each image is decoded by a built-in decoder or else by a library such
-    as Pillow."""
+    """Decoder for images of all formats but JPEG, one at a time: by the format's built-in decoder, or else by a library
+    such as Pillow."""
 
     name = "other formats"
 
@@ -54,8 +54,8 @@ ROWS = (LibraryDecoder(),)
 
 
 def window(job: DecodeJob, i: int, pixels: Pixels, shape: Sequence[int]) -> Pixels:
-    """Return the window of image ``i``, cut out of the whole decoded image ``pixels``. ``shape``: height and width of
-    the window."""
+    """Return the window of image ``i``, cut out of the whole image ``pixels``. ``shape``: height and width of the
+    window."""
     y, x = job.anchor(i) or (0, 0)
     return pixels[y : y + shape[0], x : x + shape[1]]
 
@@ -64,8 +64,8 @@ def decode_first(
     job: DecodeJob, indices: Sequence[int], run: Callable[..., Iterable[Any]] = map
 ) -> dict[int, Pixels]:  # fmt: skip
     """Decode the non-JPEG images ``indices`` before the output is allocated, because their headers do not tell their
-    true shapes. Return the images, oriented and recoloured, by index. Their shapes are written to the headers of
-    ``job``. ``run``: function like `map`, or of a pool of threads, that runs the decoding."""
+    true shapes. Return the pixels, oriented and converted in colour, by index. Write the shapes to the headers of
+    ``job``. ``run``: function like `map`, for example of a pool of threads."""
     rules, headers, ctx = job.rules, job.headers, job.ctx
 
     def kept(_: int, pixels: Pixels) -> tuple[int, Pixels]:
@@ -86,8 +86,8 @@ def decode_first(
 
 def decode_several(job: DecodeJob, use: Callable[[int, Pixels], T], indices: Sequence[int]) -> list[T | SampleError]:
     """Decode the non-JPEG images ``indices``, and call ``use`` on the index and pixels of each. The pixels are as
-    stored, but oriented. They are valid only during that call, because they may be in a decoder's memory. Return for
-    each image the result of ``use``, or an error. Worker processes, if used, get several images per request."""
+    stored, but oriented, and valid only during the call, because they may be in a worker's memory. Return for each
+    image the result of ``use``, or its error. Worker processes, if used, get several images per request."""
     if job.isolation is None:
         return [_decode_one(job, use, i) for i in indices]
     found: dict[int, T | SampleError] = {}
@@ -120,7 +120,7 @@ def _decode_one(job: DecodeJob, use: Callable[[int, Pixels], T], i: int) -> T | 
 
 
 def _stored(job: DecodeJob, data: memoryview, header: Header) -> Pixels | None:
-    """Decode an image with the built-in decoder of its format, oriented if the rules say so. Return None if there is no
+    """Decode an image with its format's built-in decoder, oriented if the rules require it. Return None if there is no
     such decoder, or if it does not support the image."""
     decode = BY_NAME[header.format].stored
     pixels = decode(data, header) if job.in_process and decode is not None else None
@@ -132,8 +132,8 @@ def _stored(job: DecodeJob, data: memoryview, header: Header) -> Pixels | None:
 def _by_library(
     job: DecodeJob, data: memoryview, header: Header, use: Callable[[Pixels], T], lenient: bool = False
 ) -> T:  # fmt: skip
-    """Decode an image with the library of its format, call ``use`` on the pixels, and return its result. Raises
-    SampleError."""
+    """Decode an image with the library of its format, call ``use`` on the pixels, and return the result of ``use``.
+    Raises SampleError."""
     from . import pillow
 
     how = job.rules.adjust_orientation, job.rules.max_pixels
@@ -143,8 +143,8 @@ def _by_library(
 
 
 def _after_error(job: DecodeJob, use: Callable[[int, Pixels], T], i: int, problem: SampleError) -> T | SampleError:
-    """Handle ``problem``, which the decoder of image ``i`` reported. If the rules keep damaged images, return the
-    result of ``use`` for the pixels that the decoder guesses; otherwise return ``problem``."""
+    """Handle ``problem``, the decoder's error for image ``i``. If the rules keep damaged images, return the result of
+    ``use`` for the pixels that the decoder guesses; otherwise return ``problem``."""
     if job.rules.on_damage == "reject" or problem.code not in DAMAGE:
         return problem
     data, header = encoded_bytes(job.batch, i), job.headers.header(i)

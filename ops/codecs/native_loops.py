@@ -27,8 +27,8 @@ _KEPT = (DALIImageType.RGB, DALIImageType.BGR, DALIImageType.ANY_DATA)
 
 
 def keeps_channels(rows: I64, output_type: DALIImageType) -> npt.NDArray[np.bool_]:
-    """Return for each image whether decoding to ``output_type`` keeps or drops stored channels, but computes none from
-    others. ``rows`` [M, 6]: headers."""
+    """Return for each image whether the channels of ``output_type`` are stored channels, so that none has to be
+    computed from others. ``rows`` [M, 6]: headers."""
     if output_type in _KEPT:
         return np.ones(len(rows), np.bool_)
     few: npt.NDArray[np.bool_] = rows[:, CHANNELS] < 3
@@ -39,14 +39,14 @@ def decode_into(
     loop: Any, batch: Batch, which: I64, windows: I64, channels: I64, bgr: bool, out: Any, origins: I64, pitches: I64
 ) -> I32:
     """Decode the images ``which`` of ``batch`` as uint8 into ``out``, by a compiled loop. Return a status for each
-    image: 0 if it was decoded. Other array arguments have one row per image of ``which``."""
+    image, 0 if it was decoded. All other arrays have one row per image of ``which``."""
     sizes = batch.shapes[which, 0].astype(np.int64)
     return _run(loop, batch.data, batch.offsets[which], sizes, windows, channels, bgr, 1, out, origins, pitches)
 
 
 def stored(loop: Any, data: memoryview, header: Header) -> Pixels | None:
-    """Decode one image by the compiled ``loop``. Return the stored pixels (H, W, C), uint8 or uint16, palettes as RGB.
-    Return None if the loop does not support the file: another decoder then decodes or rejects it."""
+    """Decode one image by the compiled ``loop``. Return the stored pixels (H, W, C), uint8 or uint16, with palettes as
+    RGB. Return None if the loop does not support the file, which another decoder then decodes or rejects."""
     pixels = np.empty((header.height, header.width, header.channels), np.uint16 if header.bits > 8 else np.uint8)
     encoded, one = np.frombuffer(data, np.uint8), np.zeros(1, np.int64)
     window, pitch = np.array([[0, 0, header.height, header.width]], np.int64), one + header.width * header.channels

@@ -31,13 +31,10 @@ def decode(
     data: memoryview, header: Header, adjust_orientation: bool, max_pixels: int, lenient: bool = False,
     empty: Empty = fresh,
 ) -> Pixels:  # fmt: skip
-    """Decode an image that is not a JPEG to (H, W, C), uint8, uint16 or float32: its first frame or page, palettes and
-    CMYK as RGB.
-
-    ``header`` is the result of `formats.probe`. Raises SampleError, and no other exception, whatever the data is.
-    Damage that decoders do not report is also rejected, unless ``lenient``. Decoders that can write into given memory
-    get it from ``empty``.
-    """
+    """Decode an image that is not a JPEG to (H, W, C), uint8, uint16 or float32: its first frame or page, with palettes
+    and CMYK as RGB. ``header``: result of `formats.probe`. Raises SampleError, and no other exception, whatever the
+    data is. Damage that decoders do not report is also rejected, unless ``lenient``. ``empty``: allocates the output
+    for decoders that can write into given memory."""
     _quiet()
     format = BY_NAME[header.format]
     plugin = _plugin(format.pillow)  # outside the try, so that a missing plugin is not reported as a damaged file
@@ -61,7 +58,7 @@ def _by_plugin(
     plugin: Any, format: Format, data: memoryview, header: Header, max_pixels: int, lenient: bool
 ) -> tuple[Pixels, bool]:
     """Decode an image with Pillow's ``plugin``, or with imagecodecs if Pillow would drop bits. Return the pixels, and
-    whether the decoder has applied the orientation already."""
+    whether the orientation was already applied."""
     image = plugin(io.BytesIO(data))
     check_pixels(image.width, image.height, max_pixels)
     if format.check is not None and not lenient:
@@ -153,7 +150,7 @@ def _plugin(name: str) -> Any:
 
 
 _heard = threading.local()
-"""Messages of libtiff about damage in the image that the current thread is decoding, in the attribute ``said``."""
+"""Messages of libtiff about damage in the image that this thread is decoding, in the attribute ``said``."""
 _CODECS = ("Fax", "LZW", "ZIP", "PackBits", "JPEG", "OJPEG", "Thunder", "NeXT", "SGILog", "LogLuv", "Pixar", "LZMA",
            "ZSTD")  # fmt: skip
 _Handler = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p)
@@ -161,8 +158,8 @@ _Handler = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_voi
 
 @_Handler
 def _listen(module: bytes | None, form: bytes | None, _arguments: int | None) -> None:
-    """Handler of libtiff's warnings and errors, called in the decoding thread. A message of a codec means that pixels
-    are guessed. A message of another module means that a tag is unusual."""
+    """Handle a warning or error of libtiff, in the decoding thread. If a codec reports it, pixels are guessed; other
+    messages are about unusual tags."""
     said = getattr(_heard, "said", None)
     name = (module or b"").decode("ascii", "replace")
     if said is not None and name.startswith(_CODECS):
@@ -170,9 +167,8 @@ def _listen(module: bytes | None, form: bytes | None, _arguments: int | None) ->
 
 
 def _listen_to_libtiff() -> None:
-    """Install `_listen` as the handler of libtiff's messages. By default, libtiff prints a line to stderr for damage,
-    such as in fax data, and for every unusual tag, and continues. Handlers are global in the library that Pillow
-    loaded."""
+    """Install `_listen` as the handler of libtiff's messages, for the whole process. Otherwise libtiff prints a line to
+    stderr for damage, such as in fax data, and for every unusual tag, and continues."""
     try:
         loaded = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "libtiff" in line}
     except OSError:  # without /proc, the messages go to stderr
@@ -187,10 +183,9 @@ _FILTER = ("ignore", None, UserWarning)
 
 
 def _quiet() -> None:
-    """Suppress Pillow's warnings about odd but decodable files, which are of no use to the user. One filter for
-    Pillow's modules is installed, again if other code (a test framework) has removed it: `warnings.catch_warnings` is
-    not thread-safe.
-    """
+    """Suppress Pillow's warnings about odd but decodable files, which are of no use to the user. This installs one
+    filter for Pillow's modules, again if other code (such as a test framework) has removed it:
+    `warnings.catch_warnings` is not thread-safe."""
     first = warnings.filters[0] if warnings.filters else None
     if first is None or first[:3:2] != _FILTER[::2] or "PIL" not in str(getattr(first[3], "pattern", "")):
         warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")

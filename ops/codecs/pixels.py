@@ -26,7 +26,7 @@ INVERSE_ORIENTATION = (0, 1, 2, 3, 4, 5, 8, 7, 6)
 
 
 def orient(image: Pixels, orientation: int) -> Pixels:
-    """Return ``image`` (H, W, ...) as it is meant to be seen, by its Exif orientation 1 ... 8; a view."""
+    """Return ``image`` (H, W, ...) rotated and flipped upright, by its Exif orientation 1 ... 8; a view."""
     if orientation in (5, 6, 7, 8):
         image = image.swapaxes(0, 1)
     if orientation in (2, 3, 6, 7):
@@ -76,7 +76,7 @@ for 16 bit."""
 
 
 def spread(pixels: Pixels, most: int) -> Pixels:
-    """Scale values from 0 ... ``most`` to the whole range of their type, uint8 or uint16, with rounding."""
+    """Scale values of the range 0 ... ``most`` to the whole range of their type, uint8 or uint16, with rounding."""
     full = int(np.iinfo(pixels.dtype).max)
     if most == full:
         return pixels
@@ -90,8 +90,8 @@ def full_scale(dtype: np.dtype[Any]) -> float:
 
 
 def scale(image: Pixels, dtype: np.dtype[Any]) -> Pixels:
-    """Convert ``image`` to ``dtype`` so that full brightness stays full brightness (255 becomes 1.0 for floats). Return
-    the same array if it has that type."""
+    """Convert ``image`` to ``dtype`` so that full brightness stays full brightness (255 becomes 1.0 for floats). If it
+    has that type already, return the same array."""
     if image.dtype == dtype:
         return image
     return saturate(image * np.float32(full_scale(dtype) / full_scale(image.dtype)), dtype)

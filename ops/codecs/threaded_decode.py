@@ -31,9 +31,9 @@ from .library import window
 from .pixels import Pixels
 
 TASK = 8
-"""Maximum number of images that one task decodes; also the size of one request to a worker process."""
+"""Maximum number of images per decoding task of a CPU thread; also of one request to a worker process."""
 BLOCK = 8 << 20
-"""Maximum bytes of page-locked memory for the images of one task, unless a single image is larger."""
+"""Maximum bytes of page-locked memory for the images of one task; a single image may need more."""
 _SMALL, _STEP = 1 << 18, 1 << 20
 RANGE = np.dtype([("source", np.int64), ("destination", np.int64), ("size", np.int64)])
 _THREADS = 256
@@ -41,26 +41,26 @@ _THREADS = 256
 
 @dataclass(slots=True)
 class TaskResult:
-    """Result of one task that decodes or prepares images on the host. Created by the task's thread."""
+    """Result of one task of a CPU thread, which decodes images or prepares them for a GPU. Created by the task's
+    thread."""
 
     outcome: Outcome = field(default_factory=Outcome)
-    """Errors and counts of the images that host decoders have handled."""
+    """Errors and counts of the images that this task decoded on the CPU."""
     pixels: Batch | None = None
-    """Images that host decoders have decoded, in page-locked memory."""
+    """Images that this task decoded on the CPU, in page-locked memory."""
     images: I64 = field(default_factory=lambda: NO_IMAGES)
     """Index in the batch of each image in `pixels`."""
     prepared: Any = None
-    """Data from the host's part of decoding the other images, for `RowTasks.enqueue`; a GPU decoder does the rest. None
-    if there are none."""
+    """Data with which a GPU decodes the other images, for `RowTasks.enqueue`. None if there are none."""
     count: int = 0
-    """Number of images that a GPU decodes from `prepared`."""
+    """Number of images that a GPU decodes with `prepared`."""
     seconds: float = 0.0
     """Seconds that the task took in its thread."""
 
 
 @dataclass(slots=True)
 class RowTasks:
-    """Tasks that CPU threads run for one decoder, for images of one batch."""
+    """Tasks of CPU threads for images of one batch, all for the same decoder."""
 
     name: str
     """Name of the decoder in reports."""
@@ -68,13 +68,13 @@ class RowTasks:
     nbytes: int
     """Total bytes of the decoded images of these tasks."""
     enqueue: Callable[[Any, Batch, Batch, list[Any]], None] | None
-    """Function that enqueues the work of a GPU decoder; None for host decoders. Arguments: lane (CUDA stream), files,
-    output, and list of all tasks' `TaskResult.prepared`."""
+    """Function that enqueues the work of a GPU decoder; None for CPU decoders. Arguments: lane (CUDA stream), files,
+    output, and the `TaskResult.prepared` of all tasks."""
 
 
 class ThreadedDecode:
-    """Decoding by CPU threads of some images of a batch that a GPU decodes. Created by `gpu_decode`, used by one thread
-    at a time. When it is released, its remaining tasks return at once."""
+    """Decoding by CPU threads of some images of a batch, while a GPU decodes the others. Created by `gpu_decode`, used
+    by one thread at a time. When it is released, tasks that have not started yet do nothing."""
 
     def __init__(self, job: DecodeJob) -> None:
         self.job = job
@@ -83,8 +83,7 @@ class ThreadedDecode:
         """Maximum bytes of page-locked memory that the tasks use for decoded images."""
 
     def place(self, images: dict[int, Pixels]) -> None:
-        """Queue copies of decoded ``images`` to their samples in the batch. ``images``: pixels by index in the
-        batch."""
+        """Queue copies of the decoded ``images`` (pixels by index in the batch) to the output."""
 
         def task(self: ThreadedDecode, some: I64) -> TaskResult:
             part = self._stage(some)
@@ -96,8 +95,8 @@ class ThreadedDecode:
         self.submit("other formats", which, task, sizes=self._sizes(which))
 
     def start(self, dealt: Sequence[I64]) -> None:
-        """Queue the decoding of images by host decoders. ``dealt``: for each decoder of `thread_rows`, the indices of
-        its images."""
+        """Queue the decoding of images on the CPU. ``dealt``: for each decoder of `thread_rows`, the indices of its
+        images."""
         for row, some in zip(thread_rows(), dealt, strict=True):
             if len(some):
                 self.submit(row.name, some, functools.partial(_by_rows, row=row), sizes=self._sizes(some))
@@ -106,9 +105,9 @@ class ThreadedDecode:
         self, name: str, which: I64, task: Callable[[ThreadedDecode, I64], TaskResult], *, sizes: I64 | None = None,
         enqueue: Callable[[Any, Batch, Batch, list[Any]], None] | None = None, size: int = TASK, shown: bool = True,
     ) -> None:  # fmt: skip
-        """Queue tasks of at most ``size`` images for the images ``which``. ``name``: decoder in reports; ``sizes``:
-        bytes of each decoded image. ``shown``: first copy bytes of the files that are only on the device to host
-        memory. If False, the task needs none of these."""
+        """Queue tasks of at most ``size`` images each for the images ``which``. ``name``: decoder in reports;
+        ``sizes``: bytes of each decoded image. ``shown``: whether bytes of files that are only on the device are first
+        copied to host memory, because the task reads them."""
         if len(which) == 0:
             return
         wanted = weakref.ref(self)
@@ -131,7 +130,7 @@ class ThreadedDecode:
 
     @staticmethod
     def submit_call(call: Callable[..., Any], *args: Any) -> Future[Any]:
-        """Queue the call ``call(*args)`` for one of the CPU threads that decode while a GPU decodes other images."""
+        """Queue ``call(*args)`` for one of the CPU threads that decode while a GPU decodes other images."""
         return threads().submit(call, *args)
 
     def by_host(self, which: I64) -> TaskResult:
@@ -153,8 +152,8 @@ class ThreadedDecode:
     # -- to the device ---------------------------------------------------------------------------------------------
 
     def finish(self, lane: Lane, out: Batch, files: Batch) -> None:
-        """Wait for the tasks, report the images that they rejected, and enqueue the copies of decoded images into
-        ``out``. ``files``: the encoded images, on the device if a GPU decoder needs them."""
+        """Wait for the tasks, report rejected images, and enqueue the copies of decoded images into ``out``. ``files``:
+        the encoded images, on the device if a GPU decoder needs them."""
         job, reshaped = self.job, list[int]()
         for part in self._parts:
             done, waited = list[TaskResult](), 0.0
@@ -193,8 +192,8 @@ class ThreadedDecode:
 
 
 def _by_rows(threads: ThreadedDecode, some: I64, row: Decoder | None = None) -> TaskResult:
-    """Decode the images ``some`` as one task: with the decoder ``row`` or, if it is None, with the first decoder that
-    supports each. Later decoders of the table decode images that these leave undecoded."""
+    """Decode the images ``some`` as one task: with the decoder ``row`` or, if None, with the first decoder that
+    supports each image. Images that a decoder could not decode go to later decoders of the table."""
     rows = thread_rows()
     part, first = threads._stage(some), 0 if row is None else rows.index(row)
     dealt = [NO_IMAGES] * len(rows)
@@ -217,14 +216,14 @@ def _page_locked(n: int, dtype: Any) -> npt.NDArray[Any]:
 
 
 def _block(nbytes: int) -> int:
-    """Return the size of the page-locked block to allocate for ``nbytes``. Only a few sizes are used, because the pool
-    reuses a block only for the same size, and allocating a new one takes milliseconds."""
+    """Return the size of the page-locked block to allocate for ``nbytes``. There are only a few sizes, because the pool
+    reuses a block only for the same size, and a new block takes milliseconds."""
     return nbytes if nbytes > BLOCK else _SMALL if nbytes <= _SMALL else -(-nbytes // _STEP) * _STEP
 
 
 def _tasks(sizes: I64, most: int) -> list[tuple[int, int]]:
-    """Split images into tasks of at most ``most`` images each. ``sizes``: bytes of each image. Return the range [a, b)
-    of images of each task."""
+    """Split images into tasks of at most ``most`` images and `BLOCK` bytes. ``sizes``: bytes of each image. Return each
+    task's range [a, b) of images."""
     found, a, room = [], 0, 0
     for k, nbytes in enumerate(sizes.tolist()):
         if k > a and (k - a == most or room + nbytes > BLOCK):
@@ -235,19 +234,17 @@ def _tasks(sizes: I64, most: int) -> list[tuple[int, int]]:
 
 
 class ScatterCopy:
-    """Copy of samples from several host batches into one device batch. One array on the device first receives all
-    samples."""
+    """Copy of samples from several host batches into one device batch, by way of one device array for all samples."""
 
     def __init__(self, lane: Lane, nbytes: int) -> None:
-        """Allocate the device array that receives all uploaded samples, which have ``nbytes`` in total."""
+        """Allocate the device array for all samples, which have ``nbytes`` in total."""
         self._lane, self._at = lane, 0
         self._data = lane.empty(nbytes, np.uint8)
         self._added: list[tuple[I64, I64, I64]] = []
         self._pieces: list[tuple[int, int, int]] = []
 
     def add(self, part: Batch, which: I64) -> None:
-        """Add samples to copy: ``part``, a batch in page-locked memory. ``which``: indices in the device batch to copy
-        them to."""
+        """Add the samples of ``part``, a batch in page-locked memory. ``which``: their indices in the device batch."""
         if int(part.sizes.sum()) == 0:
             return
         item, low = part.dtype.itemsize, int(part.offsets.min())
@@ -258,7 +255,7 @@ class ScatterCopy:
         self._at += host.nbytes
 
     def scatter(self, out: Batch) -> None:
-        """Start copying all added samples to the device, and there to their places in ``out``."""
+        """Start copying all added samples to the device array, and from there into ``out``."""
         if not self._added:
             return
         to, host, nbytes = np.array(self._pieces, np.int64).T.copy()
@@ -269,7 +266,7 @@ class ScatterCopy:
 
 
 def scatter(lane: Lane, part: Batch, out: Batch, which: I64) -> None:
-    """Copy the samples of ``part`` to the samples ``which`` of ``out``, both on the device and of the same shapes."""
+    """Copy the samples of ``part`` to the samples ``which`` of ``out``, on the device. Shapes must be equal."""
     item = out.dtype.itemsize
     _scatter(lane, part.data, part.offsets * item, part.sizes * item, out, which)
 
@@ -285,11 +282,11 @@ def _scatter(lane: Lane, data: Any, starts: I64, sizes: I64, out: Batch, which: 
 
 
 def thread_count() -> int:
-    """Return the number of CPU threads that decode images while a GPU decodes others."""
+    """Return the number of CPU threads that decode while a GPU decodes other images."""
     return max(1, len(os.sched_getaffinity(0)) - 2)
 
 
 @functools.cache
 def threads() -> ThreadPoolExecutor:
-    """Return the pool of CPU threads that decode images while a GPU decodes others; all lanes share the pool."""
+    """Return the pool of CPU threads that decode while a GPU decodes other images; all lanes share it."""
     return ThreadPoolExecutor(thread_count(), thread_name_prefix="decode")

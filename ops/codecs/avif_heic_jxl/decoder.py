@@ -31,9 +31,9 @@ def missing(format: str) -> str:
 
 
 def decode(data: memoryview, header: Header, adjust_orientation: bool) -> Pixels:
-    """Return the image as (H, W, C), uint8, uint16 or float32; the first image if the file holds several.
-    ``adjust_orientation``: rotate or flip it as the file says. Raises SampleError if the library is missing, and the
-    libraries' exceptions."""
+    """Return an image as (H, W, C), uint8, uint16 or float32; of several images in the file, the first.
+    ``adjust_orientation``: rotate and flip the image as the file says. Raises SampleError if the library is missing,
+    and the library's own exceptions."""
     if problem := missing(header.format):
         raise SampleError("unsupported", problem)
     pixels: Any
@@ -71,8 +71,7 @@ def _avif(data: memoryview, header: Header) -> Pixels:
 
 
 def _channels(pixels: Pixels) -> Pixels:
-    """Return a decoded array as (H, W, C) with 1 to 4 channels. Raises SampleError if it is not an image of these
-    channels."""
+    """Return a decoded array as (H, W, C). Raises SampleError unless it is an image with 1 to 4 channels."""
     pixels = pixels[..., None] if pixels.ndim == 2 else pixels
     if pixels.ndim != 3 or not 1 <= pixels.shape[2] <= 4 or pixels.dtype not in (np.uint8, np.uint16, np.float32):
         raise SampleError("unsupported", f"an image of shape {pixels.shape} and type {pixels.dtype}")

@@ -15,8 +15,8 @@ _HEIF = (b"mif1", b"msf1")
 
 
 def _heif_name(data: memoryview) -> str:
-    """Return the name of the image format inside a HEIF file (AV1 or HEVC), by the brands that the file declares; empty
-    for any other file."""
+    """Return the name of the image format inside a HEIF file (AVIF or HEIC), by the brands that the file declares;
+    empty for any other file."""
     if bytes(data[4:8]) != b"ftyp":
         return ""
     size = min(int.from_bytes(data[:4], "big"), len(data), 256)

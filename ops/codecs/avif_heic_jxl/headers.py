@@ -12,16 +12,16 @@ from collections.abc import Iterator
 from ...errors import SampleError
 
 _MOST = 1024
-"""Maximum number of boxes, properties and associations that are read of a HEIF file, as protection against forged
-ones."""
+"""Maximum number of boxes, properties and associations to read from one HEIF file, as protection against forged
+files."""
 
 Found = tuple[int, int, int, int, int]
 """Header of one image as a tuple: width, height, channels, bits per channel, Exif orientation."""
 
 
 def boxes(data: memoryview, at: int, end: int) -> Iterator[tuple[bytes, int, int]]:
-    """Yield the boxes of a HEIF or JPEG XL file that are stored from byte ``at`` to ``end``: type, start and end of the
-    content."""
+    """Yield the boxes that a HEIF or JPEG XL file stores from byte ``at`` to byte ``end``, each as (type, start and end
+    of its content)."""
     for _ in range(_MOST):
         if at + 8 > end:
             return
@@ -88,8 +88,8 @@ _ORIENTATIONS = {
     (None, 0): 1, (None, 1): 8, (None, 2): 3, (None, 3): 6,
     (1, 0): 2, (0, 0): 4, (1, 2): 4, (0, 2): 2, (1, 1): 7, (0, 1): 5, (1, 3): 5, (0, 3): 7,
 }  # fmt: skip
-"""Exif orientation by (mirroring of the imir box, quarter turns to the left of the irot box). Turns are applied before
-mirroring, for which 1 exchanges left and right."""
+"""Exif orientation, by (mirroring in the imir box, number of quarter turns to the left in the irot box). The image is
+turned first, then mirrored; mirroring 1 exchanges left and right."""
 
 
 def _linked(data: memoryview, at: int, item: int) -> list[int]:
@@ -126,7 +126,8 @@ class _Bits:
         return value
 
     def either(self, *choices: tuple[int, int]) -> int:
-        """Read a JPEG XL U32 field: two bits select one of the ``choices``, (number of bits to read, offset to add)."""
+        """Read a number stored as a JPEG XL U32 field: two bits select one of the ``choices``, each (number of further
+        bits to read, offset to add)."""
         bits, offset = choices[self.take(2)]
         return self.take(bits) + offset
 

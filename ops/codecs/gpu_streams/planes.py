@@ -26,16 +26,16 @@ PLANE = np.dtype(
     + [(n, np.int32) for n in ("samples", "channels", "bgr", "little", "inverted", "colours", "stream", "undo")]
     + [("unused", np.int32)]
 )
-"""Record for the kernels about one plane of an image, such as a strip of a TIFF. Decoders fill in ``rows`` (offset in
-the rows of its stream) and ``y`` and ``x`` (position in the image). `place` fills in fields that depend on the
-output."""
+"""Record that describes one plane of an image, such as a strip of a TIFF, to the kernels. Decoders fill in ``rows``
+(offset in the rows of the plane's stream) and ``y`` and ``x`` (position in the image). `place` fills in the fields that
+depend on the output."""
 FILTERED, PREDICTED = 1, 2
-"""Values of the field ``undo`` of a plane: the transformation of pixels to undo. FILTERED: each row begins with the
+"""Values of a plane's field ``undo``, the transformation that the kernels undo. FILTERED: each row begins with the
 number of its filter (PNG). PREDICTED: each sample is stored as the difference to the one before (TIFF)."""
 _SOURCE = "planes.cu"
 _BLOCKS = 8192
-"""Minimum number of thread blocks to launch for writing pixels. For few planes, up to `_EACH` blocks are launched per
-plane to reach it."""
+"""Minimum number of thread blocks to launch for writing pixels. If there are few planes, each gets several thread
+blocks, up to `_EACH`."""
 _EACH = 16
 
 
@@ -45,12 +45,12 @@ class Packed:
     of pixels. Created on the host by one task."""
 
     planes: npt.NDArray[Any]
-    """One `PLANE` record per plane, [P]. Its field ``stream`` is the index of a stream, ``colours`` that of a palette
-    in the array `colours`."""
+    """One `PLANE` record per plane, [P]. Its field ``stream`` is the index of the plane's stream, ``colours`` the index
+    of its palette in the array `colours`."""
     owner: I64
-    """Index in the batch of the image to which each stream belongs, [S]."""
+    """Index in the batch of each stream's image, [S]."""
     room: I64
-    """Bytes of each stream after decompression, which are rows of pixels, [S]."""
+    """Decompressed bytes of each stream, which are rows of pixels, [S]."""
     coding: I64
     """Compression of each stream, such as `streams.DEFLATE`, [S]."""
     colours: npt.NDArray[np.uint32] = field(default_factory=lambda: np.empty((0, 256), np.uint32))
@@ -63,7 +63,7 @@ class Packed:
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Description of the output into which the kernels write the images of a batch."""
+    """Output into which the kernels write the images of a batch: where each image is stored, and in which form."""
 
     offsets: I64
     """Index of each image's first element in the output, [N]."""
@@ -72,11 +72,11 @@ class Where:
     corners: I64 | None
     """Upper left corner (y, x) of each image's window, [N, 2]; None if all are (0, 0)."""
     bgr: bool
-    """Whether the output has its channels in the order blue, green, red."""
+    """Whether the output's channels are in the order blue, green, red."""
 
 
 def place(packed: Packed, starts: I64, where: Where) -> None:
-    """Fill in the fields of the planes of ``packed`` that depend on the output ``where``. ``starts``: byte offset of
+    """Fill in those fields of the planes of ``packed`` that depend on the output ``where``. ``starts``: byte offset of
     each stream's decompressed rows."""
     planes, of = packed.planes, packed.owner[packed.planes["stream"]]
     planes["rows"] += starts[planes["stream"]]
@@ -100,8 +100,8 @@ Plans: TypeAlias = list[tuple[Packed, streams.Unpacking]]
 
 
 def unpacker(job: DecodeJob, decoder: str) -> Callable[[Lane, Batch, Batch, Plans], None]:
-    """Return a function that enqueues decompressing images and writing their pixels. Its arguments: lane (CUDA stream),
-    files, output, and a list of at most one plan. ``decoder``: name in reports."""
+    """Return a function that enqueues decompressing images and writing their pixels. The function's arguments are lane
+    (CUDA stream), files, output, and a list of at most one plan. ``decoder``: name in reports."""
 
     def enqueue(lane: Lane, files: Batch, out: Batch, plans: Plans) -> None:
         for packed, planned in plans:
@@ -118,9 +118,9 @@ def restore(
     """Enqueue the conversion of decompressed ``rows`` to pixels in ``out``, both on the device, for the images
     ``packed``, whose planes must be complete.
 
-    Some images are decoded again on the CPU, which reports their errors: those with an invalid filter number or palette
-    index, and those with a stream that is already marked in ``bad`` (int32[S] on the device, not 0). ``decoder``: name
-    in reports, which do not count these images for it."""
+    The CPU decodes invalid images again, to report their errors: those with an invalid filter number or palette index,
+    and those with a stream whose entry in ``bad`` (int32[S], on the device) is not 0. ``decoder``: name in reports,
+    which does not count for these images."""
     planes = packed.planes
     if len(planes) == 0:
         return
@@ -145,11 +145,11 @@ def restore(
 
 def make_pixels(lane: Lane, rows: Any, planes: Any, n: int, colours: Any, out: Batch, bad: Any) -> None:
     """Enqueue the kernel that writes ``n`` ``planes`` of decompressed ``rows`` as pixels into ``out``, all on the
-    device. The kernel marks planes with an invalid palette index in ``bad``; see `restore`."""
+    device. The kernel marks planes with an invalid palette index in ``bad``, as in `restore`."""
     lane.launch(_SOURCE, "planes_pixels", (n, _blocks(n)), 256, rows, planes, colours, out.data, bad)
 
 
 def _blocks(planes: int) -> int:
-    """Return the number of CUDA thread blocks to launch per plane, for this number of ``planes``. Each warp converts
-    one row at a time."""
+    """Return the number of CUDA thread blocks to launch for each of ``planes`` planes. A warp converts one row at a
+    time."""
     return min(max(_BLOCKS // planes, 1), _EACH)

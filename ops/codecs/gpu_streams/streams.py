@@ -23,7 +23,7 @@ STREAM = np.dtype(
 STORED, DEFLATE, LZW, PACK_BITS = range(4)
 """Compression of a stream: none, zlib's deflate, and TIFF's LZW and PackBits."""
 PIECE = np.dtype([("source", np.int64), ("destination", np.int64), ("size", np.int64)])
-"""Record for the kernels about one byte range of a file to copy into a stream."""
+"""Record that describes one byte range of a file, to be copied into a stream, to the kernels."""
 ALIGNMENT = 16
 """Alignment in bytes of compressed streams, and of decompressed rows, on the GPU."""
 _SMALL = 1 << 16
@@ -37,7 +37,7 @@ def aligned(nbytes: I64) -> I64:
 
 
 def before(sizes: I64) -> I64:
-    """Return the offset of each block if blocks of these ``sizes`` are stored one after the other."""
+    """Return the offset of each block, if blocks of these ``sizes`` are stored one after the other."""
     return sizes.cumsum() - sizes
 
 
@@ -57,23 +57,23 @@ class Unpacking:
     streams: npt.NDArray[Any]
     """One `STREAM` record per stream, grouped by compression, [N]."""
     pieces: npt.NDArray[Any]
-    """One `PIECE` record per byte range of a file, [M]. Ranges of compressed streams come first. `unpack` fills in
+    """One `PIECE` record per byte range of a file, [M], with ranges of compressed streams first. `unpack` fills in
     ``source``."""
     gathered: int
-    """Number of records in ``pieces`` for compressed streams. The other byte ranges are not compressed, and are copied
-    to the rows directly."""
+    """Number of records in ``pieces`` that belong to compressed streams. The other ranges are copied directly to the
+    rows."""
     files: I64
-    """For each of ``pieces``, the index in the batch of the file to copy from, [M]."""
+    """Index in the batch of the file of each record of ``pieces``, [M]."""
     within: I64
-    """For each of ``pieces``, the byte offset in its file, [M]."""
+    """Byte offset in its file of each record of ``pieces``, [M]."""
     large: bool
     """Whether any stream has more than 65,536 bytes after decompression."""
 
 
 def plan(coding: I64, lengths: I64, room: I64, pieces: I64) -> Unpacking:
-    """Plan the decompression of streams on a GPU. For each stream, ``coding`` is the compression, ``lengths`` the
-    compressed bytes, ``room`` the decompressed bytes. ``pieces`` [M, 5]: byte ranges of files that make up the streams,
-    as (index of the file, index of the stream, byte offset in the file, byte offset in the stream, bytes)."""
+    """Plan the decompression of streams on a GPU. ``coding``, ``lengths`` and ``room`` are the compression, compressed
+    bytes and decompressed bytes of each stream. ``pieces`` [M, 5]: byte ranges of files that make up the streams, as
+    (index of the file, index of the stream, byte offset in the file, byte offset in the stream, bytes)."""
     stored, to = coding == STORED, before(aligned(room))
     sizes = aligned(np.where(stored, 0, lengths))
     source = before(sizes)
@@ -95,7 +95,7 @@ def plan(coding: I64, lengths: I64, room: I64, pieces: I64) -> Unpacking:
 
 def unpack(lane: Lane, files: Batch, planned: Unpacking) -> tuple[Any, Any]:
     """Enqueue the decompression of streams in ``files``, which are on the device. Return two device arrays: the
-    decompressed rows, and int32[N], which is not 0 for streams that are invalid or unsupported."""
+    decompressed rows; and int32[N], not 0 for streams that are invalid or unsupported."""
     planned.pieces["source"] = planned.within + files.offsets[planned.files]
     count = len(planned.coding)
     pieces, streams, bad = lane.upload(

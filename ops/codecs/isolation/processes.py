@@ -41,31 +41,31 @@ from ..pixels import Pixels
 
 T = TypeVar("T")
 Mode = Literal["auto", "all", "none"]
-"""Decoders that run in worker processes. ``auto``: those of all formats but JPEG, for files that built-in decoders do
-not support; ``all``: every decoder, for all files; ``none``: no decoder."""
+"""Choice of the decoders that run in worker processes. ``auto``: decoders of all formats but JPEG, for files that
+built-in decoders do not support; ``all``: every decoder, for all files; ``none``: no decoder."""
 TIMEOUT = 30.0
-"""Default limit on the CPU seconds for one image: ten times what the largest allowed image takes."""
+"""Default limit on the CPU seconds for decoding one image: ten times what the largest allowed image takes."""
 PATIENCE = 10
-"""Limit on the elapsed time for one image, as a multiple of the timeout in CPU seconds: the machine may be busy, or
+"""Limit on the elapsed time for decoding one image, as a multiple of the limit on CPU time: the machine may be busy, or
 asleep."""
 
 MAX_IMAGES_PER_REQUEST = 8
-"""Maximum number of images per request to a worker. With 8, each image costs an eighth of waking the worker, and few
-are retried after a crash."""
+"""Maximum number of images per request to a worker process. With 8, each image bears an eighth of the cost of waking
+the worker, and after a crash few images are decoded again."""
 _MAX_REQUEST_BYTES = 6 << 20
-"""Maximum bytes of pixels for a request with several images, counting four per pixel: all are in memory at the same
-time."""
+"""Maximum bytes of pixels per request with several images, at four bytes per pixel. All pixels of a request are in
+memory at the same time."""
 HEAD = 4096
-"""Number of bytes at the start of the memory file shared with a worker, which hold the number of the image that it is
-decoding."""
+"""Size in bytes of the head of the memory file shared with a worker. It contains the number of the image that is being
+decoded."""
 _MAX_CACHED = 32 << 20
-"""Maximum bytes that the memory file shared with a worker keeps between images."""
+"""Maximum bytes of the shared memory file that a worker keeps between images."""
 _MAX_IMAGES = 100_000
 """Number of images after which a worker process is replaced, because decoders leak some 20 bytes per damaged file."""
 _ANSWER = 1 << 16
 _FIELDS = attrgetter(*(field.name for field in dataclasses.fields(Header)))
 _MAX_SERVERS = 10
-"""Number of consecutive fork servers that may be killed before a job gives up: an OOM killer may take several."""
+"""Number of consecutive fork servers that may be killed before a job fails. An OOM killer may kill several."""
 _PROGRAM = f"""
 import json, sys
 fd, jpeg, sys.path[:] = json.loads(sys.argv[1])
@@ -81,14 +81,14 @@ def isolated(mode: Mode, timeout: float, report: Callable[[str], object] = lambd
 
 
 class Isolation:
-    """Decodes images in worker processes: one for each thread that decodes at a time. Owned by a run's `Services`,
+    """Decodes images in worker processes, one per thread that decodes at the same time. Owned by a run's `Services`,
     which closes it; any thread may use it. Also a context manager."""
 
     def __init__(
         self, jpeg: bool = False, timeout: float = TIMEOUT, report: Callable[[str], object] = lambda _: None
     ) -> None:
-        """``timeout``: limit on the CPU seconds per image. ``report`` is called with the reason when a worker process
-        is replaced."""
+        """``timeout``: limit on the CPU seconds per image. ``report``: called with the reason when a worker process is
+        replaced."""
         self.jpeg = jpeg
         """Whether JPEGs are also decoded in worker processes."""
         self.timeout = timeout
@@ -105,7 +105,7 @@ class Isolation:
         self.close()
 
     def close(self) -> None:
-        """End all worker processes at once, even while they decode. Callers that wait for them get a JobError."""
+        """Kill all worker processes immediately, even while they decode. Callers that wait for them get a JobError."""
         with self._lock:
             self._closed = True
             server, self._server = self._server, None
@@ -120,7 +120,7 @@ class Isolation:
 
     @property
     def pids(self) -> list[int]:
-        """Process id of the fork server, if it runs; otherwise empty."""
+        """Return the process id of the fork server in a list; an empty list if it does not run."""
         return [] if self._server is None else [self._server.process.pid]
 
     # -- decoders -----------------------------------------------------------------------------------------------
@@ -137,8 +137,8 @@ class Isolation:
         self, data: memoryview, header: Header, adjust_orientation: bool, max_pixels: int, use: Callable[[Pixels], T],
         lenient: bool = False,
     ) -> T:  # fmt: skip
-        """Decode an image in a worker process, and call ``use`` on its pixels. The pixels are in the worker's memory,
-        and valid only until ``use`` returns. Return the result of ``use``. Raises SampleError."""
+        """Decode an image in a worker process, call ``use`` on its pixels, and return the result of ``use``. The pixels
+        are in the worker's memory: they are valid only until ``use`` returns. Raises SampleError."""
         request = self._image(data, header, adjust_orientation, max_pixels, lenient)
 
         def take(worker: _Worker, answer: Mapping[str, Any]) -> T:
@@ -151,8 +151,8 @@ class Isolation:
         self, files: Sequence[tuple[memoryview, Header]], adjust_orientation: bool, max_pixels: int,
         use: Callable[[int, Pixels], T],
     ) -> list[T | SampleError]:  # fmt: skip
-        """Decode several files in a worker process, and call ``use`` on the index and the pixels of each, like `lend`.
-        Small files share a request. Return the results of ``use``, or an error for a file."""
+        """Decode several files in worker processes, and call ``use`` on the index and the pixels of each, like `lend`.
+        Small files share a request. Return for each file the result of ``use``, or its error."""
         results: list[T | SampleError] = []
         while len(results) < len(files):
             first, count, room = len(results), 0, 0
@@ -229,7 +229,7 @@ class Isolation:
         take: Callable[[_Worker, Mapping[str, Any]], Any], attempts: int = 0,
     ) -> Any:  # fmt: skip
         """Decode one image in a worker process. Return the result of ``take``, which is called with the worker and its
-        answer. ``attempts``: number of earlier attempts for this image."""
+        answer. ``attempts``: number of earlier attempts to decode this image."""
         code, lost, fresh = 0, 0, attempts > 0
         while attempts < 2 and lost < _MAX_SERVERS:
             worker = self._worker(fresh)
@@ -260,7 +260,7 @@ class Isolation:
 
     @contextlib.contextmanager
     def _borrowed(self, worker: _Worker) -> Iterator[_Worker]:
-        """Context manager: provide ``worker`` to this thread. Afterwards it is available to other threads, unless it
+        """Context manager: reserve ``worker`` for this thread. Afterwards other threads may use the worker, unless it
         died or did not answer."""
         try:
             yield worker
@@ -298,7 +298,7 @@ class Isolation:
 
 
 def _how(code: int, timeout: float) -> tuple[RejectCode, str]:
-    """Return a reject code, and a text that says how a worker process ended, for its exit code (-N: signal N)."""
+    """Return a reject code and a text that explain how a worker process ended. ``code``: exit code, -N for signal N."""
     if code == -signal.SIGPROF:
         return "decoder_timeout", f"took more than {timeout:g} s of CPU time"
     if code == -signal.SIGALRM:
@@ -310,19 +310,19 @@ def _how(code: int, timeout: float) -> tuple[RejectCode, str]:
 
 
 class _ForkServer:
-    """The process that forks workers, as seen from its parent. It has loaded the decoders' libraries, has one thread,
-    and decodes nothing itself. Owned by an `Isolation`."""
+    """Fork server: a process that forks workers, as its parent sees it. It has loaded the decoders' libraries, has one
+    thread, and decodes nothing itself. Owned by an `Isolation`."""
 
     def __init__(self, jpeg: bool) -> None:
-        """Start the fork server. ``jpeg``: it also loads the JPEG decoder. Raises JobError with the process's output if
-        it does not start."""
+        """Start the fork server. ``jpeg``: whether it also loads the JPEG decoder. Raises JobError with the process's
+        output if it does not start."""
         with contextlib.ExitStack() as undo:
             self._control = self._started(jpeg, undo)
             undo.pop_all()
 
     def _started(self, jpeg: bool, undo: contextlib.ExitStack) -> socket.socket:
-        """Start the fork server, and return this process's end of the socket between them. ``undo`` collects what ends
-        and closes everything that was started."""
+        """Start the fork server, and return this process's end of their socket. ``undo``: collects functions that end
+        and close everything that was started."""
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         undo.callback(here.close)
         argument = json.dumps([there.fileno(), jpeg, [str(p) for p in sys.path]])
@@ -388,14 +388,13 @@ class _Worker:
         self._map: mmap.mmap | None = None
         self._images = 0
         self.answered = False
-        """Whether the worker answered the last request. If it did not, it gets no other."""
+        """Whether the worker has answered the last request. If not, it gets no further request."""
 
     def ask(
         self, files: Sequence[memoryview], requests: Sequence[Mapping[str, Any]]
     ) -> list[Mapping[str, Any]] | Mapping[str, Any]:
-        """Send ``requests`` for ``files`` to the worker, and return one answer per request: ``error``, or ``shape`` and
-        ``dtype`` of the pixels for `view`. If the worker died, return one mapping instead, with its exit code in
-        ``died``."""
+        """Send ``requests`` for ``files`` to the worker, and return one answer per request: its ``error``, or ``shape``
+        and ``dtype`` of the pixels for `view`. If the worker died, return one mapping with its exit code, ``died``."""
         self.answered = False
         self._images += len(files)
         at, message = HEAD, []
@@ -416,11 +415,11 @@ class _Worker:
         return found
 
     def current_image(self) -> int:
-        """Return the index, within its last requests, of the image that the worker began to decode last."""
+        """Return the index, in the last requests, of the image that the worker began to decode last."""
         return int.from_bytes(os.pread(self._file, 8, 0), "little")
 
     def view(self, answer: Mapping[str, Any]) -> Pixels:
-        """Return the decoded pixels that an answer describes. They are in the worker's memory, and valid until
+        """Return the decoded pixels that ``answer`` describes. They are in the worker's memory, and valid until
         `recycle`. Raises SampleError."""
         shape, dtype, at = answer["shape"], np.dtype(answer["dtype"]), answer["at"]
         end = at + math.prod(shape) * dtype.itemsize
@@ -432,8 +431,8 @@ class _Worker:
         return np.ndarray(shape, dtype, self._map, at)
 
     def recycle(self) -> bool:
-        """Prepare the worker for the next request: free memory that only large images need. Return False if the worker
-        has decoded its maximum number of images and was ended."""
+        """Prepare the worker for the next request, and free memory that only large images need. Return False if the
+        worker has decoded its maximum number of images and was ended."""
         if self._images >= _MAX_IMAGES:
             self.close()
             return False
@@ -455,14 +454,15 @@ def _write(file: int, data: memoryview, start: int) -> None:
 
 
 def _hang_up(channel: socket.socket) -> None:
-    """Close a socket so that the process at its other end notices, even if forked processes have inherited this end."""
+    """Close a socket so that the process at its other end notices, even if forked processes have a copy of the
+    socket."""
     with contextlib.suppress(OSError):  # the other side is gone already
         channel.shutdown(socket.SHUT_RDWR)
     channel.close()
 
 
 def _receive(channel: socket.socket) -> bytes:
-    """Return the next message from the socket; empty if the process at its other end has closed it."""
+    """Return the next message from the socket; empty if the other end is closed."""
     try:
         return channel.recv(_ANSWER)
     except ConnectionError:

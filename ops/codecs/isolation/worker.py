@@ -34,19 +34,18 @@ _REQUEST = 1 << 16
 _PR_SET_PDEATHSIG = 1
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _MAX_REUSED = 32 << 20
-"""Maximum bytes of freed memory that malloc keeps for reuse; glibc's maximum for the second setting,
-M_MMAP_THRESHOLD."""
+"""Maximum bytes of freed memory that malloc keeps for reuse (glibc allows no more for its setting M_MMAP_THRESHOLD)."""
 _STEP, _ALIGNED = 4 << 20, 4096
-"""Bytes by which the shared memory grows; and alignment in bytes of the pixels in it."""
+"""Number of bytes by which the shared memory grows; and alignment in bytes of the pixels in it."""
 _MIN_SPACE, _SPACE_PER_PIXEL = 1 << 30, 64
-"""Limit on the bytes of address space for decoding an image: minimum, and bytes per pixel. It is twice what the most
-demanding decoder needs (JPEG 2000: 32 bits per channel, and copies), so that only data that a file hides from its
-header exceeds the limit."""
+"""Limit on the additional address space for decoding an image, in bytes: minimum, and bytes per pixel. This is twice
+what the most demanding decoder needs (JPEG 2000: 32 bits per channel, and copies). Only a file with more data than its
+header says exceeds it."""
 
 
 def serve(fd: int, jpeg: bool) -> None:
     """Run the fork server, in its own process: fork a worker for each socket that the parent process sends, and report
-    to the worker's owner how the worker ended. Ends with the parent process."""
+    through the socket how the worker ended. Returns when the parent process has ended."""
     parent = os.getppid()
     control = socket.socket(fileno=fd)
     from .. import pillow as pillow_decode
@@ -84,8 +83,8 @@ def serve(fd: int, jpeg: bool) -> None:
 
 
 def _keep_memory() -> None:
-    """Let glibc's malloc reuse the memory of one image for the next: getting fresh pages took a third of the time of
-    decoding a WebP."""
+    """Let glibc's malloc reuse freed memory for the next image: new pages took a third of the time of decoding a
+    WebP."""
     with contextlib.suppress(AttributeError):  # other C libraries lack mallopt
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_TRIM_THRESHOLD, _MAX_REUSED)
@@ -93,8 +92,7 @@ def _keep_memory() -> None:
 
 
 def _report_ended(workers: dict[int, socket.socket], flags: int) -> None:
-    """Report, for each worker that has ended, its exit code through its socket to the process that uses it. ``flags``:
-    of waitpid."""
+    """Report the exit code of each worker that has ended, through the worker's socket. ``flags``: of waitpid."""
     while workers:
         pid, status = os.waitpid(-1, flags)
         if pid == 0:
@@ -104,8 +102,8 @@ def _report_ended(workers: dict[int, socket.socket], flags: int) -> None:
 
 
 def _work(server: int, channel: socket.socket, file: int, others: list[socket.socket]) -> NoReturn:
-    """Run a worker in the process that was just forked, until its owner closes the socket; then end the process.
-    ``others``: sockets of other workers, to close."""
+    """Run a worker in the process that was just forked, until the other end of ``channel`` is closed; then end the
+    process. ``others``: sockets of other workers, to be closed."""
     try:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
         if os.getppid() != server:  # the fork server ended before the signal was set
@@ -124,8 +122,8 @@ def _work(server: int, channel: socket.socket, file: int, others: list[socket.so
 
 
 def _answers(requests: Sequence[Mapping[str, Any]], memory: _Memory) -> list[dict[str, Any]]:
-    """Decode the images of all requests in order, and return the answers. Pixels are stored in the shared memory after
-    the encoded bytes of all images."""
+    """Decode the images of all requests in order, and return the answers. Pixels are stored in the shared memory, after
+    all encoded images."""
     end = max(request["start"] + request["size"] for request in requests)
     answers = []
     for k, request in enumerate(requests):
@@ -137,7 +135,7 @@ def _answers(requests: Sequence[Mapping[str, Any]], memory: _Memory) -> list[dic
 
 
 def _answer(request: Mapping[str, Any], memory: _Memory, at: int) -> tuple[dict[str, Any], int]:
-    """Decode one image, to offset ``at`` of the shared memory. Return the answer, and the offset where the pixels
+    """Decode one image to offset ``at`` of the shared memory. Return the answer, and the offset at which the pixels
     end."""
     start, size = request["start"], request["size"]
     try:
@@ -159,7 +157,7 @@ def _answer(request: Mapping[str, Any], memory: _Memory, at: int) -> tuple[dict[
 
 
 class _Memory:
-    """Memory of a worker that it shares with the process that sends it images."""
+    """Memory that a worker shares with the process that sends it images."""
 
     def __init__(self, file: int) -> None:
         self._file = file
@@ -167,7 +165,7 @@ class _Memory:
 
     @property
     def size(self) -> int:
-        """Bytes of the shared memory that are mapped at present."""
+        """Bytes of the shared memory that are mapped now."""
         return 0 if self._map is None else len(self._map)
 
     def view(self, size: int) -> memoryview:

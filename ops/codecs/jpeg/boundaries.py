@@ -29,8 +29,8 @@ MAX_BYTES = 1 << 32
 
 
 MAX_WRONG = 1000
-"""Number of images with wrong decoder states after which none are used. Each of them costs a decode on the CPU. The
-data set then has changed, or gives other files each time."""
+"""Number of images with wrong decoder states after which none are used any longer: the data set has probably changed,
+and each wrong state costs a decode on the CPU."""
 _SMALL = 1 << 10
 
 
@@ -41,15 +41,15 @@ def _reserve(nbytes: int) -> npt.NDArray[np.uint8]:
 
 @dataclass
 class Boundaries:
-    """Decoder states of the JPEGs of one data set, by record number. With them, a GPU can start decoding at every 512
-    bytes of a scan. Created by `Context.facts` for a job; threads may share it."""
+    """Cached decoder states of the JPEGs of one data set, by record number: where codes begin, at every 512 bytes of a
+    scan. From these points a GPU can decode in parallel. Created by `Context.facts` for a job; threads may share it."""
 
     budget: int = 1 << 28
     """Maximum bytes of host memory for decoder states."""
     used: int = 0
     """Number of decoder states that are stored."""
     wrong: int = 0
-    """Number of images with wrong decoder states, because their files have changed since."""
+    """Number of images whose decoder states were wrong, because their files have changed."""
     _states: npt.NDArray[np.uint32] | None = None
     _first: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
     _count: npt.NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
@@ -58,7 +58,7 @@ class Boundaries:
 
     @property
     def full(self) -> bool:
-        """Whether no more decoder states can be stored: no space is left, or too many were wrong."""
+        """Whether no more decoder states can be stored: no space is left, or too many states were wrong."""
         return self.used * 4 + _SMALL > self.budget or self.wrong > MAX_WRONG
 
     @property
@@ -72,8 +72,8 @@ class Boundaries:
         return 4 * self.used + self._first.nbytes + self._count.nbytes + self._bytes.nbytes
 
     def counts(self, index: I64, sizes: I64) -> I64:
-        """Return the number of stored decoder states of each of the images ``index``, int64[N]. ``sizes``: sizes of the
-        files; if a file's size has changed since, its number is 0."""
+        """Return the number of stored decoder states of each of the images ``index``, int64[N]; 0 if the size of the
+        file has changed. ``sizes``: current sizes of the files."""
         with self._lock:
             if self.wrong > MAX_WRONG or not len(self._count):
                 return np.zeros(len(index), np.int64)
@@ -82,15 +82,15 @@ class Boundaries:
             return np.where(same, self._count[place], 0).astype(np.int64)
 
     def fill(self, index: I64, counts: I64, states: npt.NDArray[np.uint64]) -> None:
-        """Copy the stored decoder states of the images ``index`` to the array ``states``, one image after the other.
-        ``counts``: number of states of each image. `cuda.plan_decode` needs this array."""
+        """Copy the stored decoder states of the images ``index`` to ``states`` (`cuda.DecodePlan.known`), one image
+        after the other. ``counts``: number of states of each image."""
         with self._lock:
             kept, first = self._states, self._first
         if kept is not None:
             _loops.unpack(kept, first, index, counts, states)
 
     def learn(self, index: I64, which: npt.NDArray[np.bool_], plan: cuda.DecodePlan, found: list[Any]) -> None:
-        """Store the decoder states that `cuda.Decoder.decode` has put into ``found``, for those images of a batch for
+        """Store the decoder states that `cuda.Decoder.decode` has added to ``found``, for the images of a batch for
         which ``which`` is true. ``index``: record numbers of all images of the batch."""
         starts, stream = found[0].view(np.uint64), found[1].view(np.uint32)
         images = plan.images
@@ -110,8 +110,8 @@ class Boundaries:
             self.used = int(_loops.pack(starts, places, counts, index, sizes, *tables, self.used))
 
     def forget(self, index: I64) -> None:
-        """Drop the decoder states of the images ``index``, which were wrong. New ones are stored when the images are
-        decoded again."""
+        """Drop the wrong decoder states of the images ``index``. New ones are stored when the images are decoded
+        again."""
         with self._lock:
             self.wrong += len(index)
             self._count[index[index < len(self._count)]] = 0

@@ -68,7 +68,7 @@ SUBSEQUENCE_BITS = 4096
 
 
 def entries_each(subsequence_bits: int) -> int:
-    """Return the maximum number of decoded entries of one subsequence (a short range of the scan's bits), as in
+    """Return the maximum number of decoded entries per subsequence, a short range of a scan's bits; as in
     jpeg_stream.cu."""
     return subsequence_bits // 4 + 128
 
@@ -161,7 +161,7 @@ BATCH = np.dtype(
 )
 
 _RECORD = Struct(f"={len(_POINTERS)}Q5i8fi")
-"""Layout of a `BATCH` record for `struct.pack`, which is five times as fast as NumPy here."""
+"""Layout of a `BATCH` record for `struct.pack`, which is five times as fast as NumPy for a single record."""
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
@@ -169,20 +169,21 @@ U8 = NDArray[np.uint8]
 
 
 class Runtime(Protocol):
-    """Interface of an object that runs the kernels in order: a lane (CUDA stream) or, in tests, an emulator."""
+    """Interface of an object that runs the kernels in order: a lane (CUDA stream) or, in tests, an emulator of the
+    GPU."""
 
     def allocate(self, size: int) -> tuple[Any, int]:
         """Return device memory of ``size`` bytes: the object that owns it, and its address, a multiple of 256."""
 
     def stage(self, size: int) -> U8:
-        """Return uninitialised host memory of ``size`` bytes, for one `Work.upload` or `Work.download`."""
+        """Return ``size`` bytes of uninitialised host memory, for one `Work.upload` or `Work.download`."""
 
     def work(self) -> Work:
         """Return a queue of copies and launches, which run in order and are submitted together."""
 
 
 class Work(Protocol):
-    """Interface of a queue of copies and kernel launches. The GPU starts them at `submit`, or before."""
+    """Interface of a queue of copies and kernel launches, which the GPU starts at `submit` or earlier."""
 
     def upload(self, address: int, data: U8) -> None:
         """Queue a copy of ``data``, which `Runtime.stage` returned, to the device."""
@@ -202,7 +203,7 @@ class LaneRuntime:
     disk."""
 
     def __init__(self, lane: Any, defines: str = "") -> None:
-        """``defines``: CUDA text to put before the sources, so that the kernels are compiled with other sizes."""
+        """``defines``: CUDA text that is put before the sources, to compile the kernels with other sizes."""
         kernels = lane.functions(defines + source_text(), (*KERNELS, *_HELPERS))
         self._functions = {name: kernel.ptr for name, kernel in kernels.items()}
         self._kernels = kernels  # a reference to a kernel keeps its module loaded
@@ -238,15 +239,15 @@ class LaneWork:
 
 
 class Sheet:
-    """Host memory for all data that the kernels get with a batch: the batch record, then one array after the other. The
+    """Host memory for all data that is uploaded for a batch: the batch record, then one array after the other. The
     arrays are filled in place, so that one copy uploads all of them. Created per batch."""
 
     def __init__(
         self, stage: Callable[[int], U8], pictures: int, records: int, scans: int = 0, states: int = 0, fours: int = 0
     ) -> None:
-        """Allocate memory for planning a batch. ``records``: number of image records, including those of separate
-        scans; ``pictures``: number of images; ``scans``: number of scans of progressive images; ``states``: number of
-        known decoder states; ``fours``: number of images with four components."""
+        """Allocate memory for planning a batch. ``records``: number of image records, also for separate scans;
+        ``pictures``: of images; ``scans``: of scans of progressive images; ``states``: of known decoder states;
+        ``fours``: of images with four components."""
         arrays = (
             (_TRAVELLING, records),
             (RESIZE.itemsize + PIXELS.itemsize, pictures),
@@ -259,7 +260,7 @@ class Sheet:
         self._end = aligned(BATCH.itemsize)
 
     def take(self, name: str, n: int, dtype: Any) -> NDArray[Any]:
-        """Return the uninitialised array ``name`` with ``n`` elements. Later calls with this name return the same
+        """Return the uninitialised array ``name`` with ``n`` elements. Later calls with the same name return the same
         memory."""
         if name not in self._places:
             self._places[name] = slice(self._end, self._end + n * np.dtype(dtype).itemsize)
@@ -272,20 +273,19 @@ class Sheet:
         return self._memory.nbytes
 
     def travelling(self) -> U8:
-        """Return the part of the memory that arrays use, for uploading to the device."""
+        """Return the memory that arrays use, for uploading to the device."""
         return self._memory[: self._end]
 
     def addresses(self, base: int) -> dict[str, int]:
-        """Return the device address of every array by name. ``base``: address to which the memory was uploaded."""
+        """Return the device address of every array, by name. ``base``: address of the uploaded memory."""
         return {name: base + place.start for name, place in self._places.items()}
 
 
 _TRAVELLING = IMAGE.itemsize + 12 * 4
-"""Bytes of a `Sheet` (data to upload) per image record: one row of each array. These are the status, the image record,
-and seven numbers of thread blocks, of which those of the inverse DCTs have three."""
+"""Bytes of a `Sheet` (data to upload) per image record: the status, the record, and seven numbers of thread blocks, of
+which those of the inverse DCTs have three."""
 _TRAVELLERS = 15
-"""Maximum number of arrays in a `Sheet` (data to upload). Each may need up to 256 bytes more, to align the next
-array."""
+"""Maximum number of arrays in a `Sheet` (data to upload). Each array may need up to 256 bytes of padding."""
 
 
 def _plain(size: int) -> U8:
@@ -321,32 +321,33 @@ class DecodePlan:
     """Decoder states from an earlier epoch, one image after the other. The caller of `plan_decode` fills in this
     array."""
     unknowns: int
-    """Number of entropy-coded streams whose decoder states the GPU must find."""
+    """Number of entropy-coded streams whose decoder states are not known, so that the GPU must find them."""
 
     def __len__(self) -> int:
         return len(self.needed)
 
     @property
     def images(self) -> NDArray[Any]:
-        """`IMAGE` records of the batch's images. The array `records` also has those of separate scans and streams."""
+        """`IMAGE` records of the batch's images, without the records of separate scans and streams that follow in
+        ``records``."""
         return self.records[: len(self)]
 
     @property
     def status(self) -> I32:
-        """One status word per image of the batch: 0, or bits such as `UNSUPPORTED`."""
+        """Status of each image of the batch: 0, or bits such as `UNSUPPORTED`."""
         return self.marks[: len(self)]
 
 
 def _check(blocks: int) -> None:
-    """Raise ValueError if a kernel launch would have more thread blocks than CUDA allows."""
+    """Raise ValueError if ``blocks`` thread blocks are more than CUDA allows in one launch."""
     if blocks >= 1 << 31:
         raise ValueError("the batch is too large for one plan: split it")
 
 
 def _rows_of(records: NDArray[Any], field: str) -> NDArray[Any]:
-    """Return ``records[field]`` [N, K] for a compiled loop. A single row is returned as the first of two rows at the
-    same address: NumPy treats one row, or none, as contiguous, and loops would be compiled separately for it. Loops
-    read no more rows than there are records."""
+    """Return ``records[field]`` [N, K] for a compiled loop. NumPy treats an array of one row, or none, as contiguous,
+    and loops would be compiled separately for it: such an array is returned as two rows at the same address. Loops read
+    no more rows than there are records."""
     rows = records[field]
     if len(rows) > 1:
         return rows
@@ -371,9 +372,8 @@ def plan_decode(
     stage: Callable[[int], U8] = _plain,
 ) -> DecodePlan:
     """Plan decoding a batch of JPEG files on a GPU. ``offsets``: byte offset of each file in one device buffer.
-    ``windows``: x0, y0, x1, y1 per image, in stored orientation, to which the inverse DCT is limited; by default, whole
-    images. If ``limited`` is false, the caller sets these limits by `limit`. ``luma_only``: chroma is not needed (gray
-    output).
+    ``windows``: x0, y0, x1, y1 per image, in stored orientation, whose blocks are decoded; by default, whole images. If
+    ``limited`` is false, the caller sets these limits by `limit`. ``luma_only``: chroma is not needed (gray output).
 
     ``scans``: table of scans that ``headers`` refer to; without it, progressive images with many scans are UNSUPPORTED.
     ``which``: images to decode, by default all supported ones. ``orientation``: replaces the one in ``headers``.
@@ -441,8 +441,7 @@ def plan_decode(
 
 
 def limit(plan: DecodePlan, windows: I32 | None) -> None:
-    """Limit the inverse DCT to blocks with pixels of the ``windows``, and one more sample on each side, which
-    upsampling reads."""
+    """Limit the inverse DCT to the blocks of ``windows``, with one more sample on each side, which upsampling reads."""
     plan.idct_first = plan.sheet.take("idct_first", 3 * plan.heads + 1, np.int32)
     plan.dense_first = plan.sheet.take("dense_first", 3 * plan.heads + 1, np.int32)
     where = np.empty((0, 4), np.int32) if windows is None else np.ascontiguousarray(windows, np.int32)
@@ -464,8 +463,8 @@ def oriented(orientation: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDA
 
 @dataclass
 class Output:
-    """Description of the output that the kernels compute from decoded component planes: interleaved pixels, or resized
-    and normalised tensors."""
+    """Output that the kernels compute from decoded component planes: interleaved pixels, or resized and normalised
+    tensors."""
 
     shapes: I32  # height, width per image, as the user sees it
     offsets: I64  # first element of each image in the output
@@ -591,18 +590,18 @@ _FILTER_TABLES[resample.NEAREST, 0] = -1
 
 @dataclass
 class Decoder:
-    """JPEG decoder of one lane (CUDA stream): kernels, constant tables, and the device memory of the last batch. Used
-    by one thread at a time."""
+    """JPEG decoder of one lane (CUDA stream): kernels, constant tables, and the last batch's device memory. Used by one
+    thread at a time."""
 
     runtime: Runtime
 
     def __post_init__(self) -> None:
         self.workspace: Any = None
-        """Owner of the device memory of the last batch. When the owner is dropped, later work of the lane may use the
+        """Object that owns the last batch's device memory. When it is dropped, later work of the lane may use the
         memory."""
         self.workspace_bytes = 0
         self.address = 0
-        """Address of the device memory of the last batch, which begins with the `BATCH` record."""
+        """Address of the last batch's device memory, which begins with the `BATCH` record."""
         self._filters_owner, self._filters = self.runtime.allocate(resample.TABLE.nbytes)
         staged = self.runtime.stage(resample.TABLE.nbytes)
         staged[:] = resample.TABLE.view(np.uint8)
@@ -644,9 +643,9 @@ class Decoder:
     def _place(
         self, work: Work, travelling: int, zeroed: dict[str, int], fixed: dict[str, int]
     ) -> tuple[int, dict[str, int]]:
-        """Allocate device memory for ``travelling`` bytes of uploaded data, and for regions: names and sizes,
-        ``zeroed`` or uninitialised. Return the address of the memory, and the address of each region. Decoded samples
-        reuse the memory of streams and tables, unless progressive images read these again."""
+        """Allocate device memory for ``travelling`` bytes of uploaded data, and for named regions: those to fill with
+        zeros (``zeroed``), and the others, with their sizes. Return the address of the memory, and the address of each
+        region. Decoded samples reuse the memory of streams and tables, unless progressive images read these again."""
         places, at = {}, travelling
         for name, size in zeroed.items():
             places[name] = at
@@ -666,8 +665,8 @@ class Decoder:
         return self.address, {name: self.address + place for name, place in places.items()}
 
     def _regions(self, plan: DecodePlan, output: Output) -> tuple[dict[str, int], dict[str, int]]:
-        """Return the bytes of each region of device memory that a batch needs, by name: the regions that must be zero
-        at the start, then the others."""
+        """Return the size in bytes of each region of device memory that a batch needs, by name: first the regions that
+        must be zero at the start, then the others."""
         zeroed = {
             "tickets": 256,
             "unstuff_chain": 8 * int(plan.unstuff_first[-1]),
@@ -716,8 +715,8 @@ class Decoder:
 
 
 class ApartDecoder(Decoder):
-    """Decoder for tests that find accesses out of bounds. It allocates each memory region separately, so that no other
-    region follows it. Slow; the caller must synchronise between batches."""
+    """Decoder for tests that find accesses out of bounds: it allocates each memory region separately, so that no other
+    region follows. Slow; the caller must synchronise between batches."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -739,7 +738,7 @@ class ApartDecoder(Decoder):
 @cache
 def source_text() -> str:
     """Return the CUDA source of all kernels as one text, with each included file inserted once. CuPy caches binaries by
-    this text, so a change of any file has an effect."""
+    this text, so that a change of any file takes effect."""
     seen: set[str] = set()
 
     def expand(name: str) -> str:

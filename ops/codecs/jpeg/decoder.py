@@ -25,8 +25,8 @@ _NO_CORNERS, _ALL = np.empty((0, 2), np.int64), np.empty((0, 4), np.int64)
 
 
 class NativeJpeg(Decoder):
-    """Decoder for baseline and progressive JPEGs whose stored pixels need no conversion. Compiled loops decode whole
-    batches on the CPU. Its `Target` must have a sample for each image of the batch."""
+    """Decoder for baseline and progressive JPEGs whose stored pixels need no conversion: compiled loops decode whole
+    batches on the CPU. Its `Target` must have one sample per image of the batch."""
 
     name = "cpu"
     on_threads = False
@@ -75,8 +75,7 @@ class NativeJpeg(Decoder):
 
 
 class TurboJpeg(Decoder):
-    """Decoder for every JPEG: libjpeg-turbo decodes one image at a time, and reports what is wrong with damaged
-    ones."""
+    """Decoder for all JPEGs: libjpeg-turbo decodes one image at a time, and says what is wrong with damaged images."""
 
     name = "libjpeg-turbo"
     judges = True
@@ -98,8 +97,7 @@ class TurboJpeg(Decoder):
 
 
 def _guessed(job: DecodeJob, i: int, target: Target) -> bool:
-    """Decode the damaged image ``i``, with pixels that libjpeg guesses. Return False if the image cannot be decoded at
-    all."""
+    """Decode the damaged image ``i``; libjpeg guesses pixels. Return False if the image cannot be decoded at all."""
     try:
         decode_jpeg(job, i, target, lenient=True)
     except SampleError:

@@ -94,8 +94,8 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 
 
 def candidates() -> list[str]:
-    """Return paths at which libnvjpeg may be, best first: pip wheels, CUDA toolkits, and last the bare name, for which
-    the loader searches."""
+    """Return paths at which libnvjpeg may be, best first: in pip wheels, in CUDA toolkits, and last the bare name,
+    which the loader searches."""
     found: list[str] = []
     spec = importlib.util.find_spec("nvidia")
     for root in (spec.submodule_search_locations or []) if spec else []:
@@ -108,8 +108,7 @@ def candidates() -> list[str]:
 
 
 class Library:
-    """The loaded library libnvjpeg. Its `call` raises NvJpegError unless a function succeeds. Created once by the
-    function `library`."""
+    """The loaded library libnvjpeg. Created once by the function `library`."""
 
     def __init__(self, path: str) -> None:
         """Load libnvjpeg from ``path``. Raises OSError if it cannot be loaded, AttributeError if it lacks a
@@ -168,9 +167,8 @@ _creating = threading.Lock()
 
 
 class Decoder:
-    """nvJPEG decoder on the current GPU: one nvJPEG handle with one decoding state. Used by one thread at a time.
-    Decoders do not share a handle, because its states fail if several threads use them.
-    """
+    """nvJPEG decoder on the current GPU: one nvJPEG handle with one decoding state. Used by one thread at a time. Each
+    decoder has its own handle, because nvJPEG fails if several threads use states of one handle."""
 
     def __init__(self, backend: Backend, fancy_upsampling: bool = False, flags: int = 0) -> None:
         """Create the nvJPEG handle and its state. Raises NvJpegError if the GPU has no such backend (ARCH_MISMATCH),
@@ -200,10 +198,9 @@ class Decoder:
 
     def batch(self, data: U64, lengths: U64, images: U64, output: Output, stream: int, threads: int = 1) -> None:
         """Decode N images into device memory, in the order of ``stream``. ``data`` uint64[N]: host addresses of the
-        encoded images. ``lengths`` uint64[N]: their bytes. ``images`` uint64[N, 8]: see `destinations`. The encoded
-        bytes must stay unchanged until the stream is done. One bad image fails the whole call (NvJpegError, which does
-        not name the image).
-        """
+        encoded images. ``lengths`` uint64[N]: their sizes in bytes. ``images`` uint64[N, 8]: see `destinations`. The
+        encoded bytes must stay unchanged until the stream is done. Raises NvJpegError for the whole batch if one image
+        is bad, without naming it."""
         n = len(data)
         wanted = (n, threads, output)
         if self._ready != wanted:
@@ -225,8 +222,8 @@ class Decoder:
 
 
 def destinations(address: int, offsets: npt.NDArray[np.int64], pitches: npt.NDArray[np.int64]) -> U64:
-    """Return one nvjpegImage_t per image, uint64[N, 8], for interleaved or one-plane output: image i is decoded to
-    ``offsets[i]`` bytes past ``address``, with rows ``pitches[i]`` bytes apart."""
+    """Return one nvjpegImage_t per image, uint64[N, 8], for interleaved or one-plane output. Image i is decoded to
+    address ``address + offsets[i]``, with rows ``pitches[i]`` bytes apart."""
     images = np.zeros((len(offsets), IMAGE_WORDS), np.uint64)
     images[:, 0] = offsets.astype(np.uint64) + np.uint64(address)
     images[:, 4] = pitches
@@ -237,8 +234,8 @@ def destinations(address: int, offsets: npt.NDArray[np.int64], pitches: npt.NDAr
 
 
 class NvJpeg(GpuDecoder):
-    """Decoder for JPEGs by nvJPEG, as uint8. It supports whole upright baseline YCbCr images in one scan, of the common
-    samplings. Used only if ``jpeg_decoder`` selects nvJPEG. Pixels may differ from those of the other decoders by a few
+    """Decoder for JPEGs by nvJPEG, as uint8, used only if ``jpeg_decoder`` selects nvJPEG. Supports whole upright
+    baseline YCbCr images in one scan, of the common samplings. Pixels may differ from those of other decoders by a few
     levels."""
 
     name = "nvjpeg"
@@ -269,8 +266,8 @@ _OUTPUTS = {DALIImageType.RGB: Output.RGB, DALIImageType.BGR: Output.BGR, DALIIm
 
 
 def _ends(batch: Batch, indices: I64) -> Mask:
-    """Return for each file whether it ends with the EOI marker. If not, the file may be cut off, which nvJPEG does not
-    report."""
+    """Return for each file whether it ends with the EOI marker. Without it, the file may be cut off, which nvJPEG does
+    not report."""
     if len(batch.data) < 2:
         return np.zeros(len(indices), np.bool_)
     last = np.clip(batch.offsets[indices] + batch.shapes[indices, 0] - 1, 1, len(batch.data) - 1)
@@ -293,8 +290,8 @@ class NvJpegWork(GpuWork):
         return left
 
     def _decode(self, decoder: Decoder, job: DecodeJob, lane: Lane, out: Batch, some: I64) -> list[int]:
-        """Decode the images ``some``, and return those that nvJPEG rejects. A rejected batch is halved until the bad
-        images are found, because they must not change the pixels of the others."""
+        """Decode the images ``some``, and return those that nvJPEG rejects. If nvJPEG rejects a batch, it is halved
+        until the bad images are found, which must not change the pixels of others."""
         batch = job.batch
         data = (batch.offsets[some] + batch.data.ctypes.data).astype(np.uint64)
         lengths = batch.shapes[some, 0].astype(np.uint64)

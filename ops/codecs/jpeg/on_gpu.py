@@ -28,15 +28,15 @@ from . import nvjpeg
 from .boundaries import Boundaries
 
 CUDA = "cuda"
-"""Name of the CUDA decoder for JPEGs in reports."""
+"""Name in reports of the CUDA decoder for JPEGs."""
 
 OUTPUT_TYPES = {
     DALIImageType.RGB: jpeg_gpu.RGB,
     DALIImageType.BGR: jpeg_gpu.BGR,
     DALIImageType.GRAY: jpeg_gpu.GRAY,
 }
-"""Output types that the kernels support, and the kernels' numbers for them. Two are not supported: with ANY_DATA,
-images of a batch would differ in their channels; YCbCr has BT.601's studio swing in DALI, but full swing in JPEG
+"""Output types that the kernels support, with the kernels' numbers. Not supported are ANY_DATA, with which images of
+a batch would differ in their channels, and YCbCr, which has BT.601's studio swing in DALI but full swing in JPEG
 files."""
 
 
@@ -53,8 +53,8 @@ class CudaDecoder:
         self._decoder.workspace = None
 
     def run(self, ctx: Context, files: Batch, plan: jpeg_gpu.DecodePlan, output: jpeg_gpu.Output, out: Any) -> None:
-        """Enqueue all kernels that decode the batch ``plan``. Images that fail a check on the GPU are decoded again on
-        the CPU; the engine starts that."""
+        """Enqueue all kernels that decode the batch ``plan``. The engine lets the CPU decode images again that fail a
+        check on the GPU."""
         lane = self._lane
         boundaries, index, found = ctx.facts(Boundaries), files.samples.index, None
         if boundaries is not None and plan.unknowns and not boundaries.full:
@@ -84,8 +84,8 @@ def plan(
     stage: Callable[[int], npt.NDArray[np.uint8]], *, limited: bool = True,
 ) -> jpeg_gpu.DecodePlan:  # fmt: skip
     """Plan the decoding of the images for which ``which`` is true. ``places``: offset of each of ``files`` in an array
-    on the device. ``stage`` allocates the host memory that is copied to the device. ``limited``: whether all blocks of
-    an image are needed; if not, the caller selects the needed ones by `cuda.limit`."""
+    on the device. ``stage`` allocates the host memory for data to upload. ``limited``: whether all blocks of an image
+    are needed; if not, the caller selects the needed ones by `cuda.limit`."""
     boundaries, known = ctx.facts(Boundaries), None
     if boundaries is not None:
         known = np.where(which, boundaries.counts(files.samples.index, files.sizes), 0)
@@ -118,8 +118,7 @@ def makes_four(rules: Rules) -> bool:
 
 
 def takes(headers: Headers, rules: Rules) -> Mask:
-    """Return for each image whether its header says that the kernels can decode it in the form that ``rules``
-    require."""
+    """Return for each image whether the kernels support it, by its header, in the form that ``rules`` require."""
     if not makes(rules):
         return np.zeros(len(headers.good), np.bool_)
     status = headers.jpeg["status"]
@@ -131,7 +130,7 @@ def takes(headers: Headers, rules: Rules) -> Mask:
 
 
 class CudaJpeg(GpuDecoder):
-    """CUDA decoder for baseline and progressive JPEGs, also with four components, as RGB, BGR or GRAY of uint8."""
+    """CUDA decoder for baseline and progressive JPEGs, also of four components, to RGB, BGR or GRAY of uint8."""
 
     name = CUDA
 
@@ -163,7 +162,7 @@ class CudaWork(GpuWork):
     decode: jpeg_gpu.DecodePlan
     output: jpeg_gpu.Output
     indices: I64
-    """Indices in the batch of all images of this work. Unsupported ones among them are left to other decoders."""
+    """Indices in the batch of the images to decode. Unsupported ones are left to other decoders."""
 
     @property
     def nbytes(self) -> int:

@@ -17,7 +17,7 @@ from ..pixels import Pixels
 from . import header as jpeg_header
 
 MAX_SCANS = 500
-"""Maximum number of scans of a progressive JPEG. Files with more are an attack on the decoding time; libjpeg-turbo's
+"""Maximum number of scans of a progressive JPEG. Files with more are attacks on the decoding time; libjpeg-turbo's
 fuzzers have the same limit."""
 
 _SPACES = {DALIImageType.BGR: "BGR", DALIImageType.GRAY: "GRAY"}
@@ -41,7 +41,8 @@ def check_header(row: Any) -> None:
 
 
 def stored_channels(row: Any) -> int:
-    """Return the number of channels that ANY_DATA decodes the image to: CMYK gives 3, as it is converted to RGB."""
+    """Return the number of channels of the image if the output type is ANY_DATA. CMYK gives 3, because it is converted
+    to RGB."""
     return 1 if row["components"] == 1 else 3
 
 
@@ -53,8 +54,8 @@ def decode_into(
 
     ``output_type`` may be RGB, BGR, GRAY (the Y plane) or ANY_DATA. Pixels are bit-identical to those of
     libjpeg-turbo's slow integer transform and fancy upsampling, unless ``fast_idct``. Damage that libjpeg only warns
-    about is rejected if pixels may be wrong, unless ``lenient``: then pixels are as libjpeg guesses them. Raises
-    SampleError.
+    about is rejected if pixels may be wrong. With ``lenient``, it is accepted, with the pixels that libjpeg guesses.
+    Raises SampleError.
     """
     four = row["components"] == 4
     space = _SPACES.get(output_type, "RGB")
@@ -96,10 +97,9 @@ def _copy(image: npt.NDArray[np.uint8], out: memoryview) -> None:
 
 
 def _recover(data: memoryview, row: Any, space: str, fast_idct: bool, out: memoryview, problem: str) -> None:
-    """Decode an image again without the oddity that the warning ``problem`` names. The second attempt must succeed
-    without a warning. Raises SampleError if the warning is about damage. Warnings are never ignored, because TurboJPEG
-    reports the last one only, which may hide others.
-    """
+    """Decode an image again, without the harmless oddity that libjpeg's warning ``problem`` names. This attempt must
+    succeed without a warning, because TurboJPEG reports only the last of several. Raises SampleError if the warning is
+    about damage."""
     if any(w in problem for w in _NOT_FOR_TURBO):
         _by_pillow(data, row, space, out)
         return
@@ -118,8 +118,8 @@ def _recover(data: memoryview, row: Any, space: str, fast_idct: bool, out: memor
 
 
 def _without_padding(data: memoryview, extra: int) -> bytes:
-    """Return the file without ``extra`` bytes before its last EOI, if all of them are 0, which is padding. Otherwise
-    return no bytes: they may be image data that is left over, because a flipped bit made codes shorter."""
+    """Return the file without the ``extra`` bytes before its last EOI marker, if all of them are 0 (padding). Otherwise
+    return no bytes: other values may be image data, left over because a flipped bit made codes shorter."""
     whole = bytes(data)
     end = whole.rfind(b"\xff\xd9")
     return whole[: end - extra] + whole[end:] if end >= extra and not any(whole[end - extra : end]) else b""
@@ -130,7 +130,8 @@ def _without_oddities(data: memoryview, row: Any) -> bytes:
 
     These are bytes between segments before the first scan, unknown versions of JFIF, unknown colour transforms of Adobe
     (libjpeg assumes YCbCr or YCCK), and spectral selection in sequential scans. Entropy-coded data and everything else
-    are kept. Empty if a component has no scan: the bytes before the first one may be a scan that lost its marker."""
+    are kept. Return no bytes if a component has no scan: the bytes before the first scan may be one that lost its
+    marker."""
     whole, parts, at, scanned = bytes(data), [b"\xff\xd8"], 2, set[int]()
     while found := _MARKER.search(whole, at):
         marker = found[1][0]
@@ -156,13 +157,13 @@ def _without_oddities(data: memoryview, row: Any) -> bytes:
 
 _EOI, _SOS = 0xD9, 0xDA
 _MARKER = re.compile(rb"\xff+([\x01-\xcf\xd8-\xfe])")
-"""Pattern of a marker with its fill bytes. Restart markers are not included, because they belong to the entropy-coded
+"""Pattern of a JPEG marker with its fill bytes. Restart markers are excluded, because they belong to the entropy-coded
 data."""
 
 
 def _by_pillow(data: memoryview, row: Any, space: str, out: memoryview, damaged: bool = False) -> None:
-    """Decode with Pillow a file that TurboJPEG does not support. Pillow drops libjpeg's warnings, so the file is first
-    searched for damage, unless ``damaged``: its damage is known."""
+    """Decode with Pillow a file that TurboJPEG does not support. Because Pillow drops libjpeg's warnings, the file is
+    first searched for damage, unless the caller knows that it is ``damaged``."""
     from ..pillow import decode
 
     if not damaged:
@@ -181,7 +182,7 @@ def _by_pillow(data: memoryview, row: Any, space: str, out: memoryview, damaged:
 
 
 def check_undamaged(data: memoryview) -> None:
-    """Raise SampleError for a JPEG whose scans are damaged, or coded in a way that cannot be checked here."""
+    """Raise SampleError for a JPEG whose scans are damaged, or coded in a way that cannot be checked."""
     from .damage_cpu import CANNOT_TELL, CLEAN, WORDS, damage
 
     raw = np.frombuffer(bytearray(data), np.uint8)
@@ -193,7 +194,7 @@ def check_undamaged(data: memoryview) -> None:
 
 
 def _explain(problem: str) -> SampleError:
-    """Convert an error message of TurboJPEG to a SampleError with its code and cause."""
+    """Convert an error message of TurboJPEG to a SampleError with code and cause."""
     low = problem.lower()
     code: RejectCode = "corrupt_data"
     if "premature end of jpeg" in low or "input buffer" in low:

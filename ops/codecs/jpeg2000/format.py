@@ -9,7 +9,7 @@ from ..format import Format, Header, Signature
 from ..pixels import Pixels, spread
 
 CODE = 6
-"""`Format.code` of JPEG 2000, which identifies the format in arrays of headers."""
+"""Number of JPEG 2000 in header arrays (`Format.code`)."""
 
 
 def probe(data: memoryview) -> Header:
@@ -41,12 +41,12 @@ def _codestream(data: memoryview) -> Header:
 
 
 _MAX_BOXES = 4096
-"""Maximum number of a JP2 file's boxes that are searched for its header."""
+"""Maximum number of boxes of a JP2 file in which its header is searched."""
 
 
 def _widen(pixels: Pixels, bits: int) -> Pixels:
-    """Scale samples that Pillow has shifted to the top bits (5 bits: 0, 8 ... 248) to the whole range of their type.
-    ``bits``: their number of bits."""
+    """Scale Pillow's samples to the whole range of their type. Pillow leaves ``bits`` bits of each sample in the top
+    bits (5 bits: 0, 8 ... 248)."""
     width = 8 * pixels.itemsize
     return spread(pixels >> (width - bits), (1 << bits) - 1) if bits < 8 or width == 16 else pixels
 

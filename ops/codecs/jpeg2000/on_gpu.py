@@ -47,8 +47,7 @@ PICTURE = np.dtype(
 )
 """Record that describes one image to the kernels."""
 SAMPLES = 1 << 28
-"""Number of samples after which no further images are added to those that are decoded together; the last one may exceed
-it."""
+"""Number of samples after which no further image joins those that are decoded together."""
 MOST = 1 << 25
 """Maximum number of pixels of an image that the GPU decodes."""
 _SOURCE = "jpeg2000.cu"
@@ -59,7 +58,7 @@ _BITS = 8
 _KINDS = np.array([0] + [1, 2, 3] * 12)
 """Kind of each wavelet band, as the kernels number them, by index of the band."""
 _LARGEST = (1 << 16) - 1
-"""Size in bytes of a code block up to which blocks are sorted by size; all larger blocks count as equal."""
+"""Size in bytes up to which code blocks are sorted by size; all larger ones count as equal."""
 _THREADS, _EACH, _MANY = 256, 16, 1 << 14
 """Threads per CUDA block; pairs of coefficients, or pixels, per thread; maximum number of CUDA blocks per tile or
 image."""
@@ -67,11 +66,11 @@ image."""
 
 @dataclass(slots=True)
 class Coded:
-    """Code blocks of some JPEG 2000 images of a batch, for decoding on the GPU. Created on the host by one task. In
-    each array, the rows of one image follow those of the previous one."""
+    """Code blocks of JPEG 2000 images of a batch, for decoding on the GPU. Created on the host by one task. In each
+    array, the rows of one image follow those of the previous one."""
 
     owner: I64
-    """Index in the batch of each of the N images, [N]."""
+    """Index in the batch of each image, [N]."""
     pictures: npt.NDArray[Any]
     """One `PICTURE` record per image, [N], without the fields that depend on the output."""
     tiles: npt.NDArray[Any]
@@ -79,10 +78,10 @@ class Coded:
     blocks: npt.NDArray[Any]
     """One `BLOCK` record for each code block."""
     chunks: npt.NDArray[Any]
-    """One `PIECE` record for each byte range of a file that belongs to a code block: where it is in the file, and where
-    it is copied to on the GPU."""
+    """One `PIECE` record for each byte range of a file that belongs to a code block: its place in the file, and its
+    place on the GPU."""
     of: I64
-    """Index in the batch of the image to which each of ``chunks`` belongs."""
+    """Index in the batch of the image of each record of ``chunks``."""
     samples: int
     """Total number of samples (pixels times channels) of the images."""
     nbytes: int
@@ -90,15 +89,16 @@ class Coded:
 
 
 def takes(rows: I64) -> npt.NDArray[np.bool_]:
-    """Return for each image whether the GPU may support it, as far as its header tells. ``rows`` [N, 6]: headers."""
+    """Return for each image whether its header allows decoding on the GPU; `read` may still exclude it. ``rows`` [N,
+    6]: headers."""
     taken: npt.NDArray[np.bool_] = (rows[:, FORMAT] == CODE) & (rows[:, BITS] == _BITS)
     taken &= (rows[:, CHANNELS] == 1) | (rows[:, CHANNELS] == 3)
     return taken & (rows[:, WIDTH].astype(np.float64) * rows[:, HEIGHT] <= MOST)
 
 
 class CudaJpeg2000(GpuDecoder):
-    """CUDA decoder for JPEG 2000 of 8 bits, gray or RGB, whose stored pixels are the output. CPU threads read the
-    headers of the code blocks."""
+    """CUDA decoder for JPEG 2000 of 8 bits, gray or RGB, without conversion. CPU threads read the headers of the code
+    blocks."""
 
     name = "cuda jpeg2000"
 
@@ -131,7 +131,7 @@ ROWS = (CudaJpeg2000(),)
 
 def read(batch: Batch, which: I64, heights: I64, widths: I64) -> tuple[Coded, npt.NDArray[np.bool_]]:
     """Read the images ``which`` of ``batch``, which have these sizes. Return the code blocks of the images that the GPU
-    supports; and for each image whether it is one of these, bool[len(which)]."""
+    supports, and which images these are, bool[len(which)]."""
     c, p, n = _codestream, _packets, len(which)
     facts, steps = np.zeros((n, c.FACTS), np.int64), np.zeros((n, c.BANDS, 2), np.int64)
     taken, sizes = np.zeros(n, np.bool_), batch.shapes[which, 0].astype(np.int64)
@@ -153,9 +153,8 @@ def read(batch: Batch, which: I64, heights: I64, widths: I64) -> tuple[Coded, np
 
 
 def _blocks(facts: I64, steps: I64, rows: I64, starts: I64, places: I64) -> npt.NDArray[Any]:
-    """Convert code blocks, ``rows`` of `packets_cpu`, to `BLOCK` records. ``starts``: offset of each block's joined
-    bytes on the GPU. ``facts``, ``steps``: main headers, one row per file. ``places``: index of each file's first
-    coefficient."""
+    """Convert code blocks, ``rows`` of `packets_cpu`, to `BLOCK` records. ``starts``: offset on the GPU of each block's
+    bytes. ``facts``, ``steps``: main headers, one row per file. ``places``: index of each file's first coefficient."""
     c, p = _codestream, _packets
     file, band, blocks = rows[:, p.FILE], rows[:, p.BAND], np.empty(len(rows), BLOCK)
     blocks["source"], blocks["place"] = starts, places[file] + rows[:, p.PLACE]
@@ -200,7 +199,7 @@ def decode(
 
 
 def _joined(parts: Sequence[Coded]) -> Coded:
-    """Join the images of several tasks, so that they are decoded together."""
+    """Join the images of several tasks to one group, which the GPU decodes together."""
     samples, sizes = np.array([part.samples for part in parts]), np.array([part.nbytes for part in parts])
 
     def tables(name: str, **fields: I64) -> npt.NDArray[Any]:
@@ -219,15 +218,16 @@ def _joined(parts: Sequence[Coded]) -> Coded:
 
 
 def _words(table: npt.NDArray[Any]) -> I64:
-    """View records as int64[N, M], because NumPy copies arrays of records field by field, which takes longer."""
+    """Return a view of records as int64[N, M], because NumPy copies arrays of records field by field, which takes
+    longer."""
     return table.view(np.int64).reshape(len(table), table.itemsize // 8)
 
 
 def _decode(
     lane: Lane, files: Batch, coded: Coded, room: tuple[Any, Any], out: Batch, corners: I64 | None, bgr: bool
 ) -> None:
-    """Enqueue the decoding of one group of images; see `decode`. ``room``: two device arrays, each for the wavelet
-    coefficients of all images."""
+    """Enqueue the decoding of one group of images; see `decode`. ``room``: two device arrays, each with space for the
+    wavelet coefficients of all images."""
     pictures, tiles, owner = coded.pictures, coded.tiles, coded.owner
     pictures["destination"], pictures["bgr"] = out.offsets[owner], bgr
     if corners is not None:

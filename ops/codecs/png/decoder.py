@@ -38,8 +38,8 @@ def writes_directly(rows: I64, sizes: I32 | I64, output_type: DALIImageType) -> 
 
 
 def _hold(rows: I64, sizes: I32 | I64) -> npt.NDArray[np.bool_]:
-    """Return for each file whether its ``sizes`` bytes can hold the pixels that its header announces. No memory is
-    allocated for files that cannot."""
+    """Return for each file whether its ``sizes`` bytes can contain the pixels that its header announces. For others, no
+    memory is allocated."""
     palette = (rows[:, BITS] <= 8) & (rows[:, CHANNELS] == 3)  # a palette image is possible, of 1 bit at least
     stored = np.where(palette, 1, rows[:, CHANNELS])
     row = (rows[:, WIDTH].astype(np.float64) * stored + 7) // 8  # sides have 31 bits: products must not overflow
@@ -52,7 +52,7 @@ _MAX_RATIO = 1032
 
 
 class NativePng(Decoder):
-    """Decoder for PNGs whose stored pixels are the output, by compiled loops on the CPU."""
+    """Decoder for PNGs that need no conversion after decoding, by compiled loops on the CPU."""
 
     name = "png"
     sure = True

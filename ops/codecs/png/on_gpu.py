@@ -27,9 +27,9 @@ from .decoder import NativePng
 _rows: Any = Kernels(".rows_cpu", __package__)
 
 _PIECE = 4096
-"""Minimum mean size in bytes of a PNG's IDAT chunks. Files with more chunks than that are decoded on the CPU."""
+"""Minimum mean size in bytes of a PNG's IDAT chunks. The CPU decodes files with smaller chunks."""
 _IHDR = 33
-"""Number of bytes from the start of a PNG to the end of its first chunk, IHDR."""
+"""Length of a PNG file up to the end of its first chunk, IHDR, in bytes."""
 _BITS, _KIND, _INTERLACED = 24, 25, 28
 """Byte offsets in a PNG file of the fields of IHDR: bit depth, colour type, interlacing."""
 _PALETTE = 3
@@ -38,18 +38,19 @@ _SAMPLES = np.array([1, 0, 3, 1, 2, 0, 4] + [0] * 249)
 _ADAM7 = np.array(
     [(0, 0, 1, 1), (0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1)]
 )
-"""Passes of a PNG as (first row, first column, row step, column step): row 0 for an image in one pass, then the seven
-passes of an interlaced one (clause 8.2)."""
+"""Passes of a PNG as (first row, first column, row step, column step). The first entry is for an image in one pass, the
+others for the seven passes of an interlaced image (clause 8.2)."""
 FILES = 128
-"""Maximum number of files that one task parses. Parsing them takes about a millisecond, so that passing the task to a
-thread is worth its cost."""
+"""Maximum number of files that one task parses: about a millisecond of work, enough to pay for passing the task to a
+thread."""
 MOST = 1 << 28
-"""Maximum bytes of an image's filtered rows."""
+"""Maximum total bytes of an image's filtered rows."""
 
 
 def planes(batch: Batch, which: I64, heights: I64, widths: I64) -> npt.NDArray[Any]:
     """Return `PLANE` records of the PNGs ``which`` of ``batch``, by their headers: one per image, or one per pass of an
-    interlaced image. Field ``stream`` is the index in ``which``. An image with an invalid colour type has no planes."""
+    interlaced image. Field ``stream`` is the image's index in ``which``. An image with an invalid colour type has no
+    planes."""
     at = np.where(batch.shapes[which, 0] >= _IHDR, batch.offsets[which], 0)
     data = batch.data if len(batch.data) > _IHDR else np.zeros(_IHDR, np.uint8)
     bits, samples = data[at + _BITS].astype(np.int64), _SAMPLES[data[at + _KIND]]
@@ -71,14 +72,14 @@ def planes(batch: Batch, which: I64, heights: I64, widths: I64) -> npt.NDArray[A
 
 
 def room(planes: npt.NDArray[Any], n: int) -> I64:
-    """Return the bytes of the filtered rows of each of ``n`` images, which consist of these ``planes``."""
+    """Return the bytes of the filtered rows of each of ``n`` images. ``planes``: records of all of these images."""
     nbytes = np.zeros(n, np.int64)
     np.add.at(nbytes, planes["stream"], planes["height"] * planes["pitch"])
     return nbytes
 
 
 class CudaPng(GpuDecoder):
-    """CUDA decoder for PNGs whose stored pixels are the output."""
+    """CUDA decoder for PNGs that need no conversion after decoding."""
 
     name = "cuda png"
 
@@ -125,12 +126,12 @@ ROWS = (CudaPng(),)
 
 
 class Streams:
-    """The zlib streams with the pixels of some PNGs of a batch, which CPU threads find in the files. Created by
-    `CudaPng.start` for one batch."""
+    """Search by CPU threads for the zlib streams with the pixels, in some PNGs of a batch. Created by `CudaPng.start`
+    for one batch."""
 
     def __init__(self, batch: Batch, which: I64, heights: I64, widths: I64, bgr: bool) -> None:
-        """``which``: indices of the PNGs in ``batch``; ``heights``, ``widths``: their sizes. ``bgr``: palettes are
-        stored with blue first."""
+        """``which``: indices of the PNGs in ``batch``; ``heights``, ``widths``: their sizes. ``bgr``: whether palettes
+        are stored with blue first."""
         self._batch, self._which, self._bgr, n = batch, which, bgr, len(which)
         self._data = readonly(batch.data)
         self._planes = planes(batch, which, heights, widths)
@@ -138,12 +139,12 @@ class Streams:
         self._places, self._colours = _palettes(batch, which, self._planes)
         self._offsets, self._sizes = batch.offsets[which], batch.shapes[which, 0].astype(np.int64)
         self._ends = (self._sizes // _PIECE + 16).cumsum()
-        """For each file, the index in `_pieces` after its last row; its rows follow those of the previous file."""
+        """End of each file's rows in `_pieces`, as an index; rows of the next file begin there."""
         self._pieces = np.empty((int(self._ends[-1]), 3), np.int64)
         self._lengths, self._counts, self._first = (np.empty(n, np.int64) for _ in range(3))
 
     def look(self, a: int, b: int) -> None:
-        """Find the zlib streams of the PNGs a ... b - 1 of ``which``."""
+        """Find the zlib streams of the PNGs ``which[a:b]``."""
         first, counts = int(self._ends[a - 1]) if a else 0, self._counts[a:b]
         sure = hidden(self._batch, self._which[a:b])  # the GPU's reader has checked IDATs of hidden files
         files = libdeflate.functions(), self._data, self._offsets[a:b], self._sizes[a:b], sure
@@ -152,8 +153,8 @@ class Streams:
         self._first[a:b] = first + before(counts)
 
     def found(self) -> tuple[Packed, npt.NDArray[np.bool_]]:
-        """Return the zlib streams of the images that the GPU supports; and for each image whether it is one of these,
-        bool[M]. `look` must have parsed all of them."""
+        """Return the zlib streams of the images that the GPU supports, and which images these are, bool[M]. Call it
+        after `look` has parsed all images."""
         counts, which = self._counts, self._which
         stream = np.arange(len(which)).repeat(counts)
         rows = np.arange(len(stream)) + (self._first - before(counts))[stream]
@@ -164,8 +165,8 @@ class Streams:
 
 
 def _palettes(batch: Batch, which: I64, planes: npt.NDArray[Any]) -> tuple[I64, npt.NDArray[np.uint32]]:
-    """Assign a row of the palette table to each image with a palette, also in ``planes``. Return the row of each image,
-    or -1, and the uninitialised palette table."""
+    """Give each image with a palette a row of the palette table, also in ``planes``. Return the row of each image, or
+    -1, and the uninitialised palette table."""
     have = np.zeros(len(which), np.bool_)
     have[planes["stream"]] = True
     have[have] = batch.data[batch.offsets[which[have]] + _KIND] == _PALETTE
@@ -175,7 +176,7 @@ def _palettes(batch: Batch, which: I64, planes: npt.NDArray[Any]) -> tuple[I64, 
 
 
 def _only(packed: Packed, taken: npt.NDArray[np.bool_]) -> Packed:
-    """Return the planes and streams of the images for which ``taken`` is true. Each image has one stream. The palette
+    """Return planes and streams of only the images for which ``taken`` is true. Each image has one stream. The palette
     table stays the same."""
     if taken.all():
         return packed

@@ -24,16 +24,16 @@ _directory: Any = Kernels(".directory_cpu", __package__)
 
 
 def writes_directly(rows: I64, output_type: DALIImageType) -> npt.NDArray[np.bool_]:
-    """Return for each image whether the built-in TIFF decoder may produce ``output_type`` directly. ``rows`` [M, 6]:
-    headers, which do not suffice; `are_plain` also checks the files' directories."""
+    """Return for each image whether the built-in TIFF decoder may produce ``output_type`` without conversion, as far as
+    headers show; `are_plain` checks the rest. ``rows`` [M, 6]: headers."""
     bits = rows[:, BITS]
     known: npt.NDArray[np.bool_] = (rows[:, FORMAT] == CODE) & ((bits == 8) | (bits == 16)) & (rows[:, CHANNELS] <= 4)
     return known & native_loops.keeps_channels(rows, output_type)
 
 
 def are_plain(batch: Batch, which: I64) -> npt.NDArray[np.bool_]:
-    """Return for each image whether its TIFF directory is of a kind that the built-in decoder supports. For these,
-    every decoder returns pixels of the size and channels that the header says, or fails."""
+    """Return for each image whether the built-in decoder supports its TIFF directory. If so, every decoder returns
+    pixels of the size and channels in the header, or fails."""
     return _plain(batch.data, batch.offsets[which], batch.shapes[which, 0].astype(np.int64))
 
 
@@ -44,7 +44,7 @@ def _plain(encoded: Any, offsets: I64, sizes: I64) -> npt.NDArray[np.bool_]:
 
 
 class NativeTiff(Decoder):
-    """Decoder for TIFFs of common kinds whose stored pixels are the output, by compiled loops on the CPU."""
+    """Decoder for TIFFs of common kinds that need no conversion after decoding, by compiled loops on the CPU."""
 
     name = "tiff"
     sure = True

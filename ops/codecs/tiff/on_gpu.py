@@ -26,16 +26,16 @@ _directory: Any = Kernels(".directory_cpu", __package__)
 MOST = 1 << 28
 """Maximum bytes of the unpacked rows of an image."""
 _FEW, _LEAST = 64, 512
-"""Number of strips or tiles that an image may have whatever their size; and, for images with more, the minimum mean
-bytes of their unpacked rows."""
+"""Number of strips or tiles that an image may have in any case; and minimum mean bytes of their unpacked rows if it has
+more."""
 
 _BESIDES, _TILE = 2, 1 << 20
-"""Limit on the unpacked bytes of all tiles of an image, as a multiple of the image's bytes, plus a number of bytes.
+"""Limit on the unpacked bytes of an image's tiles: this factor times the image's bytes, plus this number of bytes.
 Tiles may extend beyond the image, but memory is estimated from the image's size."""
 
 
 class CudaTiff(GpuDecoder):
-    """CUDA decoder for TIFFs of common kinds whose stored pixels are the output. One task on the host reads the
+    """CUDA decoder for TIFFs of common kinds that need no conversion after decoding. One task on the host reads all
     directories of a batch."""
 
     name = "cuda tiff"
@@ -68,8 +68,7 @@ ROWS = (CudaTiff(),)
 
 
 def takes(batch: Batch, which: I64) -> npt.NDArray[np.bool_]:
-    """Return for each of the TIFFs ``which`` whether the GPU can unpack its strips. Their directories must be of a
-    supported kind."""
+    """Return for each of the TIFFs ``which`` whether the GPU can unpack its strips, by the TIFF directory."""
     _, whole, shown, counts = measured(batch, which)
     taken = (counts > 0) & (whole <= MOST) & ((counts <= _FEW) | (counts * _LEAST <= whole))
     taken &= whole <= _BESIDES * shown + _TILE
@@ -77,16 +76,16 @@ def takes(batch: Batch, which: I64) -> npt.NDArray[np.bool_]:
 
 
 def measured(batch: Batch, which: I64) -> tuple[I64, I64, I64, I64]:
-    """Return four numbers for each TIFF: unpacked bytes of its largest strip or tile; of all strips; bytes of the
-    image; number of strips."""
+    """Return four arrays with one number per TIFF: unpacked bytes of the largest strip or tile; unpacked bytes of all
+    strips; bytes of the image; number of strips."""
     largest, whole, shown, counts = (np.empty(len(which), np.int64) for _ in range(4))
     _strips.measure(*_files(batch, which), largest, whole, shown, counts)
     return largest, whole, shown, counts
 
 
 def strips(batch: Batch, which: I64) -> tuple[Packed, npt.NDArray[np.bool_]]:
-    """Find the strips and tiles of the TIFFs ``which`` of ``batch``. Return those of the images that the GPU supports;
-    and for each image whether it is one of these, bool[len(which)]."""
+    """Find the strips and tiles of the TIFFs ``which`` of ``batch``. Return those of the images that the GPU supports,
+    and which images these are, bool[len(which)]."""
     files, n = _files(batch, which), len(which)
     counts = np.empty(n, np.int64)
     _strips.measure(*files, *(np.empty(n, np.int64) for _ in range(3)), counts)

@@ -20,13 +20,13 @@ _WIDTH, _HEIGHT, _BITS, _COMPRESSION, _PHOTOMETRIC, _FILL, _OFFSETS, _SAMPLES = 
 _ROWS, _SIZES, _PLANAR, _PREDICTOR, _FORMAT = 278, 279, 284, 317, 339
 _MOST_STRIPS = 1 << 20
 _AT_ONCE = 1 << 20
-"""Number of samples that are unpacked at a time; meanwhile each bit takes a byte of memory."""
+"""Number of samples that are unpacked at a time; each bit takes a byte of memory meanwhile."""
 
 
 def decode(data: memoryview, header: Header) -> Pixels | None:
-    """Decode a TIFF whose samples are packed in unusual numbers of bits. Return the pixels (H, W, C), scaled to the
-    whole range of uint8 (up to 8 bits) or uint16. Return None for a TIFF of another kind, or a damaged one, which
-    Pillow then decodes or rejects."""
+    """Decode a TIFF whose samples have unusual numbers of bits. Return the pixels (H, W, C), scaled to the whole range
+    of uint8 (up to 8 bits) or uint16. Return None for other TIFFs and damaged ones, which Pillow then decodes or
+    rejects."""
     if header.format != "tiff" or not (0 < header.bits <= 16):
         return None
     try:

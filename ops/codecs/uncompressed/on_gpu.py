@@ -23,7 +23,7 @@ _DEEP = (2, 6)
 
 
 class CudaCopy(GpuDecoder):
-    """CUDA decoder for BMP and PNM files whose stored pixels are the output; kernels copy them."""
+    """CUDA decoder for BMP and PNM files that need no conversion: kernels copy the pixels."""
 
     name = NAME
 
@@ -39,12 +39,11 @@ ROWS = (CudaCopy(),)
 
 @dataclass(slots=True)
 class CopyWork(GpuWork):
-    """Work for the GPU: copying the pixels of a batch's BMP and PNM images out of the files, which are on the
-    device."""
+    """Work for the GPU: copying the pixels of BMP and PNM images out of their files, which are on the device."""
 
     indices: I64
     rows: I64
-    """Position of the pixels in each file: one row of `decoder.find` per image, [len(indices), 4]."""
+    """For each image, where its pixels are in the file: a row of `decoder.find`, [len(indices), 4]."""
 
     def launch(self, job: DecodeJob, lane: Lane, files: Batch, out: Batch) -> I64:
         which, rows = self.indices, self.rows

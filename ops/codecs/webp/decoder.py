@@ -24,8 +24,8 @@ _ABI = 0x0209
 
 
 def decode(data: memoryview, header: Header, empty: Empty = fresh) -> Pixels | None:
-    """Decode a WebP to uint8 (H, W, 3 or 4), in memory from ``empty``. Return None if libwebp is missing, or for a file
-    that Pillow must decode or reject."""
+    """Decode a WebP to uint8 (H, W, 3 or 4), in memory from ``empty``. Return None if libwebp is missing, or if Pillow
+    must decode or reject the file."""
     library = _library()
     image = None if library is None else _image(data)
     if image is None:
@@ -53,8 +53,8 @@ def is_lossy(data: memoryview) -> bool:
 
 
 def _image(data: memoryview) -> memoryview | None:
-    """Return the chunks with the image, ALPH and VP8 or VP8L, if the file consists of valid chunks up to the end that
-    its header names; otherwise None. Given more bytes, the decoder would read on after a damaged image."""
+    """Return the chunks with the image (ALPH and VP8, or VP8L) if the file consists of valid chunks up to the end that
+    its header gives; otherwise None. With more bytes, the decoder would read on after a damaged image."""
     if len(data) < 20:
         return None
     end, at = 8 + int(struct.unpack_from("<I", data, 4)[0]), 12

@@ -12,7 +12,7 @@ from ..format import Format, Header, Signature
 from ..pixels import Empty, Pixels, orient
 
 CODE = 5
-"""`Format.code` of WebP, which identifies the format in arrays of headers."""
+"""Number of WebP in header arrays (`Format.code`)."""
 _decoder: Any = Kernels(".decoder", __package__)
 
 

@@ -34,16 +34,17 @@ PICTURE = np.dtype(
 )
 """Record that describes one WebP image to the kernels."""
 LONGEST = 4096
-"""Maximum width and height in pixels: the kernel keeps a row of macroblocks in shared memory."""
+"""Maximum width and height in pixels of images for this decoder: the kernel keeps a row of macroblocks in shared
+memory."""
 LARGEST = 1 << 22
-"""Maximum number of pixels of an image: a single warp decodes it, and its batch waits for it."""
+"""Maximum number of pixels of images for this decoder: a single warp decodes an image, and the batch waits for it."""
 _SOURCE = "vp8.cu"
 _FILTER, _PIXELS = 128, 256
 _ALIGNED = 256
 
 
 class CudaWebp(GpuDecoder):
-    """CUDA decoder for lossy WebPs without alpha whose stored pixels are the output, as RGB or BGR of uint8."""
+    """CUDA decoder for lossy WebPs without alpha that need no conversion, to RGB or BGR of uint8."""
 
     name = NAME
 
@@ -76,7 +77,7 @@ ROWS = (CudaWebp(),)
 
 @dataclass(slots=True)
 class WebpWork(GpuWork):
-    """Work for the GPU: decoding a batch's WebPs. It runs concurrently with the lane's other work, because it takes
+    """Work for the GPU: decoding a batch's WebPs. It runs at the same time as the lane's other work, because it takes
     long and leaves most of the GPU idle."""
 
     indices: I64
@@ -95,7 +96,7 @@ class WebpWork(GpuWork):
         return NO_IMAGES
 
     def finish(self, job: DecodeJob) -> None:
-        """Make the lane's later work wait until the WebPs are decoded, and have their errors checked."""
+        """Make the lane's later work wait until the WebPs are decoded, and have the results checked for errors."""
         assert self._rest is not None
         marks, which, ctx = self._rest(), self.indices, job.ctx
 
@@ -108,9 +109,10 @@ class WebpWork(GpuWork):
 
 
 def launch(lane: Lane, files: Any, pictures: npt.NDArray[Any], out: Any) -> Callable[[], npt.NDArray[np.int32]]:
-    """Enqueue the kernels that decode WebPs, concurrently with the lane's other work. Return a function. It makes later
-    work of the lane wait for the kernels, and returns a number per image, valid when the lane is synchronized: 0 if it
-    was decoded. ``pictures``: `PICTURE` records; their offsets in scratch memory are filled in here."""
+    """Enqueue the kernels that decode WebPs, at the same time as the lane's other work. Return a function that makes
+    later work of the lane wait for these kernels. The function returns a number per image, valid when the lane is
+    synchronized: 0 if the image was decoded. ``pictures``: `PICTURE` records, whose offsets in scratch memory are
+    filled in here."""
     macroblocks = (pictures["width"].astype(np.int64) + 15 >> 4) * (pictures["height"].astype(np.int64) + 15 >> 4)
     room = -(-macroblocks * (256 + 64 + 64 + 4) // _ALIGNED) * _ALIGNED
     pictures["planes"] = np.cumsum(room) - room
