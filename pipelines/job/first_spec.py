@@ -31,6 +31,8 @@ _MAX_REMOTE_FILES = 8
 """Maximum number of files behind a URL whose content is examined."""
 _MAX_NAMES = 5000
 """Maximum number of files whose names are examined."""
+_MAX_DEPTH = 6
+"""Maximum depth of folders that are searched for files."""
 _MEDIA = {
     "pictures": SUFFIXES,
     "sounds": (".wav", ".flac", ".ogg", ".mp3", ".opus"),
@@ -178,12 +180,14 @@ def _tail(path: Path) -> bytes:
 
 def _files(folder: Path) -> SampleFacts:
     suffixes: Counter[str] = Counter()
-    folders: set[str] = set()
-    for root, inner, names in os.walk(folder):
-        inner[:] = sorted(n for n in inner if not n.startswith("."))
-        visible = [name for name in names if not name.startswith(".")]
-        suffixes.update(os.path.splitext(name)[1].lower() for name in visible)
-        folders.update([os.path.relpath(root, folder).split(os.sep)[0]] if visible else [])
+    holders: dict[str, Counter[str]] = {}  # for each suffix the folders that hold such files, relative to `folder`
+    for root, inner, names in os.walk(folder, followlinks=True):
+        place = os.path.relpath(root, folder)
+        inner[:] = sorted(n for n in inner if not n.startswith(".")) if place.count(os.sep) < _MAX_DEPTH else []
+        visible = Counter(os.path.splitext(name)[1].lower() for name in names if not name.startswith("."))
+        suffixes.update(visible)
+        for suffix, found in visible.items():
+            holders.setdefault(suffix, Counter())[place] += found
         if suffixes.total() > _MAX_NAMES:
             break
     if not suffixes:
@@ -192,8 +196,9 @@ def _files(folder: Path) -> SampleFacts:
     kind = max(kinds, key=lambda k: kinds[k])
     if not kinds[kind]:
         if suffixes[".npy"]:
+            _, about = _readable(folder, suffixes, holders, (".npy",))
             arrays: dict[str, Any] = {"op": "readers.numpy", "name": "Reader", "file_root": "${data}"}
-            return SampleFacts("records", _about(suffixes, folders), arrays, {"array": "numbers"})
+            return SampleFacts("records", about, arrays, {"array": "numbers"})
         endings = ", ".join(s or "no suffix" for s, _ in suffixes.most_common(4))
         raise SpecError(f"{folder} holds no known kind of data (names end in {endings}). Known are images, audio, "
                         "videos, .npy, .tfrecord, .tar, .rec, .lmdb, .parquet, COCO's .json")  # fmt: skip
@@ -202,18 +207,38 @@ def _files(folder: Path) -> SampleFacts:
     step: dict[str, Any] = {"op": "readers.file", "name": "Reader", "file_root": "${data}", "file_filters": patterns}
     fields = {media: "bytes", "label": "numbers"}
     comment = "a sample for each file: its bytes, and the number of its folder (sorted by name)"
-    if folders == {"."}:
+    flat, about = _readable(folder, suffixes, holders, _MEDIA[kind])
+    if flat:
         # readers.file reads folders of a folder: this one is selected from its parent
         step |= {"file_root": "${data}/..", "dir_filters": [folder.resolve().name]}
         fields, comment = {media: "bytes", "": "numbers"}, "a sample for each file of this one folder"
-    return SampleFacts(kind, _about(suffixes, folders), step, fields, media, reader_comment=comment)
+    return SampleFacts(kind, about, step, fields, media, reader_comment=comment)
 
 
-def _about(suffixes: Counter[str], folders: set[str]) -> str:
+def _readable(
+    folder: Path, suffixes: Counter[str], holders: Mapping[str, Counter[str]], known: Sequence[str]
+) -> tuple[bool, str]:
+    """Return whether ``folder`` itself is read, as it has files with the suffixes ``known`` and its folders have none,
+    and the description of the data set. Raises SpecError if all files are in folders of folders."""
+    places: Counter[str] = sum((holders[s] for s in known if s in holders), Counter())
+    total, top = places.total(), places.pop(os.curdir, 0)
+    classes = sum(n for place, n in places.items() if os.sep not in place)
+    if not top and not classes:
+        above: Counter[str] = Counter()
+        for place, n in places.items():
+            above[os.path.dirname(place)] += n
+        meant = " or ".join(str(folder / place) for place, _ in above.most_common(5))
+        endings = " and ".join(s for s in known if suffixes[s])
+        raise SpecError(f"{folder} has its {endings} files in folders of folders, but a reader reads "
+                        f"DATA/<folder>/<file>. Name {meant}, or list the files in a text file "
+                        "(readers.file: file_list)")  # fmt: skip
+    folders = {place.split(os.sep)[0] for counts in holders.values() for place in counts} - {os.curdir}
     more = "more than " if suffixes.total() > _MAX_NAMES else ""
-    classes = "" if folders == {"."} else f" in {count(len(folders - {'.'}), 'folder')}"
+    where = f" in {count(len(folders), 'folder')}" if folders else ""
     kinds = ", ".join(s or "no suffix" for s, _ in suffixes.most_common(3))
-    return f"{more}{count(suffixes.total(), 'file')}{classes} ({kinds})"
+    unread = total - (top + classes if ".npy" in known else classes or top)
+    left = f"; {unread:,} that are not in {'DATA/<folder>' if classes else 'DATA'} are not read" if unread else ""
+    return not classes, f"{more}{count(suffixes.total(), 'file')}{where} ({kinds}){left}"
 
 
 def _records(place: Path, in_part: bool) -> SampleFacts:

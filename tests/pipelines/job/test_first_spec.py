@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -157,12 +158,52 @@ def test_the_schema_is_beside_it(data: Path, tmp_path: Path) -> None:
         (lambda p: None, "there is no such file or folder"),
         (lambda p: p.mkdir(), "holds no files"),
         (lambda p: (p.mkdir(), (p / "a.doc").write_text("x")), r"no known kind of data \(names end in .doc\)"),
+        (
+            lambda p: put(p, "train/cats/1.jpg", "val/cats/2.jpg", "n.txt"),
+            r"DATA/<folder>/<file>. Name .*x/train or .*x/val,",
+        ),
+        (lambda p: put(p, "2024/05/01/1.png"), r"Name .*x/2024/05,"),
+        (lambda p: put(p, "a/b/1.npy"), r"its .npy files in folders of folders.* Name .*x/a,"),
     ],
 )
 def test_what_it_cannot_use(make: Any, message: str, tmp_path: Path) -> None:
     make(tmp_path / "x")
     with pytest.raises(SpecError, match=message):
         look_at(str(tmp_path / "x"))
+
+
+def put(root: Path, *names: str) -> Path:
+    """Write images and arrays of 8 x 8 below ``root``, and other files empty."""
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        if name.endswith(".npy"):
+            np.save(root / name, np.zeros((8, 8), np.uint8))
+        elif name.endswith(".txt"):
+            (root / name).touch()
+        else:
+            Image.new("RGB", (8, 8)).save(root / name)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("names", "read", "unread"),
+    [
+        (["a/1.jpg", "b/2.JPG"], 2, 0),
+        (["a/1.jpg", "2.jpg", "b/c/3.jpg"], 1, 2),
+        (["1.jpg", "2.jpg", "b/c/3.jpg"], 2, 1),
+        (["1.npy", "a/2.npy", "a/b/3.npy"], 2, 1),
+        (["link/1.jpg"], 1, 0),
+    ],
+)
+def test_what_is_read_of_a_folder_is_what_is_said(names: list[str], read: int, unread: int, tmp_path: Path) -> None:
+    data = put(tmp_path / "data", *names)
+    if names == ["link/1.jpg"]:
+        (data / "link").rename(tmp_path / "elsewhere")
+        (data / "link").symlink_to(tmp_path / "elsewhere")
+    init(data, tmp_path, "--task", "keep")
+    assert run_job(tmp_path / "spec.yaml", device="cpu").written == read
+    said = re.search(r"; (\d+) that are not in DATA.* are not read", look_at(str(data)).about)
+    assert (int(said[1]) if said else 0) == unread
 
 
 def test_a_task_that_does_not_fit(data: Path) -> None:
