@@ -108,12 +108,13 @@ test-frameworks: ## tests with the real TensorFlow, PaddlePaddle, PyTorch and Tr
 MAX_LINES := 124500
 
 .PHONY: lint
-lint: setup ## ruff, mypy --strict, import directions
+lint: setup ## ruff, mypy --strict, import directions, measures that only fall (tests/ratchets.py)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy tests/pipelines/python/typed_programs.py
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python -m tests.ratchets
 	@lines=$$(find cli pipelines ops readers writers -name '*.py' | xargs cat | wc -l); test $$lines -le $(MAX_LINES) || \
 	  { echo "$$lines lines of Python in the five folders, over the budget of $(MAX_LINES)" >&2; exit 1; }
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dali_run.ops.dali_names import FOLDERS as FOLDERS_OF_OPS
+from tests import ratchets
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("cli", "configs", "ops", "pipelines", "readers", "writers")
@@ -121,34 +122,31 @@ def test_benchmarks_import_one_another_by_their_full_names() -> None:
                 assert not bare, f"{path.relative_to(ROOT)}:{node.lineno}"
 
 
-CIRCLES: set[frozenset[str]] = {
-    frozenset({"ops.compiled.listed", "ops.compiled.numba_cache"}),
-    frozenset({"ops.codecs.encoders", "ops.codecs.encoders_gpu"}),
-}
-"""Modules that import each other, also inside functions; none may be added."""
+def test_measures_of_the_source_only_fall(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("grimp")
+    assert ratchets.main([]) == 0, capsys.readouterr().err
 
 
-def test_no_modules_import_each_other() -> None:
-    grimp = pytest.importorskip("grimp")
-    graph = grimp.build_graph("dali_run", exclude_type_checking_imports=True, cache_dir=None)
-    below = {m: graph.find_modules_directly_imported_by(m) for m in graph.modules}
-    found: set[frozenset[str]] = set()
-    for m in below:
-        reached = _reached(below, m)
-        if m in reached:
-            found.add(frozenset(n.removeprefix("dali_run.") for n in reached if m in _reached(below, n)))
-    assert found == CIRCLES
-
-
-def _reached(below: dict[str, set[str]], start: str) -> set[str]:
-    """The modules that ``start`` imports, directly or not."""
-    found: set[str] = set()
-    wanted = [start]
-    while wanted:
-        new = below[wanted.pop()] - found
-        found |= new
-        wanted += new
-    return found
+def test_module_state_is_what_functions_change() -> None:
+    text = """
+table = {1: 2}
+filled = {}
+items = []
+unset = 0
+seen: dict[int, int] = {}
+order = OrderedDict[str, int]()
+def use(items):
+    global unset
+    unset = table[1]
+    seen[1] = 2
+    order.move_to_end("a")
+    items.append(1)
+class Local:
+    def method(self):
+        filled = {}
+        self.order.clear()
+"""
+    assert ratchets.changed(ast.parse(text)) == {"unset", "seen", "order"}
 
 
 def test_classes_named_after_terms_of_the_glossary_have_their_meaning() -> None:
@@ -163,9 +161,8 @@ def test_classes_named_after_terms_of_the_glossary_have_their_meaning() -> None:
     words = {term.split(" (")[0].title().replace(" ", "") for term in terms}
     exempt = ("pipelines/tools/json_output/", "pipelines/dynamic/readers.py", "ops/libraries/")
     found = set()
-    for path in [p for folder in FOLDERS for p in sorted((ROOT / folder).rglob("*.py"))]:
-        place = path.relative_to(ROOT).as_posix()
-        for name in [n.name for n in ast.parse(path.read_text()).body if isinstance(n, ast.ClassDef)]:
+    for place, tree in ratchets.modules().items():
+        for name in [n.name for n in tree.body if isinstance(n, ast.ClassDef)]:
             is_term = (name in words or name.removesuffix("s") in words) and not place.startswith(exempt)
             if is_term or (name, place) in named:
                 found.add((name, place))

@@ -18,7 +18,7 @@ from dali_run.ops.codecs.format import Header
 from dali_run.ops.codecs.formats import probe
 from dali_run.ops.codecs.isolation.processes import Isolation
 from dali_run.ops.compiled import ahead
-from dali_run.ops.compiled.listed import Loop
+from dali_run.ops.compiled.signatures import Loop
 from dali_run.ops.errors import DaliRunError, JobError
 from dali_run.pipeline import pipeline_def
 from dali_run.pipelines.fleet.job_message import JobMessage, WorkerResources

@@ -13,9 +13,10 @@ from ..batch import Batch
 from ..context import Context
 from ..errors import SpecError
 from ..types import DALIDataType
+from .jpeg import tables as jpeg_tables
 
 Format = Literal["jpeg", "png", "webp", "avif"]
-LONGEST_SIDE = {"jpeg": 65500, "png": 1 << 24, "webp": 16383, "avif": 32768}
+LONGEST_SIDE = {"jpeg": jpeg_tables.LONGEST_SIDE, "png": 1 << 24, "webp": 16383, "avif": 32768}
 """Maximum width and height in pixels that each format can hold (jpeg, avif: limits of libjpeg and libavif)."""
 CHANNELS = {"jpeg": (1, 3), "png": (1, 2, 3, 4), "webp": (1, 3, 4), "avif": (1, 3, 4)}
 

@@ -19,7 +19,6 @@ from ..batch import I32, I64, Batch, host_empty
 from ..context import Context
 from ..gpu.lane import Launch
 from ..kernels import Kernels
-from .encoders import LONGEST_SIDE
 from .jpeg import tables as jpeg_standard
 
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ def plan_encode(
     firsts = table[n * PICTURE.itemsize :].view(np.int32).reshape(3, n + 1)
     fit, totals = np.empty(n, np.bool_), np.empty(_loops.TOTALS, np.int64)
     block = next(room for limit, room in ROOM if quality <= limit)
-    sizes = (LONGEST_SIDE["jpeg"], MAX_BLOCKS, block, TILE, CODED, STUFF_CHUNK)
+    sizes = (jpeg_standard.LONGEST_SIDE, MAX_BLOCKS, block, TILE, CODED, STUFF_CHUNK)
     _loops.plan_pictures(
         np.ascontiguousarray(shapes, np.int32), np.ascontiguousarray(offsets, np.int64),
         jpeg_standard.SAMPLING[subsampling], sizes, optimize, pictures, firsts, fit, totals,

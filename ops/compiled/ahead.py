@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 from . import store, target
-from .listed import Loop
+from .signatures import Loop
 from .stamp import PACKAGE, ROOT, stamp
 
 Answer = dict[str, Any]

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterable
 from contextlib import suppress
 
-from .listed import Loop
+from .signatures import Loop
 
 _NICENESS = 10
 """Number that is added to this process's niceness for the compiler process."""

@@ -14,32 +14,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from .signatures import Loop, in_words
+
 FILE = Path(__file__).with_name("loops.json")
-
-
-@dataclass(frozen=True, slots=True)
-class Loop:
-    """A Numba function for one list of argument types, as one line of loops.json: the list of functions to compile
-    ahead of time."""
-
-    module: str
-    """Name of the function's module, without the package's name."""
-    function: str
-    types: tuple[str, ...]
-    """Types of the function's arguments, each as text such as ``float32[:]``; see `signatures`."""
-    clients: frozenset[str] = field(default=frozenset(), compare=False)
-    """Operators and writers (as ``writers.NAME``) that call the function in common jobs; empty if only rare jobs call
-    it."""
-    seconds: float = field(default=1.0, compare=False)
-    """Seconds that compiling the function took when it was recorded."""
-
-    def line(self) -> str:
-        """Return this function and its types as a line of loops.json."""
-        return json.dumps([self.module, self.function, list(self.types), sorted(self.clients), round(self.seconds, 1)])
 
 
 def of_line(line: str) -> Loop:
@@ -74,7 +54,6 @@ def explicit() -> list[Loop]:
     from importlib import import_module
 
     from . import numba_cache as hooks
-    from .signatures import in_words
     from .stamp import PACKAGE
 
     hooks.collect()

@@ -33,8 +33,7 @@ from typing import Any, ClassVar
 
 from . import store, target
 from .interrupts import hold_interrupts
-from .listed import Loop
-from .signatures import in_words
+from .signatures import Loop, in_words
 from .stamp import PACKAGE, stamp
 from .times import tell, times
 from .warm_up_client import client

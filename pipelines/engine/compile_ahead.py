@@ -15,7 +15,8 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from ...ops.compiled.listed import Loop, needed_by
+from ...ops.compiled.listed import needed_by
+from ...ops.compiled.signatures import Loop
 from ...ops.compiled.store import announce_once
 from ...ops.compiled.times import tell, times
 from ..compile.plan import Plan

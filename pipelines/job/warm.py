@@ -9,7 +9,8 @@ from typing import Any
 
 from ...ops.compiled import binaries, store
 from ...ops.compiled.ahead import Answer, compile_all, missing
-from ...ops.compiled.listed import Loop, loops, needed_by
+from ...ops.compiled.listed import loops, needed_by
+from ...ops.compiled.signatures import Loop
 from ..cores import usable_cores
 from ..engine.compile_ahead import clients_of
 from ..engine.inputs import JobFeed, Sources

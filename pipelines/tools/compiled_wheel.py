@@ -21,7 +21,8 @@ from pathlib import Path
 
 from ...ops.compiled import binaries, store, target
 from ...ops.compiled.ahead import Answer, compile_all
-from ...ops.compiled.listed import Loop, loops
+from ...ops.compiled.listed import loops
+from ...ops.compiled.signatures import Loop
 from ..cores import usable_cores
 from .cuda_images import CompileError, compile_pack
 

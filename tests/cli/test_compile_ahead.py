@@ -15,7 +15,7 @@ import pytest
 from dali_run.cli import main as cli
 from dali_run.ops.compiled import ahead, listed, store
 from dali_run.ops.compiled.ahead import Answer
-from dali_run.ops.compiled.listed import Loop
+from dali_run.ops.compiled.signatures import Loop
 from dali_run.ops.compiled.times import messages_to, times
 from dali_run.pipelines.bench.measure import Measurement, measure
 from dali_run.pipelines.engine import compile_ahead as tested

@@ -11,6 +11,9 @@ I32 = npt.NDArray[np.int32]
 SAMPLING = {"4:4:4": (1, 1), "4:2:2": (2, 1), "4:2:0": (2, 2)}
 """Sampling factors of luminance (horizontal, vertical), by the name of the chroma subsampling."""
 
+LONGEST_SIDE = 65500
+"""Maximum width and height in pixels of an encoded JPEG: libjpeg's limit."""
+
 HEADER_ROOM = 1024
 """Maximum bytes of a JPEG's segments before the coded bits, with any Huffman tables."""
 

@@ -10,7 +10,7 @@ import pytest
 
 from dali_run.ops.compiled import listed, store, target
 from dali_run.ops.compiled.ahead import compile_all
-from dali_run.ops.compiled.listed import Loop
+from dali_run.ops.compiled.signatures import Loop
 from dali_run.pipelines.tools import compiled_wheel
 
 PROJECT = Path(__file__).parents[3]

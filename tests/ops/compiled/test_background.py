@@ -11,7 +11,7 @@ from PIL import Image
 
 from dali_run.ops.compiled import background
 from dali_run.ops.compiled.background import awaited, compile_behind
-from dali_run.ops.compiled.listed import Loop
+from dali_run.ops.compiled.signatures import Loop
 from dali_run.ops.context import Context
 from tests.kit.files import jpegs, tiffs
 from tests.kit.operators import operator
