@@ -27,7 +27,7 @@ def command(
     """Compile in advance what jobs need.
 
     Use it when building container images, and before many jobs start at once. Code from the wheel, or compiled earlier,
-    is not compiled again. CPU loops are stored in NUMBA_CACHE_DIR, or else in ~/.cache/dali-run; `dali-run doctor`
+    is not compiled again. CPU kernels are stored in NUMBA_CACHE_DIR, or else in ~/.cache/dali-run; `dali-run doctor`
     shows the folder.
 
     \b
@@ -49,7 +49,7 @@ def command(
         for line in failed:
             remark(line)
         if not quiet:
-            tell(f"{loops['needed']} loops needed: {loops['ready']} were ready, {loops['compiled']} compiled"
+            tell(f"{loops['needed']} CPU kernels needed: {loops['ready']} were ready, {loops['compiled']} compiled"
                  + (f" into {result['folder']}" if loops["compiled"] else "")
                  + f", {len(loops['failed'])} failed; {result['seconds']:.1f} s")  # fmt: skip
             tell(f"{kernels['listed']} CUDA sources and instances: "

@@ -63,8 +63,10 @@ def _announce() -> None:
         times.announced = True
         if not store.announce_once():
             return
-        kept = "once on this machine" if store.writable_folder() else "on every start: no folder for it can be written"
-        tell(f"compiling loops for this processor ({kept}; dali-run warm does it ahead)")
+        kept = (
+            "kept for later runs" if store.writable_folder() else "compiled again on every start: no cache is writable"
+        )
+        tell(f"compiling CPU kernels for this machine. They are {kept}; `dali-run warm` compiles them ahead")
 
 
 @contextmanager

@@ -101,17 +101,17 @@ def _compile(missing_loops: Sequence[Loop], processes: int) -> None:
     def done(loop: Loop, answer: Answer) -> None:
         nonlocal compiled, printed_at
         if "error" in answer:
-            tell(f"a loop could not be compiled ahead: {loop.module}.{loop.function}: {answer['error']}")
+            tell(f"a CPU kernel could not be compiled ahead: {loop.module}.{loop.function}: {answer['error']}")
             return
         compiled += 1
         if (now := time.perf_counter()) - printed_at > _SECONDS_BETWEEN_LINES:
             printed_at = now
-            tell(f"compiled {compiled} of {len(missing_loops)} loops, {duration(now - began)}")
+            tell(f"compiled {compiled} of {len(missing_loops)} CPU kernels, {duration(now - began)}")
 
     estimate = sum(loop.seconds for loop in missing_loops) / processes
     times.announced = True
     if announce_once() or estimate > _SECONDS_BETWEEN_LINES:
-        tell(f"compiling {count(len(missing_loops), 'loop')} for this processor, once on this machine: "
-             f"about {estimate:.0f} s on {count(processes, 'core')} (dali-run warm does it ahead)")  # fmt: skip
+        tell(f"compiling {count(len(missing_loops), 'CPU kernel')} for this machine: about {estimate:.0f} s on "
+             f"{count(processes, 'core')}. They are kept for later runs; `dali-run warm` compiles ahead")  # fmt: skip
     compile_all(missing_loops, processes, done)
     times.waited(time.perf_counter() - began)

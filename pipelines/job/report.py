@@ -286,7 +286,7 @@ def loads_of(
             Load(
                 "compiling",
                 compiling,
-                f"Bottleneck: compiling loops ({_percent(compiling)} of the time), once on this machine.",
+                f"Bottleneck: compiling CPU kernels ({_percent(compiling)} of the time); later runs reuse them.",
                 "Run it again to see its speed; `dali-run warm` compiles ahead.",
             )
         )

@@ -42,7 +42,9 @@ def warm(
         compiled += 1
         if not answer.get("kept"):
             failed.append(f"{loop.module}.{loop.function}: {answer.get('error', 'cannot be kept')}")
-        progress(f"compiled {compiled} of {len(not_cached)} loops: {loop.function}, {answer.get('seconds', 0.0):.1f} s")
+        progress(
+            f"compiled {compiled} of {len(not_cached)} CPU kernels: {loop.function}, {answer.get('seconds', 0.0):.1f} s"
+        )
 
     if not_cached:
         compile_all(not_cached, processes or usable_cores(), done)

@@ -72,7 +72,7 @@ def html_report(
     if "kept" in samples:
         figures.append(("kept their bytes", f"{samples['kept']:,}"))
     if report.get("compiling_seconds", 0) >= 1:
-        figures.append(("to compile loops", duration(report["compiling_seconds"])))
+        figures.append(("to compile CPU kernels", duration(report["compiling_seconds"])))
     bottleneck = report["bottleneck"]
     sections = [
         Section("Over time", plots(report)),

@@ -50,7 +50,7 @@ def _headline(report: Mapping[str, Any]) -> Text:
     if "kept" in samples:
         line.append(f"; {count(samples['kept'], 'image')} copied unchanged (already as requested)", "default")
     if report.get("compiling_seconds", 0) >= 1:
-        line.append(f"; {duration(report['compiling_seconds'])} to compile loops", "default")
+        line.append(f"; {duration(report['compiling_seconds'])} to compile CPU kernels", "default")
     return line
 
 
@@ -139,6 +139,8 @@ def _memory(report: Mapping[str, Any]) -> list[RenderableType]:
     return [Text(line) for line in lines]
 
 
+_DECODERS = {"cpu": "dali-run's own on the CPU", "cuda": "dali-run's own on the GPU"}
+"""Descriptions of decoders whose names in report.json are only the device."""
 _NOTABLE = 0.1
 """Seconds for which batches must have waited for a decoder before this is reported."""
 
@@ -159,7 +161,8 @@ def _rejects(report: Mapping[str, Any]) -> list[RenderableType]:
     for way, nbytes in report.get("uploads", {}).items():
         parts.append(Text(f"Files uploaded to the GPU: {size(nbytes)} {way}"))
     if report.get("decoders"):
-        parts.append(Text(f"Decoded: {_some([f'{n:,} by {decoder}' for decoder, n in report['decoders'].items()])}"))
+        by_decoder = _some([f"{_DECODERS.get(decoder, decoder)} {n:,}" for decoder, n in report["decoders"].items()])
+        parts.append(Text(f"Images by decoder: {by_decoder}"))
     waits = {decoder: t["waited_seconds"] for decoder, t in report.get("decoder_times", {}).items()}
     if late := [f"{seconds:.3g} s for {decoder}" for decoder, seconds in waits.items() if seconds >= _NOTABLE]:
         parts.append(Text(f"Batches waited {', '.join(late)}"))
@@ -196,7 +199,9 @@ def plan_view(plan: Mapping[str, Any]) -> RenderableType:
     parts += [Text(f"{o['name']} {o['selects']}") for o in plan["operators"] if o.get("selects")]
     parts += [Text(f"Fused: {line}") for line in plan["fused"]]
     parts += [Text(f"On the GPU instead of the CPU, with equal results: {name}") for name in plan.get("promoted", ())]
-    parts += [Text(f"Decoded: {o['name']}: {o['decoders']}") for o in plan["operators"] if o.get("decoders")]
+    parts += [
+        Text(f"Images of {o['name']} are decoded: {o['decoders']}") for o in plan["operators"] if o.get("decoders")
+    ]
     if plan.get("memory"):
         limits = [f"{k}: {size(v) if isinstance(v, int) else v}" for k, v in plan["memory"].items()]
         parts.append(Text(f"Memory limits: {', '.join(limits)}"))

@@ -306,13 +306,13 @@ def _compiled() -> Iterator[Finding]:
 
     for pack in store.packs():
         yield Finding(
-            "compiled code", "CPU loops of the wheel", "ok", f"{len(pack)} for {pack.path.name.split('-cp')[0]}"
+            "compiled code", "CPU kernels of the wheel", "ok", f"{len(pack)} for {pack.path.name.split('-cp')[0]}"
         )
     others = [p.name for p in store.PACKS.glob("x86-64-*.pack")]
     if others and not store.packs() and target.levels():
         made_for = others[0].split("-", 3)[3].removesuffix(".pack")
         numba = made_for.split("-")[1].removeprefix("numba")
-        yield Finding("compiled code", "CPU loops of the wheel", "note",
+        yield Finding("compiled code", "CPU kernels of the wheel", "note",
                       f"for {made_for}, this is {target.versions()}: compiled on this machine instead",
                       f"pip install numba=={numba} (and the Python of the wheel's name) to start at once")  # fmt: skip
     for folder in store.folders():

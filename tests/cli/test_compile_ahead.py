@@ -175,8 +175,8 @@ def test_it_is_told_and_done_once(compiling: list[str]) -> None:
         tested.compile_ahead({"a"})
     assert compiling == ["first", "second", "third"]
     assert len(told) == 2
-    assert told[0].startswith("compiling 3 loops for this processor, once on this machine: about 14 s on 2 cores (")
-    assert told[1] == "a loop could not be compiled ahead: ops.here.second: LLVM ERROR: no"
+    assert told[0].startswith("compiling 3 CPU kernels for this machine: about 14 s on 2 cores. They are kept")
+    assert told[1] == "a CPU kernel could not be compiled ahead: ops.here.second: LLVM ERROR: no"
 
 
 @pytest.mark.parametrize("program", ["", "/opt/tritonserver/bin/triton", "C:\\app\\editor.exe"])

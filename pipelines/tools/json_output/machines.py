@@ -77,7 +77,7 @@ class Benched(TypedDict):
 
 
 class Loops(TypedDict):
-    """CPU loops that were compiled in advance."""
+    """CPU kernels that were compiled in advance."""
 
     needed: int
     ready: int

@@ -206,7 +206,7 @@ tested.both(np.arange(5.0))
 tested.total(np.arange(5.0))
 (line, compiled), = said
 assert compiled == before, said
-assert line.startswith("compiling loops for this processor (once on this machine"), line
+assert line.startswith("compiling CPU kernels for this machine. They are kept for later runs"), line
 """
         + SHOW
     )

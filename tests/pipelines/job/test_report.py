@@ -138,7 +138,7 @@ write: {{writer: tfrecord, path: {tmp_path / "out"}, fields: {{x: {{encode: raw}
     report = run_job(spec).report
     assert report["loads"]["compiling"] > 10
     assert report["bottleneck"]["what"] == "compiling"
-    assert "compiling loops" in report["bottleneck"]["sentence"]
+    assert "compiling CPU kernels" in report["bottleneck"]["sentence"]
     writing = next(s for s in report["stages"] if s["kind"] == "sink")["busy_seconds"]
     (turned,) = (o for o in report["operators"] if o["op"] == "transpose")
     assert (writing < -1000) == (where == "writer")

@@ -37,7 +37,7 @@ def test_a_report_is_shown_as_it_is() -> None:
     assert stages["write"] == ["10%", "0%", "0%"]
     assert "Rejected: 1 truncated; each is a line in rejects.jsonl" in shown
     assert "Fallback: out of GPU memory: batch halved (2)" in shown
-    assert "Decoded: 1,100 by cuda, 99 by engines" in shown
+    assert "Images by decoder: dali-run's own on the GPU 1,100, engines 99" in shown
     assert shown[-2:] == ["The GPU holds the job back.", "To go faster: More GPUs."]
 
 
@@ -87,7 +87,7 @@ def test_columns_go_in_the_order_that_is_given() -> None:
 
 
 def test_compiling_is_told_apart() -> None:
-    assert "; 12.50 s to compile loops" in lines(report_view({**REPORT, "compiling_seconds": 12.5}))[0]
+    assert "; 12.50 s to compile CPU kernels" in lines(report_view({**REPORT, "compiling_seconds": 12.5}))[0]
     assert "compile" not in lines(report_view({**REPORT, "warm_up_seconds": 4.0, "compiling_seconds": 0.4}))[0]
 
 
