@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 _CONTAINERS = frozenset(("mp3", "ogg", "flac"))
-"""Containers that are accepted, by FFmpeg's names. Others are refused, because FFmpeg also detects audio formats in
-files that are not audio."""
+"""Containers that FFmpeg may decode, by its names. Others are refused, because FFmpeg also detects audio in files that
+are not audio."""
 
 
 class Decoded:
-    """A decoded file in memory, with the same methods as `libsndfile.AudioFile`."""
+    """Decoded audio file in memory, with the methods of `libsndfile.AudioFile`."""
 
     narrow = False
 
@@ -28,13 +28,12 @@ class Decoded:
         self.integers = values.dtype.kind == "i"
 
     def cut(self, first: int, frames: int) -> None:
-        """Discard all but ``frames`` frames, beginning with frame ``first``."""
+        """Keep only ``frames`` frames, from frame ``first`` on."""
         self._values = self._values[first : first + frames]
         self.frames = len(self._values)
 
     def read_into(self, out: npt.NDArray[Any]) -> None:
-        """Write all frames to the flat array ``out``, which is float32; int16 and int32 are also allowed if the file
-        stores integers."""
+        """Write all frames to the flat array ``out``: float32, or int16 or int32 if the file stores integers."""
         values = self._values.reshape(-1)
         if out.dtype == values.dtype:
             out[...] = values
@@ -46,8 +45,8 @@ class Decoded:
 
 
 def open_memory(data: npt.NDArray[np.uint8], max_samples: int) -> Decoded | None:
-    """Return the decoded file whose bytes are ``data``; None if FFmpeg is not installed, or reports any error. For a
-    file of more than ``max_samples`` samples, decoding stops shortly after that number."""
+    """Decode a file whose bytes are ``data``. Return None if FFmpeg is not installed, or reports any error. Decoding
+    stops shortly after ``max_samples`` samples."""
     try:
         import av
     except ImportError:

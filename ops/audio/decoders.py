@@ -37,24 +37,23 @@ _wav: Any = Kernels(".wav_cpu", __package__)
 _files: Any = Kernels(".libsndfile", __package__)
 
 MAX_SAMPLES = (1 << 29) - 1
-"""Default limit on the samples of a clip, counted over all channels: three hours of stereo at 24 kHz, or 2 GiB as
-float32."""
+"""Default limit on the samples of an audio file, counted over all channels: three hours of stereo at 24 kHz, or 2 GiB
+as float32."""
 TYPES = (DALIDataType.FLOAT, DALIDataType.INT16, DALIDataType.INT32)
 
 
 @dataclass(slots=True)
 class Clips:
-    """Open audio files of a batch of N, with their headers. Files with errors are already rejected and have 0
-    frames."""
+    """Open audio files of a batch, with their headers. Files with errors are already rejected, and have 0 frames."""
 
     rows: I64
-    """Header fields of each file, such as its rate, int64[N, FIELDS]; columns are those of `wav_cpu.walk`. KIND is
+    """Header fields of each file, such as its sampling rate, int64[N, FIELDS]; columns as in `wav_cpu.walk`. KIND is
     OTHER for files that are not plain WAV."""
     open_files: dict[int, Any]
-    """Open files that are not plain WAV, by index in the batch: `flac.Flac`, `libsndfile.AudioFile` or
+    """Open files that are not plain WAV, by index in the batch. Each is a `flac.Flac`, `libsndfile.AudioFile` or
     `by_ffmpeg.Decoded`."""
     flac: I64 | None = None
-    """Parameters of the FLAC files that the GPU decodes, as `flac_gpu.plain` returns them: one row per file of the
+    """Parameters of the FLAC files that the GPU decodes, as `flac_gpu.plain` returns them, one row per file of the
     batch. None without a GPU."""
 
     @property
@@ -73,7 +72,7 @@ class Clips:
         return self.rows[:, _wav.RATE].astype(np.float64)
 
     def drop(self, i: int) -> None:
-        """Mark clip ``i`` as invalid (0 frames), and close its file."""
+        """Mark file ``i`` as invalid (0 frames), and close it."""
         self.rows[i] = 0
         sound = self.open_files.pop(i, None)
         if sound is not None:
@@ -87,18 +86,18 @@ class Clips:
 
 @dataclass(frozen=True, slots=True)
 class ClipSegments:
-    """Time range to decode in each of N files, in seconds."""
+    """Time range to decode in each of N audio files, in seconds."""
 
     offset: npt.NDArray[np.float64]
     duration: npt.NDArray[np.float64]
-    """Length of the range in seconds, float64[N]; if 0 or less, the range extends to the end of the file."""
+    """Length of each range in seconds, float64[N]; 0 or less for a range to the end of the file."""
 
 
 def open_clips(
     ctx: Context, encoded: Batch, max_samples: int, ranges: ClipSegments | None = None, flac_on_gpu: bool = False
 ) -> Clips:
-    """Read the headers of all files, and reject files that are not audio or too long. ``flac_on_gpu``: leave supported
-    FLAC files to the GPU."""
+    """Read the headers of all files. Reject files that are not audio or too long. ``flac_on_gpu``: whether the GPU
+    decodes the FLAC files that it supports."""
     encoded_base = np.ascontiguousarray(encoded.offsets)
     clips = Clips(np.empty((len(encoded), _wav.FIELDS), np.int64), {})
     _wav.walk(encoded.data, encoded_base, encoded.sizes, clips.rows)
@@ -129,8 +128,8 @@ def open_clips(
 
 
 def _cut(ctx: Context, clips: Clips, ranges: ClipSegments) -> None:
-    """Restrict each file in ``clips`` to its time range: skip offset x rate frames, then keep duration x rate frames,
-    both rounded down."""
+    """Limit each file in ``clips`` to its time range: skip offset x rate frames, and keep duration x rate frames, both
+    rounded down."""
     first = (ranges.offset * clips.rates).astype(np.int64)
     wanted = np.where(ranges.duration > 0, (ranges.duration * clips.rates).astype(np.int64), np.iinfo(np.int64).max)
     for i in np.flatnonzero((first > clips.frames) & (clips.frames > 0)).tolist():
@@ -154,8 +153,7 @@ def _cut(ctx: Context, clips: Clips, ranges: ClipSegments) -> None:
 
 @dataclass(slots=True)
 class Opened:
-    """A batch whose decoding has started on the host, before the device starts; threads may still be decoding some of
-    its files."""
+    """Batch of audio files whose decoding on the host has started. CPU threads may still be decoding some files."""
 
     slot: I32
     clips: Clips
@@ -167,14 +165,15 @@ class Opened:
     shapes: I32
     """Shapes of the output signals, int32[N, ndim]."""
     out: Batch | None
-    """Output batch in the cpu stage. None if a GPU decodes or converts the signals."""
+    """Output batch if the CPU computes the signals; None if a GPU decodes or converts them."""
     rejects: list[Reject]
     indices: list[int] = field(default_factory=list)
     """Indices in the batch of the files that are not plain WAV, in the order of ``problems``."""
     problems: Iterable[SampleError | None] = ()
-    """Result of decoding each file in ``indices``: an error, or None."""
+    """Result for each file in ``indices``: the error of decoding it, or None. Iterating waits for threads that
+    decode."""
     rows: I64 = field(default_factory=lambda: np.empty((0, 0), np.int64))
-    """For each file, position and type of its decoded samples in ``data``; columns are those of `wav_cpu.walk`."""
+    """Position and type of each file's decoded samples in ``data``, in the columns of `wav_cpu.walk`."""
     data: Batch | None = None
 
     @property
@@ -183,7 +182,7 @@ class Opened:
         return 0 if self.data is None else len(self.data.data)
 
     def fits(self, batch: Batch) -> bool:
-        """Whether this work was started for the samples of ``batch``."""
+        """Return whether decoding was started for exactly the samples of ``batch``."""
         return np.array_equal(self.slot, batch.samples.slot)
 
 
@@ -283,7 +282,7 @@ class Audio(Operator, name="decoders.audio"):
         return self._opened(ctx, encoded, self._rates(ctx), threads().map, flac_on_gpu=not ctx.attempt)
 
     def _rates(self, ctx: Context) -> npt.NDArray[np.float64]:
-        """Return the sampling rate in Hz that is requested for each clip; 0 stands for the file's own rate."""
+        """Return the requested sampling rate of each file in Hz; 0 for the file's own rate."""
         wanted = ctx.arg("sample_rate").astype(np.float64)
         for i in np.flatnonzero(~(np.isfinite(wanted) & (wanted >= 0))).tolist():
             ctx.reject(i, "bad_argument", f"sample_rate must be a positive number, or 0, got {wanted[i]}")
@@ -293,8 +292,8 @@ class Audio(Operator, name="decoders.audio"):
     def decoded(
         self, ctx: Context, encoded: Batch, target_rates: npt.NDArray[np.float64], ranges: ClipSegments | None = None
     ) -> tuple[Batch, Batch, npt.NDArray[np.float64]]:
-        """Decode ``encoded`` files on the CPU. Return signals at ``target_rates`` (0: the files' own rates), their
-        sampling rates, and the sampling rates of the files."""
+        """Decode ``encoded`` files on the CPU. Return the signals at ``target_rates`` (0: the files' own rates), the
+        signals' sampling rates, and those of the files."""
         ready = self._opened(ctx, encoded, target_rates, map, ranges)
         own = ready.file_rates
         return *self._finished(ctx, encoded, ready), own
@@ -303,9 +302,9 @@ class Audio(Operator, name="decoders.audio"):
         self, ctx: Context, encoded: Batch, target_rates: npt.NDArray[np.float64], run: Callable[..., Iterable[Any]],
         ranges: ClipSegments | None = None, flac_on_gpu: bool = False,
     ) -> Opened:  # fmt: skip
-        """Read all headers, and start decoding the files that are not plain WAV. ``run`` maps a function over these
-        files, for example on threads. In the cpu stage, samples that need no conversion are decoded directly to the
-        output."""
+        """Read all headers, and start decoding the files that are not plain WAV. ``run``: function like `map`, for
+        example of a pool of threads, that decodes the files. In the cpu stage, samples that need no conversion are
+        decoded directly into the output."""
         clips = open_clips(ctx, encoded, self.max_samples, ranges, flac_on_gpu)
         own = clips.rates
         resamples = (target_rates > 0) & (target_rates != own) & (clips.frames > 0)
@@ -334,8 +333,7 @@ class Audio(Operator, name="decoders.audio"):
         return (frames[:, None] if self.downmix else np.stack([frames, channels], axis=1)).astype(np.int32)
 
     def _read(self, opened: Opened, run: Callable[..., Iterable[Any]]) -> None:
-        """Start to decode the files that are not plain WAV; record in ``opened`` where their decoded samples will
-        be."""
+        """Start decoding the files that are not plain WAV. Record in ``opened`` where their decoded samples will be."""
         open_files, out, n = opened.clips.open_files, opened.out, len(opened.file_rates)
         opened.rows = np.zeros_like(opened.clips.rows)
         opened.indices = places = list(open_files)
@@ -377,8 +375,8 @@ class Audio(Operator, name="decoders.audio"):
         opened.problems = run(read, range(len(places)))
 
     def _finished(self, ctx: Context, encoded: Batch, opened: Opened) -> tuple[Batch, Batch]:
-        """Wait until all files are decoded. Return the signals and their sampling rates, in host or device memory
-        depending on the stage of ``ctx``."""
+        """Wait until all files are decoded. Return the signals and their sampling rates, in the memory of ``ctx``'s
+        stage (host or device)."""
         clips, after, found, on_cpu = opened.clips, opened.signal_rates, opened.rows, opened.out is not None
         for i, problem in zip(opened.indices, list(opened.problems), strict=True):
             if problem is not None:
@@ -414,8 +412,8 @@ class Audio(Operator, name="decoders.audio"):
         return out, Batch.from_dense(after.astype(np.float32), "", encoded.samples)
 
     def _convert(self, ctx: Context, source: Batch, found: I64, out: Batch) -> None:
-        """Convert the decoded audio samples of ``source`` to signals in ``out``. ``found`` tells their positions and
-        types, in the columns of `wav_cpu.walk`."""
+        """Convert the decoded audio samples of ``source`` to signals in ``out``. ``found``: positions and types of the
+        samples, in the columns of `wav_cpu.walk`."""
         most = int((found[:, _wav.FRAMES] * (found[:, _wav.KIND] != _wav.OTHER)).max(initial=0))
         if not most:
             return
@@ -435,5 +433,5 @@ class Audio(Operator, name="decoders.audio"):
 
 
 def _only(rows: I64, selected: npt.NDArray[np.bool_]) -> I64:
-    """Return a copy of ``rows`` with zeros for the files outside the mask ``selected``."""
+    """Return a copy of ``rows`` with zeros for files that the mask ``selected`` excludes."""
     return np.where(selected[:, None], rows, 0)

@@ -19,7 +19,7 @@ from ..types import DALIDataType
 _files: Any = Kernels(".libsndfile", __package__)
 
 CHANNELS = {"flac": 8, "wav": 65535}
-"""Maximum number of channels, by file format."""
+"""Maximum number of audio channels, by file format."""
 RATES = {"flac": 655350, "wav": 2**32 - 1}
 _LONGEST_WAV = 2**32 - 1 - 44
 
@@ -87,8 +87,7 @@ class EncodeAudio(Operator, name="encoders.audio"):
         return data
 
     def _numbers(self, signal: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the audio samples of ``signal`` in the type of the file to be written: int16, float32, or 24 bits in
-        int32."""
+        """Return the audio samples of ``signal`` as stored in the file: int16, float32, or 24 bits in int32."""
         if self.bits == 32:
             return signal if signal.dtype == np.float32 else signal * np.float32(1 / 32768)
         if signal.dtype == np.int16:
@@ -101,7 +100,7 @@ class EncodeAudio(Operator, name="encoders.audio"):
 
 
 def _wav(numbers: npt.NDArray[Any], channels: int, rate: int, bits: int) -> bytes:
-    """Return a RIFF (WAV) file with the audio samples ``numbers``, in one format chunk and one data chunk."""
+    """Return a WAV file with the audio samples ``numbers``, in one format chunk and one data chunk."""
     if bits == 24:
         data = numbers.astype("<i4").reshape(-1).view(np.uint8).reshape(-1, 4)[:, :3].tobytes()
     else:

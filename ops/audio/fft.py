@@ -15,24 +15,25 @@ _ROW = 16  # floats per row, as `lanes_cpu.ROW`
 @dataclass(frozen=True, slots=True)
 class FftPlan:
     """Plan of an in-place fast Fourier transform by decimation in frequency, with one pass per radix. Results are not
-    sorted; see `row_of_frequency`."""
+    in the order of frequencies; see `row_of_frequency`."""
 
     radices: npt.NDArray[np.int64]
     twiddles: npt.NDArray[np.float32]
     """Twiddle factors of all passes, as pairs of real and imaginary part. Each butterfly has radix - 1 factors."""
     row_of_frequency: npt.NDArray[np.int64]
-    """For each frequency, the index of the row that contains it in the result, int64[size]."""
+    """Row of the transform's result that contains each frequency, int64[size]."""
 
     @property
     def place_of_rows(self) -> npt.NDArray[np.int64]:
-        """For each frequency, the position of its row in the CPU's working memory, in floats."""
+        """Position of each frequency's row in the CPU's working memory, in floats."""
         return self.row_of_frequency * _ROW
 
 
 @lru_cache(64)
 def plan(size: int, max_radix: int = 5, eights: bool = False) -> FftPlan | None:
-    """Return the plan of a transform of ``size`` numbers; None if ``size`` has a prime factor above ``max_radix``. With
-    ``eights``, as many passes as possible have radix 8, for processors with enough registers."""
+    """Return the plan of a Fourier transform of ``size`` numbers; None if ``size`` has a prime factor above
+    ``max_radix``. ``eights``: use radix 8 for as many passes as possible, which pays on processors with enough
+    registers."""
     radices: list[int] = []
     left = size
     for radix in (*[8] * eights, 4, 2, 3, 5, *range(7, max_radix + 1, 2)):

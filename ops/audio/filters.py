@@ -15,32 +15,35 @@ import numpy.typing as npt
 F32 = npt.NDArray[np.float32]
 
 BETA = 8.555504641634386
-"""Parameter beta of the Kaiser window. With sixteen lobes, window and roll-off are those of resampy's kaiser_fast."""
+"""Parameter beta of the Kaiser window of the resampling filter. With sixteen lobes, window and roll-off are those of
+resampy's kaiser_fast."""
 STEPS = 512
-"""Entries per lobe of the sinc in the filter's table. Linear interpolation between entries has an error of at most
-5e-6."""
+"""Number of entries per lobe in the table of the sinc filter. Linear interpolation between entries has an error of at
+most 5e-6."""
 _DALI_STEPS = 64
 MAX_PHASES = 1024
 """Maximum number of phases (positions of an output between two inputs) for which filter weights are tabulated. Random
-rates have thousands of phases: their table took 80 ms, and is used only once."""
+rates have thousands: such a table took 80 ms, and would be used only once."""
 _MAX = 1 << 18  # maximum numbers in a table of taps for every phase
 _MAX_TORCHAUDIO = 1 << 24
 TURNS = 64
-"""Number of outputs per phase that a block of GPU threads computes. cuda/audio/resample.cu has the same constant."""
+"""Number of outputs per phase (position between two inputs) that a block of GPU threads computes.
+cuda/audio/resample.cu has the same constant."""
 GROUP, WARPS = 8, 8
-"""Number of phases (positions between inputs) that a warp computes, and maximum of warps that share inputs."""
+"""Number of phases (positions between two inputs) that a warp computes; and maximum number of warps that share
+inputs."""
 _TORCHAUDIO_LOBES, _TORCHAUDIO_ROLLOFF = 6, 0.99
 
 
 def lobes_of(quality: float) -> int:
-    """Return the number of lobes of the sinc on each side, for an argument ``quality``. DALI's formula: 3, 16 and 64
-    for quality 0, 50 and 100."""
+    """Return the number of lobes of the sinc filter on each side, for the resampling argument ``quality``. By DALI's
+    formula, 3, 16 and 64 for quality 0, 50 and 100."""
     return math.floor(0.007 * quality * quality - 0.09 * quality + 3 + 0.5)
 
 
 def rolloff_of(lobes: int) -> float:
-    """Return the cut-off frequency of the low-pass filter as a fraction of the lower rate's Nyquist frequency, at which
-    the transition band about ends."""
+    """Return the cut-off frequency of the low-pass filter, as a fraction of the lower rate's Nyquist frequency. The
+    transition band ends about there."""
     return max(0.75, 1 - 2.4 / lobes)
 
 
@@ -54,15 +57,16 @@ def _kernel(lobes: int, u: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 @lru_cache(16)
 def table(lobes: int) -> F32:
-    """Return the values of the low-pass filter at distances from 0 to ``lobes``, STEPS per lobe, followed by zeros."""
+    """Return the values of the low-pass filter at distances from 0 to ``lobes``, `STEPS` values per lobe, followed by
+    zeros."""
     u = np.arange(lobes * STEPS + 2) / STEPS
     return _kernel(lobes, u).astype(np.float32)
 
 
 @lru_cache(16)
 def pairs(lobes: int) -> npt.NDArray[np.uint64]:
-    """Return the entries of `table`, each packed in a 64-bit number with the difference to the next entry, so that one
-    read gets both."""
+    """Return the entries of `table`, each in a 64-bit number together with the difference to the next entry, so that
+    one read gets both."""
     numbers = table(lobes)
     both = np.stack([numbers, np.append(numbers[1:], numbers[-1:]) - numbers], axis=1)
     return both.view(np.uint64).reshape(-1)
@@ -86,7 +90,7 @@ def dali_table(lobes: int) -> F32:
 @lru_cache(16)
 def dali_rows(lobes: int) -> F32:
     """Return the entries of `dali_table`, sorted into rows: one row for each fraction of a sample at which an output
-    may lie. One more row serves positions after the last fraction."""
+    may be. One more row is for positions after the last fraction."""
     steps = _DALI_STEPS // 2
     places = 1 + np.arange(steps + 1)[:, None] + steps * np.arange(2 * lobes)
     rows: F32 = dali_table(lobes)[places].reshape(-1)
@@ -95,21 +99,22 @@ def dali_rows(lobes: int) -> F32:
 
 @lru_cache(1)
 def through_nodes() -> npt.NDArray[np.float64]:
-    """Return eight positions in [-1, 1] (Chebyshev nodes), and below them the matrix [8, 8] that turns a function's
-    values there into polynomial coefficients. Between two frames, such a polynomial equals the filter to 3e-6."""
+    """Return eight positions in [-1, 1] (Chebyshev nodes), and below them a matrix [8, 8] that converts a function's
+    values there to polynomial coefficients. Between two frames, such a polynomial equals the filter to 3e-6."""
     nodes = np.cos(np.pi * (np.arange(8) + 0.5) / 8)
     return np.concatenate([nodes[None], np.linalg.inv(np.vander(nodes, increasing=True))])
 
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """Filter weights for resampling by the ratio ``up / down``. Outputs have ``up`` phases (positions between two
-    inputs). Output k is the sum of ``taps[k % up]`` times the inputs from k // up * down + ``first[k % up]`` on."""
+    """Filter weights for resampling by the ratio ``up / down``, for each of the ``up`` phases (positions of an output
+    between two inputs). Output k is the sum of ``taps[k % up]`` times the inputs from k // up * down + ``first[k %
+    up]`` on."""
 
     up: int
     down: int
     taps: F32
-    """Filter weights of each phase, float32[up, taps]."""
+    """Filter weights (taps) of each phase, float32[up, taps]."""
     first: npt.NDArray[np.int64]
     """Index of the first input of each phase, int64[up]."""
 
@@ -121,8 +126,8 @@ class Phases:
 
 @dataclass(frozen=True, slots=True)
 class Groups(Phases):
-    """Filter weights in groups of GROUP phases; a GPU thread computes the outputs of a group from the same inputs.
-    ``taps`` is [groups, inputs, GROUP]; ``first`` [groups] is the first input of each group."""
+    """Filter weights of GROUP phases together: a GPU thread computes their outputs from the same inputs. ``taps`` is
+    [groups, inputs, GROUP]; ``first`` [groups] is the first input of each group."""
 
 
 def _same_rate() -> Phases:
@@ -131,8 +136,8 @@ def _same_rate() -> Phases:
 
 @lru_cache(64)
 def phases(ratio: Fraction, lobes: int) -> Phases | None:
-    """Return dali-run's filter weights for resampling by ``ratio``; they add up to 1 in each phase. None if there are
-    too many phases."""
+    """Return dali-run's filter weights for resampling by ``ratio``, which add up to 1 in each phase. Return None if
+    there are too many phases."""
     if ratio == 1:
         return _same_rate()
     up, down = ratio.numerator, ratio.denominator
@@ -150,7 +155,7 @@ def phases(ratio: Fraction, lobes: int) -> Phases | None:
 @lru_cache(64)
 def torchaudio_phases(ratio: Fraction) -> Phases | None:
     """Return the filter weights that torchaudio.functional.resample uses by default: a sinc of six lobes with a squared
-    cosine window, cut off at 0.99 of the lower Nyquist frequency. None if there are too many phases."""
+    cosine window, cut off at 0.99 of the lower Nyquist frequency. Return None if there are too many phases."""
     if ratio == 1:
         return _same_rate()
     up, down = ratio.numerator, ratio.denominator
@@ -166,8 +171,8 @@ def torchaudio_phases(ratio: Fraction) -> Phases | None:
 
 @lru_cache(64)
 def grouped(find: Callable[..., Phases | None], *of: Any) -> Groups | None:
-    """Return the filter ``find(*of)`` with its phases in groups, and without weights that are 0. A few phases are
-    repeated until they are enough work for a block of threads, and as many groups as possible are full."""
+    """Return the filter ``find(*of)`` with its phases in groups, without weights that are 0. If there are few phases,
+    they are repeated so that a block of GPU threads has enough work and most groups are full."""
     found = find(*of)
     if found is None:
         return None
@@ -189,7 +194,7 @@ def grouped(find: Callable[..., Phases | None], *of: Any) -> Groups | None:
 
 
 def trimmed(source: Phases) -> Phases:
-    """Return ``source`` without the weights at both ends that are 0 in all phases."""
+    """Return ``source`` without the weights at both ends that are 0 in every phase."""
     used: Any = np.flatnonzero(np.any(source.taps != 0, axis=0))
     lo, hi = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 1)
     return Phases(source.up, source.down, np.ascontiguousarray(source.taps[:, lo:hi]), source.first + lo)

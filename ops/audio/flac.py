@@ -37,7 +37,7 @@ def _room(size: int) -> npt.NDArray[np.uint8]:
 
 
 class Flac:
-    """An open FLAC file in memory, with the same methods as `libsndfile.AudioFile`."""
+    """Open FLAC file in memory, with the methods of `libsndfile.AudioFile`."""
 
     integers = True
     format = "FLAC"
@@ -48,7 +48,7 @@ class Flac:
         self.narrow = int(header[_cpu.BITS]) <= 16
 
     def cut(self, first: int, frames: int) -> None:
-        """Discard all but ``frames`` frames, beginning with frame ``first``."""
+        """Keep only ``frames`` frames, from frame ``first`` on."""
         self._first, self.frames = first, frames
 
     def read_into(self, out: npt.NDArray[Any]) -> None:
@@ -77,7 +77,8 @@ class Flac:
 
 
 def open_memory(data: npt.NDArray[np.uint8]) -> Flac | None:
-    """Return the FLAC file whose bytes are ``data``; None if it is not FLAC, or of an unsupported kind."""
+    """Open the FLAC file whose bytes are ``data``. Return None if it is not FLAC, or of a kind that this decoder does
+    not support."""
     found = np.zeros(_cpu.FIELDS, np.int64)
     if len(data) < 42 or data[0] != ord("f") or not _cpu.header(data, found):
         return None

@@ -19,26 +19,26 @@ _wav: Any = Kernels(".wav_cpu", __package__)
 
 _SOURCE = "audio/flac.cu"
 _THREADS = 32
-"""Threads per block of the CUDA kernel `decode`: few, so that a batch's frames spread over the whole GPU."""
+"""Number of threads per block of the CUDA kernel `decode`: few, so that a batch's frames spread over the whole GPU."""
 _SEARCHED = 256 * 16
-"""Bytes of a file in which one block of the CUDA kernel `find` searches for frame headers."""
+"""Number of bytes in which one block of the CUDA kernel `find` searches for frame headers."""
 _NOWHERE = np.iinfo(np.int32).max
 MEMORY = 8
 """Bytes of working memory on the device per audio sample, in addition to the output."""
 
 
 def plain(encoded: Batch, rows: I64) -> I64:
-    """Return a row of parameters for each file that the GPU decodes, and zeros for other files, [N, FIELDS]. Also write
-    frames, channels and rates of the GPU's files to ``rows``, in the columns of `wav_cpu.walk`."""
+    """Return one row of parameters per file, [N, FIELDS], with zeros for files that the GPU does not decode. Also write
+    frames, channels and sampling rates of the GPU's files to ``rows``, in the columns of `wav_cpu.walk`."""
     files = np.empty((len(encoded), _plan.FIELDS), np.int64)
     _plan.plain(encoded.data, np.ascontiguousarray(encoded.offsets), encoded.sizes, rows, files)
     return files
 
 
 def decode(ctx: Context, encoded: Batch, files: I64) -> tuple[Batch, I64]:
-    """Decode FLAC files on the GPU: those in ``encoded``, on the device, whose row in ``files`` is not zeros. Return
-    their audio samples as plain WAV data, and a description as `wav_cpu.walk` fills it. Files that the GPU does not
-    support are retried on the CPU."""
+    """Decode on the GPU the FLAC files in ``encoded``, on the device, whose row in ``files`` (from `plain`) is not
+    zeros. Return their audio samples in the form of plain WAV data, and its description in the columns of
+    `wav_cpu.walk`. The CPU decodes files again that the GPU turns out not to support."""
     which = np.flatnonzero(files[:, _plan.TOTAL])
     taken = files[which]
     taken[:, _plan.BASE] = encoded.offsets[which]

@@ -57,7 +57,7 @@ class ToDecibels(Operator, name="to_decibels"):
 
     @property
     def factors(self) -> tuple[np.float32, np.float32]:
-        """Factor that converts binary logarithms to decibels, and smallest value (relative to the reference) whose
+        """Factor that converts binary logarithms to decibels; and smallest value, as a fraction of the reference, whose
         logarithm is computed."""
         factor = np.float32(self.multiplier) * np.float32(np.log10(2))
         return factor, np.float32(_power_of_ten(self.cutoff_db / self.multiplier))

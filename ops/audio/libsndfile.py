@@ -24,7 +24,7 @@ INTEGERS = frozenset((
     "PCM_S8", "PCM_16", "PCM_24", "PCM_32", "PCM_U8", "ULAW", "ALAW", "IMA_ADPCM", "MS_ADPCM", "GSM610", "G721_32",
     "ALAC_16", "ALAC_20", "ALAC_24", "ALAC_32",
 ))  # fmt: skip
-"""Encodings that store integers, by libsndfile's names; files of other encodings are read as floats."""
+"""Encodings that store integers, by libsndfile's names. Files of other encodings are read as floats."""
 NARROW = INTEGERS - {"PCM_24", "PCM_32", "ALAC_20", "ALAC_24", "ALAC_32"}
 """Encodings that store integers of at most 16 bits, by libsndfile's names."""
 
@@ -57,7 +57,7 @@ def _library() -> tuple[Any, Any, Any, Any]:
 
 @dataclass(slots=True)
 class AudioFile:
-    """An open audio file in memory, decoded by libsndfile. The caller closes it."""
+    """Audio file in memory, opened by libsndfile. The caller closes it."""
 
     frames: int
     channels: int
@@ -67,13 +67,13 @@ class AudioFile:
     narrow: bool
     """Whether the stored samples have at most 16 bits."""
     format: str
-    """Name of the file's format as libsndfile gives it: FLAC, OGG, MP3, ..."""
+    """Name of the file's format in libsndfile: FLAC, OGG, MP3, ..."""
     _handle: Any
     _held: Any
-    """Objects to which libsndfile holds pointers, such as the file's bytes; this reference keeps them alive."""
+    """Objects that libsndfile has pointers to, such as the file's bytes; referenced to keep them alive."""
 
     def cut(self, first: int, frames: int) -> None:
-        """Discard all but ``frames`` frames from frame ``first`` on. Raises SampleError if the latter is not found."""
+        """Keep only ``frames`` frames, from frame ``first`` on. Raises SampleError if frame ``first`` is not found."""
         if first and _library()[1].sf_seek(self._handle, first, 0) != first:
             raise SampleError("corrupt_data", f"{self.format}: frame {first} could not be found")
         self.frames = frames
@@ -100,7 +100,8 @@ class AudioFile:
 
 
 def open_memory(data: npt.NDArray[np.uint8]) -> AudioFile:
-    """Open the file whose bytes are ``data``, which must stay unchanged until it is closed. Raises SampleError."""
+    """Open the file whose bytes are ``data``, which must stay unchanged until the file is closed. Raises
+    SampleError."""
     ffi, library, calls, soundfile = _library()
     if not len(data):
         raise SampleError("truncated", "the file is empty")
@@ -129,7 +130,7 @@ _BLOCK = 1 << 16
 
 
 def _counted(library: Any, ffi: Any, handle: Any, channels: int) -> int:
-    """Count the frames of a file that does not declare their number, by decoding it. Stop once there are more than
+    """Count the frames of a file whose header does not give their number, by decoding it. Stop if there are more than
     allowed."""
     block, frames = np.empty(_BLOCK * channels, np.int16), 0
     while frames <= _MAX and (got := library.sf_readf_short(handle, ffi.cast("short*", block.ctypes.data), _BLOCK)) > 0:

@@ -49,11 +49,9 @@ def bank(
     bins: int, rate: float, bands: int, low: float, high: float, formula: Formula, normalize: bool, kaldi: bool
 ) -> tuple[npt.NDArray[np.int64], F32]:
     """Return triangular filters of mel bands as [bands, 3] (first bin, number of bins, index of the first weight), and
-    the weights of all filters.
-
-    ``bins`` is the number of frequencies of a transform of size 2 (bins - 1). The sides of triangles are straight in
-    Hz, or with ``kaldi`` in mel, in which case the last bin belongs to no triangle.
-    """
+    the weights of all filters. ``bins``: number of frequencies of a spectrum, from a transform of size 2 (bins - 1).
+    The sides of triangles are straight in Hz; with ``kaldi`` they are straight in mel, and the last bin belongs to no
+    triangle."""
     corners = np.linspace(to_mel(low, formula), to_mel(high, formula), bands + 2)
     hertz = np.arange(bins) * (rate / (2 * (bins - 1) if bins > 1 else 1))
     x = np.asarray(to_mel(hertz, formula) if kaldi else hertz, np.float64)
@@ -80,8 +78,8 @@ def bank(
 
 
 def frequency_axis(layout: str, ndim: int) -> int:
-    """Return the index of the axis of frequencies: the one that the layout calls f, else the last but one. A single
-    spectrum has only one axis. As in DALI."""
+    """Return the index of the axis of frequencies, by DALI's rule: the axis that the layout calls f, else the last but
+    one, or the only one."""
     return layout.index("f") if "f" in layout else max(0, ndim - 2)
 
 
@@ -92,13 +90,13 @@ def rows_around(shapes: npt.NDArray[np.int32], axis: int) -> I64:
 
 
 def check_floats(spec: Spec) -> None:
-    """Check that the data type in ``spec`` is FLOAT. Raises SpecError."""
+    """Raise SpecError unless the data type in ``spec`` is FLOAT."""
     if spec.dtype not in (None, DALIDataType.FLOAT):
         raise SpecError(f"takes FLOAT, got {spec}; cast it first")
 
 
 def tables_on(lane: Any, key: str, filters: I64, weights: F32) -> tuple[Any, Any]:
-    """Return ``filters`` (as int32) and ``weights`` in device memory, cached under the name ``key`` in `Lane.cache`."""
+    """Return ``filters`` (as int32) and ``weights`` in device memory, cached in `Lane.cache` under ``key``."""
     if key not in lane.cache:
         lane.cache[key] = lane.upload(filters.astype(np.int32))[0], lane.upload(weights)[0]
     there, values = unchanging(lane, *lane.cache[key])
@@ -108,8 +106,8 @@ def tables_on(lane: Any, key: str, filters: I64, weights: F32) -> tuple[Any, Any
 def weigh(
     ctx: Context, data: Batch, axis: int, filters: I64, weights: F32, key: str, invalid: npt.NDArray[np.bool_]
 ) -> Batch:
-    """Return weighted sums of neighbouring elements along ``axis``, such as mel bands, with ``filters`` and ``weights``
-    as `bank` returns them. ``invalid`` samples get empty outputs. ``key`` is the filters' name in the device's
+    """Return weighted sums of neighbouring elements along ``axis``, such as mel bands. ``filters``, ``weights``: as
+    `bank` returns them. ``invalid``: samples that get empty outputs. ``key``: name of the filters in the device's
     cache."""
     shapes = data.shapes.copy()
     shapes[:, axis] = len(filters)
@@ -188,7 +186,7 @@ class MelFilterBank(Operator, name="mel_filter_bank"):
         return weigh(ctx, spectra, axis, filters, weights, key, spectra.sizes == 0)
 
     def tables(self, bins: int) -> tuple[str, I64, F32]:
-        """Return a name for caching, and filters and weights (see `bank`) for spectra of ``bins`` frequencies."""
+        """Return a name for caching, and the filters and weights (see `bank`) for spectra of ``bins`` frequencies."""
         filters, weights = bank(
             bins, self.sample_rate, self.nfilter, self.freq_low, self._highest, self.mel_formula, self.normalize,
             self.parity == "kaldi",
@@ -198,8 +196,8 @@ class MelFilterBank(Operator, name="mel_filter_bank"):
         return key, filters, weights
 
     def _of_several_sizes(self, ctx: Context, spectra: Batch, axis: int) -> Batch:
-        """Compute the mel spectra of a batch whose spectra come from transforms of different sizes; rare, so one sample
-        at a time."""
+        """Compute the mel spectra of a batch whose spectra have different numbers of frequencies. This is rare, so
+        samples are computed one by one."""
         from ..batch import concat
 
         not_replayable(ctx.device)  # samples are joined by separate copies

@@ -32,18 +32,18 @@ _ALLOWED = (DALIDataType.FLOAT, DALIDataType.INT8, DALIDataType.UINT8, DALIDataT
             DALIDataType.INT32, DALIDataType.UINT32)  # fmt: skip
 _MAX = 2**31 - 1  # maximum elements of a sample
 MAX_RATIO = 1 << 20
-"""Maximum ratio between two sampling rates. The filter is as wide as the ratio: with 2^40, resampling took hours."""
+"""Maximum ratio between two sampling rates. The filter gets longer with the ratio: with 2^40, resampling took hours."""
 _FRAMES = 8  # frames per thread with the kernel's table (cuda/audio/resample.cu)
 _BLOCKS = 4  # blocks of DALI's 256 frames that a block of threads computes (cuda/audio/resample.cu)
 
 
 def needs_soxr(parity: Resampler) -> bool:
-    """Whether the resampler ``parity`` is one of the package soxr, which runs only on the CPU."""
+    """Return whether the resampler ``parity`` is one of the package soxr, which runs only on the CPU."""
     return parity in ("soxr", "librosa")
 
 
 def check_resampler(parity: Resampler) -> None:
-    """Check that the package that ``parity`` needs is installed. Raises SpecError."""
+    """Raise SpecError if the package that the resampler ``parity`` needs is not installed."""
     if needs_soxr(parity):
         try:
             import soxr  # noqa: F401
@@ -60,7 +60,8 @@ def output_lengths(lengths: I64, in_rate: F64, out_rate: F64) -> I64:
 
 
 def unusable(in_rate: F64, out_rate: F64) -> npt.NDArray[np.bool_]:
-    """Return a mask of samples whose rates are not positive numbers, or have a ratio above `MAX_RATIO`."""
+    """Return a mask of the samples with sampling rates that are not positive numbers, or that have a ratio above
+    `MAX_RATIO`."""
     with np.errstate(all="ignore"):
         ratio = in_rate / out_rate
     return ~((in_rate > 0) & (out_rate > 0) & (ratio <= MAX_RATIO) & (ratio >= 1 / MAX_RATIO))
@@ -68,16 +69,16 @@ def unusable(in_rate: F64, out_rate: F64) -> npt.NDArray[np.bool_]:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Sampling rates of N signals before and after resampling; only their ratio matters."""
+    """Sampling rates of N signals before and after resampling. Only their ratio is used."""
 
     before: F64
     after: F64
 
 
 def resample_into(ctx: Context, signals: Batch, rates: Rates, quality: float, parity: Resampler, out: Batch) -> None:
-    """Resample ``signals`` (n,) or (n, channels) into ``out``, whose shapes determine their new lengths, in the memory
-    of ``ctx``'s stage. If the type changes, integers count as fractions of their largest value; the middle of the range
-    of unsigned integers is silence."""
+    """Resample ``signals`` (n,) or (n, channels) into ``out``, whose shapes give the new lengths, on the CPU or GPU
+    (the stage of ``ctx``). If the type changes, integers count as fractions of their largest value; unsigned integers
+    have silence in the middle of their range."""
     n = len(signals)
     factor, shift, size_out = _conversion(signals.dtype, out.dtype)
     rows = np.zeros((n, _cpu.FIELDS), np.int64)
@@ -136,9 +137,9 @@ def _resample(
 def _phases(
     in_rate: F64, out_rate: F64, lobes: int, parity: Resampler, *, adjacent: bool
 ) -> tuple[npt.NDArray[np.bool_], list[filters.Phases], I64]:
-    """Return the tabulated filter weights of the signals: a mask of the signals that have such a table, the table of
-    each distinct ratio of rates, and for each signal in the mask the index of its table. With ``adjacent``, tables are
-    in groups (`filters.Groups`), for the GPU."""
+    """Return the signals with tabulated filter weights as a mask, the table of each distinct ratio of rates, and for
+    each signal in the mask the index of its table. ``adjacent``: return tables in groups (`filters.Groups`), for the
+    GPU."""
     up, down = in_lowest_terms(in_rate, out_rate)
     most = filters.MAX_PHASES if parity == "dali-run" else 1 << 16
     which = (in_rate > 0) & (out_rate > 0) & (up <= most) & (down <= 1 << 16)
@@ -159,8 +160,8 @@ def _phases(
 
 
 def in_lowest_terms(in_rate: F64, out_rate: F64) -> tuple[F64, F64]:
-    """Return numerators and denominators of the reduced fractions out_rate / in_rate, exact below 2^53. The fraction is
-    1 / 1 if a rate is not above 0."""
+    """Return numerators and denominators of the reduced fractions out_rate / in_rate, exact below 2^53. Both are 1 if a
+    rate is not above 0."""
     usable = (in_rate > 0) & (out_rate > 0)
     (before, e), (after, f) = (_odd(np.where(usable, x, 1.0)) for x in (in_rate, out_rate))
     common, shift = np.gcd(before, after), np.clip(f - e, -64, 64)
@@ -177,8 +178,8 @@ def _odd(x: F64) -> tuple[I64, npt.NDArray[np.int32]]:
 
 
 def _only(rows: I64, selected: npt.NDArray[np.bool_]) -> I64:
-    """Return ``rows`` with OUTPUTS set to 0 for samples outside the mask ``selected``, so that nothing is computed for
-    them."""
+    """Return ``rows`` with OUTPUTS set to 0 for samples that the mask ``selected`` excludes, so that nothing is
+    computed for them."""
     some = rows.copy()
     some[~selected, _cpu.OUTPUTS] = 0
     return some
@@ -187,8 +188,8 @@ def _only(rows: I64, selected: npt.NDArray[np.bool_]) -> I64:
 def _filled(
     rows: I64, selected: npt.NDArray[np.bool_], phase_sets: list[filters.Phases], kinds: I64
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Join the filter tables ``phase_sets``: return one array of all weights, and one of all first inputs. Write to
-    ``rows`` where in these arrays the table of each ``selected`` signal begins."""
+    """Join the filter tables ``phase_sets`` to two arrays: all weights, and all first inputs. Write to ``rows`` where
+    the table of each ``selected`` signal begins in these arrays."""
     facts = np.zeros((len(phase_sets), 5), np.int64)  # in the order of the columns from UP on
     table = start = 0
     for i, p in enumerate(phase_sets):
@@ -306,8 +307,8 @@ class AudioResample(Operator, name="audio_resample"):
     gpu = cpu
 
     def _rates(self, ctx: Context, frames: I64) -> tuple[F64, F64, I64]:
-        """Return the sampling rates before and after resampling, float64[N], and the lengths of the outputs, int64[N],
-        as the arguments define them."""
+        """Return the sampling rates before and after resampling, float64[N], and the output lengths, int64[N], that the
+        arguments give."""
         if self.is_set("out_length"):
             lengths = ctx.arg("out_length", np.int64).copy()
             in_rate, out_rate = np.maximum(frames, 1).astype(np.float64), lengths.astype(np.float64)
@@ -329,9 +330,8 @@ class AudioResample(Operator, name="audio_resample"):
 
 
 def _conversion(before: np.dtype[Any], after: np.dtype[Any]) -> tuple[float, float, float]:
-    """Return the numbers that convert a signal from type ``before`` to ``after``: factor and summand for inputs, and
-    factor for outputs. As in DALI, the summand is added before resampling, so that beyond its ends a signal is 0 on the
-    output's scale."""
+    """Return the factors that convert a signal from type ``before`` to ``after``: factor and summand for inputs, and
+    factor for outputs. The summand is added before resampling, as in DALI, so that silence surrounds a signal."""
     if before == after:
         return 1.0, 0.0, 1.0
     if (before.kind == "u") == (after.kind == "u"):
@@ -343,7 +343,7 @@ def _conversion(before: np.dtype[Any], after: np.dtype[Any]) -> tuple[float, flo
 
 
 def _full(dtype: np.dtype[Any]) -> float:
-    """Return the value of type ``dtype`` that stands for an amplitude of 1.0."""
+    """Return the value of type ``dtype`` that represents the amplitude 1.0."""
     return 1.0 if dtype.kind == "f" else float(np.iinfo(dtype).max)
 
 

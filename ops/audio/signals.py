@@ -15,16 +15,16 @@ KINDS = {np.dtype(np.float32): "float", np.dtype(np.int16): "short"}
 
 
 def check_signal(spec: Spec) -> None:
-    """Check that a batch with ``spec`` can be a signal of one channel (`check_channel`), FLOAT or INT16. Raises
-    SpecError."""
+    """Raise SpecError unless a batch with ``spec`` can be a signal of one channel (`check_channel`) of FLOAT or
+    INT16."""
     if spec.dtype not in (None, DALIDataType.FLOAT, DALIDataType.INT16):
         raise SpecError(f"takes signals of FLOAT or INT16, got {spec}; cast it first")
     check_channel(spec)
 
 
 def check_channel(spec: Spec) -> None:
-    """Check that a batch with ``spec`` has the shape of a signal of one channel: (n,), or n and axes of length 1, as in
-    DALI. Raises SpecError."""
+    """Raise SpecError unless a batch with ``spec`` has the shape of a signal of one channel: (n,), or n and axes of
+    length 1, as in DALI."""
     if spec.shape is not None and (not spec.shape or sum(n not in (1, None) for n in spec.shape) > 1):
         raise SpecError(f"takes signals of one channel, (n,), (n, 1) or (1, n), got {spec}; decode with downmix: true")
 

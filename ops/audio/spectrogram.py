@@ -27,8 +27,8 @@ Convention = Literal["dali", "librosa", "torchaudio", "kaldi"]
 _cpu: Any = Kernels(".spectrum_cpu", __package__)
 
 LONGEST = 1 << 24
-"""Maximum samples of a window or a transform: minutes of audio. A longer one is a mistake, and would exhaust the
-memory."""
+"""Maximum number of samples of a window or a transform (minutes of audio). Longer ones are mistakes, and would exhaust
+the memory."""
 
 _KALDI_EMPHASIS = np.float32(0.97)
 _SHARED = 2048  # complex numbers that fit into a block's shared memory (spectrogram.cu)
@@ -39,21 +39,21 @@ _CPP = {False: "false", True: "true"}
 
 @dataclass(frozen=True, slots=True)
 class Bands:
-    """Computations that the GPU adds to the kernel of a spectrogram: weighted sums of neighbouring frequencies (such as
-    mel bands), and their conversion to decibels if ``factor`` is not 0."""
+    """Computations that a GPU adds to a spectrogram, in the same kernel: weighted sums of neighbouring frequencies
+    (such as mel bands), and conversion to decibels if ``factor`` is not 0."""
 
     filters: Any
-    """Filters of `mel.bank`, as int32 in device memory; ``weights``, float32, is in device memory too."""
+    """Filters of `mel.bank` as int32, in device memory like their ``weights`` (float32)."""
     weights: Any
     count: int
     scale: float = 1.0
     factor: float = 0.0
-    """Factor that converts binary logarithms to decibels; 0 if results are not converted."""
+    """Factor that converts binary logarithms to decibels; 0 for no conversion."""
     least: float = 0.0
 
 
 def fits(size: int) -> bool:
-    """Whether a transform of ``size`` fits into the shared memory of a GPU's block, which `Bands` requires."""
+    """Return whether a transform of ``size`` fits into the shared memory of a GPU's block, as `Bands` requires."""
     return size <= _SHARED
 
 
@@ -156,8 +156,8 @@ class Spectrogram(Operator, name="spectrogram"):
     gpu = cpu
 
     def computed(self, ctx: Context, audio: Batch, bands: Bands | None) -> Batch:
-        """Return the spectrograms of the batch. If ``bands`` is set (only on a GPU), return the sums or decibels that
-        it describes."""
+        """Return the spectrograms of the batch or, with ``bands`` (only on a GPU), the sums or decibels that ``bands``
+        describes."""
         audio = one_channel(ctx, audio)
         lengths = audio.sizes
         frames = self.frames(lengths)
@@ -237,7 +237,7 @@ class Spectrogram(Operator, name="spectrogram"):
 
 
 def _gpu_tables(lane: Any, op: Spectrogram, fft_plan: FftPlan) -> tuple[Any, ...]:
-    """Return the constant tables of the GPU kernel in device memory, cached in `Lane.cache`: window, radices, roots of
+    """Return the GPU kernel's constant tables in device memory, cached in `Lane.cache`: window, radices, roots of
     unity, twiddle factors, and the place of each frequency."""
     key = f"spectrogram {op.size} {op.window.tobytes().hex() if op.window_fn else op.parity} {op.window_length}"
     if key not in lane.cache:

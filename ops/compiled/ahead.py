@@ -19,13 +19,13 @@ from .signatures import Loop
 from .stamp import PACKAGE, ROOT, stamp
 
 Answer = dict[str, Any]
-"""Answer of a compiler process about one Numba function: ``key``, ``stamp``, ``kept``, ``file`` and ``seconds``, as
-`worker.compiled` returns them, or only ``error``."""
+"""Answer of a compiler process about one Numba function: a dict with ``key``, ``stamp``, ``kept``, ``file`` and
+``seconds``, as `worker.compiled` returns it, or with ``error`` alone."""
 
 
 def missing(wanted: Sequence[Loop]) -> list[Loop]:
-    """Return the Numba functions of ``wanted`` whose machine code is neither in the wheel nor in a cache folder of this
-    machine."""
+    """Return the Numba functions of ``wanted`` for which neither the wheel nor a cache folder of this machine has
+    machine code."""
     from .numba_cache import key_in_words
 
     found = []
@@ -42,7 +42,7 @@ def missing(wanted: Sequence[Loop]) -> list[Loop]:
 
 
 def file_of(module: str) -> Any:
-    """Return the path of the source file of a module, named without the package's name."""
+    """Return the path of the source file of ``module``, which is named without the package's name."""
     return ROOT.joinpath(*module.split(".")).with_suffix(".py")
 
 
@@ -50,10 +50,12 @@ def compile_all(
     wanted: Sequence[Loop], processes: int, done: Callable[[Loop, Answer], None],
     environment: Mapping[str, str] | None = None,
 ) -> None:  # fmt: skip
-    """Compile the Numba functions ``wanted`` in this order, in up to ``processes`` processes. After each, ``done`` is
-    called with its answer, never by two threads at a time. If compiling one ends its process, as LLVM may, only that
-    function fails: its answer is an ``error``, and a new process compiles the next one. The processes end when this
-    function returns or raises, also for an interrupt. Code that was stored by then stays stored."""
+    """Compile the Numba functions ``wanted`` in this order, in up to ``processes`` processes. After each function,
+    ``done`` is called with the answer, never by two threads at a time.
+
+    If LLVM crashes, only that function fails: its answer is an ``error``, and a new process compiles the next one. All
+    processes end when this function returns or raises, also after an interrupt. Code that was stored before stays
+    stored."""
     todo: queue.SimpleQueue[Loop] = queue.SimpleQueue()
     for loop in wanted:
         todo.put(loop)
@@ -77,8 +79,8 @@ def compile_all(
 
 
 class Compiler:
-    """A process that compiles Numba functions. It is replaced by a new one if compiling a function ends it. The creator
-    of the instance calls `end`. Any thread may call `end`; only one thread at a time may call `compile`."""
+    """Process that compiles Numba functions. If it crashes, a new one takes its place. The creator of the instance
+    calls `end`. Any thread may call `end`; only one thread at a time may call `compile`."""
 
     def __init__(self, environment: Mapping[str, str], niceness: int = 0) -> None:
         """``environment``: variables to add to those of this process. ``niceness``: number to add to this process's
@@ -103,7 +105,7 @@ class Compiler:
                 )  # fmt: skip
 
     def compile(self, loop: Loop) -> Answer | None:
-        """Have the process compile the Numba function ``loop``, and return its answer; None if `end` was called."""
+        """Let the process compile the Numba function ``loop``, and return its answer; None if `end` was called."""
         process = self._process
         assert process is not None
         assert process.stdin is not None
@@ -125,7 +127,7 @@ class Compiler:
         return {"error": f"the compiler process ended ({process.returncode}): {said[-300:] or 'no output'}"}
 
     def end(self) -> None:
-        """End the compiler process, for good: later calls of `start` and `compile` do nothing."""
+        """End the compiler process. Later calls of `start` and `compile` do nothing."""
         with self._lock:
             self._over = True
             self._said.close()
@@ -147,8 +149,8 @@ def _above_package() -> Any:
 
 
 def _feed(worker: Compiler, todo: Any, answers: Any) -> None:
-    """Have one process compile the queued Numba functions one after the other, until the queue is empty or
-    `Compiler.end` was called. Puts each answer into ``answers``, then None."""
+    """Let one process compile the Numba functions in the queue ``todo``, one after the other, until the queue is empty
+    or `Compiler.end` was called. Puts each answer into ``answers``, and None at the end."""
     try:
         with suppress(queue.Empty):
             while True:

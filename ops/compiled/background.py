@@ -16,19 +16,19 @@ from contextlib import suppress
 from .signatures import Loop
 
 _NICENESS = 10
-"""Number that is added to this process's niceness for the compiler process."""
+"""Number to add to this process's niceness for the process that compiles in the background."""
 _awaited: list[Loop] = []
 
 
 def awaited(*modules: str) -> bool:
-    """Return whether any Numba function of ``modules`` is still being compiled in the background. Modules are named
-    without the package's name."""
+    """Return whether any Numba function of ``modules`` is still being compiled in the background. Module names lack the
+    package's name."""
     return bool(_awaited) and any(loop.module in modules for loop in tuple(_awaited))
 
 
 def compile_behind(wanted: Iterable[Loop]) -> None:
-    """Compile Numba functions in the background, in this order: in one process of low priority that ends when this
-    process ends."""
+    """Compile the Numba functions ``wanted`` in the background, in this order, by one process of low priority. It ends
+    with this process."""
     from .ahead import Compiler
 
     todo = list(wanted)

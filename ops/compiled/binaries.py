@@ -24,7 +24,7 @@ from . import store
 ARCHITECTURES = (80, 86, 89, 90, 100, 120)
 """GPU generations for which the wheel has CUDA binaries, as compute capability times ten (90 for 9.0)."""
 PTX = 80
-"""Compute capability, times ten, of the PTX in the wheel; the driver can compile it for all later GPUs."""
+"""Compute capability, times ten, of the PTX code in the wheel, which the driver can compile for all later GPUs."""
 OPTIONS = ("--std=c++17",)
 
 LIST = Path(__file__).with_name("kernels.json")
@@ -34,7 +34,7 @@ _INCLUDE = re.compile(r'^\s*#include "([^"]+)"', re.M)
 
 
 def pack_name(cuda: int) -> str:
-    """Return the name of the wheel's file with the CUDA binaries for a major version of CUDA."""
+    """Return the name of the file in the wheel that contains the CUDA binaries for a major version of CUDA."""
     return f"cuda{cuda}.pack"
 
 
@@ -68,16 +68,16 @@ def there_are_any() -> bool:
 
 @cache
 def majors(runtime: int, driver: int) -> tuple[int, ...]:
-    """Return the major versions of CUDA for which the wheel has binaries that this ``driver`` accepts. The version of
-    CuPy's ``runtime`` comes first, because CuPy's own compiler would produce the same binaries."""
+    """Return the major versions of CUDA for which the wheel has binaries that the ``driver`` accepts. The version of
+    CuPy's ``runtime`` comes first: its binaries are those that CuPy itself would compile."""
     there = {int(p.stem.removeprefix("cuda")) for p in store.PACKS.glob("cuda*.pack")}
     return tuple(sorted((v for v in there if v <= driver), key=lambda v: (v != runtime, -v)))
 
 
 def find(made_from: str, kernel: str, capability: int, cuda: int) -> tuple[bytes, str] | None:
-    """Return the binary that contains ``kernel`` for a GPU of this compute capability (90 for 9.0), and the kernel's
-    mangled name in it; None if the wheel has none. ``made_from`` is the source's `digest`. An empty ``kernel`` finds
-    the binary with all kernels of a source that are not templates."""
+    """Return the wheel's binary of ``kernel`` for a GPU of this compute capability (90 for 9.0), and the kernel's
+    mangled name in it; None if the wheel has none. ``made_from``: `digest` of the source. If ``kernel`` is empty, the
+    binary contains all kernels of a source that are not templates."""
     pack = _pack(cuda)
     if pack is None:
         return None
@@ -95,14 +95,14 @@ def key(kernel: str, kind: str, made_from: str) -> str:
 
 
 def entry(image: bytes, name: str) -> bytes:
-    """Return a CUDA binary, preceded by the kernel's name in it, as it is stored in the wheel."""
+    """Return a CUDA binary in the form in which the wheel stores it: preceded by the name of the kernel in it."""
     return name.encode() + b"\n" + image
 
 
 @cache
 def listed() -> list[tuple[str, str]]:
     """Return (source file in ops/cuda, instance of a kernel template) for all binaries of the wheel, from kernels.json.
-    The instance is empty for the kernels of a source that are not templates."""
+    The instance is empty for the binary of a source's kernels that are not templates."""
     return [(source, kernel) for source, kernel in json.loads(LIST.read_text())]
 
 
@@ -110,7 +110,7 @@ _KERNEL = re.compile(r'extern "C" __global__ [^(]*?(?:__launch_bounds__\s*\([^)]
 
 
 def kernels_of(source: str) -> list[str]:
-    """Return the names of the kernels that a source file of ops/cuda defines, except templates and kernels that macros
+    """Return the names of the kernels in a source file of ops/cuda, without templates and kernels that macros
     define."""
     lines = (SOURCES / source).read_text().splitlines()
     return _KERNEL.findall("\n".join(line for line in lines if not line.endswith("\\")))
@@ -122,8 +122,8 @@ _TYPE = re.compile(r"[a-z][a-z ]*[a-z]")
 
 
 def is_common(kernel: str) -> bool:
-    """Return whether the wheel should contain this kernel: it is not a template, or it is a template's instance for
-    8-bit or float32 values."""
+    """Return whether the wheel should contain this kernel: any kernel that is not a template, and instances of
+    templates for 8-bit or float32 values."""
     types = [t for t in kernel.partition("<")[2].rstrip(">").split(", ") if _TYPE.fullmatch(t)]
     types = [t for t in types if t not in ("true", "false")]
     return not types or (types[0] in _IN and _OUT.issuperset(types))

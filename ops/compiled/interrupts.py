@@ -13,10 +13,10 @@ _KINDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
 
 
 class _State:
-    """State of the main thread, in which Python runs all signal handlers."""
+    """State of the main thread, in which Python runs signal handlers."""
 
     depth = 0
-    """How many times the main thread holds Numba's recursive compiler lock."""
+    """Number of times that the main thread holds Numba's recursive compiler lock."""
 
 
 _state = _State()
@@ -26,8 +26,8 @@ _arrived: list[tuple[int, FrameType | None]] = []
 
 
 def _wait(number: int, frame: FrameType | None) -> None:
-    """Signal handler while Numba compiles: remember the signal, and handle it when the compiler is done. If an
-    exception at an unlucky moment leaves this handler installed, it passes signals on at once."""
+    """Replace a signal's handler while Numba compiles: remember the signal, and handle it when compiling is done.
+    Should an exception leave this handler installed, it calls the program's handler immediately."""
     if _state.depth:
         _arrived.append((number, frame))
     else:
@@ -63,7 +63,7 @@ def _deliver() -> None:
 @cache
 def hold_interrupts() -> None:
     """From now on, delay signals that arrive while Numba compiles until it is done. Handlers with the attribute
-    ``ends_the_process`` are still called at once, because the process will not use the compiler again."""
+    ``ends_the_process`` are still called immediately, because the process will not use the compiler again."""
     from numba.core.compiler_lock import global_compiler_lock
 
     lock: Any = type(global_compiler_lock)

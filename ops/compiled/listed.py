@@ -42,15 +42,15 @@ def write(found: Iterable[Loop]) -> None:
 
 
 def needed_by(clients: Collection[str]) -> list[Loop]:
-    """Return the listed Numba functions that these operators and writers call in common jobs, slowest to compile
-    first."""
+    """Return the listed Numba functions that ``clients`` (operators and writers) call in common jobs, slowest to
+    compile first."""
     wanted = set(clients)
     return sorted((loop for loop in loops() if loop.clients & wanted), key=lambda loop: -loop.seconds)
 
 
 def explicit() -> list[Loop]:
-    """Return the Numba functions with argument types in their decorators, which Numba compiles on import. Only modules
-    that loops.json names are searched."""
+    """Return the Numba functions that have argument types in their decorators, so that Numba compiles them on import.
+    Only modules that loops.json names are searched."""
     from importlib import import_module
 
     from . import numba_cache as hooks
@@ -69,8 +69,8 @@ def explicit() -> list[Loop]:
 
 
 def main(recorded: Iterable[str]) -> None:
-    """Add Numba functions to loops.json: those in the files ``recorded``, which were written with DALI_RUN_RECORD_LOOPS
-    set, and those that listed modules compile when they are imported."""
+    """Add Numba functions to loops.json: those in the files ``recorded``, written with DALI_RUN_RECORD_LOOPS set, and
+    those that are compiled on import of the listed modules."""
     found = {loop: loop for loop in loops()}
     for loop in explicit():
         found.setdefault(loop, loop)

@@ -4,11 +4,12 @@ Numba compiles a function for one list of argument types when it is first called
 three things differ from plain Numba:
 
 * A function that only compiled code calls is not compiled separately. Numba optimises and assembles every function
-separately and again in each caller; here its intermediate code goes into its callers, and is optimised there. That
-saves two fifths of the time for the longest loops. * Only machine code of functions that Python called is stored, in
-files of its own (`store`), by a stamp of all sources that it was compiled from. Numba stores every function with its
-intermediate code, by the source of the function alone; its index loses entries if processes write at the same time; and
-it refuses to run if it cannot write. * Stored code is loaded without initialising Numba's compiler.
+  separately and again in each caller; here its intermediate code goes into its callers, and is optimised there. That
+  saves two fifths of the time for the longest loops.
+* Only machine code of functions that Python called is stored, in files of its own (`store`), by a stamp of all sources
+  that it was compiled from. Numba stores every function with its intermediate code, by the source of the function
+  alone; its index loses entries if processes write at the same time; and it refuses to run if it cannot write.
+* Stored code is loaded without initialising Numba's compiler.
 
 All hooks are set by `install`; a Numba version without the hooked functions is left as it is, with its own cache.
 """
@@ -40,25 +41,25 @@ from .warm_up_client import client
 
 
 class _State:
-    """State of the current compilation, guarded by Numba's lock, which one thread holds at a time."""
+    """State of the current compilation. Guarded by Numba's lock, which only one thread holds at a time."""
 
     depth = 0
-    """Nesting depth: number of this package's functions that are being compiled now, each for the one before."""
+    """Number of this package's functions that are being compiled now: compiling one may require compiling another."""
     inner = 0
-    """Number of functions, of those counted in `depth`, that are compiled because compiled code calls them."""
+    """Number of functions, among those in `depth`, that only compiled code calls."""
 
 
 state = _State()
 
 
 defined: dict[tuple[str, str], Any] = {}
-"""All Numba dispatchers and C callbacks of this package whose code is cached, by names of module and function."""
+"""All Numba dispatchers and C callbacks of this package whose code is cached, by (module name, function name)."""
 _LONG = 5.0
-"""Seconds of compiling after which the user is told that functions are being compiled."""
+"""Seconds of compiling after which the user gets a message."""
 
 
 def _announce() -> None:
-    """Tell the user, once per machine, that Numba functions are being compiled."""
+    """Tell the user that Numba functions are being compiled, once per machine."""
     if not times.announced:
         times.announced = True
         if not store.announce_once():
@@ -71,8 +72,8 @@ def _announce() -> None:
 
 @contextmanager
 def _announced_if_long() -> Iterator[None]:
-    """Context manager around compiling: while it takes long, tell the user so. Waiting until it is done would be too
-    late, because the first function alone may take ten seconds."""
+    """Context manager around compiling: tell the user if it takes long. The message comes while compiling, because the
+    first function alone may take ten seconds."""
     if times.announced:
         yield
         return
@@ -87,8 +88,8 @@ def _announced_if_long() -> Iterator[None]:
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Context manager: suspend garbage collection. Nearly all objects that Numba creates live until it is done, and
-    searching them for garbage took 5 to 10 % of its time."""
+    """Context manager: suspend garbage collection while Numba compiles. Nearly all objects that Numba creates live
+    until it is done; searching them for garbage took 5 to 10 % of its time."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -99,13 +100,14 @@ def _without_collector() -> Iterator[None]:
 
 
 called: list[Any] = []
-"""Loaded functions that Python may call; the list keeps them alive. A dispatcher does not refer to the code that it
-calls. Only its table of overloads does, where newly compiled code that can be inlined may replace a loaded function."""
+"""Loaded functions that Python may call. The list keeps them alive: a dispatcher calls their code without a reference
+to it, and its table of overloads, which has references, may replace a loaded function by newly compiled code that can
+be inlined."""
 
 
 class _Collecting:
-    """State of a process that compiles only the functions of loops.json. If ``on`` is set, functions with argument
-    types in their decorators are not compiled on import; their types are noted in ``explicit``."""
+    """State of a process that only compiles the functions of loops.json. While ``on`` is set, functions with argument
+    types in their decorators are not compiled on import; ``explicit`` gets the types."""
 
     on = False
     explicit: ClassVar[dict[int, list[Any]]] = {}
@@ -116,7 +118,7 @@ collecting = _Collecting()
 
 
 def collect() -> None:
-    """Make this process compile a Numba function only when `compile_listed` is called."""
+    """Let this process compile a Numba function only when `compile_listed` is called."""
     import numba.core.dispatcher as numbas
 
     install()
@@ -145,8 +147,8 @@ def compile_listed(found: Any, args: tuple[Any, ...]) -> None:
 
 
 def _record(function: Any, args: Any) -> None:
-    """Append a function that was called, and the operator or writer that called it, to the file that
-    DALI_RUN_RECORD_LOOPS names. Does nothing if the variable is not set."""
+    """Append a called function, with the operator or writer that called it, to the file that DALI_RUN_RECORD_LOOPS
+    names, if that variable is set."""
     if into := os.environ.get("DALI_RUN_RECORD_LOOPS"):
         words = tuple(in_words(kind) for kind in args)
         if None not in words:
@@ -157,8 +159,7 @@ def _record(function: Any, args: Any) -> None:
 
 
 class _Inner:
-    """Placeholder for the entry point of a function that Python cannot call, because it was compiled only to be called
-    by other compiled code."""
+    """Placeholder for the entry point of a function that only compiled code calls, so that Python cannot call it."""
 
 
 def mine(dispatcher: Any) -> bool:
@@ -174,7 +175,7 @@ def key_of(function: Any, args: Any) -> str:
 
 
 def key_in_words(loop: Loop) -> str:
-    """Return the key under which the code of a function of loops.json is stored; see `key_of`."""
+    """Return the key under which the code of ``loop``, a function of loops.json, is stored; see `key_of`."""
     return f"{PACKAGE}.{loop.module}.{loop.function}({', '.join(loop.types)})"
 
 
@@ -189,8 +190,8 @@ def file_of(function: Any) -> Path:
 
 
 class LoopCache:
-    """Cache of one function's compiled code, with the methods that Numba's dispatcher calls. Created for each cached
-    function by the hook in Numba's ``enable_caching``."""
+    """Cache of one function's compiled code, with the methods that Numba's dispatcher calls. The hook in Numba's
+    ``enable_caching`` creates one for each cached function."""
 
     cache_path = None
 
@@ -223,8 +224,8 @@ class LoopCache:
             return None
 
     def save(self, args: Any, compiled: Any) -> None:
-        """Store compiled code for later processes. Does nothing if they could not load it, for example because the
-        function is a closure."""
+        """Store compiled code for later processes, unless they could not load it, for example because the function is a
+        closure."""
         from numba.core.serialize import dumps
 
         made_from = "" if self._closure else stamp(self._file)
@@ -237,12 +238,12 @@ class LoopCache:
         store.keep(key, made_from, target.host(compiled.target_context.codegen()), bytes(dumps(entry)))
 
     def wrapper(self, description: Any) -> str:
-        """Return the symbol of the compiled function that Python calls."""
+        """Return the symbol name of the wrapper through which Python calls the compiled function."""
         return str(description.llvm_cpython_wrapper_name)
 
     def rebuilt(self, context: Any, entry: Any) -> Any:
-        """Return the stored function as a CompileResult that Python can call. Other compiled code cannot call it,
-        because the result contains no code that could be inlined."""
+        """Return stored code as a CompileResult that Python can call. Other compiled code cannot call it, because it
+        contains no code that could be inlined."""
         from numba import _dynfunc
         from numba.core.compiler import CompileResult
 
@@ -286,7 +287,8 @@ class CallbackCache(LoopCache):
 
 
 def _loaded(context: Any, code: bytes, wrapper: str, environments: Any) -> int:
-    """Load machine code, which stays loaded until the process ends. Return the address of its function ``wrapper``."""
+    """Load machine code, which stays in memory until the process ends. Return the address of its function
+    ``wrapper``."""
     from llvmlite import binding
     from numba.core.runtime import rtsys
 
@@ -459,8 +461,7 @@ def _is_inner(compiled: Any) -> bool:
 
 
 def _gather(library: Any) -> None:
-    """Prepare a Numba code library so that it can be linked into others: add the functions that it calls, and skip
-    optimising it."""
+    """Prepare a Numba code library for linking into others: add the functions that it calls, but do not optimise it."""
     seen = set()
     for other in library._linking_libraries:
         if other not in seen:

@@ -12,13 +12,12 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 _WAITED_FOR = "numba.core.decorators"
-"""Module of Numba after whose import the cache of compiled functions is installed. Numba imports it before it compiles
+"""Module of Numba whose import triggers installing the cache of compiled functions. Numba imports it before it compiles
 anything."""
 
 
 class _Finder:
-    """Import hook for the module `_WAITED_FOR`: Python finds it as usual, and after its execution the cache is
-    installed."""
+    """Import hook that installs the cache of compiled functions after Python has imported the module `_WAITED_FOR`."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name != _WAITED_FOR:
@@ -40,7 +39,7 @@ class _Finder:
 
 
 def watch() -> None:
-    """Install the cache of compiled functions when Numba is imported; at once if it is imported already."""
+    """Install the cache of compiled functions when Numba is imported, or now if it is imported already."""
     if _WAITED_FOR in sys.modules:
         from . import numba_cache
 

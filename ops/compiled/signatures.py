@@ -18,7 +18,7 @@ _ARRAY = re.compile(r"^(.*)\[(:(?:,:)*)\]([CFA])(r?)(u?)$", re.S)
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A Numba function for one list of argument types, as one line of loops.json: the list of functions to compile
+    """One Numba function for one list of argument types: a line of loops.json, the list of functions that are compiled
     ahead of time."""
 
     module: str
@@ -27,7 +27,7 @@ class Loop:
     types: tuple[str, ...]
     """Types of the function's arguments, each as text such as ``float32[:]``; see `signatures`."""
     clients: frozenset[str] = field(default=frozenset(), compare=False)
-    """Operators and writers (as ``writers.NAME``) that call the function in common jobs; empty if only rare jobs call
+    """Operators, and writers as ``writers.NAME``, that call the function in common jobs; empty if only rare jobs call
     it."""
     seconds: float = field(default=1.0, compare=False)
     """Seconds that compiling the function took when it was recorded."""
@@ -94,7 +94,7 @@ def _dtype(described: Any) -> Any:
 
 
 def of_words(words: str) -> Any:
-    """Return the Numba type for a text that `in_words` returned. Raises ValueError for any other text."""
+    """Return the Numba type for ``words``, a text that `in_words` returned. Raises ValueError for any other text."""
     from numba import from_dtype, types
 
     if words.startswith("{") and words.endswith("}"):
@@ -113,6 +113,5 @@ def of_words(words: str) -> Any:
 
 
 def _parts(words: str) -> list[str]:
-    """Return the element types of a tuple type, given as text such as ``int64; float32``. Nested tuples are not
-    supported."""
+    """Return the element types of a tuple type. ``words``: text such as ``int64; float32``, without nested tuples."""
     return [part.strip() for part in words.split(";") if part.strip()]

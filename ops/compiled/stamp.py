@@ -9,8 +9,8 @@ from pathlib import Path
 
 PACKAGE = __name__.split(".", 1)[0]
 ROOT = Path(__file__).resolve().parents[2]
-"""Folder of the installed package. In a source checkout it is the project's folder, to whose subfolders the package has
-links."""
+"""Folder of the installed package. In a source checkout, the project's folder: the package has links to its
+subfolders."""
 
 _IMPORT = re.compile(r"^\s*from (\.+)([\w.]*) import (\([^)]*\)|[^\n]*)", re.M)
 _NAME = re.compile(r"\w+")
@@ -18,12 +18,11 @@ _NAME = re.compile(r"\w+")
 
 @cache
 def stamp(file: Path) -> str:
-    """Return a digest of a module's source and of the sources of this package that it imports. Imports of an imported
-    module count only if it contains compiled functions. Empty if there is no source.
+    """Return a digest of a module's source and of the sources of this package that it imports; empty if there is no
+    source. Imports of an imported module count only if it contains compiled functions.
 
     A function is compiled together with the functions that it calls and with constants of other modules. Numba's own
-    cache uses the stamp of the function's file alone, and would not see these change.
-    """
+    cache uses only the function's file, and would not notice when these change."""
     seen: dict[Path, bytes] = {}
     todo = [file]
     while todo:

@@ -29,8 +29,7 @@ _STAMP = 32
 
 @cache
 def checkout() -> bool:
-    """Return whether the package runs from a source checkout, so that compiled code may be stored next to the
-    sources."""
+    """Return whether the package runs from a source checkout. Compiled code may then be stored next to the sources."""
     return (ROOT / "pyproject.toml").is_file()
 
 
@@ -40,8 +39,8 @@ def user_folder() -> Path:
 
 
 def folders() -> list[Path]:
-    """Return the folders in which compiled functions are searched, in this order. New ones are stored in the first
-    writable folder."""
+    """Return the folders that are searched for compiled functions, in this order. New functions are stored in the first
+    writable one."""
     found = []
     if chosen := os.environ.get("NUMBA_CACHE_DIR"):
         found.append(Path(chosen) / "dali-run")
@@ -64,8 +63,8 @@ def writable_folder() -> Path | None:
 
 
 def announce_once() -> bool:
-    """Return True for the first process on this machine that asks, False for all later ones: only one process tells the
-    user that functions are being compiled."""
+    """Return True for only one process on this machine, the first that asks, so that only one tells the user that
+    functions are being compiled."""
     folder = writable_folder()
     try:
         if folder is not None:
@@ -78,15 +77,15 @@ def announce_once() -> bool:
 
 
 def name_of(key: str, made_for: str) -> str:
-    """Return the file name for a compiled function: its name, and a digest of its ``key``, the processor ``made_for``,
-    Numba and Python."""
+    """Return the file name for a compiled function: the function's name, and a digest of its ``key``, the processor
+    ``made_for``, Numba and Python."""
     digest = hashlib.sha256(f"{key} {made_for} {target.versions()}".encode()).hexdigest()[:24]
     return f"{key.split('(')[0].rsplit('.', 1)[-1]}-{digest}"
 
 
 def find(key: str, stamp: str, made_for: str) -> bytes | None:
-    """Return the stored code of the function ``key``, if it was compiled from sources with this ``stamp`` (a digest)
-    for the processor ``made_for``; otherwise None."""
+    """Return the stored code of the function ``key`` for the processor ``made_for``; None if there is none that was
+    compiled from sources with this ``stamp`` (a digest)."""
     name = name_of(key, made_for)
     for folder in folders():
         try:
@@ -115,7 +114,7 @@ def holds(key: str, stamp: str, made_for: str) -> bool:
 
 
 def keep(key: str, stamp: str, made_for: str, entry: bytes) -> bool:
-    """Store the compiled code ``entry`` in the first writable folder; return False if no folder can be written."""
+    """Store the compiled code ``entry`` in the first writable folder. Return False if no folder is writable."""
     folder = writable_folder()
     if folder is None or not stamp:
         return False
@@ -138,10 +137,9 @@ def keep(key: str, stamp: str, made_for: str, entry: bytes) -> bool:
 
 
 class Pack:
-    """A read-only file of the wheel with all compiled functions for one level of x86-64 (such as v3), one version of
-    Numba and one of Python: a line of JSON, then the code of each function.
-
-    Opened once per process by `packs`; any thread may use it."""
+    """File in the wheel, read-only, with all compiled functions for one level of x86-64 (such as v3), one version of
+    Numba and one of Python: a line of JSON, then the code of each function. Opened once per process by `packs`; any
+    thread may use it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -159,8 +157,8 @@ class Pack:
         return self._entries.get(key, ("",))[0] == stamp
 
     def find(self, key: str, stamp: str) -> bytes | None:
-        """Return the stored code of the function or CUDA kernel ``key``, if it was compiled from sources with this
-        ``stamp`` (a digest); otherwise None."""
+        """Return the stored code of the function or CUDA kernel ``key``; None if there is none that was compiled from
+        sources with this ``stamp`` (a digest)."""
         made_from, at, size = self._entries.get(key, ("", 0, 0))
         if not size or made_from != stamp:
             return None
@@ -172,12 +170,14 @@ class Pack:
 
 
 def pack_name(level: str) -> str:
-    """Return the name of the wheel's file with compiled functions for a level of x86-64, this Numba and this Python."""
+    """Return the name of the wheel's file with compiled functions for a level of x86-64, for this version of Numba and
+    Python."""
     return f"{level}-{target.versions()}.pack"
 
 
 def write_pack(path: Path, entries: Mapping[str, tuple[str, bytes]]) -> None:
-    """Write a file of compiled functions. ``entries``: stamp and code of each function, by its key."""
+    """Write a file of compiled functions. ``entries``: stamp (digest of sources) and code of each function, by its
+    key."""
     heading, body, at = {}, [], 0
     for key, (stamp, content) in sorted(entries.items()):
         packed = zlib.compress(content, 9)
@@ -189,7 +189,7 @@ def write_pack(path: Path, entries: Mapping[str, tuple[str, bytes]]) -> None:
 
 @cache
 def packs() -> tuple[Pack, ...]:
-    """Return the wheel's files of compiled functions that this process may use, best processor level first."""
+    """Return the wheel's files of compiled functions that this process may use; the highest processor level first."""
     found = []
     if PACKS.is_dir():
         for level in target.levels():

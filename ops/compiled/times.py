@@ -10,8 +10,8 @@ from contextlib import contextmanager, suppress
 
 
 class Times:
-    """Counters of one process for compiling and loading functions. The one instance is `times`; any thread may update
-    it."""
+    """Counters of this process for compiling and loading functions. There is one instance, `times`; any thread may
+    update it."""
 
     compiled = 0
     """Number of Numba functions that this process has compiled."""
@@ -20,20 +20,20 @@ class Times:
     seconds = 0.0
     """Seconds that all threads together have spent on compiling Numba functions."""
     announced = False
-    """True after the user was told that functions are being compiled."""
+    """Whether the user was told that functions are being compiled."""
     images = 0
-    """Number of CUDA modules that were loaded from the wheel's binaries."""
+    """Number of CUDA modules that this process has loaded from the wheel's binaries."""
     _told = 0.0
 
     def __init__(self) -> None:
         self._threads = threading.local()
         self.nvrtc: dict[str, float] = {}
-        """Seconds for each CUDA kernel that is not in the wheel, by name: compiling it with NVRTC, or loading it from
+        """Seconds that each CUDA kernel outside the wheel took, by name: compiling it with NVRTC, or loading it from
         CuPy's cache."""
 
     @contextmanager
     def by_nvrtc(self, kernel: str) -> Iterator[None]:
-        """Context manager around compiling the CUDA ``kernel`` or loading it from CuPy's cache: adds its time to
+        """Context manager around compiling the CUDA ``kernel``, or loading it from CuPy's cache; adds the time to
         ``nvrtc``."""
         began = time.perf_counter()
         try:
@@ -42,18 +42,18 @@ class Times:
             self.nvrtc[kernel] = self.nvrtc.get(kernel, 0.0) + time.perf_counter() - began
 
     def waited(self, seconds: float, *, compiled: bool = True) -> None:
-        """Add ``seconds`` for which this thread has waited. ``compiled``: it compiled itself; False if it waited for
-        another thread that compiled."""
+        """Count ``seconds`` for which this thread has waited. ``compiled``: whether it compiled itself; False if it
+        waited for another thread that compiled."""
         self.seconds += seconds * compiled
         self._threads.seconds = self.in_this_thread() + seconds
 
     def in_this_thread(self) -> float:
-        """Return the seconds that this thread has waited for compilers. Measurements of the thread's other work
-        subtract them."""
+        """Return the seconds that this thread has waited for compilers, which measurements of its other work
+        subtract."""
         return float(getattr(self._threads, "seconds", 0.0))
 
     def new_seconds(self) -> float:
-        """Return the seconds that compiling took since the last call of this method."""
+        """Return the seconds of compiling since the last call of this method."""
         new, self._told = self.seconds - self._told, self.seconds
         return new
 
@@ -66,8 +66,8 @@ _listeners: list[Callable[[str], None]] = []
 
 @contextmanager
 def messages_to(listener: Callable[[str], None]) -> Iterator[None]:
-    """Context manager: pass messages about long compilation to ``listener``, one line at a time, instead of printing
-    them to stderr."""
+    """Context manager: pass messages about long compiling to ``listener``, one line at a time, instead of printing them
+    to stderr."""
     _listeners.append(listener)
     try:
         yield
@@ -76,7 +76,7 @@ def messages_to(listener: Callable[[str], None]) -> Iterator[None]:
 
 
 def tell(line: str) -> None:
-    """Print ``line`` for the user, who waits for a compiler, or pass it to the listener that `messages_to` has set."""
+    """Print ``line`` for the user, who waits for a compiler; or pass it to the listener of `messages_to`."""
     if _listeners:
         _listeners[-1](line)
     else:

@@ -19,8 +19,8 @@ def client() -> str:
 
 @contextmanager
 def on_behalf(name: str) -> Iterator[None]:
-    """Context manager: record the Numba functions that are called inside it as needed by the operator or writer
-    ``name``."""
+    """Context manager: record the Numba functions that are called inside as functions that the operator or writer
+    ``name`` needs."""
     _now.append(name)
     try:
         yield

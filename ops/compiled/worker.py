@@ -19,7 +19,7 @@ from typing import Any
 
 
 def compiled(line: str) -> dict[str, Any]:
-    """Compile the Numba function that ``line`` of loops.json names, unless its code is stored already. Return the
+    """Compile the Numba function of ``line`` (a line of loops.json), unless its code is stored already. Return the
     answer for the process that asked: key, stamp, whether the code is stored, file name, and seconds taken."""
     from . import numba_cache, store, target
     from .listed import of_line

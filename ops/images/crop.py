@@ -69,8 +69,8 @@ class CropWindow(Operator, abstract=True):
             raise SpecError(f"crop takes (height, width) or (depth, height, width), got {len(self.crop)} values")
 
     def cropped(self, spec: Spec) -> Spec:
-        """Return the spec of a batch of windows that are cut out of images with the given ``spec``. Lengths that only
-        the running pipeline knows are None."""
+        """Return the spec of windows that are cut out of images with ``spec``. Lengths that are known only at run time
+        are None."""
         layout = image_layout(spec.layout, spec.ndim, self.layouts)
         if spec.shape is None or not layout:
             return Spec(None if spec.shape is None else (None,) * len(spec.shape), spec.dtype, layout)
@@ -87,8 +87,8 @@ class CropWindow(Operator, abstract=True):
         return "even" if even else self.rounding
 
     def _constant_sizes(self) -> dict[str, int | None]:
-        """Length of the window along each axis, by the axis's letter: 0 for the whole axis, None if it is known only at
-        run time."""
+        """Length of the window along each axis, by the axis's letter: 0 for the whole axis, None if known only at run
+        time."""
         if "crop" in self.per_sample:
             return {"D": None, "H": None, "W": None}
         if self.crop is not None:
@@ -108,23 +108,23 @@ class CropWindow(Operator, abstract=True):
 
     @cached_property
     def _constant_rows(self) -> F32:
-        """Result of `rows`, cached for an operator whose arguments are all constants."""
+        """Result of `rows`, cached if all arguments are constants."""
         return self._rows(Context(self, "cpu", Samples.numbered(1)))
 
     @cached_property
     def _cuts(self) -> bool:
-        """Whether the arguments may define a window other than the whole image."""
+        """Return whether the arguments may cut off a part of the image."""
         sized = self.is_set("crop") or any(self.is_set(name) for name in _SIZES.values())
         return sized or not self.per_sample.isdisjoint(_POSITIONS.values())
 
     def windows(self, ctx: Context, batch: Batch, layout: str, policy: OutOfBounds) -> tuple[I64, I64]:
-        """Return start (anchor) and shape, [N, D] each, of the window of each sample, after applying ``policy`` to
-        windows that extend beyond the image."""
+        """Return start (anchor) and shape of each sample's window, [N, D] each. ``policy``: DALI's rule for windows
+        that extend beyond the image."""
         return self.windows_in(ctx, batch.shapes.astype(np.int64, order="C"), layout, policy)
 
     def windows_in(self, ctx: Context, extent: I64, layout: str, policy: OutOfBounds) -> tuple[I64, I64]:
-        """Return start (anchor) and shape, [N, D] each, of the windows of samples whose shapes are ``extent`` [N, D];
-        see `windows`."""
+        """Return start (anchor) and shape of windows, [N, D] each, in samples of shape ``extent`` [N, D]; see
+        `windows`."""
         anchor, shape = np.zeros(extent.shape, np.int64), extent.copy()
         if not self._cuts:
             return anchor, shape
@@ -135,8 +135,8 @@ class CropWindow(Operator, abstract=True):
         return bounded(ctx, policy, anchor, shape, extent)
 
     def rows(self, ctx: Context) -> F32:
-        """Return height, width and relative position (down and across) of the windows as the arguments define them, [N
-        or 1, 4], for `plan_cpu.cut_out`."""
+        """Return each window's height, width and relative position (down and across), by the arguments, [N or 1, 4],
+        for `plan_cpu.cut_out`."""
         return self._constant_rows if self._is_constant else self._rows(ctx)
 
     def _rows(self, ctx: Context) -> F32:
@@ -183,7 +183,8 @@ class Cropping(CropWindow, abstract=True):
 
 
 def _axis(layout: str, letter: str) -> int:
-    """Return the index of the axis ``letter`` in ``layout``; D (depth) finds the frames of a sequence, as in DALI."""
+    """Return the index of the axis ``letter`` in ``layout``. D (depth) also finds the frames of a sequence, as in
+    DALI."""
     at = layout.find(letter)
     return layout.find("F") if letter == "D" and at < 0 else at
 

@@ -113,8 +113,8 @@ class CropMirrorNormalize(Cropping, name="crop_mirror_normalize"):
     gpu = cpu
 
     def affine(self, ctx: Context) -> Affine:
-        """Return mean, multiplier and summand of the normalisation for each channel: one row [1, K] if mean and std are
-        constants, otherwise one per sample [N, K]."""
+        """Return mean, factor and summand of the normalisation for each channel: one row [1, K] if mean and std are
+        constants, otherwise one row per sample [N, K]."""
         if not {"mean", "std"} & ctx.args.keys():
             return _affine(self.mean, self.std, self.scale, self.shift)
         mean, std = (ctx.arg(n) if n in ctx.args else np.array([getattr(self, n)], np.float32) for n in ("mean", "std"))
@@ -126,8 +126,8 @@ class CropMirrorNormalize(Cropping, name="crop_mirror_normalize"):
         return self.affine(ctx).width
 
     def matching(self, ctx: Context, shape: I64, channel: int, width: int) -> I64:
-        """Reject samples whose number of channels is not ``width``, the number of values in mean and std. Return the
-        window shapes ``shape``, with empty windows for these samples."""
+        """Reject samples whose number of channels is not ``width``, the number of values in mean and std. Return
+        ``shape``, the window shapes, with zeros for these samples."""
         if width <= 1 or not _plans.of_other_width(shape, channel, width):
             return shape
         wrong = (shape[:, channel] != width) & (shape[:, channel] > 0)
@@ -140,9 +140,9 @@ class CropMirrorNormalize(Cropping, name="crop_mirror_normalize"):
         return refused(shape, wrong)
 
     def _fillable(self, ctx: Context, shape: I64, channel: int, own: I64) -> I64:
-        """Reject samples whose number of channels does not fit the number of ``fill_values``. Return the window shapes
-        ``shape``, with empty windows for these samples. There may be one value per channel of the output, or per
-        channel of the input (``own`` channels); channels that ``pad_output`` adds then get 0."""
+        """Reject samples whose number of channels does not fit the number of ``fill_values``: one per channel of the
+        output, or per channel of the input (``own`` channels; channels that ``pad_output`` adds then get 0). Return
+        ``shape``, the window shapes, with zeros for these samples."""
         width = len(self.fill_values)
         wrong = (shape[:, channel] != width) & (own != width) & (shape[:, channel] > 0)
         for i in np.flatnonzero(wrong).tolist():
@@ -153,7 +153,7 @@ class CropMirrorNormalize(Cropping, name="crop_mirror_normalize"):
 
 @lru_cache(64)
 def _affine(mean: tuple[float, ...], std: tuple[float, ...], scale: float, shift: float) -> Affine:
-    """Return the factors of the normalisation for constant arguments, which are the same for every batch."""
+    """Return the factors of the normalisation for constant arguments; the result is cached."""
     return _normalising(np.array([mean], np.float32), np.array([std], np.float32), scale, shift)
 
 

@@ -17,17 +17,17 @@ from ..context import Context
 
 @dataclass(frozen=True, slots=True)
 class ImageParts:
-    """Start, shape and arguments of the M images in a batch of N samples. A part is a whole sample, or one frame of a
+    """Images of a batch, as M parts with their shapes and arguments. A part is a whole sample, or one frame of a
     sequence. Created by one call of an operator."""
 
     offsets: I64
-    """Index in the batch's data of the first element of each part, [M]."""
+    """Index in the batch's data of each part's first element, [M]."""
     shapes: I64
     """Shape of each part, [M, D]; if the parts are frames, without the dimension of frames."""
     sample: I64 | None
-    """Index in the batch of the sample to which each part belongs, [M]; None if each part is a whole sample."""
+    """Index in the batch of each part's sample, [M]; None if each part is a whole sample."""
     arguments: dict[str, npt.NDArray[Any]]
-    """For each argument, by name, its value for every part: [M] or [M, k]."""
+    """Values of the operator's arguments, by name, one for every part: [M] or [M, k]."""
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -38,8 +38,8 @@ class ImageParts:
         return elements(self.shapes)
 
     def places(self, out: Batch) -> I64:
-        """Return the index of each part's first element in the data of ``out``, a packed output batch whose parts have
-        the same shapes."""
+        """Return the index of each part's first element in the data of ``out``, an output batch without gaps whose
+        parts have the same shapes."""
         if self.sample is None:
             return out.offsets
         sizes = self.sizes
@@ -48,12 +48,10 @@ class ImageParts:
 
 
 def image_parts(ctx: Context, batch: Batch, names: Iterable[str], dtype: Any = np.float32) -> ImageParts:
-    """Divide ``batch`` into parts (whole samples or frames), and return these with the values of arguments ``names``.
-
-    By DALI's rule for sequences, an argument whose layout begins with F has a value per frame (or one for all). Any
-    other argument holds for the whole sample. A sample with another number of frames than its argument is rejected, and
-    gets zeros.
-    """
+    """Divide ``batch`` into images (whole samples or frames), and return them with the values of the arguments
+    ``names``. By DALI's rule for sequences, an argument whose layout begins with F has one value per frame (or one for
+    all); other arguments hold for the whole sample. A sample whose number of frames differs from its argument's is
+    rejected, and gets zeros."""
     names = list(names)
     framed = [n for n in names if n in ctx.args and ctx.args[n].layout.startswith("F") and batch.layout.startswith("F")]
     if not framed:
@@ -69,8 +67,7 @@ def image_parts(ctx: Context, batch: Batch, names: Iterable[str], dtype: Any = n
 
 
 def as_frames(images: Batch, parts: ImageParts) -> ImageParts:
-    """Split ``parts``, whole sequences, into frames: return parts that are single frames, with the arguments of their
-    sequence."""
+    """Split ``parts`` that are whole sequences into single frames. Each frame gets the arguments of its sequence."""
     counts = images.shapes[:, 0].astype(np.int64)
     sample = np.repeat(np.arange(len(images)), counts)
     shapes = images.shapes[:, 1:].astype(np.int64)[sample]
@@ -80,8 +77,7 @@ def as_frames(images: Batch, parts: ImageParts) -> ImageParts:
 
 
 def _by_frame(ctx: Context, name: str, counts: I64, dtype: Any) -> npt.NDArray[Any]:
-    """Return the values of the argument ``name``, one or k numbers for each frame: [M] or [M, k]. Sample i has
-    ``counts[i]`` frames."""
+    """Return the values of the argument ``name`` for each frame: [M] or [M, k]. Sample i has ``counts[i]`` frames."""
     given, rows = ctx.args[name], []
     vector = parameter(type(ctx.op), name).is_vector
     for i, count in enumerate(counts.tolist()):

@@ -48,7 +48,8 @@ class RandomWindow(Operator, abstract=True):
 
     @cached_property
     def _ranges(self) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Ranges of the aspect ratio and of the area, each as (smallest, largest); a single number counts twice."""
+        """Ranges of aspect ratio and area, each as (smallest, largest); both are equal if the argument is a single
+        number."""
         pairs = []
         for name in ("random_aspect_ratio", "random_area"):
             values = getattr(self, name)

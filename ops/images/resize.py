@@ -58,8 +58,8 @@ class Resampling(Operator, abstract=True):
         return self if self.parity == "dali" else None
 
     def plan(self, ctx: Context, shapes: I64, axes: tuple[int, int]) -> ResamplePlan:
-        """Return the plan for resampling samples of ``shapes`` [N, ndim]; samples that cannot be resampled are
-        rejected."""
+        """Return the plan for resampling samples of ``shapes`` [N, ndim] along ``axes``. Samples that cannot be
+        resampled are rejected."""
         raise NotImplementedError
 
     def runs_in(self) -> tuple[Stage, ...]:
@@ -87,8 +87,8 @@ class Resampling(Operator, abstract=True):
             presets.interpolation_of(self.parity, self.interp_type)
 
     def resampled(self, spec: Spec, size: tuple[int | None, ...] | None) -> Spec:
-        """Return the spec of the output of resampling a batch with ``spec``. ``size`` has the new spatial lengths, None
-        if unknown. Raises SpecError."""
+        """Return the spec of a resampled batch. ``spec``: of the input. ``size``: new spatial lengths, None if unknown.
+        Raises SpecError."""
         if self.parity != "dali":
             if spec.shape is not None:
                 self._needs_images(spatial_axes(spec.layout, len(spec.shape))[1])
@@ -97,8 +97,8 @@ class Resampling(Operator, abstract=True):
         return output_spec(spec, self.dtype, size)
 
     def planned(self, ctx: Context, lo: F32, hi: F32, size: I64, extents: I64) -> ResamplePlan:
-        """Return a plan with this operator's filters for the regions [``lo``, ``hi``) of images of ``extents``, all [N,
-        A]."""
+        """Return a plan that resamples the regions [``lo``, ``hi``) of images of shape ``extents`` to ``size``, all [N,
+        A], with this operator's filters."""
         if self.parity == "dali":
             return plan(lo, hi, size, *self.filters(ctx), self.antialias)
         self._needs_images(size.shape[1])
@@ -118,7 +118,7 @@ class Resampling(Operator, abstract=True):
             raise SpecError(f"parity: {self.parity} resizes images, not volumes; give parity: dali to this step")
 
     def cpu(self, ctx: Context, images: Batch) -> Any:
-        """Resample the batch on the CPU."""
+        """Resample the batch on the CPU, and return the result."""
         axes = spatial_axes(images.layout, images.ndim)
         shapes = images.shapes.astype(np.int64)
         return resample(ctx, self.plan(ctx, shapes, axes), images, self.dtype, lambda c: self.plan(c, shapes, axes))
@@ -127,13 +127,13 @@ class Resampling(Operator, abstract=True):
 
     @cached_property
     def _filter_names(self) -> tuple[str, str]:
-        """Names of the arguments that give the filter for axes that shrink and the filter for axes that grow."""
+        """Names of two arguments: the filter for axes that shrink, and the filter for axes that grow."""
         return ("min_filter" if self.is_set("min_filter") else "interp_type",
                 "mag_filter" if self.is_set("mag_filter") else "interp_type")  # fmt: skip
 
     def filters(self, ctx: Context) -> tuple[I64, I64]:
-        """Return the DALIInterpType for axes that shrink and for axes that grow, [N] each, or [1] if equal for all
-        samples."""
+        """Return the filter (DALIInterpType) for axes that shrink, and the one for axes that grow, [N] each, or [1] if
+        equal for all samples."""
         found = []
         for name in self._filter_names:
             values = ctx.rows(name, np.int64)
@@ -148,7 +148,7 @@ class Resampling(Operator, abstract=True):
 
 
 class Sized(Resampling, abstract=True):
-    """Base class of operators with arguments for the size of the result, and for the region of the image that it
+    """Base class of operators with arguments for the output size, and for the region of the image that the output
     shows."""
 
     size: Annotated[
@@ -213,8 +213,7 @@ class Sized(Resampling, abstract=True):
         return self.resampled(specs[0], self._known_size(specs[0]))
 
     def _known_size(self, spec: Spec) -> tuple[int | None, ...] | None:
-        """Return the output's spatial lengths if constant arguments and the spec of the input determine these, else
-        None."""
+        """Return the output's spatial lengths if constant arguments and the input's spec determine them, else None."""
         if spec.shape is None:
             return None
         first, count = spatial_axes(spec.layout, len(spec.shape))
@@ -236,7 +235,8 @@ class Sized(Resampling, abstract=True):
         return None if ctx.rejects else tuple(plan.size[0].tolist())
 
     def _is_complete(self, count: int) -> bool:
-        """Whether the arguments give all spatial lengths of the output, so that they do not depend on the image."""
+        """Return whether the arguments give all spatial lengths of the output, which then do not depend on the
+        image."""
         names = ("resize_z", "resize_y", "resize_x")[3 - count :]
         given = self.size if self.size is not None else tuple(getattr(self, n) or 0.0 for n in names)
         return self.mode in ("default", "stretch") and all(given) and self.resize_shorter is self.resize_longer is None
@@ -251,7 +251,7 @@ class Sized(Resampling, abstract=True):
 
     @cached_property
     def _lengths(self) -> set[int]:
-        """Lengths of the constant arguments that have one value per axis, such as ``size``."""
+        """Numbers of values that constant arguments with one value per axis have, such as ``size``."""
         return {len(v) for v in (self.size, self.max_size, self.roi_start, self.roi_end) if v is not None}
 
     def plan(self, ctx: Context, shapes: I64, axes: tuple[int, int]) -> ResamplePlan:
@@ -269,7 +269,7 @@ class Sized(Resampling, abstract=True):
         return self.planned(ctx, lo, hi, size, extents)
 
     def _as_library(self, ctx: Context, wanted: F32, region: tuple[F32, F32] | None, extents: I64) -> ResamplePlan:
-        """Return the plan of a resize that gives the results of the library ``parity``, such as Pillow."""
+        """Return the plan of a resize whose results equal those of the library ``parity``, such as Pillow."""
         lo, hi = (np.float32(0), extents.astype(np.float32)) if region is None else region
         bad = _refuse_endless(ctx, wanted, region, extents)
         wanted = np.where(bad, 1, np.broadcast_to(wanted, extents.shape))
@@ -292,12 +292,12 @@ class Sized(Resampling, abstract=True):
 
     @cached_property
     def _way(self) -> str:
-        """Name of the argument that gives the output size, such as ``resize_shorter``; empty for the arguments by axis
+        """Name of the argument that gives the output size, such as ``resize_shorter``; empty for arguments by axis
         (``resize_x``, ...)."""
         return next((name for name in ("resize_shorter", "resize_longer", "size") if self.is_set(name)), "")
 
     def _requested(self, ctx: Context, count: int) -> F32:
-        """Return the requested output size [N, A], with 0 for lengths that are not set. A single row holds for all
+        """Return the requested output size [N, A], with 0 for lengths that are not set. A single row is for all
         samples, a single column for all axes."""
         if self._way == "size":
             return _for_axes(ctx, "size", count)
@@ -309,11 +309,11 @@ class Sized(Resampling, abstract=True):
 
     @cached_property
     def _whole(self) -> bool:
-        """Whether the source region is the whole image, because no argument restricts it."""
+        """Return whether the source region is the whole image, because no argument restricts it."""
         return not self.is_set("roi_start")
 
     def _region(self, ctx: Context, extents: I64) -> tuple[F32, F32] | None:
-        """Return begin and end of the source region, in pixels, [N, A] each; None for the whole image."""
+        """Return begin and end of the source region in pixels, [N, A] each; None for the whole image."""
         if self._whole:
             return None
         count = extents.shape[1]
@@ -343,8 +343,8 @@ def _refuse_endless(ctx: Context, wanted: F32, region: tuple[F32, F32] | None, e
 
 
 def _for_axes(ctx: Context, name: str, count: int) -> F32:
-    """Return the argument ``name``, with one value per axis, as [N, A]. A single row holds for all samples, a single
-    column for all axes."""
+    """Return the argument ``name`` with one value per axis, [N, A]. A single row is for all samples, a single column
+    for all axes."""
     values = ctx.rows(name)
     if values.shape[1] not in (1, count):
         for i in range(len(values)):
@@ -359,8 +359,8 @@ def fit(
     """Return source regions (begin and end) and output sizes, [N, A] each. Also return the number of invalid samples,
     whose arguments are not finite.
 
-    ``wanted``: requested sizes [N or 1, A or 1]. ``region``: the part of images of ``extents`` that is shown; None for
-    all.
+    ``wanted``: requested sizes [N or 1, A or 1]. ``region``: part of the image that is shown, in images of shape
+    ``extents``; None for all.
 
     The rules and arithmetic are DALI 2.4's: a size of 0 follows from the other sizes by ``mode``, negative sizes and
     reversed regions flip, sizes are rounded half away from zero to at least 1, and ``subpixel`` grows or shrinks the

@@ -22,7 +22,8 @@ _SPAN = "resizes up to three neighbouring axes (those that keep their length do 
 _FAR = np.float32(2**30)
 
 _FARTHEST = 1e6
-"""Maximum distance of the point ``alignment`` from the start of its region, in multiples of the region's length."""
+"""Maximum distance of the fixed point ``alignment`` from the start of its region, in multiples of the region's
+length."""
 
 
 class TensorResize(Resampling, name="tensor_resize"):
@@ -107,7 +108,7 @@ class TensorResize(Resampling, name="tensor_resize"):
 
     @property
     def _takes_sizes(self) -> bool:
-        """Whether the output has exactly the requested lengths, whatever the shape of the input."""
+        """Return whether the output has the requested lengths whatever the shape of the input."""
         return self.mode in ("default", "stretch") and self.max_size is None
 
     def _axes(self, layout: str, ndim: int) -> list[int]:
@@ -128,9 +129,9 @@ class TensorResize(Resampling, name="tensor_resize"):
         return axes
 
     def _span(self, axes: list[int], changed: npt.NDArray[np.bool_]) -> tuple[int, int]:
-        """Return the first and the last axis along which a batch is resized, given a mask of the axes that change,
-        ``changed`` [N, A]. If these axes are too far apart, raises UnlikeSamplesError if they differ between samples,
-        so that fewer samples may work, else SampleError."""
+        """Return the first and the last of the axes along which a batch is resized. ``changed`` [N, A]: mask of the
+        axes that change. If they are too far apart, raises SampleError; or UnlikeSamplesError if they differ between
+        samples, so that fewer samples may work."""
         resized = [axes[k] for k in np.flatnonzero(changed.any(axis=0)).tolist()] or axes[:1]
         if max(resized) - min(resized) >= _AXES:
             if (changed != changed[0]).any():
@@ -173,8 +174,7 @@ class TensorResize(Resampling, name="tensor_resize"):
     gpu = cpu
 
     def _regions(self, ctx: Context, extents: I64) -> tuple[F32, F32, I64]:
-        """Return begin and end of the source region, and the size of the output, along each axis of each sample, [N, A]
-        each."""
+        """Return begin and end of the source region, and the output size, for each axis of each sample, [N, A] each."""
         count = extents.shape[1]
         wanted = self._rows(ctx, "sizes" if self.is_set("sizes") else "scales", extents.shape)
         region = None
@@ -209,8 +209,8 @@ class TensorResize(Resampling, name="tensor_resize"):
         return *self._aligned(ctx, lo, hi, width), rounded
 
     def _aligned(self, ctx: Context, lo: F32, hi: F32, width: Any) -> tuple[F32, F32]:
-        """Scale the regions from ``lo`` to ``hi`` to the length ``width``, around the point at ``alignment`` in each
-        region. Return their begins and ends."""
+        """Scale the regions from ``lo`` to ``hi`` to the length ``width``, with the point ``alignment`` of each region
+        fixed. Return their begins and ends."""
         part = self._rows(ctx, "alignment", lo.shape)
         bad = np.any(~(np.abs(part) <= _FARTHEST), axis=1)
         if bad.any():
@@ -222,7 +222,7 @@ class TensorResize(Resampling, name="tensor_resize"):
         return begin, (begin + width).astype(np.float32)
 
     def _rows(self, ctx: Context, name: str, shape: tuple[int, ...]) -> F32:
-        """Return the values of the argument ``name`` for every sample and axis, as an array of ``shape``."""
+        """Return the values of the argument ``name`` for each sample and axis, as an array of ``shape``."""
         values: F32 = ctx.arg(name)
         if values.shape[1] not in (1, shape[1]):
             raise SampleError(

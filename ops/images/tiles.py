@@ -129,7 +129,7 @@ class Tiles(Operator, name="tiles"):
         return np.broadcast_to(np.array(values, np.int64), (2,))
 
     def _counts(self, extents: I64) -> I64:
-        """Return the number of rows and of columns of tiles, [N, 2], for images of ``extents`` (height, width) [N,
+        """Return the number of rows and columns of tiles, [N, 2], for images of shape ``extents`` (height, width), [N,
         2]."""
         size, stride = self._pair(self.size), self._pair(self.stride or self.size)
         rest = extents - size

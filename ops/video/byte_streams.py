@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import lru_cache
 
 _UNIT = b"\0\0\0\1"
-"""Start code of a unit in a byte stream (ITU-T H.264 and H.265, annex B)."""
+"""Start code in front of each unit of a byte stream (ITU-T H.264 and H.265, annex B)."""
 
 
 def parameter_sets(codec: str, header: bytes) -> bytes | None:
     """Return the codec's parameter sets in MP4's configuration record ``header`` (ISO/IEC 14496-15), as a byte stream
-    with start codes. None if unit lengths are not four bytes wide, or if the record cannot be read."""
+    with start codes. Return None if unit lengths do not have four bytes, or if the record cannot be read."""
     sizes, found, at = header[4 if codec == "h264" else 21 : 22][:1], [], 0
 
     def take(count: int) -> None:
@@ -36,7 +36,7 @@ def parameter_sets(codec: str, header: bytes) -> bytes | None:
 
 
 class _Bits:
-    """Reader of single bits and Exp-Golomb codes (ITU-T H.264, 9.1). Raises IndexError beyond the end."""
+    """Reader of single bits and Exp-Golomb codes (ITU-T H.264, 9.1). Raises IndexError at the end of the data."""
 
     def __init__(self, data: bytes) -> None:
         plain = data.replace(b"\0\0\3", b"\0\0")
@@ -64,13 +64,13 @@ class _Bits:
 
 
 _WITH_CHROMA = frozenset((100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135))
-"""H.264 profiles whose parameter sets contain fields for chroma format and scaling."""
+"""H.264 profiles (by number) whose parameter sets contain fields for chroma format and scaling."""
 
 
 @lru_cache(maxsize=256)
 def interlaced(codec: str, header: bytes) -> bool:
-    """Whether the configuration record ``header`` of MP4 or Matroska declares H.264 frames that may consist of two
-    fields (7.3.2.1.1), or an interlaced HEVC source."""
+    """Return whether the configuration record ``header`` of MP4 or Matroska allows H.264 frames of two fields
+    (7.3.2.1.1), or declares an interlaced HEVC source."""
     if codec == "hevc" and len(header) > 6 and header[0] == 1:
         return header[6] & 0b11000000 == 0b01000000
     if codec != "h264" or (sets := parameter_sets(codec, header)) is None:
@@ -116,8 +116,8 @@ _SEQUENCE = 7
 
 
 def annexb(data: bytes, before: bytes) -> bytes:
-    """Return the MP4 packet ``data`` as a byte stream (start codes instead of unit lengths), with the units ``before``,
-    such as parameter sets, in front. Raises ValueError if the lengths do not add up to the packet's size."""
+    """Return the MP4 packet ``data`` as a byte stream: start codes instead of unit lengths, preceded by the units
+    ``before``, such as parameter sets. Raises ValueError if the lengths do not add up to the packet's size."""
     out, at = bytearray(data), 0
     while at < len(data):
         out[at : at + 4] = _UNIT

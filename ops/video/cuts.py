@@ -19,19 +19,17 @@ from .media import Clip, reason, require
 
 Container = Literal["mp4", "mkv", "webm", "mov"]
 _MUXERS = {"mkv": "matroska"}
-"""For file extensions that differ from FFmpeg's name of the container: that name."""
+"""FFmpeg's name of a container, by file extension, if the two differ."""
 _MAX_SKEW = 1.0
-"""Maximum distance in seconds by which, within a file, audio packets are stored before or after the video packets of
-the same time."""
+"""Maximum distance in seconds, within a file, between audio packets and the video packets of the same time."""
 
 
 def cuts_of(clip: Clip, seconds: float) -> list[tuple[float, float]]:
-    """Return (start, end) in seconds of each clip into which the video is cut. Each is at least ``seconds`` long,
+    """Return start and end in seconds of each clip into which the video is cut. Each clip is at least ``seconds`` long,
     except the last. Raises SampleError.
 
-    Clips begin only at key frames after which no earlier frame is stored: frames that are shown before a key frame and
-    stored after it depend on the frames before it.
-    """
+    A clip begins at a key frame, but not at one after which earlier frames are stored: these depend on frames before
+    the key frame."""
     times: list[int] = []
     keys: list[int] = []
     try:
@@ -60,8 +58,8 @@ def cuts_of(clip: Clip, seconds: float) -> list[tuple[float, float]]:
 
 
 def remuxed(clip: Clip, start: float, end: float, container: str, sound: bool) -> bytes:
-    """Return the packets of ``clip`` from the key frame at ``start`` to the one at ``end`` (seconds) as a file, whose
-    times begin at 0. Raises SampleError."""
+    """Return a file with the packets of ``clip`` from the key frame at ``start`` to the one at ``end`` (seconds). Times
+    in the file begin at 0. Raises SampleError."""
     av, base = require(), Fraction(clip.stream.time_base)
     first, stop = (round(Fraction(s) / base) for s in (start, end))
     tracks = [clip.stream, *(clip.container.streams.audio if sound else ())]

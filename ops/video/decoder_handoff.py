@@ -15,8 +15,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 
 class PausedDecoder(Protocol):
-    """A video decoder that stopped in the middle of a group of pictures, with the frames that it output before they
-    were requested."""
+    """Video decoder that has stopped in the middle of a group of pictures (GOP), with frames that it has output
+    already."""
 
     def close(self) -> None:
         """Close the decoder; called if no batch continues from it."""
@@ -31,18 +31,16 @@ class _State(Enum):
 
 
 class DecoderHandoff(Generic[T]):
-    """A decoder that is passed from the batch that called `claim` to the batch that requests it by `then` or `wait`.
-
-    The requesting batch waits only if the earlier batch has already started; so it never waits for a batch that never
-    comes. If the handoff fails, the group is decoded a second time. Any thread may call any method.
-    """
+    """Transfer of a video decoder from one batch to the next, which begins in the middle of the same group of pictures
+    (GOP). The first batch calls `claim`; the next batch gets the decoder by `then` or `wait`. It waits only if the
+    first batch has started, so never for a batch that does not come. If the transfer fails, the group is decoded a
+    second time. Any thread may call any method."""
 
     def __init__(self, group: int) -> None:
         self.group = group
-        """Number of the group of pictures in which the decoder pauses (`media.group_of`)."""
+        """Number of the group of pictures (GOP) in which the decoder stops (`media.group_of`)."""
         self.reading: Future[Any] | None = None
-        """Future of the thread that reads the earlier packets of the file; None if the thread that decodes also
-        reads."""
+        """Future of the thread that reads packets for the first batch; None if its decoding thread also reads."""
         self._state = _State.EXPECTED
         self._left: T | None = None
         self._then: Callable[[T | None], object] | None = None
@@ -50,17 +48,17 @@ class DecoderHandoff(Generic[T]):
 
     @property
     def is_over(self) -> bool:
-        """Whether the handoff has ended: the decoder was taken, or none will be passed on."""
+        """Whether the transfer has ended: the decoder was taken, or there will be none."""
         return self._state is _State.GONE
 
     def claim(self) -> None:
-        """Declare that the earlier batch has started; it will call `give` or `fail`."""
+        """Declare that the first batch has started. It will call `give` or `fail`."""
         with self._lock:
             if self._state is _State.EXPECTED:
                 self._state = _State.COMING
 
     def give(self, decoder: T) -> None:
-        """Pass ``decoder`` on to the later batch; it is closed if no batch will take it."""
+        """Pass ``decoder`` on to the next batch. Close it if no batch will take it."""
         with self._lock:
             coming, then, self._then = self._state is _State.COMING, self._then, None
             if coming:
@@ -72,11 +70,11 @@ class DecoderHandoff(Generic[T]):
             then(decoder)
 
     def fail(self) -> None:
-        """End the handoff without a decoder, unless one was given already."""
+        """End the transfer without a decoder, unless `give` was called before."""
         self._end(_State.EXPECTED, _State.COMING)
 
     def drop(self) -> None:
-        """End the handoff because no batch will take the decoder; a decoder that was given is closed."""
+        """End the transfer because no batch will take the decoder, which is closed if it was given."""
         self._end(*_State)
 
     def _end(self, *states: _State) -> None:
@@ -91,8 +89,8 @@ class DecoderHandoff(Generic[T]):
             then(None)
 
     def then(self, work: Callable[[T | None], object]) -> None:
-        """Call ``work`` with the paused decoder, in this thread or in the one that calls `give`. If the earlier batch
-        has not started or has failed, call it with None at once."""
+        """Call ``work`` with the decoder, in this thread or in the one that calls `give`. If the first batch has not
+        started or has failed, call ``work`` with None immediately."""
         with self._lock:
             if self._state is _State.COMING:
                 self._then = work
@@ -101,8 +99,8 @@ class DecoderHandoff(Generic[T]):
         work(left)
 
     def wait(self) -> T | None:
-        """Wait until the earlier batch has passed on its decoder, and return it; None if that batch has not started or
-        has failed. Like `then`, for threads that may block."""
+        """Wait for the first batch's decoder and return it; return None if that batch has not started or has failed.
+        Like `then`, for threads that may block."""
         there, found = threading.Event(), list[T | None]()
 
         def take(left: T | None) -> None:
@@ -116,28 +114,29 @@ class DecoderHandoff(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class SharedGroups:
-    """Groups of pictures that one batch shares with the batches before and after it, because a batch ends in the middle
-    of a group."""
+    """Transfers of decoders between a batch and its neighbours, because a batch may end in the middle of a group of
+    pictures (GOP)."""
 
     before: DecoderHandoff[Any] | None = None
-    """Handoff from the batch before, if this batch's first frames lie in the middle of a group; else None."""
+    """Transfer from the batch before, if this batch's first frames are in the middle of a group of pictures; else
+    None."""
     after: DecoderHandoff[Any] | None = None
-    """Handoff to the batch after, if this batch's last frames lie in the middle of a group; else None."""
+    """Transfer to the batch after, if this batch's last frames are in the middle of a group of pictures; else None."""
     repeated_frames: frozenset[int] = frozenset()
-    """Numbers of the frames that the batch after this one also needs, all of one file."""
+    """Numbers of the frames, all of one file, that the batch after this one needs again."""
 
     def of(self, *, first: bool, last: bool) -> SharedGroups:
-        """Return the shared groups of pictures for one item of the batch, which is the ``first`` item, the ``last``,
-        both or neither."""
+        """Return the transfers that concern one item of the batch: the ``first`` item, the ``last``, both or
+        neither."""
         return SharedGroups(self.before if first else None, self.after if last else None, self.repeated_frames)
 
     def claim(self) -> None:
-        """Declare that the batch has started."""
+        """Declare that this batch has started; see `DecoderHandoff.claim`."""
         if self.after is not None:
             self.after.claim()
 
     def end(self) -> None:
-        """End the handoffs to both neighbouring batches, because this batch is complete, or will never be computed."""
+        """End the transfers from and to both neighbours, because this batch is complete or will never be computed."""
         if self.after is not None:
             self.after.fail()
         if self.before is not None:

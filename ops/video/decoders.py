@@ -21,13 +21,13 @@ from .media import NO_FRAME, Clip, Decoded, Glance, require
 
 PadMode = Literal["none", "constant", "edge", "repeat", "reflect_1001", "symmetric", "reflect_101", "reflect"]
 MAX_PIXELS = 1 << 31
-"""Default limit on the pixels of a sequence, all frames together; 6 GiB of RGB."""
+"""Default limit on the pixels of all frames of a sequence together; 6 GiB of RGB."""
 _RANGE = ("start_frame", "stride", "sequence_length", "end_frame")
 
 
 def padded(numbers: Sequence[int], count: int, mode: PadMode) -> list[int]:
-    """Return the frames ``numbers`` of a video of ``count`` frames. Numbers beyond its end are replaced by the rule
-    ``mode``, or left out if it is "none"."""
+    """Return the frame ``numbers`` for a video of ``count`` frames. Numbers beyond its end are replaced by the rule
+    ``mode``, or left out if ``mode`` is "none"."""
     period = {"reflect_1001": 2 * count, "symmetric": 2 * count, "reflect_101": 2 * count - 2, "reflect": 2 * count - 2}
     out = []
     for n in numbers:
@@ -50,8 +50,8 @@ def fill_of(values: Sequence[int]) -> npt.NDArray[np.uint8]:
 
 
 def decode_into(clip: Clip, numbers: Sequence[int], fill: npt.NDArray[np.uint8], out: npt.NDArray[np.uint8]) -> None:
-    """Decode the frames ``numbers`` of ``clip`` into ``out`` (F, height, width, 3); a number that occurs twice is
-    decoded once. `NO_FRAME` gives an image of ``fill``. Raises SampleError."""
+    """Decode the frames ``numbers`` of ``clip`` into ``out`` (F, height, width, 3), each frame only once. `NO_FRAME`
+    gives an image of ``fill``. Raises SampleError."""
     places: dict[int, list[int]] = {}
     for k, n in enumerate(numbers):
         places.setdefault(n, []).append(k)
@@ -62,8 +62,8 @@ def decode_into(clip: Clip, numbers: Sequence[int], fill: npt.NDArray[np.uint8],
 
 
 _cached_facts: dict[tuple[int, bytes, bytes], tuple[int, int, int]] = {}
-"""Cache of (frames, height, width) by file, for memory estimates: files that were opened once are not opened again by
-the launching thread."""
+"""Cache of (frames, height, width) by file, for memory estimates, so that the launching thread does not open a file
+again."""
 _MAX_CACHED_FACTS, _ENDS = 4096, 64
 
 
@@ -89,14 +89,14 @@ def _keep(encoded: npt.NDArray[np.uint8], frames: int, clip: Clip) -> tuple[int,
 
 @dataclass(frozen=True, slots=True)
 class _Ahead:
-    """Videos of one batch whose packets threads are reading for NVDEC; the result of the operator's `start_early`."""
+    """Reading of packets for NVDEC by threads, for the videos of one batch; result of the operator's `start_early`."""
 
     slot: I32
-    """Slots of the batch's samples (`Samples.slot`), to recognise the batch."""
+    """Slots of the batch's samples (`Samples.slot`), by which the batch is recognised."""
     nbytes: int
     """Size of the encoded files in bytes."""
     parts: list[Future[tuple[nvdec.NvClip, list[int]] | SampleError]]
-    """For each sample, a future of the clip with its packets and the numbers of the needed frames, or of the sample's
+    """Future for each sample. It yields the clip with its packets and the numbers of the needed frames, or the sample's
     error."""
 
 
@@ -199,7 +199,8 @@ class Video(Operator, name="decoders.video"):
         return _Ahead(encoded.samples.slot, int(encoded.sizes.sum()), parts)
 
     def _on_nvdec(self, ctx: Context, encoded: Batch) -> Batch:
-        """Decode frames with NVDEC; each sample is decoded by a thread that has a decoder, or by the calling thread."""
+        """Decode frames with NVDEC. A thread that has a decoder decodes each sample; otherwise the calling thread
+        does."""
         ready: _Ahead | None = ctx.started if not ctx.attempt else None
         if ready is None or not np.array_equal(ready.slot, encoded.samples.slot):
             ready = self._ahead(ctx, encoded)
@@ -232,8 +233,8 @@ class Video(Operator, name="decoders.video"):
         return out
 
     def _asked(self, ctx: Context) -> Callable[[int], tuple[dict[str, int], list[int] | None]]:
-        """Return a function that takes a sample's index and returns its arguments: those that define a range of frames,
-        by name, and the list of frames, or None if that argument is not set."""
+        """Return a function that takes a sample's index and returns two values: the arguments that define a range of
+        frames, by name; and the list of frames, or None if that argument is not set."""
         numbers = {n: ctx.arg(n, np.int64) for n in _RANGE if self.is_set(n)}
         listed = ctx.arg("frames", np.int64) if self.is_set("frames") else None
         return lambda i: ({k: int(v[i]) for k, v in numbers.items()}, None if listed is None else listed[i].tolist())
@@ -265,7 +266,7 @@ class Video(Operator, name="decoders.video"):
         return out
 
     def _wanted(self, clip: Clip, arguments: dict[str, int], listed: list[int] | None) -> list[int]:
-        """Return the numbers of the frames to decode, for the ``arguments`` that define a range, or for the frames
+        """Return the numbers of the frames to decode, by the ``arguments`` that define a range, or by the frames
         ``listed``. Raises SampleError."""
         count = len(clip)
         if listed is None:

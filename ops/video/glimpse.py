@@ -12,15 +12,15 @@ from ..errors import SampleError, SpecError
 from .media import Clip
 
 _STARTS = ((4, b"ftyp"), (0, b"\x1aE\xdf\xa3"), (8, b"AVI "), (0, b"FLV\x01"), (0, b"\0\0\1\xba"), (0, b"OggS"))
-"""Magic numbers of video containers, as (offset, bytes): MP4 and MOV, Matroska and WebM, AVI, FLV, MPEG-PS, Ogg."""
+"""Magic numbers of video containers, as (offset, bytes), for MP4 and MOV, Matroska and WebM, AVI, FLV, MPEG-PS, Ogg."""
 _PICTURES = frozenset((b"avif", b"avis", b"heic", b"heix", b"heim", b"heis", b"mif1", b"msf1"))
 """MP4 brands of files that contain still images."""
 _TS = 188
-"""Bytes per packet of an MPEG transport stream; each packet begins with the letter G."""
+"""Bytes per packet of an MPEG transport stream. Each packet begins with the letter G."""
 
 
 def is_video(data: bytes | memoryview) -> bool:
-    """Whether ``data`` begins like a video file."""
+    """Return whether ``data`` begins like a video file."""
     head = bytes(data[: 2 * _TS + 1])
     if head[8:12] in _PICTURES:
         return False
@@ -28,9 +28,9 @@ def is_video(data: bytes | memoryview) -> bool:
 
 
 def glimpse(data: bytes, count: int = 0, side: int = 0) -> tuple[dict[str, Any], list[npt.NDArray[np.uint8]]]:
-    """Return a dict of codec, width, height, number of frames and seconds of a video, and ``count`` of its frames at
-    equal distances, scaled to a longer side of ``side`` pixels; key frames, if there are enough of them. Raises
-    SampleError if ``data`` is not a video, or if av is not installed."""
+    """Return codec, width, height, number of frames and seconds of a video, as a dict; and ``count`` of its frames at
+    equal distances, scaled so that the longer side has ``side`` pixels. The frames are key frames if there are enough.
+    Raises SampleError if ``data`` is not a video, or if av is not installed."""
     try:
         clip = Clip(np.frombuffer(data, np.uint8))
     except SpecError as e:

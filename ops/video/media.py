@@ -25,35 +25,34 @@ from .swscale import Converter
 
 Index = tuple[list[int], list[int]]
 Places = Callable[[int], Sequence[Any]]
-"""Function from a frame's number to the arrays that it is written to: (height, width, 3) on the host, or arrays in
-device memory."""
+"""Function that returns the arrays to which a frame is written, by frame number: (height, width, 3) on the host, or
+arrays in device memory."""
 Colours = Literal["rgb24", "yuv444p"]
 
 NO_FRAME = -1
-"""Frame number that stands for an image filled with the fill value, such as padding after the end of a video."""
+"""Frame number of an image filled with the fill value, such as padding after the end of a video."""
 
 FAR = 24
-"""Maximum distance, in frames, to a needed frame for which the decoder continues up to it instead of seeking to a key
+"""Maximum number of frames up to the next needed one over which the decoder continues, instead of seeking to a key
 frame in between."""
 _HIDDEN = frozenset(("vp8",))
-"""Codecs, by FFmpeg's names, with packets that show no frame: the number of packets then differs from the number of
-frames."""
+"""Codecs, by FFmpeg's names, with packets that show no frame, so that packets do not count frames."""
 _UNDECODED = {"codec_whitelist": "none"}
 """Options for opening files that forbid FFmpeg to decode frames only to detect their format; for H.264 and VP9 this
 detection takes as long as decoding five frames."""
 _MOST_KINDS = 256
 _CONFIRM = 3
-"""Number of packets that FFmpeg reads first, to confirm that the file's own tables can be trusted."""
+"""Number of packets that FFmpeg reads first, to check the file's own tables against them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Format of a stream's frames."""
+    """Format of a video stream's frames."""
 
     height: int
     width: int
     pixels: str
-    """FFmpeg's name of the pixel format."""
+    """Pixel format, by FFmpeg's name."""
     space: int
     """Colour matrix of the stream, by its number in ITU-T H.273."""
     span: int
@@ -62,20 +61,21 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Positions of a stream's packets in a file that stores them unchanged (MP4), in decoding order."""
+    """Positions of a stream's packets in a file that stores them unchanged (MP4), one element per packet in decoding
+    order."""
 
     times: npt.NDArray[np.int64]
-    """Times at which the packets' frames are shown, in the stream's units of time."""
+    """Display time of each packet's frame, in the stream's units of time."""
     starts: npt.NDArray[np.int64]
     sizes: npt.NDArray[np.int64]
     order: npt.NDArray[np.int64]
-    """Index of the packet of each frame; frames are in the order in which they are shown."""
+    """Index of each frame's packet, for frames in the order in which they are shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Facts about a file that, together with its frame index, let a thread read packets without opening the file with
-    FFmpeg again."""
+    """Facts about a file with which a thread can read packets without opening the file with FFmpeg again. A frame index
+    is also needed."""
 
     codec: str
     header: bytes
@@ -85,8 +85,8 @@ class Known:
 
 
 _facts: dict[tuple[Any, ...], Facts] = {}
-"""Cache of frame formats, by everything that determines a format (see `Clip._kind`). Files of one encoder share an
-entry, so that only the first is decoded."""
+"""Cache of frame formats, by everything that determines a format (see `Clip._kind`). Files from the same encoder share
+an entry, so that only the first is decoded."""
 
 
 def require() -> Any:
@@ -99,22 +99,22 @@ def require() -> Any:
 
 
 class Clip:
-    """The first video stream of a file, decoded by FFmpeg. Close it, or use it as a context manager; one thread at a
-    time."""
+    """Video file, of which FFmpeg decodes the first video stream. Close it, or use it as a context manager; one thread
+    at a time."""
 
     unprobed: ClassVar[frozenset[str]] = frozenset()
-    """Codecs for which the file is opened without decoding a frame, if the format of the frames is in the cache."""
+    """Codecs for which a file is opened without decoding a frame, if the format of its frames is cached."""
 
     def __init__(
         self, source: str | npt.NDArray[np.uint8], index: Index | None = None, colours: Colours = "rgb24",
         threads: int = 1, facts: Facts | None = None,
     ) -> None:  # fmt: skip
         """Open the file ``source``, a path or the file's bytes. ``index``: frame index of the same file, if already
-        known. ``colours``: decode to RGB, or to the stream's own Y, Cb and Cr. ``threads``: decoding threads; use one
-        if several files are decoded concurrently. ``facts``: frame format; if passed, the file is not opened. Raises
-        SampleError."""
+        known. ``colours``: decode to RGB, or to the stream's own Y, Cb and Cr. ``threads``: decoding threads; use 1 if
+        several files are decoded at the same time. ``facts``: frame format, if known; the file is then not opened.
+        Raises SampleError."""
         self.container: Any
-        """The file, as av's container."""
+        """The open file, as a container of the package av."""
         self.stream: Any
         self._known, self._colours, self._threads = index, colours, threads
         self._av = av = require()
@@ -125,9 +125,9 @@ class Clip:
         if not isinstance(source, str) and not len(source):
             raise SampleError("truncated", "the file is empty")
         self._packets: list[Any] | None = None
-        """Packets that were read to build the index, kept for `NvClip` to decode; None if they are not kept."""
+        """Packets that were read for the index, if `NvClip` needs them for decoding; else None."""
         self.table: Table | None = None
-        """Positions of the packets from the file's own tables, if it has them; set when `index` is computed."""
+        """Positions of packets by the file's own tables, if it has them; set when `index` is computed."""
         if facts is None:
             self._open()
         else:
@@ -160,8 +160,8 @@ class Clip:
             _facts[kind] = self.facts
 
     def _kind(self) -> tuple[Any, ...] | None:
-        """Return what determines the format of the frames, such as codec, size and configuration record, to look it up
-        in the cache without decoding; None if it is unknown."""
+        """Return everything that determines the format of the frames, such as codec, size and configuration record, as
+        a key of the cache of formats. None if it is not known."""
         context = self.stream.codec_context
         header = bytes(context.extradata or b"")
         if self.codec == "vp9":  # the header of the first frame: profile, bits, colours, size
@@ -221,7 +221,7 @@ class Clip:
 
     @property
     def guess(self) -> int:
-        """Approximate number of frames, from the file's header alone."""
+        """Return the approximate number of frames, from the file's header alone."""
         if self.stream.frames:
             return int(self.stream.frames)
         rate = float(self.stream.average_rate or 25)
@@ -230,8 +230,8 @@ class Clip:
 
     @cached_property
     def index(self) -> Index:
-        """Times of all frames, and times of the key frames, in the stream's units; both empty if the packets carry no
-        times."""
+        """Times of all frames, and times of the key frames, in the stream's units of time. Both are empty if packets
+        carry no times."""
         return self._indexed() if self._known is None else self._known
 
     def _indexed(self) -> Index:
@@ -271,8 +271,8 @@ class Clip:
         return sorted(times), sorted(keys)
 
     def _tabled(self) -> Index | None:
-        """Return the index from the file's own tables, if FFmpeg's first packets agree with them, so that not all
-        packets must be read. None if the tables cannot be used."""
+        """Return the index by the file's own tables, without reading all packets. None if FFmpeg's first packets
+        contradict the tables, or if these cannot be used."""
         if "mp4" not in self.container.format.name.split(",") or self.stream.codec_context.name in _HIDDEN:
             return None
         found = samples_of(self._source, int(self.stream.id))
@@ -305,12 +305,12 @@ class Clip:
 
     @cached_property
     def _shown(self) -> list[float]:
-        """Times of all frames in seconds, found by decoding, for files whose packets carry no times."""
+        """Return the times of all frames in seconds, found by decoding. For files whose packets carry no times."""
         return [float(frame.time or 0.0) for frame in self._decoded(None)]
 
     @cached_property
     def times(self) -> npt.NDArray[np.float64]:
-        """Seconds at which each frame is shown, one number per frame, never NaN. Raises SampleError."""
+        """Times in seconds at which frames are shown, one per frame, never NaN. Raises SampleError."""
         times, _ = self.index
         found = [float(t * self.stream.time_base) for t in times] if times else self._shown
         if not found:
@@ -321,8 +321,8 @@ class Clip:
         return len(self.times)
 
     def decode(self, numbers: Sequence[int], destinations: Places) -> None:
-        """Decode the frames ``numbers`` (ascending) and write each to its ``destinations``. If possible, a later call
-        continues where this one stopped. Raises SampleError."""
+        """Decode the frames ``numbers`` (ascending), and write each to its ``destinations``. A later call continues
+        after the last frame if possible. Raises SampleError."""
         times, keys = self.index
         if not times:
             self._count(numbers, destinations)
@@ -344,7 +344,7 @@ class Clip:
             self._write(frame, destinations(number))
 
     def _next(self, number: int) -> Any:
-        """Decode up to frame ``number``, and return it; None if the decoder returns a later frame or reaches the
+        """Decode up to frame ``number``, and return it. Return None if the decoder returns a later frame or reaches the
         end."""
         assert self._frames is not None
         times = self.index[0]
@@ -356,7 +356,7 @@ class Clip:
         return None
 
     def _count(self, numbers: Sequence[int], destinations: Places) -> None:
-        """Decode like `decode`, by counting frames from the start, for files whose packets carry no times."""
+        """Decode like `decode`, but count frames from the start. For files whose packets carry no times."""
         if self._frames is None or (len(numbers) and numbers[0] <= self._at):
             self._frames, self._at = self._decoded(None), -1
         for number in numbers:
@@ -384,8 +384,7 @@ class Clip:
             raise SampleError("corrupt_data", f"damaged: {reason(e)}") from None
 
     def _pictures(self) -> Iterator[Any]:
-        """Yield decoded frames from the container's current position on. Each has a pts; `_write` converts frames to
-        images."""
+        """Yield decoded frames from the container's current position on, each with a pts (display time)."""
         yield from self.container.decode(self.stream)
 
     def _sought(self, start: int) -> bool:
@@ -410,8 +409,8 @@ class Clip:
             place[...] = picture
 
     def _picture(self, frame: Any) -> npt.NDArray[np.uint8]:
-        """Return ``frame`` as an image: RGB by the matrix and range that the stream declares (BT.601 if none), or the
-        stream's Y, Cb, Cr."""
+        """Return ``frame`` as an image: RGB by the matrix and range that the stream declares (BT.601 if it declares
+        none), or the stream's Y, Cb, Cr."""
         size = self.width, self.height
         if self._colours != "rgb24":
             planes: npt.NDArray[np.uint8] = frame.to_ndarray(format=self._colours, width=size[0], height=size[1])
@@ -426,22 +425,22 @@ class Clip:
 
 
 def number_of(times: Sequence[int], time: int | None) -> int:
-    """Return the number of the frame that is shown at ``time``, given all frames' sorted ``times``; `NO_FRAME` if there
-    is none."""
+    """Return the number of the frame that is shown at ``time``; `NO_FRAME` if there is none. ``times``: sorted times of
+    all frames."""
     found = len(times) if time is None else bisect.bisect_left(times, time)
     return found if found < len(times) and times[found] == time else NO_FRAME
 
 
 def group_of(index: Index, number: int) -> int:
-    """Return the number of the group of pictures that contains a frame: how many key frames there are up to and
-    including it. Without an index, all frames are in group 0."""
+    """Return the number of the group of pictures (GOP) that contains a frame: the count of key frames up to and
+    including this frame. Without an index, all frames are in group 0."""
     times, keys = index
     return bisect.bisect_right(keys, times[number]) if times else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """An open clip, decoded up to some frame, with those of its decoded frames that the next batch also needs."""
+    """Open video file, decoded up to some frame, with those of its decoded frames that the next batch needs again."""
 
     clip: Clip
     frames: Mapping[int, npt.NDArray[Any]]
@@ -452,13 +451,13 @@ class Open:
 
 
 class Glance(Clip):
-    """A clip that is opened for its facts and packets only: FFmpeg decodes none of its frames."""
+    """Video file that is opened for its facts and packets only; FFmpeg decodes no frames."""
 
     unprobed = frozenset(("h264", "hevc", "vp9", "av1"))
 
     @property
     def known(self) -> Known:
-        """Facts of the file; they include its table only if `index` was read before."""
+        """Return facts of the file. They include the table of packets only if `index` was read before."""
         return Known(self.codec, self.header, self.facts, self.table)
 
     @property
@@ -468,7 +467,7 @@ class Glance(Clip):
 
 
 class Decoded(Clip):
-    """A clip that is opened only to decode frames. H.264 is still probed at opening: its decoder must learn how far
+    """Video file that is opened only to decode frames. H.264 is still probed at opening: the decoder must learn how far
     frames are reordered."""
 
     unprobed = Glance.unprobed - {"h264"}
@@ -476,12 +475,12 @@ class Decoded(Clip):
 
 _VP9_HEADER = 10
 _START = -(1 << 40)
-"""A time before all frames, in the stream's units, for seeking to the start of the file."""
+"""Time before all frames, in the stream's units of time, for seeking to the start of the file."""
 
 
 def _has_sequence(codec: str, header: bytes) -> bool:
-    """Whether the decoder's configuration ``header`` of MP4 or Matroska contains the parameter sets that describe all
-    frames."""
+    """Return whether the decoder's configuration ``header`` of MP4 or Matroska contains the parameter sets that
+    describe all frames."""
     if codec == "h264":
         return len(header) > 6 and header[0] == 1 and header[5] & 31 > 0
     if codec == "hevc":

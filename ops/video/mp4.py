@@ -20,17 +20,18 @@ I64 = npt.NDArray[np.int64]
 _MAX_MOOV = 64 << 20
 """Maximum size in bytes of a `moov` box (the index of an MP4 file); a day of video needs less."""
 _MAX_BOXES = 4096
-"""Maximum number of boxes in one box or file. Limits the time for corrupt files: an empty box has only 8 bytes, and
-takes as long to read as a large one."""
+"""Maximum number of boxes in one box or file, which limits the time for corrupt files: an empty box has only 8 bytes,
+and takes as long to read as a large one."""
 _LATER = bytes((1, 0, 0, 0))
-"""Version and flags (the first four bytes) of tables with signed time offsets."""
+"""Version and flags (first four bytes) of tables whose time offsets are signed."""
 _UNUSUAL = frozenset((b"stps", b"sbgp", b"sgpd", b"stz2", b"saiz"))
-"""Boxes from which FFmpeg takes more information than this module does; files that have one are left to FFmpeg."""
+"""Boxes with information that FFmpeg uses and this module ignores; files that have one are left to FFmpeg."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampleTables:
-    """Sample tables of one track, one element per packet in decoding order. Times are in the track's units."""
+    """Sample tables of one track of an MP4 file, one element per packet in decoding order. Times are in the track's
+    units."""
 
     decode_times: I64
     display_times: I64
@@ -57,8 +58,8 @@ def _header(data: bytes) -> tuple[bytes, int, int]:
 
 
 def _boxes(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Yield (kind, contents) of each box in ``data``. Raises ValueError if a box is truncated, or if there are too
-    many."""
+    """Yield (kind, contents) of each box in ``data``. Raises ValueError if a box is truncated, or if there are more
+    than `_MAX_BOXES`."""
     at = count = 0
     while at + 8 <= len(data):
         kind, size, small = _header(data[at : at + 16])
@@ -70,8 +71,8 @@ def _boxes(data: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _movie(file: BinaryIO, length: int) -> tuple[bytes, I64]:
-    """Return the contents of the `moov` box, and start and end of each media data box, in file order, int64[boxes, 2].
-    Raises ValueError."""
+    """Return the contents of the `moov` box (index of the file), and start and end of each media data box, in file
+    order, int64[boxes, 2]. Raises ValueError."""
     at, count, movie, media = 0, 0, b"", list[tuple[int, int]]()
     while at + 8 <= length:
         file.seek(at)
@@ -89,8 +90,8 @@ def _movie(file: BinaryIO, length: int) -> tuple[bytes, I64]:
 
 
 def _entries(data: bytes, width: int, kind: str = ">u4") -> I64:
-    """Return the entries of a table, ``width`` numbers each. Raises ValueError if their number differs from the one in
-    the table's header."""
+    """Return the entries of a table, ``width`` numbers each. Raises ValueError if the table's header gives another
+    number of entries."""
     found = np.frombuffer(data, kind, offset=8).astype(np.int64).reshape(-1, width)
     if data[:4] not in (bytes(4), _LATER) or len(found) != int.from_bytes(data[4:8], "big"):
         raise ValueError("a table is of another length")
@@ -98,7 +99,7 @@ def _entries(data: bytes, width: int, kind: str = ">u4") -> I64:
 
 
 def samples_of(source: str | npt.NDArray[np.uint8], track: int) -> SampleTables | None:
-    """Return the sample tables of track number ``track`` of a file (path or bytes). None if the tables are of an
+    """Return the sample tables of track number ``track`` of a file (path or bytes). Return None if the tables are of an
     unusual kind, or contradict the file."""
     try:
         with _opened(source) as (file, length):
@@ -159,14 +160,14 @@ def _each(runs: I64, count: int) -> I64:
 
 
 def _scale(header: bytes) -> int:
-    """Return the number of time units per second, from the ``header`` of the movie or of a track's media."""
+    """Return the number of time units per second. ``header``: of the movie, or of a track's media."""
     at = 20 if header[0] == 1 else 12
     return int.from_bytes(header[at : at + 4], "big")
 
 
 def _uncut(edits: bytes, display_times: I64, movie: int, media: int) -> None:
-    """Check that a track's edit list (``edits``) shows all its frames, from the first one on. ``movie`` and ``media``
-    are time units per second. Raises ValueError."""
+    """Raise ValueError unless a track's edit list (``edits``) shows all frames, from the first one on. ``movie``,
+    ``media``: time units per second."""
     wide = 8 if edits[0] == 1 else 4
     lasting = int.from_bytes(edits[8 : 8 + wide], "big")
     first = int.from_bytes(edits[8 + wide : 8 + 2 * wide], "big", signed=True)

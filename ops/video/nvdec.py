@@ -31,8 +31,8 @@ from .media import NO_FRAME, Clip, Decoded, Index, Known, number_of
 from .packets import CODECS, Packet, Reading, Run
 
 _WEIGHTS = {1: (0.2126, 0.0722), 4: (0.30, 0.11), 7: (0.212, 0.087), 9: (0.2627, 0.0593), 10: (0.2627, 0.0593)}
-"""Weights of red and blue in luma for a colour matrix, by its number in ITU-T H.273. All other matrices are treated as
-BT.601, as FFmpeg's converter does."""
+"""Weights of red and blue in luma, by the colour matrix's number in ITU-T H.273. Other matrices are treated as BT.601,
+as in FFmpeg's converter."""
 _BT601 = (0.299, 0.114)
 _Matrix = tuple[float, float, float, float, float, float, bool]
 _FULL = 2
@@ -40,11 +40,11 @@ _FULL = 2
 _BLOCK = 256
 _THREADS = 8
 _MAX_PASSED_FRAMES = 64
-"""Maximum number of decoded frames that a batch keeps in GPU memory for the next batch."""
+"""Maximum number of decoded frames in GPU memory that a batch passes to the next batch."""
 
 
 class RefusedError(Exception):
-    """NVDEC does not support the stream, or failed to decode it; the CPU then decodes it."""
+    """Raised if NVDEC does not support a stream, or fails to decode it; the CPU then decodes the stream."""
 
 
 @cache
@@ -59,8 +59,8 @@ def module() -> Any:
 
 @dataclass(slots=True)
 class _CachedDecoder:
-    """A cached NVDEC decoder, with the maximum height and width that it was created for, and height, width and header
-    of the stream that it decoded last."""
+    """Cached NVDEC decoder, with the maximum height and width for which it was created, and height, width and header of
+    the last stream."""
 
     decoder: Any
     max_size: tuple[int, int]
@@ -69,14 +69,14 @@ class _CachedDecoder:
 
 @dataclass(slots=True)
 class Decoders:
-    """NVDEC decoders, and the CUDA stream that they use; one thread at a time owns them (`borrowed`)."""
+    """Set of NVDEC decoders with one CUDA stream; one thread at a time owns it (`borrowed`)."""
 
     lane: Lane
     cached: dict[tuple[str, int], _CachedDecoder] = field(default_factory=dict)
-    """Cached decoders, by codec and bits per colour sample."""
+    """Cached decoders, by (codec, bits per colour sample)."""
 
     def of(self, codec: str, bits: int, height: int, width: int, header: bytes) -> Any:
-        """Return a decoder without pending frames for a stream; a cached decoder is reconfigured for another size or
+        """Return a decoder without pending frames for a stream. A cached decoder is reconfigured for another size or
         ``header``. Raises RefusedError."""
         found, stream = self.cached.get((codec, bits)), (height, width, header)
         try:
@@ -108,8 +108,8 @@ _lock = threading.Lock()
 
 @contextmanager
 def borrowed(index: int, *, on_host: bool = False) -> Iterator[Decoders]:
-    """Context manager: provide decoders on GPU ``index`` for the calling thread; with ``on_host``, only their CUDA
-    stream, for frames that the CPU decodes. There are as many sets of decoders as threads that ever decoded at the same
+    """Context manager: provide a set of decoders on GPU ``index`` for the calling thread. With ``on_host``, only its
+    CUDA stream is used, for frames that the CPU decodes. There are as many sets as threads that decoded at the same
     time."""
     decoders = _borrow(index, on_host=on_host)
     try:
@@ -151,20 +151,19 @@ def _context() -> int:
 
 @dataclass(slots=True)
 class _PausedDecoder:
-    """Decoder, packets and frames that a batch passes to the next one through a `decoder_handoff.DecoderHandoff`."""
+    """Decoder, packets and frames that a batch passes to the next batch through a `decoder_handoff.DecoderHandoff`."""
 
     kind: tuple[str, int]
     """Codec and bits per colour sample."""
     frames: dict[int, Any] = field(default_factory=dict)
-    """Decoded frames by number, in GPU memory, or in host memory if ``clip`` is set."""
+    """Decoded frames by number. They are in GPU memory, or in host memory if ``clip`` is set."""
     decoders: Decoders | None = None
-    """The set of decoders of which one is paused in the middle of a group of pictures; None if no decoder is passed
+    """Set of decoders, one of which has stopped in the middle of a group of pictures; None if no decoder is passed
     on."""
     packets: list[Packet] = field(default_factory=list)
-    """Packets after the ones that the paused decoder has received; the next batch feeds them to it."""
+    """Packets that follow those given to the stopped decoder; the next batch passes them to it."""
     clip: Clip | None = None
-    """The file as opened for the CPU's decoder, if the CPU decodes it (``why`` is the reason); None if NVDEC decodes
-    it."""
+    """File opened for the CPU's decoder, for the reason ``why``; None if NVDEC decodes the file."""
     why: str = ""
 
     def close(self) -> None:
@@ -177,8 +176,8 @@ class _PausedDecoder:
 
 
 class NvClip(Reading):
-    """A clip that NVDEC decodes: `read` its packets first, then `show` its frames. Reading needs no GPU, showing needs
-    no file."""
+    """Video file that NVDEC decodes: `read` reads its packets, then `show` decodes its frames. Reading needs no GPU,
+    decoding needs no file."""
 
     def __init__(
         self, source: str | npt.NDArray[np.uint8], index: Index | None = None, known: Known | None = None
@@ -200,7 +199,7 @@ class NvClip(Reading):
         return self
 
     def refused_by(self, index: int) -> str:
-        """Return the reason why GPU ``index`` cannot decode streams of this kind; empty if it can, or if that is not
+        """Return the reason why GPU ``index`` cannot decode this kind of stream; empty if it can, or if that is not
         known yet."""
         return self.refused or _unsupported.get((index, self.name, self.bits), "")
 
@@ -211,9 +210,9 @@ class NvClip(Reading):
         destinations: Mapping[int, Sequence[int]],
         paused: _PausedDecoder | None = None,
     ) -> _PausedDecoder | None:
-        """Decode the packets of one ``run``, and write its frames to their ``destinations`` (device addresses), on the
-        stream of ``decoders``. Decoding continues from ``paused``, which the previous batch left, if it is given.
-        Return what this run leaves to the next batch. Raises RefusedError."""
+        """Decode the packets of one ``run``, and write the frames to their ``destinations`` (device addresses), on the
+        CUDA stream of ``decoders``. ``paused``: state of the previous batch, from which decoding continues, if any.
+        Return the state for the next batch, if it continues from here. Raises RefusedError."""
         if known := self.refused_by(decoders.lane.index):
             raise RefusedError(known)
         if not run.wanted:
@@ -291,8 +290,9 @@ class NvClip(Reading):
         return _PausedDecoder(kind, kept) if passes and run.complete and len(kept) < _MAX_PASSED_FRAMES else None
 
     def leave(self, after: DecoderHandoff[_PausedDecoder] | None, leaves: _PausedDecoder | None) -> None:
-        """Record that one part of the clip (the runs of one thread) is complete. ``leaves``, the state at the end of
-        the last part, is passed on to the next batch once all frames that this batch needs again are decoded."""
+        """Record that one part of the file (the packets that one thread decodes) is complete. ``leaves``: state at
+        the end of the last part, which is passed to the next batch as soon as all frames that it needs again are
+        decoded."""
         with self._lock:
             self._unfinished -= 1
             if after is not None and leaves is not None:
@@ -304,7 +304,7 @@ class NvClip(Reading):
         after.give(leaves)
 
     def on_host(self) -> Clip:
-        """Open the same clip again, to be decoded by the CPU."""
+        """Open the same file again, for decoding by the CPU."""
         return Decoded(self._source, self.index)
 
 
@@ -316,7 +316,7 @@ _SURFACE = np.dtype(
 
 
 class _Converter:
-    """Converter of NVDEC's decoded surfaces of one size to RGB images."""
+    """Converter of NVDEC's output frames (surfaces) of one size to RGB images."""
 
     def __init__(self, lane: Lane, height: int, width: int, bits: int, matrix: _Matrix) -> None:
         self._nbytes, self._height, self._width = (1 if bits == 8 else 2), height, width
@@ -345,17 +345,19 @@ class _Converter:
 
 
 _unsupported: dict[tuple[int, str, int], str] = {}
-"""Error message for each (GPU, codec, bits) that the GPU does not support. Cached, because finding out takes as long as
+"""Error message for each (GPU, codec, bits) that a GPU does not support; cached, because finding out takes as long as
 creating a decoder."""
 
 
 def decode_all(
     index: int, jobs: Iterable[tuple[NvClip, Mapping[int, Sequence[int]]]], fill: npt.NDArray[np.uint8]
 ) -> Iterator[tuple[str | SampleError, float]]:
-    """Decode frames of clips whose packets were read. Each job has a clip and, by frame number, the addresses on GPU
-    ``index`` to which a frame is written. Each frame is decoded once; `NO_FRAME` is an image of ``fill``. CPU threads
-    decode what NVDEC does not support. Yield for each clip, in order, the reason why the CPU decoded it (empty if NVDEC
-    did) or its error, and the seconds that threads took."""
+    """Decode frames of video files whose packets were read, on GPU ``index``. Each job is a file, and device addresses
+    to write each frame to, by frame number. Each frame is decoded once; `NO_FRAME` is an image of ``fill``. CPU threads
+    decode what NVDEC does not support.
+
+    Yield for each file, in order, the reason why the CPU decoded it (empty if NVDEC did) or its error, and the seconds
+    that threads took."""
     begun: list[list[Future[_Pending]]] = []
     try:
         for clip, places in jobs:
@@ -373,7 +375,7 @@ def decode_all(
 
 _Outcome = tuple[str | SampleError, float]
 _Pending = Any
-"""Result of decoding one part of a clip: an `_Outcome`, a future of it, or a future of such a future."""
+"""Result of decoding one part of a video file: an `_Outcome`, a future of it, or a future of such a future."""
 
 
 def _outcome_of(outcome_of_part: Future[_Pending]) -> _Outcome:
@@ -387,8 +389,8 @@ def _outcome_of(outcome_of_part: Future[_Pending]) -> _Outcome:
 def _submit(
     index: int, clip: NvClip, runs: list[Run], destinations: Mapping[int, Sequence[int]], fill: npt.NDArray[np.uint8]
 ) -> Future[_Pending]:
-    """Decode ``runs``, one part of the clip, in a thread, as soon as the decoder from which it continues is available;
-    no thread waits for it. Return the future of the outcome."""
+    """Decode ``runs``, one part of a video file, in a thread, as soon as the decoder from which it continues is
+    available; no thread waits for that. Return a future of the outcome."""
     before = runs[0].shared.before
     if before is None:
         return threads().submit(_decode, index, clip, runs, destinations, fill, None)
@@ -411,8 +413,8 @@ def _decode(
     index: int, clip: NvClip, runs: list[Run], destinations: Mapping[int, Sequence[int]], fill: npt.NDArray[np.uint8],
     paused: _PausedDecoder | None,
 ) -> _Pending:  # fmt: skip
-    """Decode ``runs``, one part of the clip, with NVDEC. If that fails, a CPU thread decodes it, and its future is
-    returned without waiting."""
+    """Decode ``runs``, one part of a video file, with NVDEC. If NVDEC fails, return the future of a CPU thread that
+    decodes them."""
     from ..codecs.threaded_decode import threads as cpu_threads
 
     began, shared, leaves = time.perf_counter(), runs[-1].shared, None
@@ -450,8 +452,8 @@ def _decode(
 def _decode_from(
     clip: NvClip, run: Run, decoders: Decoders, destinations: Mapping[int, Sequence[int]], paused: _PausedDecoder | None
 ) -> _PausedDecoder | None:
-    """Decode one run of packets, continuing from ``paused``. If it is None, or NVDEC cannot continue there, decoding
-    begins at the run's key frame."""
+    """Decode the packets ``run``, continuing from ``paused``. If there is no such state, or NVDEC cannot continue
+    there, begin at the key frame before."""
     if not run.continued or paused is not None:
         try:
             return clip.show(run, decoders, destinations, paused)
@@ -496,8 +498,7 @@ def _by_cpu(
 
 
 def report(ctx: Context, why: str, seconds: float, count: int = 1) -> None:
-    """Add ``count`` samples to the job's report, under the decoder that decoded them. ``why``: the reason why the CPU
-    did; empty if it was NVDEC."""
+    """Add ``count`` samples to the job's report. ``why``: reason why the CPU decoded them; empty if NVDEC did."""
     ctx.decoded_by("CPU threads" if why else "NVDEC", count, seconds)
     if why and ctx.count is not None:
         ctx.count(f"not for NVDEC: {why}", count)
@@ -505,8 +506,7 @@ def report(ctx: Context, why: str, seconds: float, count: int = 1) -> None:
 
 @cache
 def threads() -> ThreadPoolExecutor:
-    """Return the pool of threads that drive NVDEC; with more than `_THREADS`, they would wait for each other in the
-    driver."""
+    """Return the pool of threads that drive NVDEC; more than `_THREADS` would wait for each other in the driver."""
     return ThreadPoolExecutor(_THREADS, "nvdec")
 
 
@@ -519,16 +519,16 @@ def _send(lane: Lane, address: int, host: npt.NDArray[np.uint8]) -> None:
 
 
 def _reason(e: Exception) -> str:
-    """Return the line that names the problem in an error message of PyNvVideoCodec; its first line if none does."""
+    """Return the line of PyNvVideoCodec's error message that names the problem, or the first line."""
     lines = [line.strip() for line in str(e).splitlines() if line.strip()] or [type(e).__name__]
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("Error Type")), lines[0])
 
 
 def matrix_of(space: int, span: int, pixels: str) -> _Matrix:
-    """Return the constants that convert Y, Cb and Cr to RGB, for a matrix (``space``, its number in ITU-T H.273) and a
-    range (``span``, FFmpeg's number): luma factor, luma offset, Cr's factor for red, Cb's and Cr's for green, Cb's for
-    blue, and whether the range is full. They invert Y = R r + G g + B b, Cb = (B - Y) / (2 - 2 b), Cr = (R - Y) / (2 -
-    2 r), for 8-bit values."""
+    """Return the constants that convert 8-bit Y, Cb and Cr to RGB: luma factor, luma offset, Cr's factor for red, Cb's
+    and Cr's for green, Cb's for blue, and whether the range is full. ``space``: matrix, by number in ITU-T H.273;
+    ``span``: range, by FFmpeg's number. The constants invert Y = R r + G g + B b, Cb = (B - Y) / (2 - 2 b), Cr = (R -
+    Y) / (2 - 2 r)."""
     r, b = _WEIGHTS.get(space, _BT601)
     g = 1 - r - b
     full = span == _FULL or pixels.startswith("yuvj")

@@ -25,18 +25,18 @@ from .decoder_handoff import SharedGroups
 from .media import FAR, NO_FRAME, Glance, Index, Known, Table, group_of, number_of
 
 CODECS = {"h264": "H264", "hevc": "HEVC", "vp9": "VP9", "av1": "AV1"}
-"""Codecs that NVDEC decodes, with their names in PyNvVideoCodec. VP8 is missing: some of its packets show no frame, so
-that frames are counted by decoding."""
+"""Codecs that NVDEC decodes, with their names in PyNvVideoCodec. VP8 is missing, because some of its packets show no
+frame, so that frames cannot be counted without decoding."""
 _BITS = {"yuv420p": 8, "yuvj420p": 8, "yuv420p10le": 10, "yuv420p12le": 12}
 _READERS = 4
 _MIN_FRAMES = 96
-"""Minimum number of frames that a thread of its own decodes; shorter videos are decoded by one thread."""
+"""Minimum number of frames for which a thread is worth its cost; shorter videos are decoded by a single thread."""
 _EXTRA_FRAMES = 24
-"""Maximum number of frames whose packets are read beyond the last frame of a batch, if the next batch continues there.
-NVDEC outputs a frame when it knows that no earlier one follows, and may hold back up to 16."""
+"""Maximum number of frames after the last one of a batch whose packets are also read, if the next batch continues
+there. NVDEC outputs a frame only when it knows that no earlier one follows, and may hold back 16."""
 _MAX_GAPS = 4
-"""Maximum ratio of the size of a file range to the size of the video packets in it, for which the range is read at
-once; the rest are audio packets in between."""
+"""Maximum ratio of a file range to the video packets in it (in bytes) for which the range is read at once. The
+remaining bytes are audio packets."""
 
 
 _loops: Any = Kernels(".packets_cpu", __package__)
@@ -44,53 +44,53 @@ _loops: Any = Kernels(".packets_cpu", __package__)
 
 @dataclass(slots=True)
 class Run:
-    """Consecutive packets of a video from a key frame on, in the form that NVDEC reads, and the frames that are needed
-    from them."""
+    """Consecutive packets of a video from a key frame on, as NVDEC takes them, and the frames that are needed from
+    them."""
 
     wanted: list[int]
     """Numbers of the frames that are needed from these packets."""
     times: dict[int, int] = field(default_factory=dict)
-    """Number of each needed frame, by the time at which it is shown."""
+    """Number of each needed frame, by display time."""
     data: npt.NDArray[np.uint8] = field(default_factory=lambda: np.zeros(0, np.uint8))
     packets: list[tuple[int, int, int]] = field(default_factory=list)
-    """For each packet: offset in ``data``, size in bytes, time."""
+    """Packets, each as (offset in ``data``, size in bytes, time)."""
     shared: SharedGroups = field(default_factory=SharedGroups)
     continued: bool = False
-    """Whether the packets follow those that the previous batch read, instead of beginning at a key frame."""
+    """Whether these packets follow those of the previous batch, and need not begin at a key frame."""
     complete: bool = False
     """Whether the packets extend to the end of the file."""
 
     @property
     def fed(self) -> list[Packet]:
-        """Packets with their addresses in memory, as NVDEC receives them."""
+        """Packets with their addresses in memory, as NVDEC takes them."""
         base = int(self.data.ctypes.data)
         return [(base + at, size, pts, self.data) for at, size, pts in self.packets]
 
 
 Packet = tuple[int, int, int, npt.NDArray[np.uint8]]
-"""A packet as NVDEC receives it: address, size in bytes, time, and the array that contains the bytes."""
+"""Packet as NVDEC takes it: address, size in bytes, time, and the array that contains the bytes."""
 
 
 @dataclass(slots=True)
 class Rest:
-    """An open file whose packets were read up to some position, so that the next batch can read on from there."""
+    """Open video file whose packets were read up to some position, from which the next batch reads on."""
 
     clip: Reading
-    """Clip of the file, which it keeps open."""
+    """The open file."""
     packets: Iterator[Any]
     key: int
-    """Time of the key frame at which reading of the packets began."""
+    """Time of the key frame at which reading began."""
     last: int = -1
     """Number of the last frame that the batch needed."""
     seen: set[int] = field(default_factory=set)
-    """Times of frames after ``last`` whose packets were already read."""
+    """Times of the frames after ``last`` whose packets were already read."""
     at: int = -1
-    """Index of the next packet in the file's table; -1 if no table is used."""
+    """Index of the next packet in the file's table of packets; -1 if the table is not used."""
     complete: bool = False
 
 
 class Reading(Glance):
-    """A clip whose packets are read for NVDEC: `read` stores them in `parts`."""
+    """Video file whose packets are read for NVDEC, by `read`, into `parts`."""
 
     def __init__(
         self, source: str | npt.NDArray[np.uint8], index: Index | None = None, known: Known | None = None
@@ -104,15 +104,15 @@ class Reading(Glance):
         self._header = self.header if known is None else known.header
         self.table = None if known is None else known.table
         self.parts: list[list[Run]] = []
-        """Runs of packets that were read, grouped in parts; one thread decodes one part."""
+        """Packets that were read, in one list of runs per part of the file; one thread decodes a part."""
         self.rest: Rest | None = None
-        """State of reading from which the next batch reads on; None if no batch does."""
+        """Open file at the position from which the next batch reads on; None if it does not."""
         self.name = self.codec if known is None else known.codec
         self.bits = _BITS.get(self.facts.pixels, 0)
 
     @property
     def refused(self) -> str:
-        """Reason why NVDEC does not decode this clip, such as its codec; empty if it does."""
+        """Reason why NVDEC does not decode this file, such as its codec; empty if NVDEC does."""
         if self.name not in CODECS or not self.bits:
             return f"{self.name}, {self.facts.pixels}"
         if self.height % 2 or self.width % 2:
@@ -122,8 +122,8 @@ class Reading(Glance):
         return "" if self.index[0] else "packets without times"
 
     def read(self, numbers: Iterable[int], shared: SharedGroups | None = None) -> Self:
-        """Read the packets that frames ``numbers`` need, and close the file unless the next batch reads on.
-        ``shared``: groups of pictures that this batch shares with its neighbours. Raises SampleError."""
+        """Read the packets from which the frames ``numbers`` are decoded, and close the file unless the next batch
+        reads on. ``shared``: transfers of decoders from and to the neighbouring batches. Raises SampleError."""
         shared = shared or SharedGroups()
         wanted = sorted(set(numbers))
         if wanted[:1] == [NO_FRAME]:
@@ -150,8 +150,8 @@ class Reading(Glance):
         return self
 
     def _rest_before(self, shared: SharedGroups) -> Rest | None:
-        """Return the state in which the previous batch stopped reading the file, and take ownership of it. None if
-        there is no previous batch, or it failed. Called once."""
+        """Take over the open file from the previous batch, at the position where that batch stopped. Return None if
+        there is no previous batch, or if it failed. Called once."""
         found = None if shared.before is None or shared.before.reading is None else shared.before.reading.result()
         if not isinstance(found, Reading):
             return None
@@ -159,9 +159,9 @@ class Reading(Glance):
         return rest
 
     def _cut(self, numbers: list[int]) -> list[list[list[int]]]:
-        """Divide the needed frames ``numbers`` into parts for several threads, each beginning at a key frame. Divide a
-        part into runs if a key frame and many unneeded frames lie between two needed ones. Parts are not too short,
-        because each leaves an NVDEC engine idle at its end."""
+        """Divide the needed frames ``numbers`` into parts for several threads, each from a key frame on. Divide a part
+        into runs if a key frame and many unneeded frames lie between two needed ones. Parts are not short, because an
+        NVDEC engine is idle at the end of each."""
         times, keys = self.index
         parts: list[list[list[int]]] = [[numbers[:1]]]
         for last, number in pairwise(numbers):
@@ -174,8 +174,8 @@ class Reading(Glance):
         return parts
 
     def _run(self, numbers: list[int], shared: SharedGroups, state: Rest | None) -> Run:
-        """Read the packets that the frames ``numbers`` need, continuing from ``state`` if it is given, else from a key
-        frame."""
+        """Read the packets from which the frames ``numbers`` are decoded. Continue from ``state`` if there is one, else
+        begin at a key frame."""
         if not numbers:
             return Run([])
         times, keys = self.index
@@ -218,8 +218,8 @@ class Reading(Glance):
         return run
 
     def _by_table(self, run: Run, state: Rest | None, table: Table) -> bool:
-        """Read packets like `_run`, at the positions in the file's own table, without a call of FFmpeg per packet.
-        Return False if the file does not match the table."""
+        """Read packets like `_run`, but at the positions in the file's own table, without calling FFmpeg for each.
+        Return False if the file contradicts the table."""
         (times, keys), wanted = self.index, run.wanted
         key = keys[max(bisect.bisect_right(keys, times[wanted[0]]) - 1, 0)] if state is None else state.key
         first = int(table.order[bisect.bisect_left(times, key)]) if state is None else state.at
@@ -257,7 +257,7 @@ class Reading(Glance):
         return True
 
     def _copied(self, start: int, out: npt.NDArray[np.uint8]) -> bool:
-        """Copy bytes of the file from ``start`` on into ``out``; False if the file is shorter."""
+        """Copy bytes of the file from ``start`` on into ``out``. Return False if the file is too short."""
         if not isinstance(self._source, str):
             part = self._source[start : start + len(out)]
             if len(part) == len(out):
@@ -277,8 +277,8 @@ class Reading(Glance):
             return [other for part in clip.read(run.wanted).parts for other in part]
 
     def _converter_of_packets(self) -> Callable[[Any, bool], bytes]:
-        """Return a function that converts a packet to the bytes that NVDEC reads. Its arguments are the packet, and
-        whether it is the first of its run."""
+        """Return a function that converts a packet to the bytes that NVDEC takes. Arguments: the packet, and whether it
+        is the first of its run."""
         if self.name not in ("h264", "hevc") or self._header[:1] != b"\1":
             return lambda packet, _first: bytes(packet)
         sets = parameter_sets(self.name, self._header)
@@ -297,7 +297,7 @@ class Reading(Glance):
         return filtered
 
     def _from(self, key: int) -> Iterator[Any]:
-        """Yield packets from the key frame at time ``key`` on, or from the start if the seek fails."""
+        """Yield packets from the key frame at time ``key`` on, or from the start if FFmpeg cannot seek."""
         if self._packets is not None:
             yield from self._packets[next(k for k, p in enumerate(self._packets) if p.pts == key) :]
             return
@@ -309,12 +309,11 @@ class Reading(Glance):
 
 
 reading = threading.Lock()
-"""Lock that threads hold while they read packets. Reading is mostly Python code: several threads at once would only
-wait for the GIL, as would the threads that drive NVDEC."""
+"""Lock that allows only one thread to read packets at a time. Reading is mostly Python code: more threads would only
+wait for the GIL, and keep the threads that drive NVDEC waiting."""
 
 
 @cache
 def readers() -> ThreadPoolExecutor:
-    """Return the threads that open files for readers and decoders, and read packets, one thread at a time
-    (`reading`)."""
+    """Return the pool of threads that open video files and read packets, one thread at a time (`reading`)."""
     return ThreadPoolExecutor(_READERS, "packets")

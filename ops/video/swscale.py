@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 _FORMATS = frozenset(("yuv420p", "yuvj420p", "yuv422p"))
-"""Pixel formats that this module converts. libswscale converts other formats in several steps, which its older
-interface rounds differently."""
+"""Pixel formats that this module converts. For others, libswscale's older interface, used here, rounds differently."""
 _BLOCK = 16
-"""Pixels that the converter writes at once; if the width is not a multiple, it writes beyond the ends of rows."""
+"""Number of pixels that libswscale writes at once. If the width is not a multiple, it writes beyond the ends of
+rows."""
 _BILINEAR = 2
 _FULL = 2
 """FFmpeg's number for the full range of colour values, in which black is 0."""
@@ -31,7 +31,7 @@ _Pointers, _Numbers = ctypes.c_void_p * 4, ctypes.c_int * 4
 
 @cache
 def library() -> Any:
-    """Return (libswscale, libavutil) as loaded in this process; None if they cannot be found."""
+    """Return (libswscale, libavutil) as this process has loaded them; None if they are not found."""
     with suppress(Exception):
         paths = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if ".so" in line}
         scale, util = (ctypes.CDLL(next(p for p in paths if name in p)) for name in ("libswscale", "libavutil"))
@@ -48,14 +48,14 @@ def library() -> Any:
 
 
 class Converter:
-    """Converter of frames to RGB in a given array. Close it; one thread at a time may use it."""
+    """Converter of video frames to RGB, into a given array. Close it; one thread at a time may use it."""
 
     def __init__(self) -> None:
         self._made: dict[tuple[str, int, int, int, int], int] = {}
 
     def convert(self, frame: Any, out: npt.NDArray[Any]) -> bool:
-        """Convert av's ``frame`` into ``out`` (height, width, 3). Return False, with nothing done, if the frame is of a
-        kind that the library does not convert exactly without a copy."""
+        """Convert ``frame``, of the package av, into ``out`` (height, width, 3). Return False, with nothing done, if
+        the library cannot convert the frame exactly and without a copy."""
         height, width = int(frame.height), int(frame.width)
         if (
             frame.format.name not in _FORMATS or width % _BLOCK or frame.interlaced_frame or out.dtype != np.uint8
@@ -85,7 +85,7 @@ class Converter:
         return context or 0
 
     def close(self) -> None:
-        """Free the library's conversion contexts."""
+        """Free libswscale's conversion contexts."""
         for context in self._made.values():
             library()[0].sws_freeContext(context)
         self._made.clear()

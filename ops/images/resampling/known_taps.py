@@ -18,19 +18,19 @@ from ...kernels import Kernels
 _loops: Any = Kernels(".libraries_cpu", __package__)
 
 _MOST = 1 << 22
-"""Maximum number of filter weights that are cached for one output size: 16 MiB."""
+"""Maximum number of filter weights that are cached for resizes to one output size: 16 MiB."""
 _KINDS = 4
-"""Maximum number of kinds of resizes (size, filter, library) for which filter weights are cached on one CUDA stream."""
+"""Maximum number of kinds of resizes (size, filter, library) for which a lane caches filter weights."""
 KEY = "known taps"
-"""Key in `Lane.cache` of the cached filter weights (taps)."""
+"""Key in `Lane.cache` of the lane's cached filter weights."""
 
 Axes = tuple[npt.NDArray[Any], ...]
 """Arrays of a `ResamplePlan`, in this order: lo, hi, size, anchor, shape, kind, flip, domain and arithmetic."""
 
 
 class KnownTaps:
-    """Cached filter weights (taps) of one kind of resize, on one CUDA stream. Used only by the thread that launches
-    kernels on the stream."""
+    """Cached filter weights for one kind of resize (size, filter, library) on one lane. Used only by the lane's
+    launching thread."""
 
     def __init__(self) -> None:
         self.release()
@@ -42,9 +42,9 @@ class KnownTaps:
         self._there: tuple[Any, Any] | None = None
 
     def of(self, lane: Lane, axes: Axes) -> tuple[npt.NDArray[np.int64], tuple[Any, Any]] | None:
-        """Return the filter weights for ``axes``, from the cache if possible: a table as of `libraries_cpu.whole_axes`,
-        but with pixels counted from each window's start, and first pixels and weights in GPU memory. None if samples
-        differ in more than their windows, or there is too much to cache."""
+        """Return the filter weights for a plan's ``axes``, from the cache if possible: a table like that of
+        `libraries_cpu.whole_axes`, but with pixels counted from each window's start; then first pixels and weights, in
+        GPU memory. Return None if samples differ in more than their windows, or if there is too much to cache."""
         _, _, size, anchor, shape, kind, flip, _, rules = axes
         table = np.zeros((len(rules), 2, 6), np.int64)
         missing = np.empty((2 * len(rules), 2), np.int64)
@@ -84,7 +84,7 @@ class KnownTaps:
 
 
 def known_taps(lane: Lane, axes: Axes) -> tuple[npt.NDArray[np.int64], tuple[Any, Any]] | None:
-    """Return the filter weights (taps) for the axes of a plan, cached in `Lane.cache`; see `KnownTaps.of`."""
+    """Return the filter weights for a plan's ``axes``, cached in `Lane.cache`; see `KnownTaps.of`."""
     _, _, size, anchor, shape, kind, flip, _, rules = axes
     kept: _Kept = lane.cache.setdefault(KEY, _Kept())
     key = (int(rules[0]), *(a[0].tobytes() for a in (size, anchor, shape, kind, flip)))
@@ -96,8 +96,8 @@ def known_taps(lane: Lane, axes: Axes) -> tuple[npt.NDArray[np.int64], tuple[Any
 
 
 class _Kept(dict[Any, KnownTaps]):
-    """Filter weights of several kinds of resizes. Keys are the properties that all samples of a batch share, such as
-    the size. The entry used last comes last."""
+    """Cached filter weights by kind of resize: the properties that all samples of a batch share, such as the size. The
+    entry that was used last comes last."""
 
     def release(self) -> None:
         """Drop the cached filter weights of all resizes, in host and GPU memory."""
