@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import os
 import zlib
@@ -19,6 +18,7 @@ from ..ops.batch import Batch
 from ..ops.context import Context
 from ..ops.errors import JobError, SpecError
 from ..ops.storage.inventory import InventoryEntries
+from ..ops.storage.json_text import parse_json
 from ..ops.types import DALIDataType
 from .base import Reader
 from .coco_masks import polygon_mask, runs_mask, runs_of
@@ -100,10 +100,10 @@ def _integer(entry: dict[str, Any], name: str) -> int:
 def load_annotations(path: str) -> Any:
     """Load the JSON file of annotations. Raises JobError if the file cannot be read or is not JSON."""
     try:
-        return json.loads(Path(local_copy(path)).read_bytes())
+        return parse_json(Path(local_copy(path)).read_bytes())
     except OSError as e:
         raise JobError(f"{path} cannot be read: {e.strerror}") from None
-    except (ValueError, RecursionError) as e:
+    except ValueError as e:
         raise JobError(f"{path} is not JSON: {str(e)[:200]}") from None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +15,7 @@ from ..ops.batch import Batch, Origin
 from ..ops.context import Context
 from ..ops.errors import JobError, SpecError
 from ..ops.storage.inventory import InventoryEntries
+from ..ops.storage.json_text import parse_json
 from ..ops.types import DALIDataType
 from .fetch.extents import Groups, expand, one_or_more
 from .fetch.remote import local_copy
@@ -42,11 +42,11 @@ def lines_of(path: str) -> list[dict[str, Any]]:
     rows = []
     for number, line in enumerate(lines, 1):
         try:
-            row = json.loads(line)
+            row = parse_json(line)
             texts = [row["key"], *row["files"]]
             if not all(isinstance(t, str) and "\0" not in t for t in texts) or not _is_below(row["files"]):
                 raise ValueError
-        except (ValueError, LookupError, TypeError, RecursionError):
+        except (ValueError, LookupError, TypeError):
             raise JobError(f"{path}:{number}: is not a line of the writer files (key, files)") from None
         rows.append(row)
     return rows

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import os
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ from ..ops.batch import Batch, Origin, concat
 from ..ops.context import Context
 from ..ops.errors import JobError, SpecError
 from ..ops.storage.inventory import InventoryEntries
+from ..ops.storage.json_text import parse_json
 from ..ops.types import DALIDataType
 from .base import Reader
 from .fetch.parallel import spread
@@ -54,8 +54,8 @@ def _seconds(value: Any, name: str) -> float:
 def _entry(line: str) -> Entry:
     """Parse one line of a manifest. Raises ValueError that says what is wrong."""
     try:
-        found = json.loads(line)
-    except (ValueError, RecursionError) as e:
+        found = parse_json(line)
+    except ValueError as e:
         raise ValueError(f"is not JSON: {str(e)[:200]}") from None
     if not isinstance(found, dict):
         raise ValueError(f"needs a JSON object, got {line[:80]!r}")

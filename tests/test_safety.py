@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tarfile
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 import lmdb
@@ -20,9 +21,22 @@ import pytest
 from PIL import Image
 
 from dali_run.ops.errors import DaliRunError
+from dali_run.pipelines.bench.run import load_baseline
+from dali_run.pipelines.dynamic.checkpoint import Checkpoint
+from dali_run.pipelines.fleet.api import run_job as run_job_of_program
+from dali_run.pipelines.graph.as_json import parse_pipeline
 from dali_run.pipelines.job.convert import ConvertOptions, convert
+from dali_run.pipelines.job.first_spec import look_at
 from dali_run.pipelines.job.run import run_job
+from dali_run.pipelines.python.checkpoints import parse_checkpoint
 from dali_run.pipelines.tools.datasets import inspect_data
+from dali_run.readers.coco import load_annotations
+from dali_run.readers.listing import lines_of
+from dali_run.readers.nemo import read_manifest
+from dali_run.readers.streaming.records import read_index
+from dali_run.writers.shards.journal import read_journal
+from dali_run.writers.shards.left_out import parse_position
+from dali_run.writers.shards.rejects import RejectRow
 from dali_run.writers.shards.verify import verify
 
 ROOT = Path(__file__).parents[1]
@@ -46,6 +60,49 @@ def test_no_code_unpickles_data() -> None:
         for number, line in enumerate(path.read_text().splitlines(), 1):
             wrong += [f"{path}:{number}: {line}" for pattern in patterns if re.search(pattern, line)]
     assert wrong == []
+
+
+def test_json_of_users_has_one_parser() -> None:
+    """`json.loads` raises RecursionError for deep nesting, which no `except ValueError` catches. The modules named here
+    parse what this package wrote, or run without it."""
+    own = ("ops/storage/json_text.py", "ops/compiled/", "ops/codecs/isolation/", "pipelines/bench/peers/",
+           "pipelines/fleet/worker.py", "pipelines/spec/other_libraries.py")  # fmt: skip
+    wrong = [
+        str(path) for folder in FOLDERS[:-1] for path in (ROOT / folder).rglob("*.py")
+        if re.search(r"\bjson\.loads?\(", path.read_text()) and not str(path.relative_to(ROOT)).startswith(own)
+    ]  # fmt: skip
+    assert wrong == []
+
+
+DEEP = '{"images": ' + "[" * 100_000
+
+
+@pytest.mark.parametrize("parse", [
+    read_manifest, lines_of, load_annotations, lambda path: read_index(path), lambda path: load_baseline(Path(path)),
+    lambda path: parse_checkpoint(Path(path).read_bytes()), lambda path: parse_pipeline(Path(path).read_bytes()),
+    lambda path: look_at(str(Path(path).parent)), lambda path: read_journal(Path(path)) or parsed(path),
+    lambda path: run_job_of_program(nested(100_000)), lambda path: restored(Path(path).read_text()),
+])  # fmt: skip
+def test_json_that_is_nested_deeply_is_an_error_of_ours(tmp_path: Path, parse: Callable[[str], object]) -> None:
+    (tmp_path / "deep.json").write_text(DEEP)
+    with pytest.raises((DaliRunError, ValueError)) as caught:
+        parse(str(tmp_path / "deep.json"))
+    assert len(str(caught.value)) < 1000
+
+
+def parsed(path: str) -> object:
+    return RejectRow.parse(Path(path).read_bytes()) and parse_position(Path(path).read_bytes())
+
+
+def restored(text: str) -> None:
+    Checkpoint().deserialize(text)
+
+
+def nested(depth: int) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for _ in range(depth):
+        found = {"version": found}
+    return found
 
 
 def exploits(folder: Path) -> None:
@@ -89,6 +146,10 @@ def test_nothing_is_executed(tmp_path: Path) -> None:
         from dali_run.ops.base import find
         from dali_run.ops.context import Context
         from dali_run.ops.errors import DaliRunError
+from dali_run.pipelines.bench.run import load_baseline
+from dali_run.pipelines.dynamic.checkpoint import Checkpoint
+from dali_run.pipelines.fleet.api import run_job as run_job_of_program
+from dali_run.pipelines.graph.as_json import parse_pipeline
         from dali_run.pipelines.tools.datasets import inspect_data
         from dali_run.pipelines.plugins import load_operators
 

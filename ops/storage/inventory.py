@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import JobError
+from ..storage.json_text import parse_json
 
 I64 = npt.NDArray[np.int64]
 
@@ -161,7 +162,7 @@ class Inputs:
             # `encode` writes one gzip member: a file of many empty members would take seconds
             inflater = zlib.decompressobj(16 + zlib.MAX_WBITS)
             line, _, rest = inflater.decompress(data, _HEAD).partition(b"\n")
-            head = json.loads(line)
+            head = parse_json(line)
             if head["format"] != "dali-run-inputs" or head["version"] != 1:
                 raise ValueError("unknown format")
             sizes = [t["names"] + 8 * t["pieces"] * (len(t["state"]) + 1) for t in head["readers"]]
@@ -190,5 +191,5 @@ class Inputs:
                 state = dict(zip(told["state"], columns, strict=False))
                 readers[told["reader"]] = InventoryEntries(blob, state, columns[-1], told["keys"])
             return Inputs(readers, head["identity"])
-        except (OSError, EOFError, zlib.error, LookupError, TypeError, ValueError, RecursionError) as e:
+        except (OSError, EOFError, zlib.error, LookupError, TypeError, ValueError) as e:
             raise ValueError(f"is not a list of inputs: {e}") from None

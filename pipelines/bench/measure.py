@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...ops.errors import DaliRunError
+from ...ops.storage.json_text import parse_json
 from ...ops.types import from_numpy
 from ..compile.place import resolve_target
 from ..compile.plan import Plan, compile_graph
@@ -162,7 +163,7 @@ def _wait_for_start() -> None:
 def main() -> None:
     """Main program of a measuring process. Perform the measurement in the first argument (JSON), and print the result
     as the last line."""
-    arguments = json.loads(sys.argv[1])
+    arguments = parse_json(sys.argv[1])
     work = {"measure": measure, "limits": measure_limits}[arguments.pop("what")]
     this = Measurement(**{**arguments, "turn": tuple(arguments["turn"])})
     if this.resources is not None:

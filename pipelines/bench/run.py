@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ...ops.errors import DaliRunError, SpecError
+from ...ops.storage.json_text import parse_json
 from ..compile.plan import compile_graph
 from ..cores import threads_of
 from ..engine.compile_ahead import clients_of, compile_ahead
@@ -292,7 +293,7 @@ def _run(command: Sequence[str], seconds: float) -> dict[str, Any]:
     except OSError as e:
         return {"error": f"{command[0]}: {e.strerror}"}
     try:
-        result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+        result: dict[str, Any] = parse_json(done.stdout.strip().splitlines()[-1])
     except (IndexError, ValueError):
         lines = done.stderr.strip().splitlines() or [f"ended with {done.returncode}"]
         return {"error": lines[-1]}
@@ -343,7 +344,7 @@ def failures(report: Mapping[str, Any]) -> list[str]:
 def load_baseline(path: Path) -> dict[str, Any]:
     """Read the report of an earlier benchmark. Raises SpecError if the file holds none."""
     try:
-        baseline = json.loads(path.read_text())
+        baseline = parse_json(path.read_text())
     except ValueError:
         baseline = None
     if not isinstance(baseline, dict) or baseline.get("kind") != "dali-run bench":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import socket
 import subprocess
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ...ops.errors import SpecError
+from ...ops.storage.json_text import parse_json
 from ..compile.place import Target
 from ..fleet.job_message import WorkerResources
 from ..fleet.machine import share_cpu, share_gpus
@@ -137,7 +137,7 @@ class _Process:
         for line in self._out:
             self._last = line
         try:
-            found: dict[str, Any] = json.loads(self._last)
+            found: dict[str, Any] = parse_json(self._last)
         except ValueError:
             return {"error": self.problem()}
         return found
@@ -145,7 +145,7 @@ class _Process:
     def problem(self) -> str:
         """Return the reason why the process ended."""
         with suppress(ValueError, KeyError, TypeError):
-            return str(json.loads(self._last)["error"])
+            return str(parse_json(self._last)["error"])
         code = self._process.wait()
         self._stderr.seek(0)
         lines = self._stderr.read().decode(errors="replace").strip().splitlines()

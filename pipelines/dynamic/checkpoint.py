@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ...ops.errors import ArgumentNameError, ArgumentTypeError, ArgumentValueError
+from ...ops.storage.json_text import parse_json
 
 _VERSION = 2
 """Version of the JSON format of checkpoints, which is DALI's."""
@@ -158,10 +159,10 @@ class Checkpoint:
         """Replace the states by those in ``data``, a text that `serialize` returned. Raises ValueError for any other
         text."""
         try:
-            content = json.loads(data)
+            content = parse_json(data)
             version = content["version"]
             states = {str(n): StateEntry(str(v["state"]), v.get("type")) for n, v in content["states"].items()}
-        except (json.JSONDecodeError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             raise ArgumentValueError("this is not a checkpoint of the dynamic mode") from None
         if version != _VERSION:
             raise ArgumentValueError(f"the checkpoint's version is {version}, not {_VERSION}")

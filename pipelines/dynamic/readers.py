@@ -12,6 +12,7 @@ from ...ops.batch import Batch as Data
 from ...ops.batch import Samples
 from ...ops.context import Context
 from ...ops.errors import ArgumentTypeError, ArgumentValueError, JobError, SpecError
+from ...ops.storage.json_text import parse_json
 from ...readers import base
 from ..graph.arguments import check_arguments, no_argument
 from ..python.data_node import say_once
@@ -40,7 +41,7 @@ class ReaderState:
     def parse(text: str) -> ReaderState:
         """Return the state whose ``str`` is ``text``. Raises ValueError."""
         try:
-            fields = json.loads(text)
+            fields = parse_json(text)
             return ReaderState(*(int(fields[k]) for k in ("position", "epoch", "left")))
         except (ValueError, KeyError, TypeError):
             raise ArgumentValueError(f"{text!r} is not the state of a reader of the dynamic mode") from None

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ...ops.errors import JobError, SpecError
+from ...ops.storage.json_text import parse_json
 from ...writers.bytes import sidecar
 from ...writers.shards.mirror import state_of
 from ..job.run import FAILED, INTERRUPTED, JobResult, Progress
@@ -106,7 +107,7 @@ class Report:
         message."""
         with state_of(self.path) as root:
             log = root / "rejects.jsonl"
-            return [json.loads(line) for line in sidecar.read(log).splitlines()] if log.exists() else []
+            return [parse_json(line) for line in sidecar.read(log).splitlines()] if log.exists() else []
 
     def _repr_html_(self) -> str:
         rows = "".join(
@@ -167,8 +168,8 @@ def run_job(
             return _report(run_one_process(file, changes, part=part, **options))
         return _report(run_by_many(file, changes, on=on, workers=workers, cores=cores, **options))
     try:
-        plain = json.loads(json.dumps(spec, default=os.fspath))
-    except TypeError as e:
+        plain = parse_json(json.dumps(spec, default=os.fspath))
+    except (TypeError, ValueError, RecursionError) as e:
         raise SpecError(f"the spec is not plain data: {e}") from None
     if isinstance(plain.get("plugins"), list):
         plain["plugins"] = [os.path.abspath(p) if isinstance(p, str) else p for p in plain["plugins"]]

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ...ops.base import parameters
+from ...ops.storage.json_text import parse_json
 from ...ops.storage.urls import is_url
 from ..engine.inputs import JobFeed, Sources
 from ..graph.nodes import Node
@@ -113,7 +114,7 @@ class ForkServer:
             return False
         if not text or not fds:
             return False
-        resources = WorkerResources.of(json.loads(text)["resources"])
+        resources = WorkerResources.of(parse_json(text)["resources"])
         sys.stdout.flush()
         sys.stderr.flush()
         pid = os.fork()

@@ -13,6 +13,8 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ...ops.storage.json_text import parse_json
+
 Message = dict[str, Any]
 PATIENCE = 60.0
 """Maximum seconds that workers have to publish their complete shards after they were told to stop."""
@@ -51,7 +53,7 @@ class MessageSocket:
         if not block:
             return None
         *lines, self._partial_line = (self._partial_line + block).split(b"\n")
-        return [json.loads(line) for line in lines]
+        return [parse_json(line) for line in lines]
 
     def fileno(self) -> int:
         """Return the file descriptor of the socket, for selectors; -1 after `close`."""

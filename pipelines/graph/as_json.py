@@ -11,6 +11,7 @@ from typing import Any
 
 from ...ops.base import Operator, parameters
 from ...ops.errors import SpecError
+from ...ops.storage.json_text import parse_json
 from ...ops.types import DALIDataType
 from ...readers.external_source import ExternalSource
 from ..plugins import find_operator
@@ -75,7 +76,7 @@ def parse_pipeline(data: bytes | str) -> tuple[GraphBuilder, dict[str, Edge], di
     """Parse the JSON of `dump_pipeline`. Return a builder that contains the graph, its outputs by name, and the
     arguments of the pipeline. Raises SpecError."""
     try:
-        document = json.loads(data)
+        document = parse_json(data)
     except ValueError:
         document = None
     if not isinstance(document, dict) or document.get("kind") != _KIND:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections import Counter
@@ -15,6 +14,7 @@ from ...ops.base import nearest
 from ...ops.codecs.formats import SUFFIXES
 from ...ops.errors import SpecError
 from ...ops.storage.urls import is_url, split
+from ...readers.coco import load_annotations
 from ...writers.formats.columns import is_extension
 from ..plugins import known_writer, load_operators
 from ..spec.to_yaml import flow
@@ -154,10 +154,13 @@ def _coco(folder: Path) -> SampleFacts | None:
             head = f.read(1 << 16)
         if not head.lstrip().startswith(b"{") or b'"images"' not in head + _tail(path) or path.stat().st_size > 1 << 30:
             continue
-        annotations = json.loads(path.read_bytes())
-        if not {"images", "annotations", "categories"} <= set(annotations) or not annotations["images"]:
+        annotations = load_annotations(str(path))
+        if any(not isinstance(annotations.get(k), list) for k in ("images", "annotations", "categories")):
             continue
-        name = str(annotations["images"][0]["file_name"])
+        first = annotations["images"][0] if annotations["images"] else None
+        if not isinstance(first, dict) or not isinstance(first.get("file_name"), str) or "\0" in first["file_name"]:
+            continue
+        name = first["file_name"]
         root = next(
             (p for p in [folder, *sorted(x for x in folder.iterdir() if x.is_dir())] if (p / name).exists()), None
         )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...ops.errors import JobError
+from ...ops.storage.json_text import parse_json
 from ...readers.order import Order
 from ..graph.as_json import digest
 from ..graph.nodes import Graph
@@ -34,7 +35,7 @@ def parse_checkpoint(data: bytes | str) -> dict[str, Any]:
     """Parse the JSON text of a checkpoint and return its state. Raises JobError if it is not a checkpoint of this
     version."""
     try:
-        state = json.loads(data)
+        state = parse_json(data)
     except ValueError:
         state = None
     if not isinstance(state, dict) or state.get("kind") != _KIND:

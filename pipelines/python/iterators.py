@@ -13,6 +13,7 @@ from typing import Any, NoReturn, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
+from ...ops.storage.json_text import parse_json
 from ..user_warnings import warn
 from .api_type import PipelineAPIType
 from .pipeline import Pipeline
@@ -486,7 +487,7 @@ class BaseIterator:
             # go back to the batch of the first sample that waits, and drop what was delivered since
             position, batch, state = next(s for s in reversed(self._states) if s[0] <= waiting)
             extra |= {"batch": batch, "at_end": False, "delivered": self._regroup.delivered_from(position)}
-            return [json.dumps({**json.loads(state), "extra": extra}, sort_keys=True).encode()]
+            return [json.dumps({**parse_json(state), "extra": extra}, sort_keys=True).encode()]
         return [p.checkpoint_with(extra) for p in self.pipelines]
 
 

@@ -7,6 +7,7 @@ eight EXIF orientations. They depend only on (seed, number), so that tests and d
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from ...ops.errors import JobError, SpecError
+from ...writers.bytes.sidecar import read_json
 from .sample_coco import write_coco
 from .sample_sounds import SOUNDS, write_sounds
 
@@ -92,8 +94,8 @@ def make_sample_data(
             f"count must be at least {LEAST}, one image per class for training and one for validation, got {count}"
         )
     parameters = {"version": _VERSION, "count": count, "seed": seed}
-    if (folder / MARKER).is_file():
-        existing: dict[str, Any] = json.loads((folder / MARKER).read_text())
+    with contextlib.suppress(OSError, ValueError):
+        existing = read_json(folder / MARKER)
         if {k: existing.get(k) for k in parameters} == parameters:
             return {**existing, "already_there": True}
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import errno
 import io
-import json
 import os
 import stat
 from pathlib import Path
 from typing import Any
 
 from ...ops.errors import JobError
+from ...ops.storage.json_text import parse_json
 
 LARGEST = 4 << 30
 """Largest size in bytes of a journal, log or manifest that is read; 20 million files in one job make about 3 GB."""
@@ -61,10 +61,7 @@ def read(path: Path, max_bytes: int = LARGEST) -> bytes:
 
 def read_json(path: Path, max_bytes: int = LARGEST) -> dict[str, Any]:
     """Read the JSON mapping in ``path``. Raises the errors of `read`, and ValueError if it holds anything else."""
-    try:
-        found = json.loads(read(path, max_bytes))
-    except RecursionError:
-        raise ValueError("is nested too deeply") from None
+    found = parse_json(read(path, max_bytes))
     if not isinstance(found, dict):
         raise ValueError("is not a JSON object")
     return found

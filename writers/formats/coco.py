@@ -14,6 +14,7 @@ from ...ops.batch import Batch
 from ...ops.codecs.headers import Rules, read_headers
 from ...ops.context import Context
 from ...ops.errors import SpecError
+from ...ops.storage.json_text import parse_json
 from ..base import ENCODED, FieldConfig, Frames, Records, Refused, Shard, ShardFiles
 from ..bytes import sidecar
 from ..bytes.written import Problem, WrittenShard
@@ -64,7 +65,7 @@ class Coco(Files, name="coco", suffix=".json"):
     def begin(self, root: Any, finished: Sequence[Mapping[str, Any]]) -> UsedPaths:
         taken = UsedPaths()
         for entry in finished:
-            for image in json.loads(sidecar.read(sidecar.inside(root, f"{entry['shard']}.json")))["images"]:
+            for image in parse_json(sidecar.read(sidecar.inside(root, f"{entry['shard']}.json")))["images"]:
                 taken.add(image["file_name"].rpartition(".")[0], [image["file_name"]])
         return taken
 
@@ -96,7 +97,7 @@ class Coco(Files, name="coco", suffix=".json"):
     @classmethod
     def walk(cls, shard: WrittenShard) -> Iterator[Problem]:
         name = shard.file(f"{shard.entry['shard']}.json")
-        told = json.loads(sidecar.read(shard.root / name))
+        told = parse_json(sidecar.read(shard.root / name))
         yield from shard.count(name, len(told["images"]))
         listed, ids = {f["name"] for f in shard.entry["files"]}, {image["id"] for image in told["images"]}
         for image in told["images"]:

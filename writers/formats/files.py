@@ -15,6 +15,7 @@ import numpy as np
 
 from ...ops.base import Spec
 from ...ops.errors import JobError, SpecError
+from ...ops.storage.json_text import parse_json
 from ..base import FieldConfig, Frames, KeyBy, Records, Shard, ShardFiles, Writer
 from ..bytes import sidecar
 from ..bytes.written import Problem, WrittenShard
@@ -59,7 +60,7 @@ class Files(Writer, name="files", suffix=".jsonl"):
         for entry in finished:
             listing = sidecar.read(sidecar.inside(root, f"{entry['shard']}.jsonl"))
             for line in listing.splitlines():
-                row = json.loads(line)
+                row = parse_json(line)
                 taken.add(row["name"], row["files"])
         return taken
 
@@ -69,7 +70,7 @@ class Files(Writer, name="files", suffix=".jsonl"):
     @classmethod
     def walk(cls, shard: WrittenShard) -> Iterator[Problem]:
         name = shard.file(f"{shard.entry['shard']}.jsonl")
-        rows = [json.loads(line) for line in sidecar.read(shard.root / name).splitlines()]
+        rows = [parse_json(line) for line in sidecar.read(shard.root / name).splitlines()]
         yield from shard.count(name, len(rows))
         listed = {f["name"] for f in shard.entry["files"]}
         for row in rows:

@@ -8,6 +8,7 @@ from typing import Any
 
 from ...ops.base import Spec
 from ...ops.errors import SpecError
+from ...ops.storage.json_text import parse_json
 from ..base import FieldConfig
 
 CARD = "README.md"
@@ -84,7 +85,7 @@ def _value(kind: Any) -> dict[str, Any]:
 def card(manifest: Mapping[str, Any], schema: Any) -> bytes:
     """Return the text of the data set's card: features, split and files for `load_dataset`, and a few words for
     people."""
-    features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
+    features = parse_json(schema.metadata[b"huggingface"])["info"]["features"]
     name, samples = manifest["write"]["name"], manifest["samples"]
     split = name if name in _SPLITS else "train"
     lines = ["---", "dataset_info:", "  features:"]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...ops.errors import JobError
+from ...ops.storage.json_text import parse_json
 from ..bytes import files_io, sidecar
 from ..bytes.files_io import File
 
@@ -49,8 +50,8 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     if not comma or not tail.endswith(b'"}') or tail[:-2] != _checksum(body).encode():
         return None
     try:
-        entry = json.loads(body + b"}")
-    except (ValueError, RecursionError):
+        entry = parse_json(body + b"}")
+    except ValueError:
         return None
     return entry if isinstance(entry, dict) else None
 
@@ -269,7 +270,7 @@ class Journal:
         if "done" in entry:
             self._contents.done, self._contents.stop = True, entry["stop"]
         else:
-            self._contents.entries.append(json.loads(json.dumps(entry)))
+            self._contents.entries.append(parse_json(json.dumps(entry)))
             self._contents.stop = entry["positions"][1]
 
     def close(self) -> None:
@@ -346,13 +347,13 @@ class Journal:
 
 def read_back(header: dict[str, Any]) -> JournalContents:
     """Return the contents of a new journal with this header, as if it was read from JSON (tuples become lists)."""
-    header = json.loads(json.dumps(header))
+    header = parse_json(json.dumps(header))
     return JournalContents(header, stop=header["range"][0])
 
 
 def differences(old: Any, new: Any, where: str = "") -> list[str]:
     """Return the differences between two JSON values, one line each, such as ``identity.seed: 42, now 43``."""
-    new = json.loads(json.dumps(new))
+    new = parse_json(json.dumps(new))
     if isinstance(old, dict) and isinstance(new, dict):
         out = []
         for key in [*old, *(k for k in new if k not in old)]:

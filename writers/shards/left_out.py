@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii as quoted
@@ -12,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...ops.batch import I32, I64, Origin, Samples
+from ...ops.storage.json_text import parse_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +93,10 @@ def _texts(values: npt.NDArray[Any]) -> list[str]:
 def parse_position(line: bytes) -> int:
     """Parse the position from a ``line`` of left_out.jsonl. Raises ValueError for anything else."""
     try:
-        row = json.loads(line)
+        row = parse_json(line)
         position = row["position"]
         if type(position) is int and isinstance(row["values"], dict) and isinstance(row["key"], str):
             return position
-    except (TypeError, KeyError, RecursionError):
+    except (TypeError, KeyError):
         pass
     raise ValueError("is not a line of left_out.jsonl")

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ...ops.errors import JobError
+from ...ops.storage.json_text import parse_json
 from ..bytes import files_io
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -228,7 +229,7 @@ def _started(pid: int) -> int | None:
 
 def _read_owner(fd: int) -> dict[str, Any]:
     try:
-        owner = json.loads(os.pread(fd, 4096, 0))
+        owner = parse_json(os.pread(fd, 4096, 0))
     except ValueError:
         return {}
     return owner if isinstance(owner, dict) else {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ import numpy as np
 
 from ...ops.batch import I64
 from ...ops.errors import JobError
+from ...ops.storage.json_text import parse_json
 from ..base import find_writer
 from ..bytes import files_io, sidecar
 from ..bytes.files_io import File
@@ -201,7 +201,7 @@ def publish_addition(root: Path, files: OutputFiles) -> None:
 def publish_manifest(root: Path, manifest: bytes, files: OutputFiles) -> None:
     """Publish the manifest of a complete output, after the files that describe all shards together (made by the
     writer)."""
-    told = json.loads(manifest)
+    told = parse_json(manifest)
     writer, carry = find_writer(told["write"]["writer"]), last_carry(root, told)
     writer.complete(root, told, carry)
     for name, content in writer.collect(told, carry).items():
@@ -230,7 +230,7 @@ def manifest_with_additions(root: Path) -> bytes:
         base = read_journal(root / "journal.jsonl")
         if base is None:
             raise JobError(f"{root / 'journal.jsonl'} is missing")
-        manifest = json.loads(build_manifest(base, base_rejects(root), found[0].left_out, found[0].inputs))
+        manifest = parse_json(build_manifest(base, base_rejects(root), found[0].left_out, found[0].inputs))
     for files in addition_files_of(root):
         contents = read_journal(files.journal)
         if contents is None or not contents.done or files.addition is None:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ...ops.errors import JobError
+from ...ops.storage.json_text import parse_json
 from ...ops.storage.urls import Store, is_url
 from ..bytes import files_io
 from .lock import BusyError, identify, may_live
@@ -149,7 +150,7 @@ class Mirror:
 
     def _owner(self, lock: str) -> dict[str, Any] | None:
         try:
-            owner = json.loads(self.store.read(lock))
+            owner = parse_json(self.store.read(lock))
         except FileNotFoundError:
             return None
         except ValueError:

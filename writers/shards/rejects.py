@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from ...ops.errors import JobError
+from ...ops.storage.json_text import parse_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +44,8 @@ class RejectRow:
     def parse(line: bytes) -> RejectRow:
         """Parse a line of the reject log. Raises ValueError for anything else."""
         try:
-            row = RejectRow(**json.loads(line))
-        except (TypeError, RecursionError) as e:
+            row = RejectRow(**parse_json(line))
+        except TypeError as e:
             raise ValueError(f"is not a line of a reject log: {e}") from None
         for name, kind in _KINDS.items():
             if type(getattr(row, name)) is not kind:

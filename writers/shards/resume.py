@@ -4,7 +4,6 @@ left incomplete. `Output.open` and the fleet call this module."""
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shlex
@@ -14,6 +13,7 @@ from typing import Any
 
 from ...ops.errors import JobError
 from ...ops.storage.inventory import Inputs
+from ...ops.storage.json_text import parse_json
 from ..base import Writer
 from ..bytes import files_io
 from ..bytes.files_io import File
@@ -198,7 +198,7 @@ def _shards_named(files: OutputFiles, name: str, writer: Writer) -> list[Mapping
         if writer.name == "files" and entry.endswith(".jsonl"):
             with contextlib.suppress(OSError, JobError, ValueError, LookupError, TypeError):
                 for line in read(files.root / entry).splitlines():
-                    names += [f for f in json.loads(line)["files"] if is_inside(f)]
+                    names += [f for f in parse_json(line)["files"] if is_inside(f)]
         found.append({"files": [{"name": n} for n in names]})
     return found
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import json
 import os
 import tempfile
 from collections import Counter
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ...ops.errors import JobError, SpecError
+from ...ops.storage.json_text import parse_json
 from ...ops.storage.urls import is_url, plain_path
 from ..base import Writer, find_writer
 from ..bytes import sidecar
@@ -176,7 +176,7 @@ def _collection_of(root: Path, files: FileCheck) -> _Collection:
     """Return the expected content of the files that describe all shards, which the writer makes from the manifest. It
     is empty if the manifest or the writer is unknown."""
     with contextlib.suppress(OSError, JobError, SpecError, ValueError, LookupError, TypeError, AttributeError):
-        told = json.loads(sidecar.read(root / "manifest.json"))
+        told = parse_json(sidecar.read(root / "manifest.json"))
         writer = files.writer_of(told["write"]["writer"])
         problems = list(writer.check_complete(root, told))
         return _Collection(writer.collect(told, last_carry(root, told)), writer.folders, problems)
@@ -199,8 +199,8 @@ def _check_collection(root: Path, mirror: Mirror | None, collection: _Collection
 
 def _check_inputs(root: Path, manifest: bytes) -> Iterator[Problem]:
     """Check the files that list the job's inputs, by the checksums in the manifest."""
-    with contextlib.suppress(ValueError, RecursionError, AttributeError, TypeError, KeyError):
-        told = json.loads(manifest)
+    with contextlib.suppress(ValueError, AttributeError, TypeError, KeyError):
+        told = parse_json(manifest)
         for info in (one.get("inputs_file") for one in (told, *told.get("appended", ()))):
             if info is None:
                 continue
