@@ -234,7 +234,8 @@ def find_rows(
     sizes: Any, part: Any, found: Any,
 ) -> None:  # fmt: skip
     """Put the offset of each key's row into ``found``, -1 if no row has the key. If several rows have it, ``last``
-    chooses the last one instead of the first."""
+    chooses the last one instead of the first. Rows with equal hashes are in the order of their offsets, so the first
+    row with the key ends the search."""
     values, scratch, state = np.zeros((1, 3), np.int64), np.empty(MAX_KEY, np.uint8), np.zeros(2, np.int64)
     mine, other = np.zeros(2, np.int64), np.zeros(2, np.int64)
     for i in range(len(at)):
@@ -242,12 +243,13 @@ def find_rows(
         cut_key(keys, at[i], sizes[i], part, mine)
         value = hash_text(keys, mine[0], mine[1])
         b = np.int64(value >> np.uint64(shift)) if shift < 64 else np.int64(0)
-        for k in range(buckets[b], buckets[b + 1]):
-            if hashes[k] != value or (found[i] >= 0 and (rows[k] > found[i]) != last):
-                continue
+        begin = buckets[b] + np.searchsorted(hashes[buckets[b] : buckets[b + 1]], value)
+        end = buckets[b] + np.searchsorted(hashes[buckets[b] : buckets[b + 1]], value, side="right")
+        for n in range(end - begin):
+            row = rows[end - 1 - n if last else begin + n]
             problem = read_key(
-                data, syntax, delimiter, quote, count, columns, names, cuts, indices, rows[k],
-                stop_of(rows[k], firsts, stops), values, scratch, state,
+                data, syntax, delimiter, quote, count, columns, names, cuts, indices, row,
+                stop_of(row, firsts, stops), values, scratch, state,
             )  # fmt: skip
             if problem != FINE:
                 continue
@@ -256,7 +258,8 @@ def find_rows(
             for c in range(mine[1] if same else 0):
                 same = same and keys[mine[0] + c] == scratch[other[0] + c]
             if same:
-                found[i] = rows[k]
+                found[i] = row
+                break
 
 
 @numba.njit(

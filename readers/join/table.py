@@ -31,7 +31,7 @@ _rows: Any = Kernels(".rows_cpu", __package__)
 
 _BLOCK = 1 << 20
 """Number of table rows per block, when the table is indexed."""
-_VERSION = 1  # version of the cached index
+_VERSION = 2  # version of the cached index
 _MAX_COUNTED = 1 << 28
 """Largest number of bytes before a row that are scanned to find the row's line number for a message."""
 _ROWS_PER_BUCKET = 8
@@ -221,7 +221,7 @@ class Table:
         else:
             parts = [part for i, begin in enumerate(begins) for part in self._walk(i, begin)]
             hashes, offsets = index_cache.joined(parts) if parts else (np.empty(0, np.uint64), np.empty(0, np.int64))
-            order = np.argsort(hashes)
+            order = np.argsort(hashes, kind="stable")  # rows with equal hashes stay in their order
             hashes = hashes[order]
             self._offsets = offsets[order]
             del order, offsets

@@ -363,3 +363,17 @@ def test_flipped_bytes_of_tables_never_end_the_process(tmp_path: Path) -> None:
             except (JobError, SpecError):
                 outcomes.add("refused")
     assert outcomes == {"rejects", "values", "refused"}
+
+
+@pytest.mark.parametrize("duplicates", ["first", "last"])
+def test_a_key_of_many_rows_is_read_once_for_each_sample(tmp_path: Path, duplicates: str) -> None:
+    """If each sample read all rows with its key, or with a key beside it, this would take hours."""
+    n = 200_000
+    (tmp_path / "t.csv").write_text("file,caption\nother,0\n" + "".join(f"same,{i}\n" for i in range(n)))
+    join = {"file": str(tmp_path / "t.csv"), "key": "file", "fields": ["caption"], "duplicates": duplicates}
+    table = Table(Join.of(join))
+    rows = table.find([b"same", b"other", b"none"] * n)
+    assert table.place(int(rows[0])).endswith(":3" if duplicates == "first" else f":{n + 2}")
+    assert (rows.reshape(n, 3) == rows[:3]).all()
+    assert table.place(int(rows[1])).endswith(":2")
+    assert rows[2] == -1
