@@ -16,6 +16,9 @@ from ..base import Reader
 _FOR_THE_MIXTURE = ("num_shards", "shard_id", "stick_to_shard", "pad_last_batch", "shuffle_after_epoch", "lazy_init")
 """Arguments of readers that may be given only to the mixture itself, not to the readers in it."""
 
+LEAST_WEIGHT, LARGEST_WEIGHT = 1e-9, 1e9
+"""Bounds of the weights of data sets."""
+
 
 @dataclass(frozen=True, slots=True)
 class DataSet:
@@ -52,8 +55,10 @@ def _data_set(name: str, given: Any, shuffle: str) -> DataSet:
         raise SpecError(f"of: {name!r} must be the name, without /, of a mapping with `op:`, the name of a reader")
     values = {k: v for k, v in given.items() if k not in ("op", "weight")}
     weight = given.get("weight")
-    if weight is not None and (isinstance(weight, bool) or not isinstance(weight, (int, float)) or not weight > 0):
-        raise SpecError(f"of: the weight of {name} must be a number above 0, got {weight!r}")
+    is_number = isinstance(weight, (int, float)) and not isinstance(weight, bool)
+    if weight is not None and not (is_number and LEAST_WEIGHT <= weight <= LARGEST_WEIGHT):
+        raise SpecError(f"of: the weight of {name} must be a number from {LEAST_WEIGHT:g} to {LARGEST_WEIGHT:g}, "
+                        f"got {weight!r}")  # fmt: skip
     _import_declaring(given["op"])
     try:
         cls = find(given["op"])

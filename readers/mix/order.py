@@ -14,6 +14,9 @@ from ...ops.errors import JobError
 from ...ops.streams import philox
 from ..order import Order
 
+MAX_EPOCH = 1 << 32
+"""Largest number of samples in an epoch of a mixture. The order of an epoch is held in memory, 24 bytes per sample."""
+
 
 def samples_of_epoch(
     sizes: Sequence[int], weights: Sequence[float], epoch: Literal["shortest", "longest"], count: int | None
@@ -21,9 +24,13 @@ def samples_of_epoch(
     """Return how many samples of each data set a mixture's epoch has. ``shortest``: as many as possible without
     repeating a record of any data set; ``longest``: as few as possible so that every record of every data set comes at
     least once. With ``count``, that many samples are divided by the weights. Raises JobError if a data set would give
-    none."""
+    none, and if the epoch would have more than `MAX_EPOCH` samples."""
     shares = np.array(weights, np.float64) / math.fsum(weights)
     lengths = np.array(sizes, np.float64) / shares
+    total = float(count if count is not None else lengths.min() if epoch == "shortest" else lengths.max())
+    if total > MAX_EPOCH:
+        raise JobError(f"an epoch of the mixture has {total:.4g} samples; at most {MAX_EPOCH:,} are possible: give "
+                       "weights that differ less, or fewer `epoch_samples`")  # fmt: skip
     if count is not None:
         exact = shares * count
         counts = np.floor(exact).astype(np.int64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import tarfile
 from collections import Counter
@@ -91,6 +92,12 @@ def test_epochs_by_the_shortest_the_longest_and_a_count() -> None:
         samples_of_epoch([10**6, 7], [1, 10**7], "shortest", None)
 
 
+@pytest.mark.parametrize(("epoch", "count"), [("longest", None), ("shortest", 10**30)])
+def test_an_epoch_of_absurd_length_is_refused(epoch: Any, count: int | None) -> None:
+    with pytest.raises(JobError, match="at most 4,294,967,296 are possible"):
+        samples_of_epoch([1000, 10], [1e9, 1e-9], epoch, count)
+
+
 def test_each_record_comes_as_often_as_the_weights_say(place: Path) -> None:
     result = run_job(place / "spec.yaml", overrides(place, "out"))
     assert result.exit_code == 0, result.message
@@ -165,6 +172,11 @@ def test_programs_walk_the_data_sets_on_over_epochs(place: Path) -> None:
         ({"a": {"op": "readers.file", "files": ["x"], "num_shards": 2}, "b": {}}, {}, "num_shards is for all"),
         ({"a": {"op": "readers.file", "filez": ["x"]}, "b": {}}, {}, "no argument 'filez'; did you mean files"),
         ({"a": {"op": "readers.file", "files": ["x"], "weight": 0}, "b": {}}, {}, "weight of a must be a number"),
+        ({"a": {"op": "readers.file", "files": ["x"], "weight": math.inf}, "b": {}}, {}, "weight of a must be"),
+        ({"a": {"op": "readers.file", "files": ["x"], "weight": math.nan}, "b": {}}, {}, "weight of a must be"),
+        ({"a": {"op": "readers.file", "files": ["x"], "weight": 1e-300}, "b": {}}, {}, "weight of a must be a number"),
+        ({"a": {"op": "readers.file", "files": ["x"], "weight": 10**400}, "b": {}}, {}, "weight of a must be a number"),
+        ({"a": {"op": "readers.file", "files": ["x"], "weight": True}, "b": {}}, {}, "weight of a must be a number"),
         ({"a": {"op": "readers.file", "files": ["x"], "weight": 1}, "b": {"op": "readers.file", "files": ["y"]}}, {},
          "b has no weight"),
         ({"a": {"op": "readers.file", "files": ["x"]}, "b": {"op": "readers.numpy", "files": ["y"]}}, {},
