@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +96,7 @@ def deduplicate(
     if not 0 <= options.distance <= MAX_DISTANCE:
         raise SpecError(f"--distance must be 0 to {MAX_DISTANCE} bits, got {options.distance}")
     files = score_files(paths, options.keys)
-    options = _with_columns(files[0], options)
+    options = _with_columns(files, options)
     wanted: dict[str, Kind] = {options.key: "key"}
     wanted |= {name: "hash" for name in (options.exact, options.near) if name}
     wanted |= {options.best: "number"} if options.best else {}
@@ -123,19 +123,24 @@ def deduplicate(
     return Duplicates(files, options, roots, sizes, keep, exact, near)
 
 
-def _with_columns(file: ScoreFile, options: DedupeOptions) -> DedupeOptions:
-    """Return ``options``; if the user named no columns of hashes, with the default columns that ``file`` has."""
-    from dataclasses import replace
-
+def _with_columns(files: list[ScoreFile], options: DedupeOptions) -> DedupeOptions:
+    """Return ``options``; if the user named no columns of hashes, with the default columns that all ``files`` have.
+    Raises SpecError if only some files have one."""
     if options.exact or options.near:
         return options
-    if not file.columns:
+    if not files[0].columns:
         return replace(options, near=NEAR)
-    exact, near = (name if name in file.columns else None for name in (EXACT, NEAR))
-    if not exact and not near:
-        raise SpecError(f"{file.path} has no column {EXACT!r} or {NEAR!r}; name one by --exact or --near. "
-                        f"Columns: {', '.join(file.columns)}")  # fmt: skip
-    return replace(options, exact=exact, near=near)
+    found: dict[str, str | None] = {}
+    for name in (EXACT, NEAR):
+        there, lacking = ([f.path for f in files if (name in f.columns) is yes] for yes in (True, False))
+        if there and lacking:
+            raise SpecError(f"{lacking[0]} has no column {name!r}, which {there[0]} has; name the columns to compare "
+                            "by --exact or --near")  # fmt: skip
+        found[name] = name if there else None
+    if not any(found.values()):
+        raise SpecError(f"{files[0].path} has no column {EXACT!r} or {NEAR!r}; name one by --exact or --near. "
+                        f"Columns: {', '.join(files[0].columns)}")  # fmt: skip
+    return replace(options, exact=found[EXACT], near=found[NEAR])
 
 
 def _numbered(files: list[ScoreFile], wanted: dict[str, Kind]) -> Iterator[tuple[int, Block]]:
@@ -207,7 +212,8 @@ def _best_rows(files: list[ScoreFile], options: DedupeOptions, roots: I32, sizes
 
     wanted: dict[str, Kind] = {options.key: "key"}
     wanted |= {options.best: "number"} if options.best else {}
-    kinds = {"cluster": pa.int32(), "value": pa.float64(), "key": pa.large_string(), "row": pa.int64()}
+    kinds = {"cluster": pa.int32(), "value": pa.float64(), "rest": pa.float64(), "key": pa.large_string(),
+             "row": pa.int64()}  # fmt: skip
     found, waiting = pa.schema(kinds).empty_table(), []
     for first, block in _numbered(files, wanted):
         own = roots[first : first + len(block.table)]
@@ -215,9 +221,8 @@ def _best_rows(files: list[ScoreFile], options: DedupeOptions, roots: I32, sizes
         if not len(rows):
             continue
         table = block.table.take(pa.array(rows))
-        values = table.column(options.best).to_numpy() if options.best else np.zeros(len(rows))
-        values = np.where(np.isnan(values), -np.inf, values)
-        columns = own[rows], values, table.column(options.key), rows + first
+        values = _sortable(table.column(options.best)) if options.best else np.zeros((2, len(rows)))
+        columns = own[rows], *values, table.column(options.key), rows + first
         waiting.append(pa.table(dict(zip(kinds, columns, strict=True))))
         if sum(map(len, waiting)) > _PENDING:
             found, waiting = _first_of_each(pa.concat_tables([found, *waiting])), []
@@ -225,11 +230,26 @@ def _best_rows(files: list[ScoreFile], options: DedupeOptions, roots: I32, sizes
     return best
 
 
+def _sortable(column: Any) -> npt.NDArray[np.float64]:
+    """Return two parts, [2, N], of the numbers in an Arrow column: numbers are in the order of the first parts and,
+    among equal ones, of the second. Integers above 2^53, which float64 does not hold, keep their order. Missing numbers
+    and NaN come before all others."""
+    missing, numbers = column.is_null().to_numpy(), column.fill_null(0).to_numpy()
+    numbers = numbers.astype({"i": np.int64, "u": np.uint64}.get(numbers.dtype.kind, np.float64))
+    parts = np.zeros((2, len(numbers)))
+    parts[0] = numbers
+    large = (np.abs(parts[0]) >= 2.0**53) & np.isfinite(parts[0])
+    coarse = numbers[large] // 2048 * 2048
+    parts[0, large], parts[1, large] = coarse, numbers[large] - coarse
+    parts[0, missing | np.isnan(parts[0])] = -np.inf
+    return parts
+
+
 def _first_of_each(table: Any) -> Any:
     """Return the best row of each cluster: the largest value and, among equal values, the smallest key."""
     import pyarrow.compute as pc
 
-    by = [("cluster", "ascending"), ("value", "descending"), ("key", "ascending")]
+    by = [("cluster", "ascending"), ("value", "descending"), ("rest", "descending"), ("key", "ascending")]
     order = pc.sort_indices(table, sort_keys=by).to_numpy()
     clusters = table.column("cluster").to_numpy()[order]
     return table.take(order[np.flatnonzero(np.diff(clusters, prepend=-1))]).combine_chunks()

@@ -10,7 +10,7 @@ import itertools
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ import numpy as np
 
 from ....ops.base import nearest
 from ....ops.errors import JobError, SpecError
+from ....ops.storage.json_text import parse_json
 from ....readers.fetch.extents import expand
 from ....readers.fetch.remote import local_copy
 from ....readers.parquet.blocks import errors, one_line, wrong_sizes
@@ -30,8 +31,9 @@ _SUFFIXES = {".parquet": "Parquet", ".jsonl": "JSON Lines", ".ndjson": "JSON Lin
 _BLOCK_ROWS = 1 << 17
 """Number of rows to read at a time. Row groups of a Parquet file are joined until they have this many rows."""
 _BLOCK_BYTES = 8 << 20
-_SIGNED = 1000
-"""Number of lines of a JSON file after which hashes count as unsigned if none of them is negative."""
+_TYPED = 1000
+"""Number of lines of a JSON file that decide the types of its columns: whether hashes are unsigned, and numbers
+integers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,8 @@ class Block:
     start: int
     """Number of the first of these rows in the file, counted from 1."""
     table: Any
-    """Arrow table with the requested columns: hashes as uint64, keys as large_string, numbers as float64."""
+    """Arrow table with the requested columns: hashes as uint64, keys as large_string, numbers as float64, or as
+    integers if the file has them."""
 
     def name(self, i: int) -> str:
         """Return file and number of row ``i`` of the block, as text for messages."""
@@ -146,7 +149,8 @@ def as_wanted(table: Any, wanted: dict[str, Kind], place: str, line: str, start:
             chunks = [np.frombuffer(c.buffers()[1], np.uint64)[c.offset : c.offset + len(c)] for c in column.chunks]
             column = pa.chunked_array([pa.array(c) for c in chunks], pa.uint64())
         else:
-            column = column.cast(pa.large_string() if kind == "key" else pa.float64())
+            whole = kind == "number" and kinds.is_integer(given)  # float64 does not hold all integers
+            column = column.cast(pa.large_string() if kind == "key" else given if whole else pa.float64())
         table = table.set_column(number, name, column)
     return Block(place, line, start, table.select(list(wanted)))
 
@@ -199,16 +203,17 @@ class JsonScores(ScoreFile):
     def __init__(self, path: str) -> None:
         super().__init__(path)
         self._local = local_copy(path)
-        names, signed = dict[str, None](), set[str]()
-        for number, text in itertools.islice(self._lines(), _SIGNED):
-            row = self._parsed(number, text)
-            names.update(dict.fromkeys(row))
-            signed |= {k for k, v in row.items() if isinstance(v, int) and v < 0}
-        self._names, self._signed = tuple(names), signed
+        self._values: dict[str, tuple[type | None, bool]] = {}
+        """For each column, the type of its values (None for several types), and whether one of them is negative."""
+        for number, text in itertools.islice(self._lines(), _TYPED):
+            for name, value in self._parsed(number, text).items():
+                kind, negative = self._values.get(name, (type(value), False))
+                negative |= isinstance(value, int) and value < 0
+                self._values[name] = (kind if value is None or kind is type(value) else None, negative)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        return self._names
+        return tuple(self._values)
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
         """Yield (number, text) of each line that is not blank; numbers count from 1."""
@@ -220,7 +225,7 @@ class JsonScores(ScoreFile):
 
     def _parsed(self, number: int, text: bytes) -> dict[str, Any]:
         try:
-            row = json.loads(text)
+            row = parse_json(text)
         except ValueError as e:
             raise JobError(f"{self.path}:{number}: is not JSON: {e}") from None
         if not isinstance(row, dict):
@@ -228,23 +233,43 @@ class JsonScores(ScoreFile):
         return row
 
     def blocks(self, wanted: dict[str, Kind]) -> Iterator[Block]:
+        done = 0
+        try:
+            for table in self._tables(wanted):
+                yield as_wanted(table, wanted, self.path, "line", done + 1)
+                done += len(table)
+        except errors() as e:
+            self._explain(wanted)
+            if not self._widen(wanted):
+                raise JobError(f"{self.path}: cannot be read: {one_line(e)}") from None
+            for block in self.blocks(wanted):  # again, after the rows that were delivered
+                stop = block.start - 1 + len(block.table)
+                if stop > done:
+                    skipped = max(done - (block.start - 1), 0)
+                    yield replace(block, start=block.start + skipped, table=block.table.slice(skipped))
+
+    def _tables(self, wanted: dict[str, Kind]) -> Iterator[Any]:
+        """Yield the file's rows as Arrow tables, with columns of the types that its first lines have."""
         import pyarrow as pa
         import pyarrow.json as pj
 
-        types = {"key": pa.string(), "number": pa.float64()}
-        fields = {
-            name: types.get(kind, pa.int64() if name in self._signed else pa.uint64()) for name, kind in wanted.items()
-        }
+        fields = {}
+        for name, kind in wanted.items():
+            found, negative = self._values.get(name, (None, False))
+            integer = pa.int64() if negative else pa.uint64()
+            number = pa.int64() if found is int else pa.bool_() if found is bool else pa.float64()
+            fields[name] = {"key": pa.string(), "hash": integer, "number": number}[kind]
         options = pj.ParseOptions(explicit_schema=pa.schema(fields), unexpected_field_behavior="ignore")
-        start = 1
-        try:
-            with pj.open_json(self._local, pj.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES), options) as rows:
-                for batch in rows:
-                    yield as_wanted(pa.Table.from_batches([batch]), wanted, self.path, "line", start)
-                    start += len(batch)
-        except errors() as e:
-            self._explain(wanted)
-            raise JobError(f"{self.path}: cannot be read: {one_line(e)}") from None
+        with pj.open_json(self._local, pj.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES), options) as rows:
+            for batch in rows:
+                yield pa.Table.from_batches([batch])
+
+    def _widen(self, wanted: dict[str, Kind]) -> bool:
+        """Read columns of numbers as float64 from now on, because a later line has another type than the first ones.
+        Return whether a column was read otherwise before."""
+        narrow = [n for n, kind in wanted.items() if kind == "number" and self._values.get(n, (None, 0))[0] is not None]
+        self._values |= dict.fromkeys(narrow, (None, False))
+        return bool(narrow)
 
     def _explain(self, wanted: dict[str, Kind]) -> None:
         """Find the first line with a value of a wrong type, and raise JobError for it."""
@@ -252,15 +277,15 @@ class JsonScores(ScoreFile):
             row = self._parsed(number, text)
             for name, kind in wanted.items():
                 value = row.get(name)
-                low = -(1 << 63) if name in self._signed else 0
+                low = -(1 << 63) if self._values.get(name, (None, False))[1] else 0
                 good = {
                     "hash": type(value) is int and low <= value < low + (1 << 64),
                     "key": isinstance(value, str),
-                    "number": value is None or isinstance(value, (int, float)),
+                    "number": value is None or type(value) in (int, float, self._values.get(name, (None, False))[0]),
                 }[kind]
                 if not good:
-                    raise JobError(f"{self.path}:{number}: {name!r} is {json.dumps(value)}; it must hold "
-                                   f"{_WORDS[kind]}")  # fmt: skip
+                    shown = f"a {type(value).__name__}" if isinstance(value, (list, dict)) else json.dumps(value)[:80]
+                    raise JobError(f"{self.path}:{number}: {name!r} is {shown}; it must hold {_WORDS[kind]}")
 
 
 class NpyScores(ScoreFile):

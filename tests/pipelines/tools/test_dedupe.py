@@ -187,22 +187,67 @@ def test_what_is_refused_of_parquet(case: str, tmp_path: Path) -> None:
      ('{"key": "z", "phash": "ff"}', "'phash' is \"ff\"; it must hold integers of 64 bits"),
      ('{"key": "z", "phash": 1.5}', "'phash' is 1.5"),
      ('{"key": 3, "phash": 4}', "'key' is 3; it must hold texts"), ('{"key": "z"}', "has no 'phash'"),
-     ('{"key": "z", "phash": 18446744073709551616}', "'phash' is 18446744073709551616")],
+     ('{"key": "z", "phash": 18446744073709551616}', "'phash' is 18446744073709551616"),
+     ('{"key": "z", "phash": ' + "[" * 100_000, "is not JSON: it is nested too deeply"),
+     ('{"key": "z", "phash": ' + "[" * 600 + "]" * 600 + "}", "'phash' is a list; it must hold integers")],
 )  # fmt: skip
 def test_what_is_refused_of_json(line: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether it stands in the lines that are looked at first or not."""
     path = tmp_path / "s.jsonl"
     path.write_text('{"key": "y", "phash": 1}\n' + line + "\n")
     for looked_at in (1000, 1):
-        monkeypatch.setattr(score_files, "_SIGNED", looked_at)
+        monkeypatch.setattr(score_files, "_TYPED", looked_at)
         with pytest.raises(JobError, match=r"s\.jsonl:( line )?2:? ") as caught:
             kept([str(path)], tmp_path / "k.txt")
         assert said in str(caught.value)
 
 
+LARGE = 1 << 53
+
+
+@pytest.mark.parametrize(("values", "typed"), [
+    ([LARGE, LARGE + 1, LARGE - 1], "int64"), ([-LARGE - 2, -LARGE - 1, -LARGE - 3], "int64"),
+    ([(1 << 64) - 2, (1 << 64) - 1, 5], "uint64"), ([-(1 << 63) + 1, (1 << 63) - 1, (1 << 63) - 2], "int64"),
+    ([-3, 7, None], "int8"), ([0.25, 0.5, float("nan")], "float32"), ([False, True, None], "bool"),
+])  # fmt: skip
+def test_the_best_of_numbers_of_any_type(values: list[Any], typed: str, tmp_path: Path) -> None:
+    """The second is the largest; float64 would round large integers to equal ones, and the first key would be kept."""
+    rows = {"key": ["a", "b", "c"], "content_hash": [4, 4, 4], "best": values}
+    split = [{k: v[i : i + 1] for k, v in rows.items()} for i in range(3)]
+    typed_table = {k: pa.array(v, typed if k == "best" else TYPES.get(k)) for k, v in rows.items()}
+    paths = [parquet(tmp_path / "s.parquet", pa.table(typed_table))]
+    assert kept(paths, tmp_path / "k.txt", best="best") == ["b"]
+    if typed == "uint64" or any(v != v for v in values):
+        return  # JSON's integers are signed, and it has no NaN
+    assert kept([jsonl(tmp_path / "s.jsonl", rows)], tmp_path / "k.txt", best="best") == ["b"]
+    paths = [jsonl(tmp_path / f"{i}.jsonl", row) for i, row in enumerate(split)]
+    assert kept(paths, tmp_path / "k.txt", best="best") == ["b"]
+
+
+def test_numbers_of_another_type_further_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(score_files, "_TYPED", 1)
+    monkeypatch.setattr(score_files, "_BLOCK_BYTES", 256)
+    rows = {"key": [f"{i:02}" for i in range(40)], "content_hash": [4] * 40, "best": [*range(38), 38.5, 3]}
+    path = jsonl(tmp_path / "s.jsonl", rows)
+    assert kept([path], tmp_path / "k.txt", best="best") == ["38"]
+    rows["best"][39] = True
+    with pytest.raises(JobError, match=r"s\.jsonl:40: 'best' is true; it must hold numbers"):
+        kept([jsonl(tmp_path / "s.jsonl", rows)], tmp_path / "k.txt", best="best")
+
+
+@pytest.mark.parametrize("last", ["content_hash", "phash"])
+def test_a_column_that_only_some_files_have_is_refused(last: str, tmp_path: Path) -> None:
+    """Else the order of the files would decide what counts as a duplicate."""
+    few = {k: v for k, v in ROWS.items() if k != last}
+    for names in ([few, ROWS], [ROWS, few]):
+        paths = [jsonl(tmp_path / f"{i}.jsonl", rows) for i, rows in enumerate(names)]
+        with pytest.raises(SpecError, match=rf"jsonl has no column '{last}', which .*jsonl has; name the columns"):
+            kept(paths, tmp_path / "k.txt")
+
+
 def test_a_late_sign_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of signed hashes are negative: among the lines that are looked at first there is one."""
-    monkeypatch.setattr(score_files, "_SIGNED", 1)
+    monkeypatch.setattr(score_files, "_TYPED", 1)
     (tmp_path / "s.jsonl").write_text('{"key": "y", "phash": 1}\n{"key": "z", "phash": -4}\n')
     with pytest.raises(JobError, match=r"s\.jsonl:2: 'phash' is -4; it must hold integers of 64 bits"):
         kept([str(tmp_path / "s.jsonl")], tmp_path / "k.txt")
