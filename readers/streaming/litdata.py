@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any
 
 import numpy as np
 
 from ...ops.base import Arg, Spec
 from ...ops.errors import JobError, SpecError
+from ...ops.storage.json_text import parse_json
 from ..join.reader import JoiningReader
-from .records import ArrayHeads, Field, Index, IndexedRecords, count_of, expanded, read_index, shard_path
+from .records import ArrayHeads, Field, Index, IndexedRecords, check_ndim, count_of, expanded, read_index, shard_path
 
 _BYTES = ("bytes", "str", "text", "jpeg", "image", "file", "audio", "video", "json")
 _NUMBERS = {"int": "int64", "float": "float64", "bool": "bool"}
-_NUMPY = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64")
+_NUMPY = {
+    **dict(enumerate(("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32",
+                      "float64"))), 13: "bool",
+}  # fmt: skip
+"""Names of dtypes by the numbers that litData stores for NumPy arrays. Complex ones are not read."""
 _TORCH = {0: "float32", 1: "float32", 2: "float64", 3: "float64", 8: "float16", 9: "float16", 11: "uint8", 12: "int8",
-          13: "int16", 14: "int16", 15: "int32", 16: "int32", 17: "int64", 18: "int64", 20: "uint16"}  # fmt: skip
+          13: "int16", 14: "int16", 15: "int32", 16: "int32", 17: "int64", 18: "int64", 19: "bool",
+          20: "uint16"}  # fmt: skip
 """Names of dtypes by the numbers that litData stores for tensors."""
 
 
@@ -30,7 +35,7 @@ def _field(place: str, name: str, encoding: str) -> Field:
         return Field(name, encoding, "number", _NUMBERS[kind])
     if kind in ("numpy", "tensor"):
         return Field(name, encoding, "array", "")
-    types = dict(enumerate(_NUMPY)) if kind == "no_header_numpy" else _TORCH if kind == "no_header_tensor" else {}
+    types = _NUMPY if kind == "no_header_numpy" else _TORCH if kind == "no_header_tensor" else {}
     if rest.isdigit() and int(rest) in types:
         return Field(name, encoding, "array", types[int(rest)])
     raise SpecError(f"{place}: field {name!r} has the format {encoding!r}; those read here: {', '.join(_BYTES)}, int, "
@@ -40,7 +45,7 @@ def _field(place: str, name: str, encoding: str) -> Field:
 def _names(place: str, spec: str, count: int) -> list[str]:
     """Return the names of a sample's ``count`` values, from litData's description ``spec`` of samples: keys of a
     dictionary, numbers in a tuple or list, ``value`` for a single one."""
-    told = json.loads(spec)[1]
+    told = parse_json(spec)[1]
     children = told["children_spec"]
     if not children:
         names = ["value"]
@@ -48,7 +53,7 @@ def _names(place: str, spec: str, count: int) -> list[str]:
         raise SpecError(f"{place}: its samples are nested; dictionaries, tuples and lists of plain values are read")
     else:
         names = (
-            json.loads(told["context"]) if told["type"] == "builtins.dict" else [str(i) for i in range(len(children))]
+            parse_json(told["context"]) if told["type"] == "builtins.dict" else [str(i) for i in range(len(children))]
         )
     if len(names) != count or not all(isinstance(n, str) for n in names):
         raise SpecError(f"{place}: its samples have {count} values, for which {names} are no names")
@@ -85,22 +90,17 @@ def array_heads(field: Field, data: Any, at: Any, ndim: int) -> ArrayHeads:
         dtype = np.full(n, field.dtype, object)
         return ArrayHeads(dtype, np.zeros((n, 1), np.int64), np.zeros(n, np.int64))
     word = ">u4" if field.encoding == "tensor" else "<u4"
-    types = _TORCH if field.encoding == "tensor" else dict(enumerate(_NUMPY))
+    types = _TORCH if field.encoding == "tensor" else _NUMPY
 
     def words(first: int, count: int) -> Any:
         where = np.minimum(at[:, None] + 4 * first + np.arange(4 * count), len(data) - 1)
         return np.ascontiguousarray(data[where]).view(word).astype(np.int64)
 
     codes = words(0, 2)
-    ndim = int(codes[0, 1]) if ndim < 0 and n else max(ndim, 0)
-    if ndim > _MOST_DIMENSIONS:
-        raise JobError(f"field {field.name!r} has {ndim} dimensions; at most {_MOST_DIMENSIONS} are read")
+    ndim = check_ndim(field, int(codes[0, 1])) if ndim < 0 and n else max(ndim, 0)
     shapes = np.where(codes[:, 1:] == ndim, words(2, ndim), -1)
     dtype = np.array([types.get(c, "") for c in codes[:, 0].tolist()], object)
     return ArrayHeads(dtype, shapes.reshape(n, ndim), np.full(n, 8 + 4 * ndim, np.int64))
-
-
-_MOST_DIMENSIONS = 32
 
 
 class LitData(JoiningReader, name="readers.litdata"):

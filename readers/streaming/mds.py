@@ -9,7 +9,18 @@ import numpy as np
 from ...ops.base import Arg, Spec
 from ...ops.errors import JobError, SpecError
 from ..join.reader import JoiningReader
-from .records import ArrayHeads, Field, Index, IndexedRecords, count_of, expanded, read_index, shard_path
+from .records import (
+    ArrayHeads,
+    Field,
+    Index,
+    IndexedRecords,
+    check_ndim,
+    count_of,
+    expanded,
+    read_index,
+    shape_of,
+    shard_path,
+)  # fmt: skip
 
 _BYTES = ("bytes", "str", "jpeg", "png", "json", "str_int", "str_float", "str_decimal")
 _NUMBERS = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
@@ -32,7 +43,7 @@ def _field(place: str, name: str, encoding: str, size: int | None) -> Field:
         return Field(name, encoding, "number", dtype, size or None)
     if kind == "ndarray" and (not rest or rest.partition(":")[0] in _NUMBERS):
         dtype, _, shape = rest.partition(":")
-        given = tuple(int(d) for d in shape.split(",")) if shape else None
+        given = shape_of(int(d) for d in shape.split(",")) if shape else None
         return Field(name, encoding, "array", dtype, size or None, given)
     raise SpecError(f"{place}: column {name!r} has the encoding {encoding!r}; those read here: {', '.join(_BYTES)}, "
                     f"int, {', '.join(_NUMBERS)}, ndarray")  # fmt: skip
@@ -80,7 +91,7 @@ def array_heads(field: Field, data: Any, at: Any, ndim: int) -> ArrayHeads:
         return ArrayHeads(dtype, np.tile(np.array(field.shape, np.int64), (n, 1)), before)
     codes = data[np.minimum(at + before, len(data) - 1)].astype(np.int64)
     own, width = codes >> 2, 1 << (codes & 3)
-    ndim = int(own[0]) if ndim < 0 and n else max(ndim, 0)
+    ndim = check_ndim(field, int(own[0])) if ndim < 0 and n else max(ndim, 0)
     shapes = np.full((n, ndim), -1, np.int64)
     for w in np.unique(width).tolist():
         rows = np.flatnonzero((width == w) & (own == ndim))

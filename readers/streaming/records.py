@@ -5,9 +5,8 @@ A record is the sizes of its values (uint32), those of constant size left out in
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,12 @@ from ...ops.batch import Batch, Origin
 from ...ops.context import Context
 from ...ops.errors import JobError, SpecError
 from ...ops.storage.inventory import InventoryEntries
+from ...ops.storage.json_text import parse_json
 from ..fetch.extents import MAX_RECORD, Groups, Mapped, expand, one_or_more, payload, short_names
 from ..fetch.remote import local_copy
 
+MAX_DIMENSIONS = 32
+"""Largest number of dimensions of an array that is read."""
 I64 = npt.NDArray[np.int64]
 Good = npt.NDArray[np.bool_]
 
@@ -74,10 +76,10 @@ def read_index(path: str) -> tuple[str, Any]:
     Raises JobError."""
     place = path if path.endswith(".json") else f"{path.rstrip('/')}/index.json"
     try:
-        return place, json.loads(Path(local_copy(place)).read_bytes())
+        return place, parse_json(Path(local_copy(place)).read_bytes())
     except OSError as e:
         raise JobError(f"{place} cannot be read: {e.strerror}") from None
-    except (ValueError, RecursionError) as e:
+    except ValueError as e:
         raise JobError(f"{place}: is not JSON: {e}") from None
 
 
@@ -86,6 +88,21 @@ def count_of(value: Any, most: int = MAX_RECORD) -> int:
     if type(value) is not int or not 0 <= value <= most:
         raise ValueError(f"{value!r} is not a count")
     return value
+
+
+def shape_of(dimensions: Iterable[int]) -> tuple[int, ...]:
+    """Check the shape of arrays from an index and return it. Raises ValueError for lengths that are no counts, and for
+    too many dimensions."""
+    shape = tuple(count_of(d) for d in dimensions)
+    count_of(len(shape), MAX_DIMENSIONS)
+    return shape
+
+
+def check_ndim(field: Field, ndim: int) -> int:
+    """Check the number of dimensions that the first array of a field has, and return it. Raises JobError."""
+    if ndim > MAX_DIMENSIONS:
+        raise JobError(f"field {field.name!r} has {ndim} dimensions; at most {MAX_DIMENSIONS} are read")
+    return ndim
 
 
 def shard_path(index: str, name: Any) -> str:
@@ -235,7 +252,7 @@ class IndexedRecords:
             for i in np.flatnonzero(good & ~right).tolist():
                 ctx.reject(i, "corrupt_record", f"{field.name!r} has {int(sizes[i])} bytes, not {dtype.itemsize}")
             values = data[np.where(right, at, 0)[:, None] + np.arange(dtype.itemsize)]
-            return Batch.from_dense(np.ascontiguousarray(values).view(dtype), "", ctx.samples)
+            return Batch.from_dense(_as_dtype(np.ascontiguousarray(values), dtype), "", ctx.samples)
         return self._arrays(ctx, k, at, sizes, good)
 
     def _arrays(self, ctx: Context, k: int, at: I64, sizes: I64, good: Good) -> Batch:
@@ -260,7 +277,12 @@ class IndexedRecords:
         out = np.empty(int(room.sum()), np.uint8)
         copy_extents(data, np.where(right, at + found.sizes, 0), sizes, out, to)
         kept = np.where(right[:, None], shapes, 0).astype(np.int32).reshape(n, ndim)
-        return Batch(out.view(dtype), to // dtype.itemsize, kept, "", ctx.samples)
+        return Batch(_as_dtype(out, dtype), to // dtype.itemsize, kept, "", ctx.samples)
+
+
+def _as_dtype(data: npt.NDArray[np.uint8], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Return the bytes ``data`` as elements of ``dtype``. Every byte but 0 is the boolean true."""
+    return data != 0 if dtype == np.bool_ else data.view(dtype)
 
 
 def expanded(path: str | tuple[str, ...]) -> list[str]:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from dali_run.ops.errors import JobError, SpecError
+from dali_run.pipelines.job.run import run_job
 from dali_run.readers.base import Reader
 from dali_run.readers.streaming.litdata import LitData
 from dali_run.readers.streaming.mds import Mds
@@ -178,3 +179,96 @@ def test_flipped_bytes_cost_records_or_the_data_set_never_the_process(tmp_path: 
             outcomes.add("refused")
         path.write_bytes(kept)
     assert outcomes == {"rejects", "values", "refused"}
+
+
+CASTS = (
+    "bool",
+    "uint8",
+    "int8",
+    "uint16",
+    "int16",
+    "uint32",
+    "int32",
+    "uint64",
+    "int64",
+    "float16",
+    "float",
+    "float64",
+)
+
+
+@pytest.mark.parametrize("writer", ["mds", "litdata"])
+def test_every_type_that_is_written_is_read(tmp_path: Path, writer: str) -> None:
+    values = [np.array(v, np.float32) for v in ([[0, 1], [2, 3], [0, 5]], [[7, 0]])]
+    (tmp_path / "in").mkdir()
+    for i, value in enumerate(values):
+        np.save(tmp_path / "in" / f"{i}.npy", value)
+    steps, columns = [f"{{op: readers.numpy, name: Reader, file_root: {tmp_path}/in, out: x}}"], []
+    for t in CASTS:
+        steps += [
+            f"{{op: cast, in: x, dtype: {t}, out: {t}_2}}",
+            f"{{op: reshape, in: {t}_2, shape: [-1], out: {t}_1}}",
+        ]
+        columns += [f"{t}_2", f"{t}_1"]
+    (tmp_path / "s.yaml").write_text(
+        "version: 1\nname: x\ngraph:\n" + "".join(f"  - {s}\n" for s in steps)
+        + f"outputs: {{{', '.join(f'{c}: {c}' for c in columns)}}}\n"
+        + f"write: {{writer: {writer}, path: {tmp_path}/out, shard: {{samples: 9}}, fields: "
+        + f"{{{', '.join(f'{c}: {{encode: raw}}' for c in columns)}}}}}\n"
+    )  # fmt: skip
+    run_job(tmp_path / "s.yaml")
+    reader = READERS[writer](path=str(tmp_path / "out"), columns=tuple(columns))
+    batches, rejects = fetch(reader, open_reader(reader), [0, 1])
+    assert not rejects
+    for name, batch in zip(columns, batches, strict=True):
+        dtype = np.dtype({"float": "float32"}.get(name[:-2], name[:-2]))
+        for i, value in enumerate(values):
+            expected = value.astype(dtype).reshape(value.shape if name.endswith("2") else -1)
+            assert batch.dtype == dtype or (writer, dtype, batch.dtype) == ("mds", np.bool_, np.uint8)
+            np.testing.assert_array_equal(batch.sample(i), expected)
+
+
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(("name", "edit"), [
+    ("mds", lambda i: i["shards"][0]["column_encodings"].__setitem__(0, f"ndarray:int64:{1 << 70}")),
+    ("mds", lambda i: i["shards"][0]["column_encodings"].__setitem__(0, "ndarray:int64:-1,-1")),
+    ("mds", lambda i: i["shards"][0]["column_encodings"].__setitem__(0, "ndarray:int64:" + "1," * 62 + "1")),
+    ("mds", lambda i: i["shards"][0]["column_sizes"].__setitem__(0, 1 << 70)),
+    ("mds", lambda i: i["shards"][0].update(samples=1 << 70)),
+    ("litdata", lambda i: i["chunks"][0].update(chunk_size=1 << 70)),
+    ("litdata", lambda i: i["config"]["data_format"].__setitem__(0, f"no_header_numpy:{1 << 70}")),
+    ("litdata", lambda i: i["config"].update(data_spec=DEEP)),
+    ("litdata", lambda i: i["config"].update(data_spec=json.dumps([1, {"context": DEEP, "type": "builtins.dict",
+                                                                      "children_spec": [{"children_spec": []}]}]))),
+])  # fmt: skip
+def test_absurd_counts_and_depths_of_an_index_are_refused(tmp_path: Path, name: str, edit: Any) -> None:
+    JOBS[name].run(tmp_path)
+    kept = json.loads((tmp_path / "index.json").read_text())
+    damaged(tmp_path, lambda i: i.get("shards", [{}]).__setitem__(slice(1, None), []))
+    damaged(tmp_path, edit)
+    with pytest.raises((JobError, SpecError), match=r"index\.json: "):
+        open_reader(READERS[name](path=str(tmp_path), columns=tuple(names_of(kept))))
+
+
+def names_of(index: dict[str, Any]) -> list[str]:
+    if "shards" in index:
+        return list(index["shards"][0]["column_names"])
+    return list(json.loads(json.loads(index["config"]["data_spec"])[1]["context"]))
+
+
+@pytest.mark.parametrize("name", ["mds", "litdata"])
+def test_arrays_of_too_many_dimensions_are_refused(tmp_path: Path, name: str) -> None:
+    JOBS[name].run(tmp_path)
+    shard = sorted(tmp_path.glob("train-00000*"))[0]
+    source = open_reader(READERS[name](path=str(tmp_path), columns=("tensor",)))
+    at = int(source._places(np.array([0]))[0][0, source._columns[0]] - source._mapped.starts[0])
+    raw = bytearray(shard.read_bytes())
+    if name == "mds":
+        raw[at] = 63 << 2
+    else:
+        raw[at + 4 : at + 8] = (63).to_bytes(4, "little")
+    shard.write_bytes(raw)
+    with pytest.raises(JobError, match="has 63 dimensions; at most 32 are read"):
+        open_reader(READERS[name](path=str(tmp_path), columns=("tensor",)))

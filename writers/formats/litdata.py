@@ -15,9 +15,9 @@ from .offset_table import OffsetTableWriter, Value
 
 _BYTES = ("bytes", "jpeg", "str")
 """Names of litData's formats that a field of bytes may have."""
-DTYPES = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
-          "complex64", "complex128", "bool")  # fmt: skip
-"""Names of the dtypes of arrays, in the order of litData's numbers for them."""
+DTYPES = {"int8": 0, "int16": 1, "int32": 2, "int64": 3, "uint8": 4, "uint16": 5, "uint32": 6, "uint64": 7,
+          "float16": 8, "float32": 9, "float64": 10, "bool": 13}  # fmt: skip
+"""Numbers that litData stores for the dtypes of NumPy arrays, by name."""
 
 
 class LitData(OffsetTableWriter, name="litdata", suffix=".bin"):
@@ -40,7 +40,7 @@ class LitData(OffsetTableWriter, name="litdata", suffix=".bin"):
             raise SpecError(f"field {name!r}: litdata has no type {value.dtype}")
         if value.kind == "number":
             return {"b": "bool", "f": "float"}.get(np.dtype(value.dtype).kind, "int")
-        return f"no_header_numpy:{DTYPES.index(value.dtype)}" if value.ndim == 1 else "numpy"
+        return f"no_header_numpy:{DTYPES[value.dtype]}" if value.ndim == 1 else "numpy"
 
     def number(self, dtype: str) -> np.dtype[Any]:
         kind = np.dtype(dtype).kind
@@ -51,7 +51,7 @@ class LitData(OffsetTableWriter, name="litdata", suffix=".bin"):
             return as_bytes(batch)
         n, ndim = batch.shapes.shape
         heads = np.empty((n, 2 + ndim), "<u4")
-        heads[:, 0], heads[:, 1], heads[:, 2:] = DTYPES.index(value.dtype), ndim, batch.shapes
+        heads[:, 0], heads[:, 1], heads[:, 2:] = DTYPES[value.dtype], ndim, batch.shapes
         size = 4 * (2 + ndim)
         return join([Column(heads.view(np.uint8).reshape(-1), np.arange(n) * size, np.full(n, size)), as_bytes(batch)])
 
