@@ -31,8 +31,11 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Features of TFRecord": ("dali_run.tfrecord.FixedLenFeature", "dali_run.tfrecord.VarLenFeature"),
     "Writing operators, readers, writers": (
         "dali_run.ops.base.Operator", "dali_run.ops.base.Arg", "dali_run.ops.base.Spec", "dali_run.ops.batch.Batch",
-        "dali_run.ops.context.Context", "dali_run.readers.base.Reader", "dali_run.readers.base.Source",
-        "dali_run.writers.base.Writer", "dali_run.writers.base.Shard"),
+        "dali_run.ops.batch.Origin", "dali_run.ops.context.Context", "dali_run.ops.types.DALIDataType",
+        "dali_run.readers.base.Reader", "dali_run.readers.base.Source", "dali_run.readers.fetch.extents.Mapped",
+        "dali_run.readers.fetch.extents.Groups", "dali_run.readers.fetch.extents.expand",
+        "dali_run.readers.fetch.extents.short_names", "dali_run.writers.base.Writer", "dali_run.writers.base.Shard",
+        "dali_run.writers.base.Frames", "dali_run.writers.base.Refused"),
 }  # fmt: skip
 """The public names, in the order of the page."""
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +155,39 @@ def test_everything_public_says_what_it_is() -> None:
     assert not [name for name, _ in rows if "Annotated" in name]
     listed = [name for names in python_page.SECTIONS.values() for name in names]
     assert not [name for name in listed if name.startswith(("dali_run.pipelines.", "dali_run.cli."))]
+
+
+def imported_by_users() -> Iterator[tuple[str, str, str]]:
+    """Page or file, module and name of all imports of dali_run in the documentation; the name is empty for a module.
+    READMEs of the folders, which are for changes in them, are not included."""
+    programs = [p for p in (ROOT / "docs" / "examples").rglob("*.py") if "build" not in p.parts]
+    texts = {p: re.findall(r"```python\n(.*?)```", p.read_text(), re.S) for p in PAGES if p.name != "python.md"}
+    texts = {p: found for p, found in texts.items() if p.name != "README.md" or p.parent == ROOT}
+    texts |= {p: [p.read_text()] for p in programs}
+    for p in (ROOT / "docs" / "notebooks").glob("*.ipynb"):
+        cells = json.loads(p.read_text())["cells"]
+        texts[p] = ["".join(c["source"]) for c in cells if c["cell_type"] == "code"]
+    for path, found in texts.items():
+        for node in (n for text in found for n in ast.walk(ast.parse(text))):
+            if isinstance(node, ast.Import):
+                yield from ((str(path), a.name, "") for a in node.names if a.name.startswith("dali_run"))
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dali_run."):
+                yield from ((str(path), str(node.module), a.name) for a in node.names)
+
+
+def test_the_documentation_imports_public_names_only() -> None:
+    """Names of `dali_run`, and names of its five folders that the page of the Python API describes."""
+    public = [python_page.find(name) for names in python_page.SECTIONS.values() for name in names]
+    folders = ("cli", "pipelines", "ops", "readers", "writers")
+    imports = list(imported_by_users())
+    assert len(imports) > 20
+    private = [
+        f"{path}: {module} {name}"
+        for path, module, name in imports
+        if module.split(".")[1:2] and module.split(".")[1] in folders and module != "dali_run.ops"
+        and not (name and any(getattr(import_module(module), name) is p for p in public))
+    ]  # fmt: skip
+    assert not private, "describe these on docs/python.md (docs/python_page.py), or use other names"
 
 
 def test_the_changelog_names_every_command() -> None:

@@ -40,7 +40,7 @@ def test_the_package_s_own_tests_pass(installed: Path, tmp_path: Path) -> None:
     done = run(installed, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", str(source / "pyproject.toml"),
                "--basetemp", str(tmp_path / "base"), str(source / "tests"), cwd=source)  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "2 passed" in done.stdout
+    assert "3 passed" in done.stdout
 
 
 def test_commands_know_what_is_installed(installed: Path, tmp_path: Path) -> None:

@@ -83,8 +83,11 @@ class Refused:
     """A record that a format cannot store: its index ``at`` in the records, and the reason."""
 
     at: int
+    """Index in the records that were to be written."""
     code: RejectCode
+    """Reject code, as in rejects.jsonl."""
     message: str
+    """Reason, for users."""
 
 
 @dataclass(slots=True)

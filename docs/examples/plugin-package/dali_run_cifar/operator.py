@@ -1,4 +1,4 @@
-"""smooth_labels: class numbers to targets for training."""
+"""The operator ``smooth_labels``: class numbers to targets for training."""
 
 from typing import Annotated
 
@@ -11,7 +11,7 @@ from dali_run.ops.types import DALIDataType
 
 
 class SmoothLabels(Operator, name="smooth_labels"):
-    """One-hot vectors of class numbers, with ``smoothing`` of the weight spread over all classes (float32)."""
+    """Convert class numbers to one-hot vectors (float32), with the weight ``smoothing`` spread over all classes."""
 
     example = "{op: smooth_labels, in: labels, num_classes: 10, smoothing: 0.1, out: targets}"
 
@@ -20,7 +20,7 @@ class SmoothLabels(Operator, name="smooth_labels"):
 
     def infer(self, *specs):
         if specs[0].ndim not in (None, 0):
-            raise SpecError(f"takes class numbers, one a sample, got {specs[0]}")
+            raise SpecError(f"takes one class number per sample, got {specs[0]}")
         return Spec((self.num_classes,), DALIDataType.FLOAT)
 
     def cpu(self, ctx, labels):

@@ -1,4 +1,4 @@
-"""readers.cifar: records of 3,073 bytes, a label and a picture of 3 x 32 x 32."""
+"""readers.cifar: records of 3,073 bytes, a label and an image of 3 x 32 x 32."""
 
 from typing import Annotated
 
@@ -16,14 +16,14 @@ RECORD = 1 + 3 * 32 * 32
 
 
 class Records:
-    """An open data set: the files are mapped, a batch is one gather out of them."""
+    """An open data set, `dali_run.readers.base.Source`: mapped files, out of which a batch is gathered at once."""
 
     def __init__(self, path):
         paths = expand([path])
         self._mapped = Mapped(paths)
         wrong = np.flatnonzero(self._mapped.sizes % RECORD)
         if len(wrong):
-            raise JobError(f"{paths[wrong[0]]} is no CIFAR file: its size is no multiple of {RECORD} bytes")
+            raise JobError(f"{paths[wrong[0]]} is not a CIFAR file: its size is not a multiple of {RECORD} bytes")
         self._files = Groups(self._mapped.sizes // RECORD)
         self._names = short_names(paths)
         self.groups = self._files.counts
@@ -32,23 +32,23 @@ class Records:
         return int(self.groups.sum())
 
     def origin(self, index):
-        """The name and the place of one record, for keys and reject logs."""
+        """Return the key of one record, and its file, number and offset, for keys and reject logs."""
         file, record = self._files.locate(index)
         return Origin(f"{self._names[file]}/{record:06d}", self._mapped.paths[file], record, record * RECORD)
 
     def fingerprint(self):
-        """Changes with the files: a job resumes only on the data that it began with."""
+        """Return a hash of the files: a job is continued only if it is unchanged."""
         return self._mapped.fingerprint(self._names)
 
-    def pieces(self):
-        """The files, for `run --append`."""
-        return self._mapped.pieces(self._names, self.groups)
+    def inventory(self):
+        """Return the files with their sizes, times and numbers of records: `run --append` finds new ones by it."""
+        return self._mapped.inventory(self._names, self.groups)
 
     def close(self):
-        """The mapping goes with its last batch."""
+        """Close nothing: the mapping ends with the last batch that uses it."""
 
     def fetch(self, ctx):
-        """The records ``ctx.samples.index``: whole batches, no Python for each sample."""
+        """Return images and labels of the records ``ctx.samples.index``, without Python code per sample."""
         index = ctx.samples.index
         files = self._files.files(index)
         starts = self._mapped.starts[files] + (index - self._files.firsts[files]) * RECORD
@@ -61,7 +61,7 @@ class Records:
 
 
 class Cifar(Reader, name="readers.cifar"):
-    """Read CIFAR-10's binary files: uint8 pictures (CHW, 3 x 32 x 32) and int32 labels."""
+    """Read CIFAR-10's binary files: uint8 images (CHW, 3 x 32 x 32) and int32 labels."""
 
     num_outputs = 2
     example = "{op: readers.cifar, path: ./data_batch_*.bin, out: [images, labels]}"

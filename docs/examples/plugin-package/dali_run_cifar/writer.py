@@ -1,4 +1,4 @@
-"""The writer ``cifar``: what readers.cifar reads."""
+"""The writer ``cifar``: files that readers.cifar reads."""
 
 from dataclasses import dataclass
 
@@ -36,13 +36,13 @@ class CifarFiles(Writer, name="cifar", suffix=".bin"):
 
 @dataclass(slots=True)
 class CifarFrames(Frames):
-    """The bytes of some records."""
+    """Framed bytes of a batch: one row of 3,073 bytes per record."""
 
     rows: np.ndarray
 
 
 class CifarShard(Shard):
-    """One file."""
+    """One shard, which is one file."""
 
     def __init__(self, files):
         self._file = files.create(".bin")

@@ -19,15 +19,23 @@ def data(tmp_path):
     return rows
 
 
-def test_pictures_are_mirrored_or_not(data, tmp_path):
+def test_images_are_mirrored_or_not(data, tmp_path):
     report = dali_run.run_job(SPEC, data=f"{tmp_path}/*.bin", out=tmp_path / "out", device="cpu")
     (shard,) = report.shards()
     rows = np.fromfile(shard, np.uint8).reshape(-1, 3073)
     np.testing.assert_array_equal(rows[:, 0], data[:, 0])
-    pictures, before = rows[:, 1:].reshape(-1, 3, 32, 32), data[:, 1:].reshape(-1, 3, 32, 32)
-    same = (pictures == before).all(axis=(1, 2, 3))
-    np.testing.assert_array_equal(pictures[~same], before[~same][..., ::-1])
+    images, before = rows[:, 1:].reshape(-1, 3, 32, 32), data[:, 1:].reshape(-1, 3, 32, 32)
+    same = (images == before).all(axis=(1, 2, 3))
+    np.testing.assert_array_equal(images[~same], before[~same][..., ::-1])
     assert 0 < same.sum() < 25
+
+
+def test_files_are_appended(data, tmp_path):
+    names = {"data": f"{tmp_path}/*.bin", "out": tmp_path / "out", "device": "cpu"}
+    dali_run.run_job(SPEC, **names)
+    data[:5].tofile(tmp_path / "c.bin")
+    report = dali_run.run_job(SPEC, **names, append=True)
+    assert report.written == 5
 
 
 def test_labels_of_the_python_api(data, tmp_path):
