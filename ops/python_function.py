@@ -10,7 +10,7 @@ import numpy as np
 from .base import Arg, Operator, Spec
 from .batch import Batch
 from .context import Context
-from .errors import JobError, SampleError, SpecError
+from .errors import JobError, MixedBatchError, SampleError, SpecError
 from .types import from_numpy
 
 
@@ -18,7 +18,9 @@ class PythonFunction(Operator, name="python_function"):
     """Call a Python function with the data of each sample, or with whole batches; only in Python programs, not in
     specs.
 
-    A sample for which the function raises an exception is rejected. On a GPU the function receives CuPy arrays.
+    A sample for which the function raises an exception is rejected. The arrays of one output must have one type and
+    number of dimensions throughout a batch; the pipeline raises a RuntimeError for a mixed batch, as DALI does. On a
+    GPU the function receives CuPy arrays.
     """
 
     inputs = (0, 256)
@@ -111,13 +113,16 @@ class PythonFunction(Operator, name="python_function"):
         good = next((c for c in column if c is not None), None)
         if good is None:
             return Batch.from_dense(_zeros(ctx, len(column)), "", ctx.samples)
+        for i, a in enumerate(column):
+            if a is not None and (a.ndim, a.dtype) != (good.ndim, good.dtype):
+                first = next(k for k, c in enumerate(column) if c is good)
+                raise MixedBatchError(
+                    f"{_name(self.function)} returned {good.dtype}, {good.ndim}-D for sample {_key(ctx, first)} and "
+                    f"{a.dtype}, {a.ndim}-D for sample {_key(ctx, i)} of one batch; return one type and number of "
+                    "dimensions"
+                )
         blank = good[(slice(0, 0),) * good.ndim]
         arrays = [blank if c is None else c for c in column]
-        for i, a in enumerate(arrays):
-            if a.ndim != good.ndim or a.dtype != good.dtype:
-                ctx.reject(i, "user_function", f"{_name(self.function)} returned {a.dtype}, {a.ndim}-D here, and "
-                           f"{good.dtype}, {good.ndim}-D for an earlier sample")  # fmt: skip
-                arrays[i] = blank
         if layout and len(layout) != good.ndim:
             raise SampleError("bad_shape", f"the layout {layout!r} of output_layouts names {len(layout)} dimensions, "
                                      f"{_name(self.function)} returned {good.ndim}")  # fmt: skip
@@ -150,6 +155,10 @@ def _zeros(ctx: Context, n: int) -> Any:
     out = ctx.empty(n, np.uint8)
     out[...] = 0
     return out
+
+
+def _key(ctx: Context, i: int) -> str:
+    return repr(ctx.samples.origin(i).key)
 
 
 def _name(function: Callable[..., Any]) -> str:

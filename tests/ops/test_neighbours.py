@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from dali_run.ops.base import Operator, Spec, parameters
+from dali_run.ops.base import Operator, Spec, operators, parameters
 from dali_run.ops.errors import DaliRunError
 from dali_run.ops.types import from_numpy
 from dali_run.pipelines.plugins import load_operators
 from tests.kit.emulated_lane import EmulatedLane
+from tests.kit.long import examples
 from tests.kit.operators import operator
-from tests.kit.ops.neighbours import Case, N, cases, equal, kinds_of, operators_tried, outcome
+from tests.kit.ops.neighbours import UNTRIED, Case, N, cases, equal, kinds_of, operators_tried, outcome
 
 ROOT = Path(__file__).parents[2]
 load_operators()
@@ -23,7 +24,11 @@ load_operators()
 tried = pytest.mark.parametrize("cls", operators_tried(), ids=lambda cls: cls.name)
 
 
-def faults(case: Case, places: tuple[int, ...] = (0, N // 2, N - 1), **how: Any) -> list[str]:
+PLACES = (0, N // 2, N - 1)[: examples(3, 2)]
+"""Positions of the odd sample."""
+
+
+def faults(case: Case, places: tuple[int, ...] = PLACES, **how: Any) -> list[str]:
     """The faults in outcomes of batches that hold the odd sample at one of ``places``."""
     good = outcome(case, None, [0], **how)[0]
     if isinstance(good, tuple):
@@ -50,7 +55,8 @@ def _short(outcome: Any) -> str:
 
 
 @tried
-def test_a_sample_is_what_it_is_alone(cls: type[Operator]) -> None:
+def test_a_sample_is_what_it_is_alone(cls: type[Operator], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # dump_image writes files
     found = [fault for case in cases(cls) for fault in faults(case)]
     assert not found, "\n".join(found)
 
@@ -89,6 +95,23 @@ def test_lists_on_a_gpu(cls: type[Operator]) -> None:
         for case in cases(cls)
         if case.args and "longer" in case.name
         for fault in faults(case, (0,), device=EmulatedLane(), stage="gpu")
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["decoders.audio", "decoders.image", "decoders.inflate", "decoders.video"])
+def test_files_on_a_gpu(name: str) -> None:
+    """Where the odd file is the first of its batch."""
+    cls = operators()[name]
+    if name in UNTRIED:
+        pytest.skip("its package is not installed")
+    stage = "gpu" if "gpu" in cls.stages else "mixed"
+    found = [
+        fault
+        for case in cases(cls)
+        if "a file that" in case.name
+        for fault in faults(case, (0,), device=EmulatedLane(), stage=stage)
     ]
     assert not found, "\n".join(found)
 

@@ -11,12 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from tests.kit.ops.neighbours import UNTRIED, lz4, npy, video, wav
 from tests.kit.writers import HAS_PYARROW
 
 N = 20
 """Number of samples of a data set; shards hold 5."""
 Arrays = Mapping[str, tuple[Any, Any]]
-"""For each member of a sample: the array of an ordinary sample and of the odd one."""
+"""For each member of a sample: the array of an ordinary sample and of the odd one. Members named ``file`` are files,
+stored as they are; others are stored as `.npy`."""
 
 _VECTOR = np.arange(3, dtype=np.float32)
 _IMAGE = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
@@ -34,6 +36,16 @@ KINDS: Mapping[str, tuple[Arrays, str]] = {
     "types of branches": ({"x": (_VECTOR, _VECTOR), "y": (_VECTOR.astype(np.int64),) * 2,
                            "n": (np.bool_(True), np.bool_(False))},
                           "- if: $n\n    then: [{op: copy, in: x, out: x}]\n    else: [{op: copy, in: y, out: x}]"),
+    "a block of another rank": ({"file": (lz4(_IMAGE), lz4(_IMAGE)), "n": (np.int32([4, 4, 3]), np.int32([48]))},
+                                "- {op: decoders.inflate, in: file, shape: $n, out: x}"),
+    **({} if "decoders.audio" in UNTRIED else {
+        "audio of another rate": ({"file": (wav(), wav(8000))},
+                                  "- {op: decoders.audio, in: file, sample_rate: 8000, out: [x, rate]}"),
+        "audio in stereo": ({"file": (wav(), wav(channels=2))}, "- {op: decoders.audio, in: file, out: [x, rate]}"),
+    }),
+    **({} if "decoders.video" in UNTRIED else {
+        "frames of another size": ({"file": (video(), video((32, 16)))}, "- {op: decoders.video, in: file, out: x}"),
+    }),
 }  # fmt: skip
 """For each kind of difference: the arrays, and the steps after the reader."""
 
@@ -43,20 +55,23 @@ def write_tar(path: Path, arrays: Arrays, odd: int) -> None:
     with tarfile.open(path, "w") as tar:
         for i in range(N):
             for name, pair in arrays.items():
-                file = io.BytesIO()
-                np.save(file, pair[i == odd])
-                member = tarfile.TarInfo(f"{i:03d}.{name}.npy")
-                member.size = len(file.getvalue())
-                tar.addfile(member, io.BytesIO(file.getvalue()))
+                data = pair[i == odd] if name == "file" else npy(pair[i == odd])
+                member = tarfile.TarInfo(f"{i:03d}.{_member(name)}")
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data.tobytes()))
+
+
+def _member(name: str) -> str:
+    return "bin" if name == "file" else f"{name}.npy"
 
 
 def write_spec(place: Path, kind: str, writer: str, batch: int, threads: int, out: str) -> Path:
     """Write the spec of a job over ``place/in.tar``."""
     arrays, steps = KINDS[kind]
     lines = [
-        f"- {{op: readers.webdataset, paths: [{place}/in.tar], ext: [{', '.join(f'{n}.npy' for n in arrays)}], "
-        f"out: [{', '.join(f'{n}_file' for n in arrays)}]}}",
-        *(f"- {{op: decoders.numpy, in: {n}_file, out: {n}}}" for n in arrays),
+        f"- {{op: readers.webdataset, paths: [{place}/in.tar], ext: [{', '.join(map(_member, arrays))}], "
+        f"out: [{', '.join(arrays)}]}}",
+        *(f"- {{op: decoders.numpy, in: {n}, out: {n}}}" for n in arrays if n != "file"),
         *([steps] if steps else []),
     ]
     graph = "\n  ".join(lines)
@@ -77,9 +92,11 @@ def rejects(out: Path) -> list[tuple[int, str, str]]:
 
 
 WRITERS = ("numpy", *(["parquet"] if HAS_PYARROW else []), "tfrecord", "webdataset", "lmdb", "files")
-FIRST_DECIDES = {"numpy": set(KINDS), "parquet": {"rank", "type", "one number", "scalars", "types of branches"}}
+FIRST_DECIDES = {"numpy": set(KINDS), "parquet": {"rank", "type", "one number", "scalars", "types of branches",
+                                                   "a block of another rank"}}  # fmt: skip
 """By writer, the kinds of odd samples that it rejects; other writers accept samples that differ only in shape."""
-SHAPES_ALONE = {"length", "one number", "channels"}
+SHAPES_ALONE = {"length", "one number", "channels", "audio of another rate", "audio in stereo",
+                "frames of another size"}  # fmt: skip
 
 
 def expected(kind: str, writer: str, odd: int) -> list[int]:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import io
-from collections.abc import Iterator, Mapping, Sequence
+import tempfile
+import wave
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -20,6 +24,7 @@ from dali_run.ops.types import from_numpy
 from dali_run.pipelines.engine.nodes.guarded import guarded
 from dali_run.pipelines.engine.nodes.node_pass import Env, NodePass
 from dali_run.pipelines.graph.nodes import Edge, Node
+from tests.kit.files.videos import make_video
 from tests.kit.operators import operator
 from tests.kit.ops.kinds import KINDS, takes
 
@@ -49,16 +54,63 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
     "transforms.rotation": {"axis": [0.0, 0, 1], "center": [1.0, 2.0]},
     "transforms.shear": {"shear": [1.0, 2.0], "angles": [1.0, 2.0], "center": [1.0, 2.0]},
     "transforms.crop": {"from_start": [0.0, 0], "from_end": [1.0, 1], "to_start": [0.0, 0], "to_end": [1.0, 1]},
-    "random_resized_crop": {"size": [5, 6]}, "one_hot": {},
+    "random_resized_crop": {"size": [5, 6]}, "one_hot": {}, "decoders.audio": {"sample_rate": 8000.0},
+    "decoders.inflate": {"shape": [7, 9, 3], "chunk_sizes": [191], "chunk_offsets": [0]},
+    "decoders.video": {"start_frame": 1, "stride": 1, "sequence_length": 3, "end_frame": 4, "frames": [2, 0]},
 }  # fmt: skip
 """Lists for one sample, if neither the example nor the default has one."""
 
 
-def jpeg() -> Any:
-    """A JPEG of 12 x 16 pixels."""
+def jpeg(mode: str = "RGB", format: str = "jpeg", rows: int = 12) -> Any:
+    """An image file of ``rows`` x 16 pixels."""
     file = io.BytesIO()
-    PIL.Image.fromarray(np.arange(576, dtype=np.uint8).reshape(12, 16, 3)).save(file, "jpeg")
-    return np.frombuffer(file.getvalue(), np.uint8)
+    pixels = (np.arange(rows * 48) % 256).astype(np.uint8).reshape(rows, 16, 3)
+    PIL.Image.fromarray(pixels).convert(mode).save(file, format)
+    return _bytes(file.getvalue())
+
+
+def wav(rate: int = 16000, channels: int = 1, count: int = 60, width: int = 2) -> Any:
+    """A WAV file of ``count`` values per channel, of ``width`` bytes each."""
+    file = io.BytesIO()
+    with wave.open(file, "wb") as out:
+        out.setparams((channels, width, rate, count, "NONE", ""))
+        out.writeframes(((np.arange(count * channels * width) * 37) % 251).astype(np.uint8).tobytes())
+    return _bytes(file.getvalue())
+
+
+def flac(**options: Any) -> Any:
+    """A FLAC file of the values of `wav`."""
+    import soundfile
+
+    out = io.BytesIO()
+    soundfile.write(out, *soundfile.read(io.BytesIO(wav(**options)), dtype="int16"), format="FLAC")
+    return _bytes(out.getvalue())
+
+
+def video(size: tuple[int, int] = (16, 32), count: int = 5, codec: str = "libx264", **options: Any) -> Any:
+    """A video of ``count`` frames of ``size`` (rows, columns), in MP4."""
+    with tempfile.TemporaryDirectory() as folder:
+        make_video(Path(folder) / "a.mp4", count, codec, size, **options)
+        return _bytes((Path(folder) / "a.mp4").read_bytes())
+
+
+def lz4(array: Any) -> Any:
+    """A block of LZ4 that holds ``array`` without compressing it."""
+    data = array.tobytes()
+    more = len(data) - 15
+    length = b"" if more < 0 else b"\xff" * (more // 255) + bytes([more % 255])
+    return _bytes(bytes([min(len(data), 15) << 4]) + length + data)
+
+
+def npy(array: Any) -> Any:
+    """A .npy file."""
+    file = io.BytesIO()
+    np.save(file, array)
+    return _bytes(file.getvalue())
+
+
+def _bytes(data: bytes) -> Any:
+    return np.frombuffer(data, np.uint8)
 
 
 _IMAGE, _BOXES = np.arange(189, dtype=np.uint8).reshape(7, 9, 3), np.float32([[0.1, 0.1, 0.6, 0.5], [0.2, 0, 0.9, 1]])
@@ -73,14 +125,47 @@ INPUTS: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "json_value": ((np.frombuffer(b'{"caption": "b"}', np.uint8),), ""),
     "random_crop_generator": (([7, 9],), ""), "reductions.std_dev": ((_IMAGE, np.ones((1, 1, 3), np.float32)), "HWC"),
     "reductions.variance": ((_IMAGE, np.ones((1, 1, 3), np.float32)), "HWC"),
+    "decoders.audio": ((wav,), ""), "decoders.video": ((video,), ""), "video_cuts": ((video,), ""),
+    "cut_video": ((video, np.float64([0, 0.1])), ""),
+    "optical_flow": ((np.arange(3 * 32 * 32 * 3, dtype=np.uint8).reshape(3, 32, 32, 3) // 7,), "FHWC"),
+    "decoders.inflate": ((lambda: lz4(_IMAGE),), ""), "decoders.numpy": ((lambda: npy(_MAP),), ""),
     "segmentation.select_masks": ((_LABELS[:1], [[1, 0, 3]], np.ones((3, 2), np.float32)), ""),
     "ssd_random_crop": ((_IMAGE, _BOXES, _LABELS), "HWC"), "transforms.combine": ((_MAP, _MAP), ""),
 }  # fmt: skip
 """Inputs of one sample, if the example does not take those of `KINDS`."""
+_IMAGES: Mapping[str, Callable[[], Any]] = {
+    "gray": lambda: jpeg("L"), "PNG": lambda: jpeg(format="png"), "transparent": lambda: jpeg("RGBA", "png"),
+    "larger": lambda: jpeg(rows=40), "CMYK": lambda: jpeg("CMYK"),
+}  # fmt: skip
+_VIDEOS: Mapping[str, Callable[[], Any]] = {
+    "larger": lambda: video((32, 16)), "longer": lambda: video(count=20), "one frame": lambda: video(count=1),
+    "MPEG-4": lambda: video(codec="mpeg4"), "4:4:4": lambda: video(pixels="yuv444p"),
+    "uneven": lambda: video(times=(0, 40, 300, 320, 900)),
+}  # fmt: skip
+FILES: Mapping[str, Mapping[str, Callable[[], Any]]] = {
+    "decoders.audio": {
+        "stereo": lambda: wav(channels=2), "slower": lambda: wav(8000), "longer": lambda: wav(count=4000),
+        "wider": lambda: wav(width=3), "empty": lambda: wav(count=0), "FLAC": flac,
+        "FLAC in stereo": lambda: flac(channels=2, count=5000),
+    },
+    **dict.fromkeys(("decoders.video", "video_cuts", "cut_video"), _VIDEOS),
+    "decoders.inflate": {"longer": lambda: lz4(np.append(_IMAGE, _IMAGE)), "shorter": lambda: lz4(_IMAGE[:2])},
+    "decoders.numpy": {
+        "of another type": lambda: npy(_MAP.astype(np.int64)), "of another rank": lambda: npy(_MAP[None]),
+        "longer": lambda: npy(_IMAGE[:, :, 0].astype(np.float32)), "big-endian": lambda: npy(_MAP.astype(">f4")),
+        "in columns": lambda: npy(np.asfortranarray(_MAP)),
+    },
+    **dict.fromkeys(
+        ("decoders.image", "decoders.image_crop", "decoders.image_slice", "decoders.image_random_crop",
+         "peek_image_shape", "encoded_as"), _IMAGES),
+}  # fmt: skip
+"""Valid files that differ from the ordinary sample of `INPUTS`, by operator."""
 KEPT: Mapping[str, Mapping[str, Any]] = {
     "crop": {"crop": [3, 4]}, "crop_mirror_normalize": {"crop": [3, 4]}, "decoders.image_crop": {"crop": [3, 4]},
     "experimental.warp_perspective": {"matrix": [1.0, 0, 0, 0, 1, 0, 0, 0, 1]}, "bbox_rotate": {"angle": 30.0},
-    "transforms.rotation": {"angle": 30.0, "center": [1.0, 2]},
+    "transforms.rotation": {"angle": 30.0, "center": [1.0, 2]}, "decoders.inflate": {"shape": [7, 9, 3]},
+    "decoders.audio": {"downmix": False}, "decoders.video": {"pad_mode": "none"},
+    "decoders.image": {"output_type": "ANY_DATA"}, "video_cuts": {"seconds": 0.0},
 }  # fmt: skip
 """Arguments in place of those of the example, whose samples are larger."""
 WITH: Mapping[tuple[str, str], Mapping[str, Any]] = {
@@ -117,12 +202,15 @@ class Case:
 
 
 UNTRIED = frozenset({
-    "constant", "expr", "get_property", "io.file.read", "python_function", "dl_tensor_python_function", "cut_video",
-    "decoders.audio", "decoders.inflate", "decoders.numpy", "decoders.video", "optical_flow", "split_samples",
-    "video_cuts", "batch_permutation",
+    "constant", "expr", "get_property", "io.file.read", "python_function", "dl_tensor_python_function",
+    "split_samples", "batch_permutation",
+    *(["decoders.audio"] if find_spec("soundfile") is None else []),
+    *(["decoders.video", "video_cuts", "cut_video"] if find_spec("av") is None else []),
+    *(["optical_flow"] if find_spec("cv2") is None else []),
 })  # fmt: skip
-"""Operators without lists whose inputs are files or programs: `tests/pipelines/job/test_neighbours.py` runs jobs of
-them."""
+"""Operators without lists whose inputs are names of files or programs, and those whose package is missing.
+`tests/pipelines/job/test_neighbours.py` runs jobs, `tests/pipelines/python/test_pipeline.py` calls functions of
+programs."""
 
 
 def operators_tried() -> list[type[Operator]]:
@@ -174,6 +262,8 @@ def cases(cls: type[Operator]) -> Iterator[Case]:
     for k, a in enumerate(arrays):
         for kind, other in _shapes(a):
             yield Case(op, arrays, (*arrays[:k], other, *arrays[k + 1 :]), layout, {}, f"{cls.name}, input {k} {kind}")
+    for kind, make in FILES.get(cls.name, {}).items():
+        yield Case(op, arrays, (make(), *arrays[1:]), layout, {}, f"{cls.name}, a file that is {kind}")
 
 
 def _with(cls: type[Operator], name: str, beside: Mapping[str, Any]) -> Operator | None:

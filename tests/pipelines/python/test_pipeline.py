@@ -393,6 +393,30 @@ def test_python_function() -> None:
     assert fails(on_error="skip").run()[0].as_array().tolist() == [0, 2]
 
 
+@pytest.mark.parametrize("odd", [np.arange(3, dtype=np.int64), np.zeros((1, 3), np.float32)], ids=["type", "rank"])
+@pytest.mark.parametrize("batch_processing", [False, True])
+def test_a_function_gives_a_batch_of_one_kind(odd: np.ndarray, batch_processing: bool) -> None:
+    """No sample of a mixed batch decides for its neighbours, wherever the odd one is, with any policy; a batch of one
+    sample is what it is."""
+
+    def results(i: Any) -> np.ndarray:
+        return odd if int(i) == at else np.zeros(3, np.float32)
+
+    @pipeline_def(num_threads=2, on_error="skip")
+    def pipe():
+        x = fn.external_source(lambda info: np.int64(info.idx_in_epoch), batch=False)
+        function = (lambda batch: [results(i) for i in batch]) if batch_processing else results
+        return fn.python_function(x, function=function, batch_processing=batch_processing)
+
+    for at in (0, 3, 6):
+        for size in (7, 20):
+            with pytest.raises(RuntimeError, match=f"for sample '{0:09d}' .* for sample '{at or 1:09d}' of one batch"):
+                pipe(batch_size=size).run()
+        alone = pipe(batch_size=1)
+        kinds = [(a.dtype, a.ndim) for a in (alone.run()[0].as_array()[0] for _ in range(8))]
+        assert kinds == [(odd.dtype, odd.ndim) if i == at else (np.float32, 1) for i in range(8)]
+
+
 def test_missing_gpu_is_said(root: str) -> None:
     from dali_run.ops.gpu.lane import gpu_count
     from dali_run.pipelines.python import settings as pipeline
