@@ -21,6 +21,13 @@ from tests.kit.ops.neighbours import UNTRIED, Case, N, cases, equal, kinds_of, o
 ROOT = Path(__file__).parents[2]
 load_operators()
 
+
+@pytest.fixture(autouse=True)
+def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Change to a new folder, because dump_image writes files."""
+    monkeypatch.chdir(tmp_path)
+
+
 tried = pytest.mark.parametrize("cls", operators_tried(), ids=lambda cls: cls.name)
 
 
@@ -55,8 +62,7 @@ def _short(outcome: Any) -> str:
 
 
 @tried
-def test_a_sample_is_what_it_is_alone(cls: type[Operator], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # dump_image writes files
+def test_a_sample_is_what_it_is_alone(cls: type[Operator]) -> None:
     found = [fault for case in cases(cls) for fault in faults(case)]
     assert not found, "\n".join(found)
 
