@@ -15,8 +15,8 @@ from .compiled import on_import
 on_import.watch()
 
 operator_classes: Callable[[str], Any] | None = None
-"""Function that returns the operator class for a name such as ``Resize``, or the namespace for one such as
-``decoders``. Set when `dali_run` is imported."""
+"""Function that returns the class of an operator such as ``Resize``, or a namespace such as ``decoders``, by name. Set
+when `dali_run` is imported."""
 operator_class_names: Callable[[], list[str]] | None = None
 """Function that returns all names that `operator_classes` accepts; set when `dali_run` is imported."""
 

@@ -37,8 +37,8 @@ Stage = Literal["cpu", "mixed", "gpu"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 T = TypeVar("T")
 _FLOAT_MAX = 2.0**128 * (1 - 2.0**-25)
-"""Largest number that float32 can represent after rounding. Most kernels compute in float32, in which larger numbers
-become infinity."""
+"""Largest number that becomes a finite float32. Most kernels compute in float32, in which larger numbers become
+infinity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,22 +52,22 @@ class Arg:
     le: float | None = None
     """Largest allowed value (of every element)."""
     per_sample: bool = False
-    """Whether the argument may have a value for each sample, the output of a CPU operator (DALI's argument input)."""
+    """Whether an argument may have a value per sample: the output of a CPU operator, as DALI's argument inputs."""
     deprecated: str = ""
-    """Name of the argument that replaces this deprecated one and receives its value. Empty if not deprecated."""
+    """Name of the new argument that receives this deprecated argument's value; empty if this one is not deprecated."""
     ignored: str = ""
-    """Reason why the argument is accepted, with a warning, but has no effect in dali-run. Empty if it has an effect."""
+    """Reason why the argument has no effect in dali-run. It is accepted with a warning. Empty if it has an effect."""
     obsolete: bool = False
-    """Whether DALI has also removed the argument. The user then gets a DeprecationWarning, as from DALI."""
+    """Whether DALI has also removed the argument; the user then gets a DeprecationWarning, as with DALI."""
     rows: bool = False
     """Whether the argument is a matrix, stored as a flat list of its rows. A two-dimensional NumPy array is accepted
     and flattened."""
     required: bool = False
     """Whether the user must pass a value although the field has a default."""
     or_default: bool = False
-    """Whether an empty list has the same meaning as the default value."""
+    """Whether an empty list means the default value."""
     tensor: bool = False
-    """Whether the argument, one number as a constant, may have several elements per sample as an input."""
+    """Whether the argument is a single number if constant, but may have several elements per sample as an input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +97,8 @@ _OPS: dict[str, type[Operator]] = {}
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def _declared(cls: type[T]) -> type[T]:
-    """Make ``cls`` a dataclass, but without generated methods: `Operator` defines these itself, because generating them
-    for every operator is slow."""
+    """Make ``cls`` a dataclass without generated methods. `Operator` defines them itself, because generating them for
+    every operator is slow."""
     return dataclasses.dataclass(init=False, repr=False, eq=False, kw_only=True, match_args=False)(cls)
 
 
@@ -121,7 +121,8 @@ class Operator:
     aliases: ClassVar[tuple[str, ...]] = ()
     """DALI's older names for this operator."""
     stages: ClassVar[tuple[Stage, ...]]
-    """Stages for which the class defines a kernel, set automatically; `runs_in` returns the stages of one instance."""
+    """Stages (``cpu``, ``mixed``, ``gpu``) for which the class defines a kernel, set automatically. `runs_in` returns
+    those of one instance."""
     inputs: ClassVar[tuple[int, int]] = (1, 1)
     """Minimum and maximum number of positional inputs."""
     layouts: ClassVar[tuple[str, ...]] = ()
@@ -132,33 +133,32 @@ class Operator:
     """Whether the kernel must see a whole batch at once, as for a permutation of the batch. The engine then never cuts
     the batch into chunks."""
     reads_slowly: ClassVar[bool] = False
-    """Whether the kernel is slow and sees whole batches, such as a reader that also decodes. The engine then always
-    runs it for several batches at the same time."""
+    """Whether the kernel is slow and sees whole batches, such as a reader that also decodes. The engine then runs it
+    for several batches at the same time."""
     shared: ClassVar[bool] = True
-    """Whether one result may serve for two equal operators with equal inputs. False if the operator calls the user's
-    Python function, which may count calls."""
+    """Whether two equal operators with equal inputs may share one result. False if the operator calls the user's Python
+    function, which may count calls."""
     output_after_sync: ClassVar[bool] = False
     """Whether the gpu kernel's output is in host memory, and exists only after the device has finished the batch. The
     kernel then returns the result of `Context.finish_later`."""
     accepts_gpu: ClassVar[bool] = False
-    """Whether an operator without a gpu kernel accepts inputs in GPU memory. The engine then downloads these for the
-    cpu kernel. True for encoders, because writers need their output on the host."""
+    """Whether an operator without a gpu kernel accepts inputs in GPU memory, which the engine downloads for the cpu
+    kernel. True for encoders, because writers need files in host memory."""
     is_trivial: ClassVar[bool] = False
-    """Whether the kernel sees whole batches and takes almost no time, such as one that only passes on arrays of the
-    user."""
+    """Whether the kernel sees whole batches and takes almost no time, for example because it only passes on the user's
+    arrays."""
     metadata_only: ClassVar[bool] = False
-    """Whether the kernel reads no elements: it only returns views of its inputs, or facts about their shapes."""
+    """Whether the kernel reads no elements: it returns only views of its inputs, or their shapes."""
     shape_only: ClassVar[bool] = False
-    """Whether the outputs depend only on shapes, types and layouts of the inputs. The cpu kernel then also accepts
-    batches whose data is on a GPU, and does not touch the data."""
+    """Whether outputs depend only on shapes, types and layouts of the inputs. The cpu kernel then also accepts batches
+    in GPU memory."""
     host_arguments: ClassVar[bool] = False
-    """Whether the gpu kernel needs all inputs but the first in host memory, so that the engine does not upload
-    these."""
+    """Whether the gpu kernel needs all inputs but the first in host memory; the engine then does not upload these."""
     leaves_out: ClassVar[bool] = False
-    """Whether the operator removes samples on purpose (`Context.leave_out`). The compiler then never drops the operator
-    from the graph, even if its output is unused."""
+    """Whether the operator leaves samples out on purpose (`Context.leave_out`). The compiler then keeps the operator in
+    the graph even if its output is unused."""
     makes_files: ClassVar[bool] = False
-    """Whether each output sample is the bytes of a complete file, which writers may store unchanged."""
+    """Whether each output sample is the content of a file, which writers may store unchanged."""
     decodes: ClassVar[bool] = False
     """Whether the operator decodes images, so that the spec's settings for decoders apply to it."""
     replayable: ClassVar[bool] = False
@@ -167,12 +167,13 @@ class Operator:
     on shapes, layouts, types and constant arguments. If arguments are inputs, it must declare the launch parameters
     that change (`gpu.launch_recording.changing`)."""
     bound: ClassVar[str] = "exact"
-    """Largest difference between CPU and GPU results, as text for the documentation, such as ``exact``."""
+    """Maximum difference between CPU and GPU results, as text for the documentation, such as ``exact``."""
     example: ClassVar[str] = ""
     """Example for the documentation: one YAML step that uses the operator."""
 
     per_sample: frozenset[str] = frozenset()
-    """Names of the arguments that are inputs (one value per sample) in this instance. Their fields hold the default."""
+    """Names of the arguments that are inputs in this instance, with one value per sample. Their fields have the default
+    values."""
     num_inputs: int = 0
     """Number of positional inputs of this instance, set when it becomes part of a graph. Operators with one output per
     input derive their number of outputs from it."""
@@ -235,22 +236,20 @@ class Operator:
 
     @property
     def needs_header_only(self) -> bool:
-        """Whether the mixed kernel needs only the first bytes of the encoded files, their headers, in host memory (see
-        `readers.fetch.header_bytes_cpu`). If a file turns out to be unsupported on the GPU, the kernel fetches its
-        remaining bytes (`gpu.readable_by_gpu.show`)."""
+        """Whether the mixed kernel needs only the headers of encoded files in host memory, which are in their first
+        bytes (`readers.fetch.header_bytes_cpu`). If the GPU does not support a file, the kernel fetches the remaining
+        bytes (`gpu.readable_by_gpu.show`)."""
         return False
 
     def check(self) -> None:
-        """Check that the values of the arguments do not contradict each other; called once, before anything runs.
-        Raises SpecError."""
+        """Raise SpecError if the values of arguments contradict each other. Called once, before anything runs."""
 
     def selects(self) -> str:
-        """Return a text that says which samples this instance selects, for `dali-run plan`. Empty if it takes all
-        samples."""
+        """Return a text for `dali-run plan`: which samples this instance selects. Empty if it selects all."""
         return ""
 
     def remark(self) -> str:
-        """Return a hint for the user if these arguments are allowed but rarely intended, else an empty string."""
+        """Return a hint for the user if the arguments are allowed but probably a mistake; empty otherwise."""
         return ""
 
     def runs_in(self) -> tuple[Stage, ...]:
@@ -258,38 +257,38 @@ class Operator:
         return self.stages
 
     def same_on_gpu(self) -> Operator | None:
-        """Return an operator whose mixed or gpu kernel gives bit for bit the results of this cpu kernel. The compiler
-        may then move this operator to the GPU. None if no such operator is known."""
+        """Return an operator whose mixed or gpu kernel gives the results of this cpu kernel bit for bit, so that the
+        compiler may move this operator to the GPU; None if there is none."""
         return None
 
     def infer(self, *specs: Spec) -> Spec | tuple[Spec, ...]:
-        """Return the spec of each output, as far as it follows from the specs of the inputs. Raises SpecError for
-        inputs that the operator does not accept."""
+        """Return the spec of each output, as far as the specs of the inputs determine it. Raises SpecError for inputs
+        that the operator does not accept."""
         return specs[0] if specs else Spec()
 
     def shows(self) -> Mapping[int, str]:
-        """Return, by output index, the kind of annotation in an output that debugging tools can draw onto the image.
+        """Return which outputs debugging tools can draw onto the image: by index of the output, the kind of annotation.
         Kinds are ``boxes xyXY`` (or another order of bbox_layout; in fractions of the image or in pixels), ``labels``
         of these boxes, ``polygons`` and ``vertices`` in the format of readers.coco, and ``classes`` (class of every
         pixel)."""
         return {}
 
     def estimate_memory(self, stage: Stage, *inputs: Batch) -> tuple[I64, I64] | None:
-        """Estimate the memory that the kernel of ``stage`` needs, for example from images' headers. Return, for each
-        sample, the elements of its output and the bytes of working memory, int64[N] each. If the result is None, the
-        engine assumes the declared shape, or the size of the first input."""
+        """Estimate the memory that the kernel of ``stage`` needs, for example from images' headers. Return for each
+        sample the number of output elements, and the bytes of working memory, int64[N] each. For None, the engine
+        assumes the declared shape, or the size of the first input."""
         return None
 
     def start_early(self, ctx: Any, *inputs: Batch) -> StartedWork | None:
-        """Start the part of a mixed kernel that runs on host threads, while the device still processes earlier batches.
+        """Start the part of a mixed kernel that runs on CPU threads, while the GPU still processes earlier batches.
         Return the started work, which the kernel finds in `Context.started`, or None. For readers, the engine calls
         this method in the order of the batches."""
         return None
 
     def drawn(self, streams: Any, samples: Samples) -> Batch | None:
-        """Return random numbers for ``samples``, drawn from their ``streams`` (`Streams`), as the output of an operator
-        without inputs. None if the engine must call the kernel instead, because the arguments need more than the
-        streams."""
+        """Return random numbers for ``samples``, drawn from their ``streams`` (`Streams`), in place of a call of the
+        kernel. For operators without inputs. None if the arguments need more than the streams: the engine then calls
+        the kernel."""
         return None
 
     def kernel(self, stage: Stage) -> Kernel:
@@ -298,12 +297,12 @@ class Operator:
         return found
 
     def is_set(self, name: str) -> bool:
-        """Whether argument ``name`` was set: it is an input, or differs from its default."""
+        """Return whether argument ``name`` was set: whether it is an input, or differs from its default."""
         return name in self.per_sample or getattr(self, name) != parameter(type(self), name).default
 
     def has_value(self, name: str) -> bool:
-        """Whether argument ``name`` was set to anything but an empty list. For regions, axes and sizes, an empty list
-        means that they are not set."""
+        """Return whether argument ``name`` was set to anything but an empty list. For regions, axes and sizes, an empty
+        list means "not set"."""
         return self.is_set(name) and (name in self.per_sample or getattr(self, name) != ())
 
 
@@ -325,7 +324,7 @@ class Parameter:
 
     @property
     def is_vector(self) -> bool:
-        """Whether the argument is a list of values. If it is an input, it has one list per sample."""
+        """Whether the argument is a list of values: as an input, one list per sample."""
         return _is_tuple(self.type)
 
 
@@ -359,8 +358,8 @@ def parameters(op: type[Any]) -> dict[str, Parameter]:
 
 @cache
 def _annotation(home: type[Any], name: str) -> Any:
-    """Return the evaluated type annotation of the field ``name`` of class ``home``. `typing.get_type_hints` would be
-    slower: it also evaluates all annotations of the base class."""
+    """Return the type annotation of the field ``name`` of class ``home``, evaluated. `typing.get_type_hints` is slower:
+    it also evaluates all annotations of the base class."""
     alone = types.SimpleNamespace(__annotations__={name: inspect.get_annotations(home)[name]})
     return typing.get_type_hints(alone, vars(sys.modules[home.__module__]), include_extras=True)[name]
 
@@ -452,7 +451,7 @@ def _coerce(tp: Any, value: Any) -> Any:
 
 
 def plain_number(value: Any) -> Any:
-    """Convert a NumPy number, or an array of one element of any library, to a Python number; return anything else
+    """Return a NumPy number, or an array of one element of any library, as a Python number. Return anything else
     unchanged."""
     return value.item() if isinstance(getattr(value, "ndim", None), int) and math.prod(value.shape) == 1 else value
 
@@ -493,7 +492,7 @@ _NAMES = {int: "an integer", float: "a number", str: "a text", bool: "true or fa
 
 
 def type_name(tp: Any) -> str:
-    """Return the type ``tp`` in words, such as ``a list of floats``, for messages and help."""
+    """Return the type ``tp`` as text for messages and help, such as ``a list of floats``."""
     origin = get_origin(tp)
     if origin is Literal:
         return "one of " + ", ".join(map(repr, get_args(tp)))
@@ -512,25 +511,25 @@ def type_name(tp: Any) -> str:
 
 
 def operators() -> dict[str, type[Operator]]:
-    """Return every declared operator by its YAML name, without aliases, sorted."""
+    """Return all operators by YAML name, sorted, without aliases."""
     return {n: op for n, op in sorted(_OPS.items()) if n == op.name}
 
 
 def is_known(name: str) -> bool:
-    """Whether an operator with that name or alias is declared."""
+    """Return whether an operator has this name or alias."""
     return name in _OPS
 
 
 def find(name: str) -> type[Operator]:
-    """Return the operator with the name or alias ``name``. If there is none, raises SpecError that suggests similar
-    names."""
+    """Return the operator with the name or alias ``name``. Raises SpecError, which suggests similar names, if there is
+    none."""
     if name in _OPS:
         return _OPS[name]
     raise SpecError(f"there is no operator {name!r}{hint(name, _OPS) or '; `dali-run ops` lists them'}")
 
 
 def hint(name: str, names: typing.Iterable[str]) -> str:
-    """Return a hint for a message about the unknown operator ``name``: either that DALI has it, or similar names from
+    """Return the end of a message about the unknown operator ``name``: that DALI has it, or similar names from
     ``names``. Operators that only the engine uses are never suggested."""
     from .dali_names import DALI_NAMES
 

@@ -24,7 +24,7 @@ NO_LANE = cast("Lane", None)
 
 
 class Helpers(Protocol):
-    """Worker threads of the engine that a kernel may use for its own work."""
+    """Worker threads of the engine that a kernel may use to divide its own work."""
 
     @property
     def count(self) -> int:
@@ -51,87 +51,88 @@ class Context:
     args: Mapping[str, Batch] = field(default_factory=dict)
     """Arguments that are inputs instead of constants, by name, as batches in host memory."""
     seed: int = 0
-    """Seed of this operator: set in the spec, or drawn from the pipeline's seed."""
+    """Seed of this operator, from the spec or drawn from the pipeline's seed."""
     rng: str = "philox"
-    """Rule for the keys of random streams. With ``philox``, a key depends on the sample's identity. With ``dali``, it
-    is DALI's running count of samples, so that DALI's numbers are drawn."""
+    """Rule for the keys of random streams: ``philox`` for keys by the sample's identity, ``dali`` for DALI's running
+    count of samples, which gives DALI's numbers."""
     state: tuple[int, int, int] | None = None
-    """In the dynamic mode, the saved state of the random generator: low and high half of the counter, and index of the
-    next word. ``seed`` is the key. None if random streams begin at 0."""
+    """State of the random generator in the dynamic mode: low and high half of the counter, and index of the next word
+    (``seed`` is the key). None if random streams begin at 0."""
     first: int = 0
-    """Slot (`Samples.slot`) of the first sample, to which ``state`` belongs. Not 0 if several batches are computed
+    """Slot (`Samples.slot`) of the sample to which ``state`` belongs; not 0 if several batches are computed
     together."""
     device: Lane = NO_LANE
     """Lane (CUDA stream with its memory) of the mixed and gpu stages."""
     kind: Spec | None = None
-    """Dtype and number of dimensions that the first output must have, those of the data set's first sample. The kernel
-    rejects samples that differ. None if anything is allowed."""
+    """Dtype and number of dimensions that samples of the first output must have: those of the data set's first sample.
+    The kernel rejects samples that differ. None allows all."""
     source: Any = None
-    """For readers, the open data set. For operators with `Operator.per_batch`, the state that they keep between
-    iterations."""
+    """Open data set, for readers; or state between iterations, for operators with `Operator.per_batch`."""
     allocate_staging: Callable[[int], npt.NDArray[np.uint8]] | None = None
-    """Function that allocates memory for bytes that are read from files: page-locked memory, if the bytes will be
-    uploaded to a GPU. If it is None, ordinary host memory is used."""
+    """Function that allocates memory for bytes read from files: page-locked memory if they will be uploaded to a GPU.
+    None for ordinary host memory."""
     lender: Lender | None = None
-    """Provider of arrays over memory-mapped files, whose bytes the device reads without a copy on the host. None if
-    bytes are first copied to staging memory."""
+    """Provider of arrays over memory-mapped files whose bytes the device reads itself. None if the host first copies
+    the bytes to staging memory."""
     uploads: Mapping[int, Uploader] = field(default_factory=dict)
-    """Objects that upload an output to the batch's device while the kernel is still reading it, by output number.
-    Outputs that are missing here are uploaded after the kernel has returned."""
+    """Objects that upload an output to the device while the kernel still reads it from files, by number of the output.
+    Other outputs are uploaded after the kernel has returned."""
     pool: Helpers | None = None
-    """Worker threads for the few kernels that divide their own work (readers); None if the kernel must work alone."""
+    """Worker threads for the few kernels that divide their own work (readers); None if the kernel must use one
+    thread."""
     isolation: Isolation | None = None
     """Separate processes in which decoders run; None if all decoders run in this process."""
     attempt: int = 0
-    """Number of earlier attempts to compute these samples. A decoder then skips the methods that have already
-    failed."""
+    """Number of earlier attempts to compute these samples. If it is above 0, decoders skip the methods that have
+    already failed."""
     allocate: Callable[[int, Any], Any] | None = None
-    """Function of (number of elements, dtype) that allocates the arrays for `empty`. If it is None, arrays are on the
-    host's heap, or on the device."""
+    """Function that allocates the arrays of `empty`, from (number of elements, dtype). None for the host's heap, or
+    device memory."""
     count: Callable[[str, int], None] | None = None
-    """Function that reports samples that are processed in a slower way; called with the reason and the number of
-    samples."""
+    """Function that counts samples for the report that were processed in a slower way. Arguments: the reason, and the
+    number of samples."""
     decoders: Callable[[str, int, float], None] | None = None
-    """Function that reports decoded images; called with the decoder's name, the number of images, and the seconds of
+    """Function that counts decoded images for the report. Arguments: the decoder's name, number of images, seconds of
     CPU threads."""
     waited: Callable[[str, float], None] | None = None
-    """Function that reports that a batch waited for a decoder; called with the decoder's name and the seconds."""
+    """Function that adds the time that a batch has waited for a decoder to the report. Arguments: the decoder's name,
+    and seconds."""
     remembered: FactCache | None = None
     """Cache that keeps facts about records, such as headers, for later epochs. None if records are read only once."""
     started: Any = None
     """Work that `Operator.start_early` has started for these samples; None if it was not called."""
     part: str = ""
-    """Name of the operator within a fused operator, such as ``decode.``; see `Reject.part`. Empty if the operator is
-    not fused."""
+    """Name of the operator within a fused operator, such as ``decode.``; see `Reject.part`. Empty outside of fused
+    operators."""
     rejects: list[Reject] = field(default_factory=list)
     """Reports of `reject` and `flag` about the samples of this call."""
     left_out: tuple[npt.NDArray[np.int32], Mapping[str, npt.NDArray[Any]]] | None = None
-    """Slots (`Samples.slot`) of the samples that `leave_out` removed, and the values to be logged with them. None if
-    none were removed."""
+    """Samples that `leave_out` has removed: their slots (`Samples.slot`), and values to log with them. None if there
+    are none."""
     checks: list[Callable[[], npt.NDArray[Any]]] = field(default_factory=list)
-    """Functions that `check_later` registered, called when the device has finished. Each returns the slots
+    """Functions that `check_later` has registered. Called when the device has finished, each returns the slots
     (`Samples.slot`) of samples with wrong results."""
     finish: Callable[[], Batch] | None = None
-    """Function that `finish_later` registered: it returns the output when the device has finished. None if the kernel
-    returned its output."""
+    """Function that `finish_later` has registered: called when the device has finished, it returns the output. None if
+    the kernel itself returned the output."""
 
     def reject(self, i: int, code: RejectCode, message: str) -> None:
-        """Report that sample ``i`` of this call cannot be processed; the engine drops it and logs ``message``. The
-        first message of a sample counts."""
+        """Reject sample ``i`` of this call: the engine drops it and logs ``message``. Of several messages, the first
+        counts."""
         slot = int(self.samples.slot[i])
         if all(r.slot != slot or r.kept for r in self.rejects):
             self.rejects[:] = [r for r in self.rejects if r.slot != slot]
             self.rejects.append(Reject(slot, code, message, self.part))
 
     def flag(self, i: int, code: RejectCode, message: str) -> None:
-        """Report that sample ``i`` of this call is damaged but processed; the reject log lists it."""
+        """Note that sample ``i`` of this call is damaged but processed; it is listed in the reject log."""
         slot = int(self.samples.slot[i])
         if all(r.slot != slot for r in self.rejects):
             self.rejects.append(Reject(slot, code, message, self.part, kept=True))
 
     def leave_out(self, selected: npt.NDArray[np.bool_], values: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Remove the ``selected`` samples of this call, bool[N], as the user requested; they do not count as rejects.
-        ``values``, [N] each, are logged with them. A kernel calls this method at most once."""
+        """Remove the ``selected`` samples of this call, bool[N], because the user wants so; they are not rejects.
+        ``values``, [N] each, are logged with them. A kernel may call this method once."""
         self.left_out = self.samples.slot[selected], {name: v[selected] for name, v in values.items()}
 
     def decoded_by(self, decoder: str, images: int, seconds: float = 0.0) -> None:
@@ -145,9 +146,9 @@ class Context:
             self.waited(decoder, seconds)
 
     def facts(self, make: Callable[[int], K]) -> K | None:
-        """Return the facts about the data set's records that this operator has cached. If there are none,
-        ``make(budget)`` creates them, in at most ``budget`` bytes. None if samples are not whole records, or are read
-        once."""
+        """Return this operator's cached facts about the records of the data set, such as headers. The first call
+        creates them by ``make(budget)``, in at most ``budget`` bytes. Return None if samples are not whole records, or
+        are read once."""
         if self.remembered is None or self.samples.part is not None or self.attempt:
             return None
         key = id(self.op), id(self.samples.origins)
@@ -157,22 +158,21 @@ class Context:
         return cast("K", found[1])
 
     def check_later(self, check: Callable[[], npt.NDArray[Any]]) -> None:
-        """Register ``check``, which the engine calls when the device has finished this batch. ``check`` returns the
-        indices (in this call) of samples with wrong results. These are computed again one by one, with ``attempt``
-        increased by one."""
+        """Register ``check``, which the engine calls when the device has finished this batch. It returns the indices
+        (in this call) of samples with wrong results. The engine computes these samples again, one by one, with
+        ``attempt`` increased by one."""
         slots = self.samples.slot
         self.checks.append(lambda: slots[check()])
 
     def finish_later(self, finish: Callable[[], Batch]) -> Batch:
-        """Return a stand-in for an output whose sizes only the device knows (kernels with
-        `Operator.output_after_sync`). Once the device has finished this batch, the engine calls ``finish``, which
-        returns the output in host memory. ``finish`` may enqueue copies on the device's stream; the engine waits for
-        these."""
+        """Return a stand-in for an output whose sizes only the device knows (`Operator.output_after_sync`). When the
+        device has finished this batch, the engine calls ``finish``, which returns the output in host memory. ``finish``
+        may enqueue copies on the device's stream, for which the engine waits."""
         self.finish = finish
         return stand_in(self.samples)
 
     def empty(self, n: int, dtype: Any) -> Any:
-        """Return an uninitialised flat array in the memory of this kernel's outputs: host memory in the cpu stage, else
+        """Return an uninitialised flat array for outputs of this kernel: in host memory for a cpu kernel, else in
         device memory."""
         if self.allocate is not None:
             return self.allocate(n, dtype)
@@ -188,11 +188,9 @@ class Context:
         return staged
 
     def arg(self, name: str, dtype: Any = np.float32) -> npt.NDArray[Any]:
-        """Return argument ``name`` for every sample: [N] for scalars, [N, k] for lists. A constant is repeated.
-
-        Raises UnlikeSamplesError if lists differ in length; the engine then calls the kernel once per length. Operators
-        that can process such lists together call `lists` or `alike`.
-        """
+        """Return argument ``name`` for every sample, constants repeated: [N] for scalars, [N, k] for lists. Raises
+        UnlikeSamplesError if lists differ in length; the engine then calls the kernel once per length. `lists` and
+        `alike` are for operators that can process such lists together."""
         n = len(self.samples)
         given = self.args.get(name)
         if given is None:
@@ -215,8 +213,8 @@ class Context:
         return np.asarray(given.dense()).reshape(n, -1).astype(dtype)
 
     def lists(self, name: str, dtype: Any = np.float32) -> tuple[npt.NDArray[Any], I64]:
-        """Return the lists in argument ``name``, which may differ in length, for every sample: [N, longest], padded
-        with zeros. Also return their lengths, int64[N]."""
+        """Return argument ``name``, whose lists may differ in length, for every sample: [N, longest], padded with
+        zeros, and the lengths, int64[N]."""
         given = self.args.get(name)
         if given is None:
             values = as_type(getattr(self.op, name), dtype, name).reshape(1, -1)
@@ -230,8 +228,7 @@ class Context:
         return out, counts
 
     def rows(self, name: str, dtype: Any = np.float32) -> npt.NDArray[Any]:
-        """Return argument ``name`` as `arg` does, but do not repeat a constant: its shape is [1] or [1, k]. Do not
-        modify the result."""
+        """Return argument ``name`` like `arg`, but a constant only once: [1] or [1, k]. Do not modify the result."""
         given = self.args.get(name)
         if given is None:
             return _row(getattr(self.op, name), dtype, name)
@@ -243,8 +240,9 @@ class Context:
         return self.arg(name, dtype)
 
     def alike(self, *lists: Batch) -> Iterator[tuple[Any, Context]]:
-        """Divide the samples into groups with lists of equal length (in arguments that are inputs, and in ``lists``).
-        Yield, for each group, the indices of its samples in this call (array or slice), and a context for the group."""
+        """Divide the samples into groups, so that lists in a group have equal lengths: those of arguments that are
+        inputs, and of ``lists``. Yield for each group the indices of its samples in this call (array or slice), and a
+        context for the group."""
         vectors = [b for name, b in self.args.items() if parameter(type(self.op), name).is_vector]
         ragged = [b for b in (*vectors, *lists) if len(b) and not b.is_uniform]
         if not ragged:
@@ -258,8 +256,7 @@ class Context:
             yield where, replace(self, samples=samples, args={n: b.take(where, samples) for n, b in self.args.items()})
 
     def streams(self, salt: int = 0) -> Streams:
-        """Return the random stream of each sample. ``salt`` is XORed into the key (DALI does so for its random
-        crops)."""
+        """Return one random stream per sample. ``salt`` is XORed into the key, as DALI does for its random crops."""
         s = self.samples
         key = (self.seed ^ salt) & 0xFFFFFFFFFFFFFFFF
         if self.state is not None:
@@ -276,7 +273,7 @@ def kind_text(kind: Spec) -> str:
 
 
 def streams_of(key: int, samples: Samples, rng: str) -> Streams:
-    """Return the random stream of each of ``samples``, for an operator with seed ``key``."""
+    """Return one random stream per sample, for an operator with seed ``key``."""
     if rng != "dali":
         return Streams(key & 0xFFFFFFFFFFFFFFFF, samples.keys)
     # semantics: sequence = samples of earlier iterations + index in the batch x 65537. With batches of one size, the
@@ -293,8 +290,8 @@ def _row(value: Any, dtype: Any, name: str) -> npt.NDArray[Any]:
 
 
 def as_type(value: Any, dtype: Any, name: str) -> npt.NDArray[Any]:
-    """Return the constant ``value`` of the argument called ``name`` as an array of ``dtype``. Raises SpecError for
-    integers that ``dtype`` cannot represent."""
+    """Return the constant ``value`` of argument ``name`` as an array of ``dtype``. Raises SpecError for integers that
+    ``dtype`` cannot represent."""
     try:
         return np.array(value, dtype)
     except OverflowError:
@@ -304,8 +301,8 @@ def as_type(value: Any, dtype: Any, name: str) -> npt.NDArray[Any]:
 
 @lru_cache(64)
 def _count(n: int) -> bytes:
-    """Return the bytes of an array of the numbers 0 to ``n`` - 1, for fast comparison with offsets: comparing bytes
-    does not release the GIL."""
+    """Return the bytes of an array of the numbers 0 to ``n`` - 1, for fast comparison with offsets (comparing bytes
+    does not release the GIL)."""
     return np.arange(n, dtype=np.int64).tobytes()
 
 

@@ -16,7 +16,7 @@ from .kernels import Kernels
 _loops: Any = Kernels(".conversion_cpu", __package__)
 
 _MIN_COMPILED = 4096
-"""Minimum number of values for which the compiled loop is faster than NumPy."""
+"""Minimum number of values from which the compiled loop is faster than NumPy."""
 
 
 def saturate(values: npt.NDArray[Any], dtype: Any) -> npt.NDArray[Any]:

@@ -35,7 +35,7 @@ FOLDERS = (
     "experimental.inputs", "experimental.readers", "hidden", "inputs", "io", "io.file", "noise", "random", "readers",
     "readers.hidden", "reductions", "segmentation", "transforms",
 )  # fmt: skip
-"""Names of the modules below ``fn`` and ``ops``, such as ``decoders``; each parent comes before its children."""
+"""Names of the modules below ``fn`` and ``ops``, such as ``decoders``; parents come before their children."""
 
 MOVED = {
     "backend_impl.tfrecord": "tfrecord",
@@ -45,11 +45,11 @@ MOVED = {
     "experimental.torchvision.v2": "transforms",
     "experimental.torchvision": "transforms",
 }
-"""DALI modules that have other names below `dali_run`, with these names."""
+"""DALI modules that `dali_run` has under other names, with these names."""
 
 
 def dali_run_name(name: str) -> str:
-    """Return the name below `dali_run` of the DALI object ``name`` (given without ``nvidia.dali``)."""
+    """Return the name in `dali_run` of the DALI object ``name``, which is given without ``nvidia.dali``."""
     for dali, name_here in MOVED.items():
         if f"{name}.".startswith(f"{dali}."):
             return name_here + name[len(dali) :]

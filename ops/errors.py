@@ -43,19 +43,16 @@ REJECT_CODES: tuple[str, ...] = get_args(RejectCode)
 
 
 class DaliRunError(RuntimeError):
-    """Base class of all errors that are meant for the user; a RuntimeError, as programs written for DALI expect. Its
-    text says where, what happened, what is allowed, and what to do."""
+    """Base class of all errors for users; a RuntimeError, as programs for DALI expect. Its text says where the error
+    is, what happened, what is allowed, and what to do."""
 
 
 class SpecError(DaliRunError):
-    """The spec, or an argument of an operator, is wrong; nothing was done.
-
-    Subclasses are also errors of the kind that DALI raises: KeyError for an unknown argument, ValueError for
-    unsupported values, inputs and layouts, TypeError for wrong types.
-    """
+    """Raised if the spec or an operator's argument is wrong; nothing was done. As in DALI, subclasses are also KeyError
+    for an unknown argument, ValueError for unsupported values, inputs and layouts, TypeError for wrong types."""
 
     def at(self, where: str) -> Self:
-        """Return the same error with ``where``, the place in the spec where it arose, in front of its text."""
+        """Return the same error, its text preceded by ``where``, the place in the spec."""
         return type(self)(f"{where}: {self}")
 
 
@@ -74,16 +71,16 @@ class ArgumentTypeError(SpecError, TypeError):
 
 
 class RaggedError(ValueError, RuntimeError):
-    """The samples of a batch have different shapes, but must have the same. A ValueError, as in NumPy, and a
-    RuntimeError, as in DALI. Not a DaliRunError, because an operator that raises it is at fault."""
+    """Raised if samples of a batch have different shapes where they must be equal. A ValueError, as in NumPy, and a
+    RuntimeError, as in DALI. Not a DaliRunError, because the operator that raises it is at fault."""
 
 
 class UnlikeSamplesError(RaggedError):
-    """One kernel call cannot compute these samples together, because their list arguments, or their inputs, differ in
-    length. The engine then calls the kernel once for each group of samples that agree."""
+    """Raised if one kernel call cannot compute these samples together, because their list arguments or inputs differ in
+    length. The engine then calls the kernel once for each group of equal lengths."""
 
     def __init__(self, shapes: npt.NDArray[Any]) -> None:
-        """Create the error; in ``shapes`` [N, K], samples that can be computed together have equal rows."""
+        """``shapes`` [N, K]: one row per sample; samples with equal rows can be computed together."""
         super().__init__("the samples of one call differ in the lengths of lists or inputs")
         self.shapes = shapes
 
@@ -93,22 +90,22 @@ class MixedTypesError(ValueError, TypeError):
 
 
 class JobError(DaliRunError):
-    """The job, or the pipeline, cannot continue, for example because data is unreadable, too many samples were
+    """Raised if the job or pipeline cannot continue, for example because data is unreadable, too many samples were
     rejected, or the disk is full. Finished work is kept; the same call or command continues the job."""
 
 
 class SampleFailedError(JobError):
-    """A sample was rejected in a job whose policy is ``fail``. A repeated run fails in the same way."""
+    """Raised if a sample was rejected and the job's policy is ``fail``. A repeated run fails in the same way."""
 
 
 class SampleValueError(SampleFailedError, ValueError):
-    """A sample was rejected for its shape or for the value of an argument; also a ValueError, which DALI raises for
+    """Raised if a sample was rejected for its shape or an argument's value; also a ValueError, which DALI raises for
     some of these."""
 
 
 class MixedBatchError(JobError, ValueError):
-    """The samples of a batch from the user's program differ in type or number of dimensions, and neither the spec nor a
-    data set defines which is right. A RuntimeError, as DALI raises for such a batch."""
+    """Raised if samples of a batch from the user's program differ in type or number of dimensions, and neither the spec
+    nor a data set says which is right. A RuntimeError, as in DALI."""
 
 
 class DeviceError(DaliRunError):
@@ -116,21 +113,21 @@ class DeviceError(DaliRunError):
 
 
 class SampleError(DaliRunError):
-    """One sample cannot be processed; the text says why. The sample is then rejected."""
+    """Raised if one sample cannot be processed; the text says why. The sample is then rejected."""
 
     def __init__(self, code: RejectCode, message: str) -> None:
         super().__init__(message)
         self.code: RejectCode = code
 
     def bare(self) -> SampleError:
-        """Return the same error without traceback, to be kept or raised later. The frames of a traceback would keep
-        local variables alive, such as whole batches."""
+        """Return the same error without traceback, so that it can be kept. The frames of a traceback would keep local
+        variables alive, such as whole batches."""
         return type(self)(self.code, str(self))
 
 
 def without_frames(error: E) -> E:
-    """Return ``error`` without its traceback, to be kept or raised in another thread. A note in the error lists the
-    lines of the traceback. The frames themselves would keep local variables alive, such as whole batches."""
+    """Return ``error`` without its traceback, so that it can be kept or raised in another thread. A note in the error
+    lists the traceback's lines; its frames would keep local variables alive, such as whole batches."""
     if isinstance(error, Exception) and not vars(error).get(_TOLD):  # but not KeyboardInterrupt
         lines = "".join(traceback.format_exception(error)).rstrip()
         error.add_note(f"It was raised in thread {threading.current_thread().name!r}:\n{lines}")
@@ -151,14 +148,14 @@ _TOLD = "_its_lines_are_told"
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """Report of a kernel that it rejected or flagged one sample, with the reason; the engine adds where the sample came
-    from."""
+    """Kernel's report that one sample is rejected or flagged as damaged, with the reason. The engine adds where the
+    sample came from."""
 
     slot: int
     code: RejectCode
     message: str
     part: str = ""
-    """Name of the operator within a fused operator, as the prefix of its arguments there, such as ``decode.``; empty if
-    the operator is not fused."""
+    """Name of the operator within a fused operator, such as ``decode.`` (prefix of its arguments there); empty outside
+    of fused operators."""
     kept: bool = False
     """Whether the sample stays in the batch and is only logged; else it is dropped."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class RecordFacts(Protocol):
-    """Facts about the records of one data set, such as parsed headers, that one operator has cached."""
+    """Facts that one operator has cached about the records of a data set, such as parsed headers."""
 
     @property
     def records(self) -> int:
@@ -40,14 +40,14 @@ class FactCache:
     budget: int
     """Maximum bytes of host memory for the facts of one operator."""
     entries: dict[tuple[int, int], tuple[object, RecordFacts]] = field(default_factory=dict)
-    """For each (id of operator, id of data set): the data set itself, and the facts about its records."""
+    """Facts about records, with their data set, by (id of operator, id of data set)."""
 
     def records(self) -> int:
-        """Return the number of cached records, summed over operators."""
+        """Number of cached records, summed over operators."""
         return sum(facts.records for _, facts in list(self.entries.values()))
 
     def nbytes(self, op: object = None) -> int:
-        """Return the bytes of memory that the facts of ``op`` occupy; of all operators if None."""
+        """Return the bytes of host memory that cached facts occupy: those of ``op``, or of all operators if None."""
         return sum(
             facts.nbytes for (whose, _), (_, facts) in list(self.entries.items()) if op is None or whose == id(op)
         )
@@ -69,7 +69,7 @@ class DeviceArray(Protocol):
 
 
 class Copies(Protocol):
-    """Methods of a device with which the engine uploads and downloads batches, and waits for the device."""
+    """Part of a device that the engine uses: upload and download of batches, and waiting."""
 
     index: int
     """Index of the device among those that the process sees."""
@@ -85,7 +85,7 @@ class Copies(Protocol):
         ...
 
     def to_host(self, batch: Batch) -> Batch:
-        """Return the batch with its data on the host, valid after `wait`."""
+        """Return the batch with its data in host memory, valid after `wait`."""
         ...
 
     def holds(self, batch: Batch) -> bool:
@@ -102,7 +102,7 @@ class Copies(Protocol):
 
     def release_memory(self, *, launching: bool) -> None:
         """Free cached memory that is not in use. ``launching``: whether the calling thread also launches kernels on
-        this device; only then may the tables that kernels cached be freed."""
+        this device; only then may cached tables of kernels be freed."""
         ...
 
     def close(self) -> None:
@@ -111,18 +111,18 @@ class Copies(Protocol):
 
 
 class Lane(Copies, Protocol):
-    """A CUDA stream with its memory. It has the methods that kernels need besides those of `Copies`. Only one thread at
-    a time uses a lane."""
+    """A CUDA stream with its memory: the methods that kernels use, in addition to `Copies`. One thread at a time uses a
+    lane."""
 
     cache: dict[str, Any]
-    """Data that operators keep between batches, such as tables in device memory, by names that the operators choose."""
+    """Data that operators keep between batches on this lane, such as tables in device memory, by key."""
 
     def upload(self, *arrays: npt.NDArray[Any]) -> tuple[Any, ...]:
-        """Return copies of host arrays on the device, made in one transfer."""
+        """Copy host arrays to the device in one transfer, and return the copies."""
         ...
 
     def download(self, array: DeviceArray) -> npt.NDArray[Any]:
-        """Return a copy of the array on the host, valid after `wait`."""
+        """Return a copy of the array in host memory, valid after `wait`."""
         ...
 
     def address(self, array: DeviceArray) -> int:
@@ -143,8 +143,8 @@ class Lane(Copies, Protocol):
         ...
 
     def launch_beside(self, source: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any) -> None:
-        """Launch a kernel as `launch` does, but on a second stream. It runs after all earlier launches, and
-        concurrently with later ones until `join`. Array arguments are kept alive until `synchronize`."""
+        """Launch a kernel like `launch`, but on a second stream: after all earlier launches, and at the same time as
+        later ones until `join`. Array arguments are kept alive until `synchronize`."""
         ...
 
     def after(self, event: Any) -> None:
@@ -152,7 +152,7 @@ class Lane(Copies, Protocol):
         ...
 
     def join(self) -> None:
-        """Make later work on this CUDA stream wait for all launches of `launch_beside`."""
+        """Make later work on this CUDA stream wait for the kernels of `launch_beside`."""
         ...
 
     def scratch(self, *sizes: int) -> tuple[Any, list[int]]:
@@ -166,8 +166,8 @@ class Lane(Copies, Protocol):
         out_of: Sequence[tuple[npt.NDArray[Any], int]] = (),
     ) -> None:  # fmt: skip
         """Launch several kernels in one call, each given as (source, kernel, blocks, threads per block, arguments).
-        Page-locked arrays are first copied to the device (``into``). At the end, device memory is copied to page-locked
-        arrays (``out_of``)."""
+        ``into``: page-locked arrays to copy to the device before. ``out_of``: device memory to copy to page-locked
+        arrays after."""
         ...
 
     def launch_text(self, text: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any) -> None:
@@ -180,17 +180,18 @@ class Lane(Copies, Protocol):
 
 
 class Lender(Protocol):
-    """Provider of arrays over memory-mapped files. The device reads their bytes itself, without a copy on the host."""
+    """Provider of arrays over memory-mapped files. The device reads the bytes itself, without a copy on the host."""
 
     def holds(self, mapped: Any, offsets: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> bool:
-        """Whether the device can already read these byte ranges (``offsets``, ``sizes``) of the mapped file ``mapped``:
-        they are registered with it."""
+        """Return whether these byte ranges (``offsets``, ``sizes``) of the mapped file ``mapped`` are already
+        registered with the device."""
         ...
 
     def lend(
         self, mapped: Any, offsets: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.uint8] | str:
-        """Return an array over these byte ranges of the mapped file, or the reason why the host must copy them."""
+        """Return an array over these byte ranges of the mapped file; or a text, the reason why the host must copy the
+        bytes."""
         ...
 
 
@@ -204,25 +205,25 @@ class Upload(Protocol):
     `gpu.uploads.COPY`."""
 
     def wait(self, pieces: Any) -> None:
-        """Wait until the next page-locked block in ``pieces`` has been copied to the device, so that the calling thread
-        can fill it again."""
+        """Wait until the device has copied the next page-locked block of ``pieces``, which the calling thread can then
+        fill again."""
         ...
 
     def finish_files(
         self, shown: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64],
         kept: npt.NDArray[np.int64],
     ) -> npt.NDArray[np.uint8]:  # fmt: skip
-        """Return an array that stands on the host for the uploaded files; called when all copies are enqueued. File i
-        has ``sizes[i]`` bytes and begins at ``at[i]``. ``shown`` holds its first ``kept[i]`` bytes; the others are on
-        the device only."""
+        """Return the host array of the uploaded files; called when all copies are enqueued. File i has ``sizes[i]``
+        bytes and begins at ``at[i]``. Only its first ``kept[i]`` bytes are in host memory, in ``shown``."""
         ...
 
     def finish_extents(
         self, data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64],
         at: npt.NDArray[np.int64],
     ) -> npt.NDArray[np.uint8]:  # fmt: skip
-        """Return an array over the mapped file ``data`` that stands on the host for the uploaded byte ranges. Called
-        when all copies are enqueued. The range at ``offsets[i]`` is copied to ``at[i]`` on the device."""
+        """Return an array over the mapped file ``data``, for byte ranges that were uploaded; called when all copies
+        are enqueued. The range that begins at byte ``offsets[i]`` of the file was copied to byte ``at[i]`` on the
+        device."""
         ...
 
 
@@ -230,13 +231,13 @@ class Uploader(Protocol):
     """Provider of an `Upload` for each batch that is read; see `gpu.uploads`."""
 
     def begin(self, nbytes: int, sizes: npt.NDArray[np.int64] | None = None, reason: str = "") -> Upload | None:
-        """Return an upload with device memory for a batch of ``nbytes`` bytes. None if the batch should be read to the
-        host first and uploaded later. ``sizes`` are the files' sizes. ``reason`` tells in the report why the GPU does
-        not read the files itself."""
+        """Start the upload of a batch of ``nbytes`` and return it, with its device memory. Return None if the batch
+        should be read to host memory first. ``sizes``: sizes of the files. ``reason``: text for the report, why the GPU
+        does not read the files itself."""
         ...
 
     def pieces(self) -> AbstractContextManager[Any]:
-        """Return a context manager with page-locked blocks of host memory, which the calling thread fills with bytes to
+        """Return a context manager that provides page-locked blocks, which the calling thread fills with bytes to
         upload."""
         ...
 
@@ -246,7 +247,7 @@ class Uploader(Protocol):
 
 
 class StartedWork(Protocol):
-    """Part of a kernel's work that host threads have started early; see `base.Operator.start_early`."""
+    """Part of a kernel's work that CPU threads have started early; see `base.Operator.start_early`."""
 
     @property
     def nbytes(self) -> int:
@@ -261,26 +262,26 @@ class Isolation(Protocol):
     """Whether JPEGs are also decoded in these processes."""
 
     def decode(self, *args: Any, **kwargs: Any) -> Any:
-        """Decode in another process as `codecs.pillow.decode` does."""
+        """Decode in another process, like `codecs.pillow.decode`."""
         ...
 
     def lend(
         self, data: memoryview, header: Any, adjust_orientation: bool, max_pixels: int, use: Callable[[Any], T],
         lenient: bool = False,
     ) -> T:  # fmt: skip
-        """Decode a file in another process, and return the result of ``use`` on its pixels. The pixels are valid only
-        until ``use`` returns."""
+        """Decode a file in another process, call ``use`` on the pixels, and return the result of ``use``. The pixels
+        are valid only until ``use`` returns."""
         ...
 
     def lend_several(
         self, files: Sequence[tuple[memoryview, Any]], adjust_orientation: bool, max_pixels: int,
         use: Callable[[int, Any], T],
     ) -> Sequence[T | SampleError]:  # fmt: skip
-        """Call `lend` for each of ``files``, given with its header. Return results or errors, in order."""
+        """Call `lend` for each of ``files``, given with its header. Return one result or error per file, in order."""
         ...
 
     def decode_into(self, *args: Any, **kwargs: Any) -> None:
-        """Decode in another process as `codecs.jpeg.turbo.decode_into` does."""
+        """Decode in another process, like `codecs.jpeg.turbo.decode_into`."""
         ...
 
     def close(self) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 
 class Kernels:
-    """Stand-in for a module, which is imported when one of its functions is first used: ``Kernels(".color_cpu",
-    __package__)``. Each function is looked up once. An import statement in a function would take a microsecond per
-    call, and a batch of one image needs dozens."""
+    """Stand-in for a module that is imported when one of its functions is first used: ``Kernels(".color_cpu",
+    __package__)``. An import statement inside a function would take a microsecond per call, and a batch of one image
+    needs dozens of calls."""
 
     def __init__(self, name: str, package: str | None) -> None:
         self._name, self._package = name, package

@@ -24,8 +24,8 @@ _32 = np.uint64(32)
 
 
 def philox(key: int, high: U64, low: U64) -> U32:
-    """Return the four 32-bit words that the generator Philox4x32-10 computes for each counter ``high`` x 2^64 +
-    ``low``, arrays of equal shape: uint32[..., 4]."""
+    """Return the four 32-bit words of the generator Philox4x32-10 for each counter ``high`` x 2^64 + ``low``:
+    uint32[..., 4], for arrays of equal shape."""
     c0, c1, c2, c3 = low & _LOW, low >> _32, high & _LOW, high >> _32
     k0, k1 = key & 0xFFFFFFFF, key >> 32 & 0xFFFFFFFF
     for _ in range(10):
@@ -37,32 +37,32 @@ def philox(key: int, high: U64, low: U64) -> U32:
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """One random stream for each of N samples."""
+    """N random streams, one per sample. Draw number k of a stream is a function of k, the key and the sample's
+    counter."""
 
     key: int
     sequence: U64
     """High half of the counters, uint64[N]."""
     low: int = 0
-    """Low half of the counter of draw 0; not 0 if a stream continues a generator from a saved state."""
+    """Low half of the counter at draw 0; not 0 if the streams continue from a saved state of a generator."""
     phase: int = 0
-    """Index of draw 0 among the four words of its counter."""
+    """Index of draw 0 among the four words of its counter; see ``low``."""
 
     @property
     def handle(self) -> Any:
-        """Return the random generator as an argument for compiled loops: its key, or (key, low, phase) if draws do not
-        begin at 0; see `philox_cpu.block`."""
+        """The streams as an argument of compiled loops: the key, or (key, low, phase) if draws do not begin at 0; see
+        `philox_cpu.block`."""
         key = np.uint64(self.key)
         return (key, np.uint64(self.low), np.uint64(self.phase)) if self.low or self.phase else key
 
     @property
     def start(self) -> tuple[Any, Any, Any]:
-        """Return the random generator as arguments for CUDA kernels: key, counter of draw 0, and index of draw 0 among
-        the counter's four words."""
+        """Return the streams as arguments of CUDA kernels: key, counter of draw 0, and index of draw 0 among the
+        counter's four words."""
         return np.uint64(self.key), np.uint64(self.low), np.int32(self.phase)
 
     def draws(self, at: int | npt.NDArray[Any]) -> U32:
-        """Return draw number ``at`` of each stream: uint32[N] for an integer, uint32[N, k] for k numbers shared by all
-        streams."""
+        """Return draw number ``at`` of each stream, uint32[N]; for an array of k numbers, uint32[N, k]."""
         at = np.asarray(at, np.uint64) + np.uint64(self.phase)
         number = (at >> np.uint64(2)) + np.uint64(self.low)  # an overflow is carried to the high half
         low = np.broadcast_to(number, (len(self.sequence), *at.shape))
@@ -94,8 +94,8 @@ def uniform(draws: U32, low: npt.ArrayLike, high: npt.ArrayLike) -> F32:
 
 
 def ends_of(a: Any, high: Any) -> tuple[Any, Any, Any]:
-    """Return the constants of `uniform` for numbers from ``a`` to ``high``: the smallest number, the largest number,
-    and the factor for draws."""
+    """Return the constants of `uniform` for numbers from ``a`` to ``high``: smallest number, largest number, and factor
+    for draws."""
     b = np.nextafter(high, a)
     return a, b, ((b - a) * np.float32(2.0**-32)).astype(np.float64)
 
@@ -106,10 +106,7 @@ uniform_range = lru_cache(64)(ends_of)
 
 def seed_sequence(seed: int, n: int) -> U32:
     """Derive ``n`` 32-bit seeds from one, by the algorithm of C++'s std::seed_seq{seed} (ISO C++ [rand.util.seedseq]).
-
-    DALI assigns these seeds to the operators without a seed of their own, in the order of a depth-first search from
-    the outputs.
-    """
+    DALI gives these seeds to the operators without a seed, in the order of a depth-first search from the outputs."""
     words = [seed & 0xFFFFFFFF]
     if n == 0:
         return np.empty(0, np.uint32)

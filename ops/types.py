@@ -38,8 +38,7 @@ class DALIDataType(_Named):
     BOOL = 11
     STRING = 12
     DATA_TYPE = IMAGE_TYPE = INTERP_TYPE = enum.nonmember(6)
-    """Types of tensors whose elements are enumeration members. They equal INT32 in dali-run, and are separate types in
-    DALI."""
+    """Types of tensors whose elements are enumeration members. In dali-run they are INT32; DALI has separate types."""
 
 
 class DALIInterpType(_Named):

@@ -17,7 +17,7 @@ from ..types import DALIDataType, to_numpy
 
 _THREADS = 256
 _PER_BLOCK = 16 * _THREADS
-"""Number of values that a block of GPU threads converts, as in cuda/cast.cu."""
+"""Number of values that one block of GPU threads converts, as in cuda/cast.cu."""
 
 
 def cast(ctx: Context, data: Batch, dtype: np.dtype[Any]) -> Batch:
@@ -43,7 +43,7 @@ def cast(ctx: Context, data: Batch, dtype: np.dtype[Any]) -> Batch:
 
 
 def copied(ctx: Context, source: Any, target: Any, start: int = 0) -> None:
-    """Launch a kernel that converts elements of ``source``, from index ``start`` on, and fills ``target`` with them.
+    """Convert elements of ``source``, from index ``start`` on, to the type of ``target``, which is filled with them.
     Both are flat device arrays."""
     types = f"{CUDA_TYPES[source.dtype]}, {CUDA_TYPES[target.dtype]}"
     ctx.device.launch(
@@ -53,14 +53,15 @@ def copied(ctx: Context, source: Any, target: Any, start: int = 0) -> None:
 
 
 def _is_plain(before: np.dtype[Any], after: np.dtype[Any]) -> bool:
-    """Whether NumPy's own conversion between these types gives the required results, and no compiled loop is faster."""
+    """Return whether NumPy's conversion between these types gives the required results, and is as fast as a compiled
+    loop."""
     if after == np.float32 or after == np.float16:
         return before not in (np.uint8, np.float32)
     return after == np.float64 or (after.kind in "iu" and np.can_cast(before, after, "safe"))
 
 
 def _is_rounded(before: np.dtype[Any], after: np.dtype[Any]) -> bool:
-    """Whether a compiled loop converts between these types, so that no copy plan is needed."""
+    """Return whether a compiled loop converts between these types, instead of a copy plan."""
     return before in (np.float32, np.float64) and after.kind in "iu" and after not in (np.uint8, np.int8, np.uint64)
 
 

@@ -22,7 +22,7 @@ from .cast import cast
 
 
 def shared(ctx: Context, values: npt.NDArray[Any], shapes: I64, layout: str) -> Batch:
-    """Return a batch in which every sample is a view of the flat array ``values``, from its first element on."""
+    """Return a batch whose samples share memory: each is a view of the beginning of the flat array ``values``."""
     n = len(shapes)
     if layout and len(layout) != shapes.shape[1]:
         raise SampleError("bad_argument", f"layout {layout!r} does not name {shapes.shape[1]} dimensions")
@@ -31,7 +31,7 @@ def shared(ctx: Context, values: npt.NDArray[Any], shapes: I64, layout: str) -> 
 
 
 def shape_argument(ctx: Context, given: bool) -> I64:
-    """Return argument ``shape`` for every sample, [N, D]; samples are scalars (D = 0) unless it is ``given``. Samples
+    """Return argument ``shape`` for every sample, [N, D], or D = 0 (scalars) if the argument is not ``given``. Samples
     with negative lengths are rejected."""
     if "shape" not in ctx.args:
         constant = ctx.op.shape if given else ()  # type: ignore[attr-defined]
@@ -46,7 +46,7 @@ def shape_argument(ctx: Context, given: bool) -> I64:
 
 @lru_cache(64)
 def _repeated(n: int, shape: tuple[int, ...]) -> I64:
-    """Return the array of shapes for ``n`` samples that all have this ``shape``. Cached; do not modify it."""
+    """Return the shapes of ``n`` samples that all have this ``shape``. Cached; do not modify the result."""
     shapes = np.empty((n, len(shape)), np.int64)
     shapes[:] = shape
     return shapes

@@ -153,8 +153,8 @@ def check_axis_name(name: str | None) -> None:
 
 
 def with_axis(layout: str, name: str | None, at: int, ndim: int) -> str:
-    """Return the layout that results from inserting an axis called ``name`` at index ``at`` into ``layout``, for
-    samples of ``ndim`` axes. Empty if the layout or the name is unknown."""
+    """Return ``layout`` with an axis ``name`` inserted at index ``at``, for samples of ``ndim`` axes; empty if the
+    layout or the name is unknown."""
     if name is None or len(layout) != ndim:
         return ""
     return layout[:at] + name + layout[at:]
@@ -177,8 +177,8 @@ def _check_types(parts: tuple[Batch, ...]) -> None:
 
 
 def _differing(ctx: Context, compared: list[I64], shapes: list[I64]) -> npt.NDArray[np.bool_]:
-    """Reject samples whose inputs do not fit together, because their rows in ``compared`` differ. Return a mask of
-    these samples, bool[N]."""
+    """Reject samples whose inputs have lengths that do not fit together: their rows in ``compared`` differ. Return a
+    mask of these samples, bool[N]."""
     wrong = np.zeros(len(shapes[0]), np.bool_)
     for other in compared[1:]:
         wrong |= (other != compared[0]).any(axis=1)

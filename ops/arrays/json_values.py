@@ -23,21 +23,21 @@ VALUE_SPECS: dict[str, Spec] = {
     "int": Spec((1,), DALIDataType.INT64),
     "float": Spec((1,), DALIDataType.FLOAT),
 }
-"""Shape and type of the output, by the kind of value that is read, such as ``float``."""
+"""Shape and type of the operator's output, by kind of the value to read, such as ``float``."""
 
 _kernels: Any = Kernels(".json_cpu", __package__)
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d{1,9})\]|\['([^']*)'\]")
 _MAX_NUMBER = 40
 """Maximum number of bytes of a text that is parsed as a number."""
 _MAX_TEXT = 2**31 - 1
-"""Maximum bytes of a text, because sizes in a batch have 32 bits."""
+"""Maximum bytes of a text, because a batch stores sizes in 32 bits."""
 _ABSENT = 4  # json_cpu.ABSENT
 
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """Steps of one or several paths in JSON texts, such as ``$.a[0]``, as arrays for the compiled loops of
-    `json_cpu`."""
+    """Steps of one or several paths in JSON texts, such as ``$.a[0]``, in the form that the compiled loops of
+    `json_cpu` take."""
 
     names: U8
     cuts: I64
@@ -45,10 +45,8 @@ class Path:
 
     @staticmethod
     def of(*texts: str) -> tuple[Path, I64]:
-        """Return the steps of all paths one after the other, and the indices where each path's steps begin and end.
-
-        Raises SpecError for a text that is not a path.
-        """
+        """Return the steps of all paths ``texts`` one after the other, and the indices at which each path's steps begin
+        and end. Raises SpecError for a text that is not a path."""
         steps: list[tuple[bytes, int]] = []
         ends = [0]
         for text in texts:
@@ -75,10 +73,9 @@ def _steps(text: str) -> list[tuple[bytes, int]]:
 
 
 def read_values(ctx: Context, data: U8, values: I64, kind: str, what: str, samples: Samples) -> Batch:
-    """Return the values [N, 3] (start, size and kind of each in ``data``) as texts, int64 or float32 numbers.
-
-    Samples whose value is not such a number, or not text in UTF-8, are rejected; ``what`` names the value.
-    """
+    """Convert ``values`` [N, 3] (start, size and kind of each in ``data``) to a batch of texts, int64 or float32
+    numbers. Samples whose value is not such a number, or not text in UTF-8, are rejected. ``what``: name of the value
+    for messages."""
     n, large = len(values), values[:, 1] > _MAX_TEXT
     for i in np.flatnonzero(large).tolist():
         ctx.reject(i, "too_large", f"{what} has {int(values[i, 1])} bytes; at most {_MAX_TEXT} are allowed")

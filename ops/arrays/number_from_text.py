@@ -15,7 +15,7 @@ from ..types import DALIDataType, to_numpy
 _MAX_TEXT = 32
 """Maximum bytes of a text that is parsed, including blanks around the number."""
 _SAFE_DIGITS = 18
-"""Number of decimal digits of which every integer fits into int64."""
+"""Number of decimal digits with which every integer fits into int64."""
 
 
 class NumberFromText(Operator, name="number_from_text"):

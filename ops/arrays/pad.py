@@ -37,7 +37,7 @@ class Pad(Operator, name="pad"):
 
     @property
     def per_batch(self) -> bool:  # type: ignore[override]
-        """Whether an axis grows to the largest length in the batch, so that the kernel must see all of it."""
+        """Whether an axis grows to the largest length in the batch, so that the kernel must see the whole batch."""
         return "shape" in self.per_sample or self.shape is None or min(self.shape, default=0) <= 0
 
     def check(self) -> None:
@@ -86,7 +86,7 @@ class Pad(Operator, name="pad"):
         return shape
 
     def _padded(self, ctx: Context, extent: I64, layout: str, largest_of_batch: I64) -> I64:
-        """Return the padded shapes, as `_shape` does, for samples whose lists of axes are equally long."""
+        """Return the padded shapes, like `_shape`, for samples whose lists of axes have equal length."""
         n, ndim = extent.shape
         if "axes" in ctx.args and ctx.args["axes"].sizes[:1].any():
             axes = ctx.arg("axes", np.int64)
@@ -127,7 +127,8 @@ class Pad(Operator, name="pad"):
         return values if len(values) == width else values * width
 
     def _row(self, ctx: Context, name: str, width: int) -> I64:
-        """Return the argument ``name`` of every sample for ``width`` axes, [N, width]; one value holds for all axes."""
+        """Return argument ``name`` of every sample, with one number per axis: [N, width]. A single number is for all
+        axes."""
         values: I64 = ctx.arg(name, np.int64)
         if values.shape[1] not in (1, width):
             for i in range(len(values)):

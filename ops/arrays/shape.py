@@ -91,8 +91,8 @@ class Reshaping(Operator, abstract=True):
         return Spec(shape, data.dtype, layout)
 
     def _fitted(self, shape: tuple[int | None, ...], data: Spec) -> tuple[int | None, ...]:
-        """Return ``shape`` with its free length (-1) computed from the number of elements of ``data``. Raises SpecError
-        if the numbers of elements differ."""
+        """Return ``shape`` with its free length (-1) computed, so that it has as many elements as ``data``. Raises
+        SpecError if that is impossible."""
         return shape
 
     def same_bytes(self) -> bool:
@@ -100,8 +100,8 @@ class Reshaping(Operator, abstract=True):
         return True
 
     def new_shapes(self, ctx: Context, data: Batch, inputs: tuple[Batch, ...], volume: I64) -> I64:
-        """Return the new shapes [N, D] of samples that have ``volume`` [N] elements after reshaping; samples whose
-        elements do not fit are rejected."""
+        """Return the new shapes [N, D] of samples that must have ``volume`` [N] elements. Samples with another number
+        of elements are rejected."""
         old = data.shapes.astype(np.int64)
         n = len(old)
         shape: npt.NDArray[Any]
@@ -136,8 +136,7 @@ class Reshaping(Operator, abstract=True):
         return taken
 
     def _solved(self, ctx: Context, shape: I64, volume: I64, old: I64) -> I64:
-        """Return ``shape`` [N, D] with its negative lengths replaced: they are computed so that each sample has
-        ``volume`` elements."""
+        """Return ``shape`` [N, D] with negative lengths replaced, so that each sample has ``volume`` elements."""
         free = shape < 0
         rest = np.where(free, 1, shape).prod(axis=1)
         fitting = np.where(rest > 0, volume // np.maximum(rest, 1), 0)
@@ -287,8 +286,8 @@ class Squeeze(Operator, name="squeeze"):
     gpu = cpu
 
     def _dropped(self, ctx: Context, data: Batch) -> npt.NDArray[np.bool_]:
-        """Return a mask of the dimensions of length 1 that are removed, bool[N, ndim]; their number is equal in all
-        samples."""
+        """Return a mask of the dimensions that are removed because they have length 1, bool[N, ndim]. All samples lose
+        the same number of dimensions."""
         ndim = data.ndim
         if "axes" not in ctx.args:
             axes = self._axes(data.layout, ndim)

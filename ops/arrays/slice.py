@@ -99,8 +99,8 @@ class Slice(Operator, name="slice"):
         return max(end[min(k, len(end) - 1)] - first, 0)
 
     def _which(self, name: str) -> str:
-        """Return the name of the argument that is set: ``name``, or ``rel_name`` for fractions of the length; empty if
-        neither is."""
+        """Return the name of the argument that is set: ``name``, or ``rel_name``, whose values are fractions of the
+        length; empty if neither is set."""
         return name if self.has_value(name) else f"rel_{name}" if self.has_value(f"rel_{name}") else ""
 
     def _axes(self, layout: str, ndim: int) -> list[int]:
@@ -115,8 +115,8 @@ class Slice(Operator, name="slice"):
         return resolve_axes(self.axes, ndim)
 
     def windows(self, ctx: Context, data: Batch, inputs: tuple[Batch, ...]) -> tuple[I64, I64]:
-        """Return start (anchor) and shape, [N, D] each, of the slice of each sample, after ``out_of_bounds_policy`` was
-        applied. Only the shapes of ``data`` are read."""
+        """Return start (anchor) and shape of each sample's slice, [N, D] each, with ``out_of_bounds_policy`` applied.
+        Only the shapes of ``data`` are read."""
         extent = data.shapes.astype(np.int64)
         found = self._of_one_group(ctx, data, inputs)
         if found is None:
@@ -133,8 +133,8 @@ class Slice(Operator, name="slice"):
         return bounded(ctx, self.out_of_bounds_policy, anchor, shape, extent)
 
     def _of_one_group(self, ctx: Context, data: Batch, inputs: tuple[Batch, ...]) -> tuple[I64, I64] | None:
-        """Return start (anchor) and shape [N, D] of all slices, computed by one compiled call, if all samples name the
-        same axes; else None."""
+        """Return start (anchor) and shape of all slices, [N, D] each, by one compiled call. Return None if samples name
+        different axes."""
         if "axes" in ctx.args or data.ndim == 0 or len(data) == 0:
             return None
         if not isinstance(next(ctx.alike(*inputs))[0], slice):
@@ -161,8 +161,8 @@ class Slice(Operator, name="slice"):
         return anchor, shape
 
     def _argument_rows(self, ctx: Context, name: str) -> tuple[npt.NDArray[Any], bool]:
-        """Return the values of argument ``name``, [1 or N, k], zeros if it is not set; and whether they are fractions
-        of the length."""
+        """Return the values of argument ``name``, [1 or N, k], with zeros if it is not set; and whether they are
+        fractions of the length."""
         which = self._which(name)
         if not which:
             return np.zeros((1, 1)), False
@@ -183,8 +183,8 @@ class Slice(Operator, name="slice"):
     gpu = cpu
 
     def _ranges(self, ctx: Context, extent: I64, data: Batch, inputs: tuple[Batch, ...]) -> tuple[F64, F64]:
-        """Return start and end of each slice in elements, [N, D] each, as float64. For relative arguments, the float64
-        is a sum that was computed in float32."""
+        """Return start and end of each slice in elements, [N, D] each, as float64. For relative arguments, sums are
+        computed in float32 before."""
         start, end = np.zeros(extent.shape), extent.astype(np.float64)
         for rows, group in ctx.alike(*inputs):
             some = inputs if isinstance(rows, slice) else tuple(b.take(rows) for b in inputs)
@@ -192,7 +192,7 @@ class Slice(Operator, name="slice"):
         return start, end
 
     def _ranges_alike(self, ctx: Context, extent: I64, layout: str, inputs: tuple[Batch, ...]) -> tuple[F64, F64]:
-        """Return start and end of each slice, as `_ranges` does, for samples whose lists of axes are equally long."""
+        """Return start and end of each slice, like `_ranges`, for samples whose lists of axes have equal length."""
         n, ndim = extent.shape
         start, end = np.zeros((n, ndim)), extent.astype(np.float64)
         if "axes" in ctx.args and ctx.args["axes"].sizes[:1].any():
@@ -248,8 +248,8 @@ _ENDS = ("start", "end", "shape", "rel_start", "rel_end", "rel_shape")
 
 
 def scaled(values: npt.NDArray[Any], along: I64, name: str) -> npt.NDArray[Any]:
-    """Return the ``values`` [N, k or 1] of the argument ``name`` in elements. Values of ``rel_...`` arguments are
-    fractions of the lengths ``along``, multiplied in float32."""
+    """Return the values [N, k or 1] of the argument ``name`` in elements. Values of ``rel_...`` arguments are
+    fractions, and are multiplied by the lengths ``along`` in float32."""
     if values.shape[1] not in (1, along.shape[1]):
         raise SpecError(f"{name or 'the slice'} has {values.shape[1]} values for {along.shape[1]} axes")
     values = np.broadcast_to(values, along.shape)

@@ -71,7 +71,7 @@ class TensorSubscript(Operator, name="tensor_subscript"):
             raise SpecError(f"index {self.start[d]} is outside dimension {d} of length {extent}")
 
     def _slice(self, d: int, kind: str) -> slice:
-        """Return the slice along dimension ``d`` that constant arguments define, for one ``kind`` of subscript."""
+        """Return the slice along dimension ``d`` for one ``kind`` of subscript, from constant arguments."""
         step = self._steps()[d] if d < len(self.kinds) else 1
         return slice(self.start[d] if kind in "[s" else None, self.stop[d] if kind in "]s" else None, step)
 
@@ -117,7 +117,7 @@ class TensorSubscript(Operator, name="tensor_subscript"):
     gpu = cpu
 
     def _all_steps(self, ctx: Context) -> I64:
-        """Return the step of each subscript in every sample, [N, number of subscripts]."""
+        """Return the step of each subscript, [N, number of subscripts]."""
         if not self.is_set("step"):
             return np.ones((len(ctx.samples), len(self.kinds)), np.int64)
         steps = ctx.arg("step", np.int64)
@@ -128,8 +128,8 @@ class TensorSubscript(Operator, name="tensor_subscript"):
 
 
 def _range(start: I64 | None, stop: I64 | None, step: I64, extent: I64) -> tuple[I64, I64]:
-    """Return the first index and the length of the slice of each sample, along an axis of ``extent`` elements, by
-    Python's rules (slice.indices)."""
+    """Return first index and length of each sample's slice along an axis of ``extent`` elements, by Python's rules
+    (slice.indices)."""
     ahead = step > 0
     low, high = np.where(ahead, 0, -1), np.where(ahead, extent, extent - 1)
 

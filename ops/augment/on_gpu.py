@@ -14,8 +14,8 @@ from .suites import OPERATIONS
 _kernels: Any = Kernels(".plan_cpu", __package__)
 
 _THREADS, _TILE = 256, 256 * 48
-"""Threads per block, and number of values of an image that a block computes. The latter is divisible by 1 to 4
-channels."""
+"""Threads per block, and values of an image that a block computes (a number divisible by 1 to 4, for any number of
+channels)."""
 _STATISTICS = range(OPERATIONS.index("contrast"), OPERATIONS.index("auto_contrast") + 1)
 
 
@@ -23,8 +23,8 @@ def augment(
     lane: Any, images: Batch, geometry: I64, kinds: npt.NDArray[np.int32], values: npt.NDArray[np.float32],
     linear: bool, fill: int, out: Batch,
 ) -> None:  # fmt: skip
-    """Apply the steps of `augment_cpu.plan` to each image, and write the results to the packed batch ``out``. If
-    ``fill`` is -1, the image's border is repeated instead of a fill value."""
+    """Apply the steps that `augment_cpu.plan` has planned to each image, and write the results to ``out``, a batch
+    without gaps. ``fill``: value outside of the image; -1 repeats the image's border."""
     frames = geometry[:, 0]
     total, steps = int(frames.sum()), kinds.shape[1]
     if total == 0:

@@ -34,7 +34,8 @@ _philox: Any = Kernels("..draws.philox_cpu", __package__)
 _SKIP = 257
 """Number of random draws that are reserved for each element of a sample, as in DALI."""
 _OPERATION, _SIGN, _BIN, _POLICY, _RUN = (0x9E3779B97F4A7C15 * k & 0xFFFFFFFFFFFFFFFF for k in range(1, 6))
-"""Salts: numbers that give one operator separate random streams, such as one for operations and one for signs."""
+"""Salts of random streams: numbers that give one operator separate streams, such as one for operations and one for
+signs."""
 
 
 class Augmenting(Operator, abstract=True):
@@ -70,7 +71,7 @@ class Augmenting(Operator, abstract=True):
         return Spec(data.shape, DALIDataType.UINT8, layout)
 
     def chosen(self, ctx: Context) -> tuple[I32, F32]:
-        """Return the operations for each sample, in order: their codes (indices in `OPERATIONS`) [N, K], and their
+        """Return the operations to apply to each sample, in order: codes (indices in `OPERATIONS`) [N, K], and
         parameters [N, K, WIDTH]."""
         raise NotImplementedError
 
@@ -178,7 +179,7 @@ class Drawing(Augmenting, abstract=True):
         return relative, _one_or_two(absolute), _one_or_two(share)
 
     def suite(self) -> Suite:
-        """Return the operations from which one is drawn for an image, with their parameters."""
+        """Return the set of operations from which one is drawn for each image, with their parameters."""
         raise NotImplementedError
 
     def draws(self, ctx: Context, salt: int, count: int, choices: int) -> I32:
@@ -190,12 +191,12 @@ class Drawing(Augmenting, abstract=True):
         return chosen
 
     def signs(self, ctx: Context, count: int) -> I32:
-        """Draw ``count`` random signs for each sample, [N, count]: 1 if a magnitude is negated, else 0."""
+        """Draw ``count`` random signs for each sample, [N, count]: 1 to negate a magnitude, else 0."""
         return self.draws(ctx, _SIGN, count, 2)
 
 
 def _drawn(streams: Streams, count: int) -> npt.NDArray[np.uint32]:
-    """Return random numbers for ``count`` elements of each sample, [N, count]: the first draw of each element."""
+    """Return the first random draw of each of ``count`` elements per sample, [N, count]."""
     n = len(streams.sequence)
     out = np.empty((n * count, 1), np.uint32)
     _philox.element_draws(streams.handle, streams.sequence, np.full(n, count), _SKIP, out)
@@ -328,8 +329,8 @@ class AutoAugment(Drawing, name="auto_aug.auto_augment"):
 
     @cached_property
     def _tables(self) -> tuple[Suite, I32, F32, I32]:
-        """Return the suite of operations that the policy uses, and three tables [sub-policies, steps]: each step's
-        operation (index in the suite), probability (0 if there is no such step) and bin of its magnitude."""
+        """Return the operations that the policy uses, and three tables [sub-policies, steps]: each step's operation
+        (index in these operations), its probability (0 if there is no such step), and its bin of the magnitude."""
         if self.operations is not None:
             suite = Suite.from_argument(self.operations, self.num_magnitude_bins)
             rows: list[list[Any]] = [list(steps) for steps in self.sub_policies or ()]

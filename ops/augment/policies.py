@@ -5,8 +5,8 @@ from __future__ import annotations
 from .suites import Augmentation, Relative, added, along_x, along_y, poster_mask, sharpening_from_one, translations
 
 Step = tuple[str, float, int | None]
-"""A step of a sub-policy: name of the operation, probability, and bin of the magnitude (None if the operation has
-none)."""
+"""Step of a sub-policy: name of the operation, probability, and bin of the magnitude (None if the operation has no
+magnitude)."""
 BINS = 11
 
 _ENHANCED = (0.1, 1.9)
@@ -94,8 +94,8 @@ _MOVED = Augmentation("translate_y", (0, 1))
 def augmentations(
     name: str, relative: bool = False, absolute: Relative = None, share: Relative = None
 ) -> dict[str, Augmentation]:
-    """Return the operations that the policy ``name`` uses, by the names that its sub-policies use, in the order of
-    first use."""
+    """Return the operations that the policy ``name`` uses, by name, in the order in which its sub-policies first use
+    them."""
     moved = dict(zip(("translate_x", "translate_y"), translations(relative, (250, 1.0), absolute, share), strict=True))
     known = _OPERATIONS | moved
     used = dict.fromkeys(step[0] for steps in sub_policies(name) for step in steps)

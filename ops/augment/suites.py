@@ -21,7 +21,7 @@ OPERATIONS = (
     "identity", "brightness", "posterize", "solarize", "solarize_add", "invert", "contrast", "equalize",
     "auto_contrast", "color", "sharpness", "rotate", "shear", "translate", "translate_relative",
 )  # fmt: skip
-"""Names of the operations on an image. An operation's code is its index here (see `augment_cpu`)."""
+"""Names of the operations on an image. An operation's index here is its code (see `augment_cpu`)."""
 WIDTHS = {
     **dict.fromkeys(OPERATIONS, 1),
     **dict.fromkeys(("identity", "invert", "equalize", "auto_contrast"), 0),
@@ -35,24 +35,23 @@ Relative = float | tuple[float, float] | None
 
 
 def along_x(magnitude: Any) -> list[Any]:
-    """Return the parameters (x, 0) of shear_x and translate_x, for the magnitude x."""
+    """Return the parameters of shear_x and translate_x for the magnitude x: (x, 0)."""
     return [magnitude, 0]
 
 
 def along_y(magnitude: Any) -> list[Any]:
-    """Return the parameters (0, y) of shear_y and translate_y, for the magnitude y."""
+    """Return the parameters of shear_y and translate_y for the magnitude y: (0, y)."""
     return [0, magnitude]
 
 
 def from_one(magnitude: Any) -> Any:
-    """Return the factor of an enhancement, such as brightness: one plus the magnitude. A factor of 1 changes
-    nothing."""
+    """Return the factor of an enhancement, such as brightness: 1 + magnitude. A factor of 1 changes nothing."""
     return 1 + magnitude
 
 
 def sharpening(magnitude: Any) -> F32:
-    """Return a 3x3 filter that sharpens (``magnitude`` up to 1), changes nothing (0), or blurs (-1). The blur has the
-    weight 5 in the centre and 1 elsewhere; other filters are extrapolated from it."""
+    """Return a 3x3 filter that sharpens (``magnitude`` up to 1), changes nothing (0), or blurs (-1). The blur has
+    weight 5 in the centre and 1 elsewhere; other filters are extrapolated from these two."""
     blur = np.ones((3, 3), np.float32)
     blur[1, 1] = 5
     alone = np.zeros((3, 3), np.float32)
@@ -67,8 +66,8 @@ def sharpening_from_one(magnitude: Any) -> F32:
 
 
 def poster_mask(magnitude: Any) -> npt.NDArray[np.uint8]:
-    """Return posterize's mask of bits, which keeps the ``magnitude`` upper bits of each value; at least one, so that no
-    image becomes blank."""
+    """Return the mask of bits for posterize, which keeps the ``magnitude`` upper bits of each value. At least one bit
+    is kept, so that no image becomes blank."""
     bits = min(max(int(np.round(magnitude)), 1), 8)
     return np.array(256 - (1 << (8 - bits)), np.uint8)
 
@@ -91,14 +90,14 @@ MAX_BINS = 4096
 
 @dataclass(frozen=True)
 class Augmentation:
-    """One operation of a suite, with the range of its magnitudes, which is divided into bins."""
+    """One operation of an augmentation scheme (suite), with the range of its magnitudes, which is divided into bins."""
 
     function: str
     """Name of the function in `dali_run.auto_aug.augmentations` that defines the operation."""
     ends: tuple[float, float] | None = None
-    """Magnitudes of the first and the last bin; None if the operation has no strength."""
+    """Magnitudes of the first and the last bin; None if the operation has no magnitude."""
     negated: bool = False
-    """Whether the magnitude gets a random sign, so that for example a rotation has a random direction."""
+    """Whether the magnitude gets a random sign, so that for example rotations go in both directions."""
     parameter: Callable[[Any], Any] = unchanged
 
     @property
@@ -109,7 +108,8 @@ class Augmentation:
         return "shear" if self.function.startswith("shear") else self.function
 
     def rows(self, bins: int) -> F32:
-        """Return the operation's parameters for the magnitude of each bin, and for its negative: [bins, 2, WIDTH]."""
+        """Return the operation's parameters for the magnitude of each bin, and for the negated magnitude: [bins, 2,
+        WIDTH]."""
         out = np.zeros((bins, 2, WIDTH), np.float32)
         if self.ends is not None:
             for i, magnitude in enumerate(np.linspace(*self.ends, bins, dtype=np.float32)):
@@ -121,7 +121,7 @@ class Augmentation:
 
 @dataclass(frozen=True)
 class Suite:
-    """The operations from which one is drawn for an image, with the parameters of each."""
+    """Operations of an augmentation scheme, from which one is drawn for each image, with the parameters of each."""
 
     codes: npt.NDArray[np.int32]
     """Codes of the A operations, [A]: indices in `OPERATIONS`."""
@@ -138,8 +138,8 @@ class Suite:
 
     @staticmethod
     def from_argument(operations: Sequence[Any], bins: int) -> Suite:
-        """Return the suite for the argument ``operations``, a list of (name, negated, numbers for each bin and sign).
-        Raises SpecError."""
+        """Return the suite for the argument ``operations``, a list of (name, negated, parameters for each bin and
+        sign). Raises SpecError."""
         codes, rows = [], np.zeros((len(operations), bins, 2, WIDTH), np.float32)
         for i, entry in enumerate(operations):
             if not isinstance(entry, (list, tuple)) or len(entry) != 3 or entry[0] not in OPERATIONS:
@@ -156,8 +156,8 @@ class Suite:
 def translations(relative: bool, by_default: tuple[float, float], absolute: Relative, share: Relative) -> list[
     Augmentation
 ]:  # fmt: skip
-    """Return the operations translate_x and translate_y, which move images by up to a number of pixels, or with
-    ``relative`` by up to a fraction of width and height."""
+    """Return the operations translate_x and translate_y, which move images by up to a number of pixels or, with
+    ``relative``, by up to a fraction of width and height."""
     if relative and absolute is not None:
         raise SpecError("max_translate_abs is for translations without shape; with shape, give max_translate_rel")
     if not relative and share is not None:

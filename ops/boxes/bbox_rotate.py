@@ -79,7 +79,7 @@ class BboxRotate(Operator, name="bbox_rotate"):
         return tuple(out)
 
     def _extents(self, shapes: Any) -> Any:
-        """Return height and width of images, [N, 2], from ``shapes``, the values of the argument ``input_shape``."""
+        """Return height and width of images, [N, 2], from ``shapes``, values of the argument ``input_shape``."""
         at = [self.shape_layout.index("H"), self.shape_layout.index("W")]
         if shapes.shape[1] <= max(at):
             raise SpecError(f"input_shape needs {self.shape_layout}, got {shapes.shape[1]} numbers")

@@ -103,8 +103,8 @@ class RandomBboxCrop(Operator, name="random_bbox_crop"):
             raise SpecError(f"shape_layout must be W and H, in 3-D also D, in any order, got {self.shape_layout!r}")
 
     def _columns(self, layout: str) -> tuple[I64, I64, bool]:
-        """Return the columns of a box that hold its start along each axis, the columns that hold its end or length, and
-        whether the latter are lengths."""
+        """Return which columns of a box are its start along each axis, which are its end or length, and whether the
+        latter are lengths."""
         for known, ndim in _LAYOUTS.items():
             if sorted(layout) == sorted(known):
                 at = np.array([layout.index(c) for c in known], np.int64)
@@ -112,8 +112,8 @@ class RandomBboxCrop(Operator, name="random_bbox_crop"):
         raise SpecError(f"bbox_layout must have the letters of {', '.join(_LAYOUTS)}; got {layout!r}")
 
     def _ndim(self, width: int | None) -> int | None:
-        """Return the number of axes of the image, which follows from bbox_layout, or from boxes of ``width`` numbers;
-        None if it is unknown."""
+        """Return the number of axes of the image, by bbox_layout or by the ``width`` numbers of a box; None if it is
+        unknown."""
         if self.bbox_layout is not None:
             return len(self.bbox_layout) // 2
         return 2 if width is None else width // 2
@@ -141,8 +141,8 @@ class RandomBboxCrop(Operator, name="random_bbox_crop"):
         return tuple(out)
 
     def _extents(self, ctx: Context, name: str, ndim: int) -> I64:
-        """Return the argument ``name`` (``crop_shape`` or ``input_shape``) as width, height and depth, [N, ndim]; [0,
-        ndim] if it is not set."""
+        """Return the argument ``name`` (``crop_shape`` or ``input_shape``) as width, height and depth, [N, ndim]; no
+        rows, [0, ndim], if it is not set."""
         if not self.is_set(name):
             return np.zeros((0, ndim), np.int64)
         order = self.shape_layout or "WHD"[:ndim]

@@ -20,8 +20,8 @@ _kernels: Any = Kernels(".rows_cpu", __package__)
 
 
 def check_spec(spec: Spec, columns: tuple[int, ...], name: str = "boxes") -> None:
-    """Check that an input with ``spec`` can be a list of rows of float32, each as long as one of ``columns`` (for
-    boxes, such as 4). Raises SpecError."""
+    """Raise SpecError unless an input with ``spec`` can be a list of float32 rows whose length is one of ``columns``,
+    such as 4 for boxes."""
     widths = " or ".join(map(str, columns))
     if spec.dtype not in (None, DALIDataType.FLOAT):
         raise SpecError(f"takes {name} of float32, got {spec}; cast them first")
@@ -57,15 +57,15 @@ def counts_of(ctx: Context, boxes: Batch, width: int, *, relative: bool = False)
 
 
 def each(starts: I64, sizes: I64) -> tuple[I64, I64]:
-    """Enumerate ranges of indices: range i has ``sizes[i]`` indices from ``starts[i]`` on. Return two arrays with an
-    entry for each index in all ranges: the number of its range, and the index itself."""
+    """Return the indices of all ranges, one range after the other: range i has ``sizes[i]`` indices from ``starts[i]``
+    on. Return two arrays, for each index: the number of its range, and the index itself."""
     sample = np.repeat(np.arange(len(sizes)), sizes)
     return sample, np.arange(len(sample)) + np.repeat(starts - (np.cumsum(sizes) - sizes), sizes)
 
 
 def list_of(ctx: Context, data: npt.NDArray[Any], counts: I64, *width: int, layout: str = "") -> Batch:
-    """Return a batch of lists of rows: sample i has ``counts[i]`` rows of shape ``width``. The rows of all samples
-    follow each other in ``data``."""
+    """Return a batch of lists of rows: sample i is ``counts[i]`` rows of shape ``width``. ``data``: rows of all
+    samples, one after the other."""
     shapes = np.empty((len(counts), 1 + len(width)), np.int32)
     shapes[:, 0], shapes[:, 1:] = counts, width
     sizes = sizes_of(shapes)
@@ -73,8 +73,8 @@ def list_of(ctx: Context, data: npt.NDArray[Any], counts: I64, *width: int, layo
 
 
 def check_labels(ctx: Context, labels: Batch, counts: I64) -> None:
-    """Reject samples whose number of labels differs from their number of boxes, ``counts``. Their entry in ``counts``
-    becomes 0."""
+    """Reject samples whose number of labels differs from their number of boxes, ``counts``, and set their ``counts`` to
+    0."""
     if labels.ndim == 0:
         raise SampleError("bad_shape", "labels need one dimension at least: one entry per box")
     given = labels.shapes[:, 0]
@@ -100,8 +100,8 @@ def chosen(ctx: Context, lists: Batch, indices: npt.NDArray[np.integer[Any]], co
 
 
 def lists(ctx: Context, name: str, dtype: Any) -> tuple[npt.NDArray[Any], I64, I64]:
-    """Return the lists in the argument ``name``, one per sample: all their numbers in one array, and the start and
-    length of each list, [N]. If the argument is not set, all lists are empty."""
+    """Return the lists in argument ``name``, one per sample: all their numbers in one array, then start and length of
+    each list, [N]. All are empty if the argument is not set."""
     n = len(ctx.samples)
     if not ctx.op.is_set(name):
         return np.zeros(0, dtype), np.zeros(n, np.int64), np.zeros(n, np.int64)

@@ -109,7 +109,8 @@ class ColorSpaceConversion(Operator, name="color_space_conversion"):
         )
 
     def _mixed(self, ctx: Context, images: Batch) -> Batch:
-        """Convert images with a matrix, DALI's rule: every output channel is a weighted sum of the input's channels."""
+        """Convert images with a matrix, by DALI's rule: every output channel is a weighted sum of the input's
+        channels."""
         matrix, offset = self._matrix()
         after = self._channels[1]
         shapes = images.shapes.copy()
@@ -148,8 +149,8 @@ class ColorSpaceConversion(Operator, name="color_space_conversion"):
         c.convert(images.data, images.offsets, pixels, before, *turned, rule, after, out.data, out.offsets)
 
     def _matrix(self) -> tuple[F32, F32]:
-        """Return the factors [outputs, 3] and constants [outputs] of the conversion. Factors are in the order in which
-        the input stores its channels."""
+        """Return the factors [outputs, 3] and constants [outputs] of the conversion. Columns of factors are in the
+        order of the input's channels."""
         source, target = self.image_type, self.output_type
         rows: Any
         offset: tuple[float, ...]

@@ -23,7 +23,7 @@ _kernels: Any = Kernels(".tables_cpu", __package__)
 
 _THREADS = 256
 _AT_ONCE = 64
-"""Bytes that one GPU thread replaces (cuda/tables.cu)."""
+"""Number of bytes that one GPU thread replaces (cuda/tables.cu)."""
 _LAST_KEY = 65535
 
 
@@ -54,14 +54,14 @@ class LookupTable(Operator, name="lookup_table"):
 
     @cached_property
     def _table(self) -> npt.NDArray[Any]:
-        """The operator's table as an array: the value for each number from 0 to the largest key, followed by the
-        default value."""
+        """The operator's table as an array: values for the numbers from 0 to the largest key, then the default
+        value."""
         table = np.full(max(self.keys, default=-1) + 2, self.default_value, np.float64)
         table[list(self.keys)] = self.values
         return saturate(table, to_numpy(self.dtype))
 
     def _of_bytes(self, dtype: Any) -> npt.NDArray[Any]:
-        """Return `_table` for all 256 values of the one-byte type ``dtype``, ordered by bit pattern."""
+        """Return the table for all 256 values of the one-byte type ``dtype``, ordered by bit pattern."""
         last = len(self._table) - 1
         every = np.arange(256).astype(np.uint8).view(dtype).astype(np.int64)
         return self._table[np.where((every >= 0) & (every < last), every, last)]
@@ -101,8 +101,7 @@ class LookupTable(Operator, name="lookup_table"):
 
 
 def _bits(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return ``values`` as a view of unsigned integers of the same size, so that fewer variants of the loops are
-    compiled."""
+    """Return ``values`` as a view of unsigned integers of the same size, so that loops are compiled for fewer types."""
     return values.view(f"u{values.dtype.itemsize}")
 
 

@@ -1,7 +1,9 @@
-"""Argument types of loops in words, which can be stored in a file and which any version of Numba reads.
+"""Argument types of compiled functions as text, which a file can hold and any version of Numba reads:
 
-uint8             a number; bool; none uint8[:,:]C       an array of two dimensions in C order; "A" any strides; "r"
-after it: read only; "u": unaligned (int64, float32)  a tuple {"names": ...}    a record, as `numpy.dtype` takes it
+uint8             a number; bool; none
+uint8[:,:]C       an array of two dimensions in C order; "A" any strides; "r" after it: read only; "u": unaligned
+(int64, float32)  a tuple
+{"names": ...}    a record, as `numpy.dtype` takes it
 """
 
 # mypy: allow-untyped-calls, disable-error-code="arg-type, attr-defined, call-overload"

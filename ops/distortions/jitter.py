@@ -18,7 +18,7 @@ from ..types import DALIInterpType
 _kernels: Any = Kernels(".jitter_cpu", __package__)
 
 _SKIP = 257
-"""Distance between the first draws of consecutive elements, in draws of the random stream; as in DALI."""
+"""Number of random draws that are reserved for each element of a sample, as in DALI."""
 _THREADS = 256
 _VALUES = 32  # values per thread (cuda/jitter.cu: VALUES * TURNS), or pixels of three bytes
 

@@ -24,7 +24,7 @@ F32 = npt.NDArray[np.float32]
 _kernels: Any = Kernels(".noise_cpu", __package__)
 
 _SKIP = 257
-"""Distance between the first draws of consecutive elements of a sample, in draws of its random stream; as in DALI."""
+"""Number of random draws that are reserved for each element of a sample, as in DALI."""
 _THREADS = 256
 
 
@@ -48,9 +48,9 @@ class Noise(Operator, abstract=True):
         self, ctx: Context, data: Batch, kernel: str, counts: I64, arguments: tuple[npt.NDArray[Any], ...], dense: int,
         each: int = 1, device_arrays: tuple[npt.NDArray[Any], ...] = (),
     ) -> Batch:  # fmt: skip
-        """Return ``data`` after ``kernel`` was applied to ``counts`` [N] elements of each sample, with ``arguments``,
-        [N] each. Consecutive elements are ``dense`` draws apart, unless DALI's random numbers are in use. On a GPU a
-        thread computes ``each`` elements, and the kernel also receives the arrays ``device_arrays``."""
+        """Apply ``kernel`` to ``counts`` [N] elements of each sample, with ``arguments`` [N] each, and return the
+        result. ``dense``: random draws per element, unless DALI's random numbers are in use. ``each``: elements per GPU
+        thread. ``device_arrays``: further arguments of the GPU kernel."""
         streams = ctx.streams()
         skip = _SKIP if ctx.rng == "dali" else dense
         if ctx.stage == "cpu":
@@ -86,8 +86,8 @@ class Noise(Operator, abstract=True):
 
 
 def _sequence(ctx: Context) -> tuple[npt.NDArray[Any]] | None:
-    """Return the sequence numbers of the random streams for a later call, as the only changed argument of replayed
-    launches; None if the streams' key or counter change too."""
+    """Return the sequence numbers of the random streams, for replaying recorded launches in which nothing else changes.
+    None if the streams' key or counter change too."""
     return None if ctx.state is not None else (ctx.streams().sequence,)
 
 
@@ -159,8 +159,8 @@ class SaltAndPepper(Noise, name="noise.salt_and_pepper"):
     gpu = cpu
 
     def _elements(self, data: Batch) -> tuple[I64, I64, I64]:
-        """Return the number of elements that are replaced or kept as a whole (pixels, or single values with
-        ``per_channel``) of each sample, [N], the values per element, and the distance between these values (1: they are
+        """Return the elements that are replaced or kept as a whole, which are pixels, or single values with
+        ``per_channel``: their number per sample, [N], the values of each, and the distance between these values (1 if
         adjacent)."""
         if self.per_channel or data.ndim == 0:
             ones = np.ones(len(data), np.int64)

@@ -37,11 +37,12 @@ _SKIP = 257
 """Number of random draws that are reserved for each element of a sample, as in DALI."""
 
 _SMALL_SAMPLE = 1 << 10
-"""Number of elements per sample below which nothing checks that the samples fit into memory."""
+"""Number of elements per sample below which nothing checks that samples fit into memory."""
 
 _THREADS = 256
 _MIN_DIRECT = 4096
-"""Minimum elements of a batch for which compiled loops compute values without intermediate arrays of random draws."""
+"""Minimum number of elements in a batch from which compiled loops compute values directly, without arrays of random
+draws."""
 
 _NUMBERS = tuple(
     DALIDataType[n]
@@ -49,7 +50,7 @@ _NUMBERS = tuple(
 )
 _FLOAT = DALIDataType.FLOAT
 _WIDE = tuple(DALIDataType[n] for n in ("INT32", "UINT32", "INT64", "UINT64", "FLOAT64"))
-"""Output types for which DALI computes in float64. Each element then takes twice as many random draws."""
+"""Output types for which DALI computes in float64, and takes twice as many random draws per element."""
 
 
 class Random(Operator, abstract=True):
@@ -110,25 +111,24 @@ class Random(Operator, abstract=True):
         return out
 
     kind: ClassVar[str] = ""
-    """Name of the distribution in cuda/draws.cu; empty if the kernel does not support it."""
+    """Name of the distribution in cuda/draws.cu; empty if that kernel does not support the operator."""
 
     @property
     def _kind(self) -> str:
-        """Name of the distribution in cuda/draws.cu that the arguments of this instance select."""
+        """Name in cuda/draws.cu of the distribution that this instance's arguments select."""
         return self.kind
 
     @property
     def is_simple(self) -> bool:
-        """Whether the kernel in cuda/draws.cu can compute all elements from the parameters that `numbers` returns."""
+        """Whether the kernel in cuda/draws.cu can compute all elements from the parameters in `numbers`."""
         return False
 
     def numbers(self, ctx: Context) -> F64:
-        """Return the parameters of each sample's distribution, usually [N, 3], in the form that cuda/draws.cu
-        expects."""
+        """Return the parameters of each sample's distribution, usually [N, 3], as cuda/draws.cu takes them."""
         raise NotImplementedError
 
     def _many(self, ctx: Context, elements: Elements, shapes: I32) -> Batch:
-        """Compute all elements of the output directly, without intermediate arrays of random draws."""
+        """Compute all elements of the output directly, without arrays of random draws."""
         numbers, streams, counts = self.numbers(ctx), elements.streams, elements.counts
         dtype = np.dtype(to_numpy(self.result))
         if ctx.stage == "cpu":
@@ -165,7 +165,7 @@ class Random(Operator, abstract=True):
         raise NotImplementedError
 
     def _filled(self, n: int, values: npt.NDArray[Any], samples: Samples) -> Batch:
-        """Return a batch of ``n`` samples of the constant argument ``shape``, with these ``values``."""
+        """Return a batch of ``n`` samples with these ``values``, of the shape in the constant argument ``shape``."""
         offsets, shapes = _places(n, self.shape or ())
         return Batch(values, offsets, shapes, "", samples)
 
@@ -177,15 +177,15 @@ class Random(Operator, abstract=True):
 
 @functools.lru_cache(64)
 def _places(n: int, shape: tuple[int, ...]) -> tuple[I64, I32]:
-    """Return offsets and shapes for a packed batch of ``n`` samples of one ``shape``. Cached: batches share these
-    arrays, and nothing modifies them."""
+    """Return offsets and shapes of ``n`` samples of one ``shape``, stored without gaps. Cached: batches share these
+    arrays, which nothing modifies."""
     shapes = np.empty((n, len(shape)), np.int32)
     shapes[:] = shape
     return np.arange(n) * math.prod(shape), shapes
 
 
 class Elements:
-    """The T elements of all samples in a batch, one after the other, each with random draws of its own."""
+    """The T elements of a batch, one sample after the other; each element has its own random draws."""
 
     def __init__(self, ctx: Context, shapes: I32) -> None:
         n, ndim = shapes.shape
@@ -201,8 +201,8 @@ class Elements:
         return sizes_of(self._shapes)
 
     def draws(self, count: int, skip: int = _SKIP) -> U32:
-        """Return the first ``count`` draws of each element, uint32[T, count]. Within the stream of a sample,
-        consecutive elements begin ``skip`` draws apart."""
+        """Return the first ``count`` random draws of each element, uint32[T, count]. In a sample's stream, elements
+        begin ``skip`` draws apart."""
         out = np.empty((self.total, count), np.uint32)
         _kernels.element_draws(self.streams.handle, self.streams.sequence, self.counts, skip, out)
         return out
@@ -216,25 +216,25 @@ class Elements:
         return flips
 
     def wide_draws(self, count: int, skip: int = _SKIP) -> npt.NDArray[np.uint64]:
-        """Return the first ``count`` 64-bit numbers of each element, uint64[T, count], each made from two draws."""
+        """Return the first ``count`` 64-bit random numbers of each element, uint64[T, count], each made from two
+        draws."""
         words = self.draws(2 * count, skip).astype(np.uint64)
         return words[:, 0::2] | words[:, 1::2] << np.uint64(32)
 
     def spread(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Repeat ``values``, one per sample, [N, ...], for each element of the sample: [T, ...]."""
+        """Repeat ``values``, one per sample, [N, ...], for all elements of each sample: [T, ...]."""
         return values if self.single else np.repeat(values, self.counts, axis=0)
 
 
 def _shapes(ctx: Context, *like: Batch) -> I32:
-    """Return the shapes of the output, [N, ndim]: those of the input if there is one, else the argument ``shape``, else
-    scalars."""
+    """Return the shapes of the output, [N, ndim]: those of the input, or of the argument ``shape``, or scalars."""
     if like:
         return like[0].shapes
     return shape_argument(ctx, ctx.op.is_set("shape")).astype(np.int32)
 
 
 def _packed(ctx: Context, shapes: I32, values: npt.NDArray[Any], layout: str, sizes: I64 | None = None) -> Batch:
-    """Return a packed batch of samples of ``shapes`` with the elements ``values``. ``sizes``: number of elements of
+    """Return a batch without gaps: samples of ``shapes`` with the elements ``values``. ``sizes``: number of elements of
     each sample, if known."""
     if shapes.shape[1] == 0:
         return Batch(values, np.arange(len(shapes)), shapes, layout, ctx.samples)
@@ -294,13 +294,13 @@ class CoinFlip(Random, name="random.coin_flip"):
 
     @functools.cached_property
     def _limit(self) -> int:
-        """Largest random draw that yields 1, for a constant argument ``probability``; see `_limits`."""
+        """Largest random draw that yields 1, for the constant argument ``probability``; see `_limits`."""
         return int(_limits(np.float64(np.float32(self.probability))))
 
 
 def _limits(probability: npt.NDArray[np.float64] | np.float64) -> I64:
-    """Return for each probability the largest draw that yields 1. DALI compares with <=, so that a probability of 0
-    still yields rare ones; here it yields none."""
+    """Return for each probability the largest draw that yields 1, or less than any draw for a probability of 0 (with
+    DALI's <=, even that yields rare ones)."""
     return np.where(probability > 0, np.minimum(probability * 2.0**32, 0xFFFFFFFF), -1).astype(np.int64)
 
 
@@ -350,8 +350,8 @@ class Uniform(Random, name="random.uniform"):
 
     @functools.cached_property
     def _is_plain(self) -> bool:
-        """Whether the fast loop supports the arguments: the output is float32, its shape is constant, and all samples
-        have the same range."""
+        """Whether the fast loop supports the arguments: output of float32, constant shape, and the same range for all
+        samples."""
         low, high = self._ends
         plain = not self.per_sample and self.values is None and self.dtype in (None, _FLOAT)
         return plain and 0 < self._each < _SMALL_SAMPLE and bool(low < high)
@@ -399,7 +399,7 @@ class Uniform(Random, name="random.uniform"):
         return values
 
     def _ranges(self, ctx: Context) -> tuple[F32, F32]:
-        """Return the ends of the range of each sample, lowest and highest number, [N] each."""
+        """Return the lowest and the highest number of each sample's range, [N] each."""
         ends = ctx.arg("range")
         if to_numpy(self.result).kind != "f":
             ends = saturate(np.trunc(ends), to_numpy(self.result)).astype(np.float32)
@@ -469,8 +469,7 @@ def _drawn_normal(streams: Streams, counts: I64, numbers: F64) -> F32:
 
 @functools.lru_cache(64)
 def _repeated(n: int, mean: float, stddev: float) -> F64:
-    """Return the parameters of the distribution, as `Normal.numbers` does, for ``n`` samples with the same mean and
-    standard deviation."""
+    """Return the parameters of `Normal.numbers` for ``n`` samples with the same mean and standard deviation."""
     return np.tile((mean, stddev, 0.0), (n, 1))
 
 
@@ -581,8 +580,8 @@ class Choice(Operator, name="random.choice"):
     def _indices(
         self, ctx: Context, elements: Elements, count: I64, ndim: int, starts: I64 | None = None
     ) -> I64:  # fmt: skip
-        """Return a random index for each element to draw: the number in ``starts`` for its sample, plus a random number
-        below the sample's ``count``. For inputs of several dimensions, DALI uses consecutive draws."""
+        """Return a random index for each element to draw: the sample's number in ``starts``, plus a random number below
+        the sample's ``count``. For inputs of several dimensions, DALI uses consecutive draws."""
         starts = np.zeros(len(count), np.int64) if starts is None else starts
         _reject(ctx, count < 1, "there is nothing to draw from: {} elements", count)
         count = np.maximum(count, 1)
@@ -604,8 +603,8 @@ class Choice(Operator, name="random.choice"):
 
 
 def _probabilities(ctx: Context) -> tuple[npt.NDArray[np.float64], I64]:
-    """Return the probabilities in argument p for each sample, [N, k], padded with zeros, and their number for each
-    sample."""
+    """Return the probabilities in argument p for each sample, [N, k], padded with zeros; and how many each sample
+    has."""
     given = ctx.args.get("p")
     if given is None:
         p = ctx.arg("p", np.float64)
@@ -619,6 +618,6 @@ def _probabilities(ctx: Context) -> tuple[npt.NDArray[np.float64], I64]:
 
 
 def _chosen_layout(layout: str, drawn: int) -> str:
-    """Return the layout of an output that consists of slices of an input with ``layout``. The slices are arranged in
-    ``drawn`` dimensions: 0 for one slice, 1 for a list. More dimensions have no names."""
+    """Return the layout of an output that consists of slices of an input with ``layout``, arranged in ``drawn``
+    dimensions: 0 for one slice, 1 for a list. More dimensions have no names."""
     return (layout[1:], layout, "")[min(drawn, 2)]

@@ -18,7 +18,7 @@ _philox: Any = Kernels(".philox_cpu", __package__)
 
 
 def _drawn(stream: Streams, count: int) -> U32:
-    """Return the first ``count`` random draws of ``stream``, which holds a single random stream."""
+    """Return the first ``count`` random draws of ``stream``, which is a single random stream."""
     out = np.empty((1, count), np.uint32)
     _philox.element_draws(stream.handle, stream.sequence, np.ones(1, np.int64), count, out)
     found: U32 = out[0]

@@ -16,15 +16,12 @@ F32 = npt.NDArray[np.float32]
 FLOATS = np.dtype(np.float32)
 
 BORDERS = {"reflect_101": 0, "reflect_1001": 1, "reflect": 1, "wrap": 2, "clamp": 3, "replicate": 3, "constant": 4}
-"""Numbers of the border modes, by the operators' names for them, as kernels expect them (cuda/border.cuh)."""
+"""Numbers of the border modes in kernels (cuda/border.cuh), by the operators' names for them."""
 
 
 def spatial(layout: str, ndim: int) -> tuple[int, int]:
-    """Return the first dimension that is filtered, and the number of such dimensions: all except frames, and channels
-    first or last.
-
-    Raises SpecError if there are more than three, or none.
-    """
+    """Return the first dimension to filter, and the number of dimensions to filter: all except frames and channels,
+    which may be first or last. Raises SpecError unless there are one to three."""
     first = 0
     while first < len(layout) and layout[first] in "FC":
         first += 1
@@ -39,8 +36,8 @@ def spatial(layout: str, ndim: int) -> tuple[int, int]:
 
 
 def geometry(shapes: I64, layout: str) -> I64:
-    """Return the geometry of samples of ``shapes``, [M, 5]: number of images, and depth, height, width and channels of
-    each; 1 for dimensions that ``layout`` lacks."""
+    """Return number of images, depth, height, width and channels of samples of ``shapes``, [M, 5]; 1 for dimensions
+    that ``layout`` lacks."""
     first, axes = spatial(layout, shapes.shape[1])
     out = np.ones((len(shapes), 5), np.int64)
     if first:
@@ -53,7 +50,8 @@ def geometry(shapes: I64, layout: str) -> I64:
 
 
 def whole_numbers(values: npt.NDArray[Any]) -> I64:
-    """Convert ``values`` to integers; numbers beyond 62 bits become the largest ones, and NaN becomes 0."""
+    """Convert ``values`` to integers of at most 62 bits; larger numbers become the largest such integers, NaN becomes
+    0."""
     limit = 2.0**62
     held: I64 = np.clip(np.nan_to_num(values, nan=0.0, posinf=limit, neginf=-limit), -limit, limit).astype(np.int64)
     return held
@@ -65,28 +63,28 @@ _ROWS = 4
 
 
 def tiles_of(sizes: I64) -> int:
-    """Return the number of blocks of `THREADS` threads that the largest item of ``sizes`` [M, 5] needs."""
+    """Return the number of blocks of `THREADS` threads for the largest of the images ``sizes`` [M, 5]."""
     pictures, depth, rows, columns, channels = sizes.T
     return int(-(-(pictures * depth * -(-rows // _ROWS) * columns * channels).max(initial=0) // THREADS))
 
 
 def strips_of(sizes: I64, width: int, height: int) -> int:
-    """Return the number of blocks that the largest item needs, as `tiles_of` does, if each thread computes ``width``
-    values of each of ``height`` rows (cuda/strips.cuh)."""
+    """Return the number of blocks for the largest of the images, like `tiles_of`, if each thread computes ``width``
+    values in each of ``height`` rows (cuda/strips.cuh)."""
     pictures, depth, rows, columns, channels = sizes.T
     most = (pictures * depth * -(-rows // height) * -(-(columns * channels) // width)).max(initial=0)
     return int(-(-most // THREADS))
 
 
 def fits(sizes: I64) -> bool:
-    """Whether the strip kernels support items of ``sizes`` [M, 5]: rows and windows must be short enough to be counted
-    in 32 bits."""
+    """Return whether the strip kernels support images of ``sizes`` [M, 5]: rows and windows must be countable in 32
+    bits."""
     return int((sizes[:, 3] * sizes[:, 4]).max(initial=0)) < 1 << 28
 
 
 def by_axis(values: npt.NDArray[Any], axes: int, name: str) -> npt.NDArray[Any]:
-    """Return the values of argument ``name`` for each axis, [M, axes], if ``values`` has one value for all axes or one
-    per axis. Raises SpecError for other numbers of values."""
+    """Return argument ``name`` for each axis, [M, axes]. ``values`` has one value for all axes, or one per axis. Raises
+    SpecError for other numbers of values."""
     values = values.reshape(len(values), -1)
     if values.shape[1] == 1:
         return np.repeat(values, axes, axis=1)
@@ -96,8 +94,8 @@ def by_axis(values: npt.NDArray[Any], axes: int, name: str) -> npt.NDArray[Any]:
 
 
 def on_host(images: Batch, base: I64) -> tuple[Any, I64]:
-    """Return the data of ``images`` as uint8 or float32, the types for which loops are compiled, and the offsets in it
-    of the items that begin at ``base`` in the batch."""
+    """Return the data of ``images`` as uint8 or float32, the types for which loops are compiled, and each image's
+    offset in it. ``base``: offset of each image in the batch."""
     source = images.data
     if source.dtype in (np.uint8, np.float32) or len(images) == 0:
         return source if len(images) else np.zeros(0, np.float32), np.ascontiguousarray(base)
@@ -106,7 +104,7 @@ def on_host(images: Batch, base: I64) -> tuple[Any, I64]:
 
 
 def host_output(ctx: Context, images: Batch, shapes: Any, dtype: np.dtype[Any]) -> tuple[Batch, bool]:
-    """Return a batch of ``shapes`` in a type that compiled loops can write, and whether it must be converted to
+    """Return an output batch of ``shapes``, in a type for which loops are compiled, and whether it must be converted to
     ``dtype`` afterwards."""
     own = dtype if dtype in (np.uint8, np.float32) else FLOATS
     empty = ctx.empty if own == dtype else np.empty

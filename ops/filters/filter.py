@@ -154,14 +154,14 @@ class Filter(Operator, name="filter"):
 
 
 _ROWS = 16
-"""Number of rows that a thread of the strip kernel computes, as in cuda/filter.cu."""
+"""Number of rows that each GPU thread of the strip kernel computes, as in cuda/filter.cu."""
 _MAX_TAPS = 121
-"""Maximum number of values of a filter that a thread of the strip kernel can hold."""
+"""Maximum number of filter values that a GPU thread of the strip kernel can hold."""
 
 
 def _strips(dtype: np.dtype[Any], results: I64, extents: I64) -> tuple[int, int, int] | None:
-    """Return the constants for which the strip kernel is to be compiled: height and width of the filters, and number of
-    channels (0: any). None if filters differ, or are too large."""
+    """Return the constants for compiling the strip kernel: height and width of the filters, and number of channels (0:
+    any). None if filters differ in size, or are too large."""
     live = results[:, 0] > 0
     extents, channels = extents[live], results[live, 4]
     depth, height, width = extents[0].tolist()
@@ -172,7 +172,7 @@ def _strips(dtype: np.dtype[Any], results: I64, extents: I64) -> tuple[int, int,
 
 
 def _places(out: Batch, items: ImageParts, sizes: I64) -> I64:
-    """Return the offset in ``out`` of the result of each item, [M]."""
+    """Return the offset in ``out`` of each image's result, [M]."""
     if items.sample is None:
         return out.offsets
     return sizes.cumsum() - sizes
@@ -181,7 +181,7 @@ def _places(out: Batch, items: ImageParts, sizes: I64) -> I64:
 def _windows(
     ctx: Context, images: Batch, filters: Batch, sample_of_item: I64, framed: bool, axes: int
 ) -> tuple[I64, I64]:
-    """Return the offset and the lengths (depth, height, width) of the filter of each item, [M] and [M, 3]."""
+    """Return offset, and depth, height and width, of the filter of each image, [M] and [M, 3]."""
     shapes = filters.shapes.astype(np.int64)[:, int(framed) :]
     extents = np.ones((len(sample_of_item), 3), np.int64)
     extents[:, 3 - axes :] = shapes[sample_of_item]
@@ -202,8 +202,8 @@ def _windows(
 
 
 def _fills(ctx: Context, images: Batch, fill: Batch, sample_of_item: I64) -> npt.NDArray[np.float32]:
-    """Return the fill value of each item for places outside of the image, [M], from the third input, which has one
-    number per sample or per frame."""
+    """Return each image's value outside of its border, [M], from the third input, which has one number per sample or
+    per frame."""
     if not fill.on_host:
         fill = fill.replace(data=fill.data.get())
     sizes = fill.sizes

@@ -24,14 +24,15 @@ from .axes import BORDERS, THREADS, by_axis, fits, geometry, strips_of, tiles_of
 
 _kernels: Any = Kernels(".morphology_cpu", __package__)
 _ROWS = 8
-"""Number of rows that a thread computes for uint8 images, as in cuda/morphology.cu."""
+"""Number of rows that each GPU thread computes for uint8 images, as in cuda/morphology.cu."""
 _MAX_SELECTED = 49
-"""Maximum number of values in a window whose median is found by repeatedly removing the smallest and largest ones."""
+"""Maximum number of values in a window for which the median is found by removing the smallest and largest values again
+and again."""
 
 
 def _of_bytes(kernel: str, windows: I64) -> tuple[str, int]:
     """Return the name of the kernel for uint8 images with ``windows`` [M, 2] (height and width), and its rows per
-    thread; 0 rows if that kernel is the one for other types."""
+    thread. 0 rows for the kernel that is also used for other types."""
     if kernel == "extreme":
         return "extreme_bytes<{}>", _ROWS
     height, width = windows[0].tolist()
@@ -65,8 +66,8 @@ class Neighbourhood(Operator, abstract=True):
         kernel: str,
         *arguments: np.int32,
     ) -> Batch:
-        """Apply ``kernel`` to every value of the images. ``masks`` [M, 4]: height and width of an item's window, then
-        row and column of the window's element that lies on the value. Items in ``invalid`` get empty outputs."""
+        """Apply ``kernel`` to every value of the images. ``masks`` [M, 4]: height and width of each image's window,
+        then row and column in the window of the computed value. Images in ``invalid`` get empty outputs."""
         layout = images.layout if items.sample is None else images.layout[1:]
         where = geometry(items.shapes, layout)
         where[invalid, 0] = 0

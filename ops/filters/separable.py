@@ -26,10 +26,10 @@ _kernels: Any = Kernels(".separable_cpu", __package__)
 _windows: Any = Kernels(".windows_cpu", __package__)
 
 _MAX_LAPLACIAN = 23
-"""Maximum length of the laplacian's windows, as in DALI."""
+"""Maximum length of laplacian's windows, as in DALI."""
 _THREADS = 256
 _FOLD = 4
-"""Number of values that a GPU thread computes, as in separable.cu."""
+"""Number of values that each GPU thread computes, as in separable.cu."""
 _RADII = (1, 2, 3, 4, 6, 8, 12)
 """Radii of windows for which the kernel `plane` of separable.cu is compiled."""
 _PIXELS, _MAX_THREADS, _STRIP, _MAX_CHANNELS = 4, 192, 64, 4
@@ -38,16 +38,14 @@ number of channels."""
 
 
 class Separable(Operator, abstract=True):
-    """Base class of gaussian_blur and laplacian. A result is a sum of terms; each term applies a window
-    (one-dimensional filter) along each axis, one after the other.
-
-    Borders mirror the image without repeating its edge. Frames and channels are not filtered.
-    """
+    """Base class of gaussian_blur and laplacian. The result is a sum of terms. For each term, a window (one-dimensional
+    filter) is applied along each axis, one axis after the other. Borders mirror the image without repeating its edge.
+    Frames and channels are not filtered."""
 
     replayable = True
     bound = "1 level; floats within 1e-5 of the largest value"
     symmetric: ClassVar[bool] = False
-    """Whether there is only one term, and its windows are symmetric."""
+    """Whether there is only one term, with symmetric windows."""
 
     dtype: Annotated[DALIDataType | None, Arg("data type of the output: FLOAT, or by default that of the input")] = None
 
@@ -60,8 +58,8 @@ class Separable(Operator, abstract=True):
         return Spec(data.shape, data.dtype if self.dtype is None else self.dtype, data.layout)
 
     def windows(self, ctx: Context, items: ImageParts, axes: int) -> tuple[F32, I32, F32]:
-        """Return the windows of T terms for each of M items, [M, T, 3, L] in the order depth, height, width; their
-        lengths [M, T, 3]; and the factors by which terms are multiplied [M, T]."""
+        """Return the windows of the T terms for each of M images, [M, T, 3, L] in the order depth, height, width; their
+        lengths [M, T, 3]; and the factors of the terms [M, T]."""
         raise NotImplementedError
 
     def cpu(self, ctx: Context, images: Batch) -> Batch:
@@ -89,8 +87,8 @@ class Separable(Operator, abstract=True):
         self, ctx: Context, images: Batch, items: ImageParts, item_sizes: Any, windows: F32, lengths: I32, factors: F32,
         dtype: np.dtype[Any],
     ) -> Batch:  # fmt: skip
-        """Compute the result on a GPU: one kernel per term and axis along which any image has a window, or a single
-        kernel if `_both_axes` applies."""
+        """Compute the result on a GPU: by one kernel per term and axis on which any image has a window, or by a single
+        kernel if `_both_axes` can."""
         lane = ctx.device
         out = Batch.allocate(ctx.empty, images.shapes, dtype, images.layout, images.samples)
         most = int(elements(item_sizes).max(initial=0))
@@ -256,7 +254,7 @@ class GaussianBlur(Separable, name="gaussian_blur"):
 
 _MAX_SIGMA, _MIN_SIGMA = 1000.0, np.float32(1e-18)
 _LIMITS = f"at most {_MAX_SIGMA:g} and {6 * _MAX_SIGMA:g}"
-"""Text for messages: the maximum sigma, and the maximum length of a window, which is six times as large."""
+"""Text for messages: the maximum sigma, and the maximum length of a window (six times as large)."""
 
 
 class Laplacian(Separable, name="laplacian"):
@@ -321,8 +319,9 @@ _tables: list[F32] = []
 
 
 def _derivatives() -> F32:
-    """Return the windows by length, [2, 24, 23]: for smoothing, and for the second derivative. As in OpenCV's
-    getDerivKernels, they are binomial coefficients, and the second difference of those of the length minus two."""
+    """Return windows by length, [2, 24, 23]: for smoothing, and for the second derivative. As in OpenCV's
+    getDerivKernels, they are binomial coefficients, and the second differences of the coefficients for the length minus
+    two."""
     if not _tables:
         out = np.zeros((2, _MAX_LAPLACIAN + 1, _MAX_LAPLACIAN), np.float32)
         row = np.ones(1)

@@ -27,9 +27,8 @@ I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
 
 _BLOCK = 1 << 16
-"""Bytes of each array that are computed at a time on the CPU: several temporaries of this size fit into the cache.
-Larger ones would also be allocated from and returned to the system one by one; clearing their pages took longer than
-the arithmetic."""
+"""Bytes of each array that the CPU computes at a time, so that several temporary arrays fit into the cache. Larger ones
+would also be allocated from the system each time; clearing their pages took longer than the arithmetic."""
 _loops: Any = Kernels(".expression_cpu", __package__)
 _functions: Any = Kernels(".functions_cpu", __package__)
 
@@ -144,7 +143,7 @@ def _broadcast_specs(specs: Sequence[Spec]) -> tuple[int | None, ...] | None:
 
 def _layout(inputs: Sequence[tuple[str, int | None]]) -> str:
     """Return the layout of an expression's result, given layout and number of dimensions of each input: the longest
-    layout, whose last letters the other layouts must be. Raises SpecError."""
+    layout, of which the other layouts must be the last letters. Raises SpecError."""
     layouts = [layout for layout, _ in inputs if layout]
     if not layouts:
         return ""
@@ -157,17 +156,17 @@ def _layout(inputs: Sequence[tuple[str, int | None]]) -> str:
 
 
 class _Aligned:
-    """Shapes of an expression's inputs, extended to one number of dimensions, and how each relates to the shape of the
-    result."""
+    """Shapes of an expression's inputs, extended to equal numbers of dimensions, and how each relates to the shape of
+    the result."""
 
     def __init__(self, shapes: list[I32], out: I32, layout: str) -> None:
         self.shapes = shapes
         self.out = out
         self.layout = layout
         self.full = [s is out or bool((s == out).all()) for s in shapes]
-        """For each input, whether every sample has the shape of the result."""
+        """For each input, whether all samples have the shape of the result."""
         self.scalar = [s.shape[1] == 0 or bool((s == 1).all()) for s in shapes]
-        """For each input, whether every sample is a single value."""
+        """For each input, whether all samples are single values."""
 
 
 def _aligned(ctx: Context, batches: Sequence[Batch]) -> _Aligned:
@@ -227,14 +226,14 @@ def _compiled(program: Program, batches: Sequence[Batch], aligned: _Aligned, out
 
 
 _LARGE = 1 << 12
-"""Minimum elements per sample, on average, for which each sample is computed by a call of its own."""
+"""Minimum mean number of elements per sample from which samples are computed one by one."""
 _ELEMENTS = 1 << 16
-"""Maximum number of elements that are computed in one call if samples are combined to dense arrays."""
+"""Maximum number of elements that are computed at once if small samples are joined to one array."""
 
 
 def _block_of(tree: Typed) -> int:
-    """Return the number of elements that are computed at a time, so that arrays of the widest type in ``tree`` have
-    `_BLOCK` bytes."""
+    """Return the number of elements to compute at a time, so that arrays of the widest type in ``tree`` have `_BLOCK`
+    bytes."""
 
     def widest(t: Typed) -> int:
         converted = 1 if t.fn in _COMPARED and t.at.kind != "f" else t.at.itemsize
@@ -244,8 +243,8 @@ def _block_of(tree: Typed) -> int:
 
 
 def _flat(tree: Typed, names: Sequence[str], batches: Sequence[Batch], aligned: _Aligned, out: Batch) -> None:
-    """Compute the expression on all samples as one row of elements, in blocks. Inputs with one value per sample are
-    repeated if samples are small; if samples are large, blocks do not cross samples."""
+    """Compute the expression on the elements of all samples in a row, in blocks. Inputs with one value per sample are
+    repeated if samples are small; if samples are large, no block crosses from one sample to the next."""
     block = _block_of(tree)
     if len(out.data) <= block and all(aligned.full):
         count = len(out.data)
@@ -279,8 +278,8 @@ def _elements(b: Batch, count: int) -> Array:
 
 
 def _broadcast(tree: Typed, names: Sequence[str], batches: Sequence[Batch], aligned: _Aligned, out: Batch) -> None:
-    """Compute the expression with broadcasting: consecutive samples with equal shapes are one dense array. If inputs
-    broadcast only along the first dimensions and samples are large, `_repeated` computes them."""
+    """Compute the expression with broadcasting: consecutive samples of equal shapes are computed as one array. If
+    inputs broadcast only along the first dimensions and samples are large, use `_repeated`."""
     if out.data.size >= len(out) * _LARGE and all(_is_period(s, aligned.out) for s in aligned.shapes):
         _repeated(tree, names, batches, aligned, out)
         return
@@ -293,14 +292,15 @@ def _broadcast(tree: Typed, names: Sequence[str], batches: Sequence[Batch], alig
 
 
 def _is_period(shapes: I32, out: I32) -> bool:
-    """Whether `_is_tail` holds, and an input that is broadcast has few elements, so that repeating it is cheap."""
+    """Return whether `_is_tail` holds, and the input that is broadcast has so few elements that repeating it is
+    cheap."""
     few = int(shapes.prod(axis=1).max(initial=0)) <= _BLOCK >> 6
     return _is_tail(shapes, out) and (few or bool((shapes == out).all()))
 
 
 def _is_tail(shapes: I32, out: I32) -> bool:
-    """Whether an input's ``shapes`` equal those of the result, ``out``, or only their last dimensions, with ones
-    before."""
+    """Return whether an input's ``shapes`` equal those of the result, ``out``, or at least their last dimensions, with
+    ones before."""
     return any(
         (shapes[:, :first] == 1).all() and (shapes[:, first:] == out[:, first:]).all()
         for first in range(shapes.shape[1] + 1)
@@ -308,7 +308,7 @@ def _is_tail(shapes: I32, out: I32) -> bool:
 
 
 def _repeated(tree: Typed, names: Sequence[str], batches: Sequence[Batch], aligned: _Aligned, out: Batch) -> None:
-    """Compute each sample as a row of elements, in blocks; small inputs are repeated to fill a block."""
+    """Compute each sample as one row of elements, in blocks. Small inputs are repeated to fill a block."""
     most = _block_of(tree)
     sizes, periods = out.sizes, [s.prod(axis=1, dtype=np.int64) for s in aligned.shapes]
     for i in range(len(out)):
@@ -349,15 +349,14 @@ def _write(tree: Typed, inputs: dict[str, Array], to: Array) -> None:
 
 
 def _holds(dtype: np.dtype[Any], value: Array) -> bool:
-    """Whether the integer type ``dtype`` can represent ``value``."""
+    """Return whether the integer type ``dtype`` can represent ``value``."""
     low, high = _limits(dtype)
     return value.dtype.kind in "iu" and low <= int(value) <= high
 
 
 @lru_cache(64)
 def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:
-    """Return the smallest and the largest number of an integer type; for other types, a range that contains no
-    number."""
+    """Return the smallest and the largest number of an integer type; for other types, a range without any number."""
     if dtype.kind not in "iu":
         return 1, 0
     limits = np.iinfo(dtype)
@@ -366,8 +365,8 @@ def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:
 
 def evaluate(tree: Typed, inputs: dict[str, Array], into: Array | None = None) -> Array:
     """Compute the typed expression ``tree`` for arrays, which are broadcast, and return the value. The caller must
-    silence NumPy's warnings. With ``into``, an array of the value's shape and type, the value may be written there;
-    ``into`` is then returned."""
+    silence NumPy's warnings. ``into``: array of the value's shape and type; the value may be written to it, and it is
+    then returned."""
     if tree.fn == "name":
         return inputs[tree.value]
     if tree.fn == "const":
@@ -393,7 +392,7 @@ def evaluate(tree: Typed, inputs: dict[str, Array], into: Array | None = None) -
 _VECTORS = {
     n: n for n in ("log2", "log10", "cbrt", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh")
 } | {"pow": "power", "fpow": "power", "atan2": "atan2"}
-"""NumPy functions that `functions_cpu` computes with vector instructions for float32, with their names there."""
+"""NumPy functions for which `functions_cpu` has vector instructions for float32, with their names there."""
 
 
 def _in_vectors(fn: str, args: list[Array], into: Array | None) -> Array:

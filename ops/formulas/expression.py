@@ -25,21 +25,21 @@ Dtype = np.dtype[Any]
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """An input of an expression, or one element of an input, such as ``shape[1]``."""
+    """Input of an expression, or one element of an input, such as ``shape[1]``."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Const:
-    """A constant in an expression. Integers are int32 and floats float32, as in DALI."""
+    """Constant in an expression. Integers are int32 and floats float32, as in DALI."""
 
     value: bool | int | float
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A function call in an expression; operators are also calls (``+`` calls ``add``)."""
+    """Function call in an expression. Operators are also calls (``+`` calls ``add``)."""
 
     fn: str
     args: tuple[Tree, ...]
@@ -139,7 +139,7 @@ _REFUSED: dict[type[ast.expr], str] = {
 
 
 def _element(node: ast.Subscript) -> Name:
-    """Return the input element ``node``, such as ``shape[1]``, with its indices written in a uniform way."""
+    """Return the input element ``node``, such as ``shape[1]``, with indices in a uniform notation."""
     indices = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
     try:
         numbers = [ast.literal_eval(i) for i in indices]
@@ -152,13 +152,13 @@ def _element(node: ast.Subscript) -> Name:
 
 
 def element(name: str) -> tuple[str, tuple[int, ...]]:
-    """Return the batch and the indices of an input that `parse` returned: for ``shape[1]``, ``shape`` and (1,)."""
+    """Return name and indices of an input that `parse` returned: for ``shape[1]``, ``shape`` and (1,)."""
     base, bracket, rest = name.partition("[")
     return base, tuple(int(n) for n in rest[:-1].split(",")) if bracket else ()
 
 
 def renamed(text: str, new: Mapping[str, str]) -> str:
-    """Return the expression ``text`` with its inputs, and elements of inputs, renamed by ``new``."""
+    """Return the expression ``text`` with inputs, and elements of inputs, renamed by ``new``."""
 
     class Rename(ast.NodeTransformer):
         def visit_Name(self, node: ast.Name) -> ast.expr:
@@ -233,8 +233,8 @@ class Typed:
     dtype: Dtype
     """Data type of the result."""
     at: Dtype
-    """Data type to which the arguments are converted before the function is applied. Comparisons of integers are an
-    exception: the arguments are compared exactly, without conversion."""
+    """Data type to which arguments are converted before the function is applied. Comparisons of integers are exact,
+    without this conversion."""
     args: tuple[Typed, ...] = ()
     value: Any = None
     """Value of a constant, or name of an input."""
@@ -286,8 +286,8 @@ def _typed_cast(to: Dtype, arg: Tree, dtypes: Mapping[str, Dtype]) -> Typed:
 
 
 def promote(a: Dtype, b: Dtype) -> Dtype:
-    """Return the type to which values of types ``a`` and ``b`` are converted to be combined: u8 and i8 give i16, u64
-    and i8 give i64, i64 and f32 give f32."""
+    """Return the type in which values of types ``a`` and ``b`` are combined: i16 for u8 and i8, i64 for u64 and i8, f32
+    for i64 and f32."""
     if a == b:
         return a
     if _BOOL in (a, b):

@@ -14,8 +14,8 @@ from ..interfaces import Lane
 from .expression import SYMBOLS, Dtype, Typed
 
 Mode = Literal["full", "scalar", "strided"]
-"""Way in which the kernel reads an input: "full", element by element; "scalar", one value per sample; "strided",
-broadcast by strides."""
+"""How the kernel reads an input: "full", element by element; "scalar", one value per sample; "strided", broadcast by
+strides."""
 
 _C = {"?": "boolean", "B": "unsigned char", "H": "unsigned short", "I": "unsigned int", "L": "unsigned long long",
       "Q": "unsigned long long", "b": "signed char", "h": "short", "i": "int", "l": "long long", "q": "long long",
@@ -25,9 +25,9 @@ _PER_THREAD = 8
 
 
 def source(tree: Typed, names: Sequence[str], dtypes: Sequence[Dtype], modes: Sequence[Mode], ndim: int) -> str:
-    """Return the CUDA source of the kernel ``expression`` for ``tree``. Its parameters are: the output, its starts,
-    sizes, and the number of samples; then for each input its data and starts, and int64[N, ndim] strides if it is read
-    by strides; finally, if any input is, the shapes of the result, int32[N, ndim]."""
+    """Return the CUDA source of the kernel ``expression`` for ``tree``. Parameters of the kernel: output, offsets,
+    sizes, and number of samples; for each input, data and offsets, and strides (int64[N, ndim]) if it is read by
+    strides; and if any input is, shapes of the result, int32[N, ndim]."""
     stored = _C[tree.dtype.char]
     parameters = [f"{stored}* out", "const long long* out_start", "const long long* size", "int samples"]
     loads = []
@@ -58,7 +58,7 @@ extern "C" __global__ void expression({", ".join(parameters)}) {{
 
 
 def _together(tree: Typed, dtypes: Sequence[Dtype], modes: Sequence[Mode]) -> int:
-    """Return the number of elements that a thread reads and writes at once: 16 bytes of the widest type."""
+    """Return the number of elements that a thread reads and writes together: 16 bytes of the widest type."""
     if "strided" in modes or "full" not in modes:
         return 1
     return 16 // max(tree.dtype.itemsize, *(d.itemsize for d, m in zip(dtypes, modes, strict=True) if m == "full"))
@@ -68,8 +68,8 @@ def _by_vectors(
     tree: Typed, names: Sequence[str], dtypes: Sequence[Dtype], modes: Sequence[Mode], parameters: list[str],
     element: str, count: int,
 ) -> str:  # fmt: skip
-    """Return the CUDA source for inputs that are all read in the order of the result. If all arrays of a sample are
-    aligned for it, ``count`` elements are read and written at once."""
+    """Return the CUDA source for inputs that are all read in the order of the result. ``count`` elements are read and
+    written together if all arrays of a sample are aligned for that."""
     full = [k for k, mode in enumerate(modes) if mode == "full"]
     inputs = {k: f"in{k} + start{k}[s]" for k in full}
     reads = " ".join(
@@ -196,11 +196,9 @@ def launch(
     scalar: Sequence[bool],
     out: Batch,
 ) -> None:
-    """Launch one kernel that computes the expression on the device ``batches`` into ``out``.
-
-    ``shapes`` are the inputs' shapes, extended by leading ones. ``full`` says which inputs have the result's shapes,
-    ``scalar`` which have one value per sample.
-    """
+    """Launch the kernel that computes the expression on the device ``batches`` into ``out``. ``shapes``: the inputs'
+    shapes, extended by leading ones. ``full``: which inputs have the result's shapes; ``scalar``: which have one value
+    per sample."""
     modes: tuple[Mode, ...] = tuple(
         "full" if f else "scalar" if s else "strided" for f, s in zip(full, scalar, strict=True)
     )

@@ -19,19 +19,18 @@ from .resize_normalize import part
 
 T = TypeVar("T")
 FIRST, SECOND = "first.", "second."
-"""Prefixes by which the fused operator names the argument inputs of its two parts: ``first.brightness``,
-``second.hue``."""
+"""Prefixes of argument names in the fused operator, for its two parts: ``first.brightness``, ``second.hue``."""
 _UINT8 = np.dtype(np.uint8)
 
 
 def joined_arguments(first: Mapping[str, T], second: Mapping[str, T]) -> dict[str, T]:
-    """Join the argument inputs of two operators to one dict, with the prefixes that the fused operator uses."""
+    """Join the argument inputs of two operators to one dict, with the prefixes of the fused operator."""
     return {FIRST + k: v for k, v in first.items()} | {SECOND + k: v for k, v in second.items()}
 
 
 def can_join(first: Operator, second: Operator, between: Spec, after: Spec) -> bool:
-    """Whether `JoinedColors` can replace ``first`` and the operator ``second`` after it, because both are linear maps
-    of uint8 pixels. ``between`` and ``after`` are the specs of their outputs."""
+    """Return whether `JoinedColors` can replace ``first`` and the operator ``second`` after it, because both are linear
+    maps of uint8 pixels. ``between``, ``after``: specs of their outputs."""
     return (
         isinstance(first, (Linear, JoinedColors))
         and isinstance(second, Linear)
@@ -74,8 +73,8 @@ class JoinedColors(Operator, name="_fused.colors"):
     gpu = cpu
 
     def _steps(self, ctx: Context, images: Batch) -> list[tuple[ImageParts, F32, F32]]:
-        """Return the linear map of each fused operator, in order: its images or frames, and a matrix and an offset for
-        each of these."""
+        """Return the linear map of each fused operator, in order: the images or frames, and a matrix and an offset for
+        each."""
         first, second = part(ctx, self.first, FIRST), part(ctx, self.second, SECOND)
         if isinstance(self.first, JoinedColors):
             before = self.first._steps(first, images)
@@ -85,8 +84,8 @@ class JoinedColors(Operator, name="_fused.colors"):
 
 
 def _stacked(steps: list[tuple[ImageParts, F32, F32]]) -> tuple[ImageParts, F32, F32]:
-    """Stack the linear maps of K operators as matrices [M, K, 3, 3] and offsets [M, K, 3] for M images. If an operator
-    has arguments per frame, return only this operator's maps."""
+    """Stack the linear maps of the first K operators: matrices [M, K, 3, 3] and offsets [M, K, 3] for M images. If an
+    operator has arguments per frame, return only its own map."""
     by_frame = next((step for step in steps if step[0].sample is not None), None)
     if by_frame is not None:
         return by_frame

@@ -39,18 +39,17 @@ if TYPE_CHECKING:
 Mask = npt.NDArray[np.bool_]
 T = TypeVar("T")
 DECODE, RESIZE = "decode.", "then."
-"""Prefixes by which the fused operator names the argument inputs of its parts: ``decode.crop``,
-``then.resize.size``."""
+"""Prefixes of argument names in the fused operator, for its parts: ``decode.crop``, ``then.resize.size``."""
 
 
 def decoder_arguments(decode: Mapping[str, T], then: Mapping[str, T]) -> dict[str, T]:
-    """Return the argument inputs of a decoder and of the operator after it in one dict, with the prefixes that the
-    fused operator uses."""
+    """Join the argument inputs of a decoder and of the operator after it to one dict, with the prefixes of the fused
+    operator."""
     return {DECODE + k: v for k, v in decode.items()} | {RESIZE + k: v for k, v in then.items()}
 
 
 def can_decode_into(decode: Operator, then: Operator) -> bool:
-    """Whether `DecodeResize` can replace the decoder ``decode`` and the operator ``then`` after it."""
+    """Return whether `DecodeResize` can replace the decoder ``decode`` and the operator ``then`` after it."""
     if not isinstance(decode, (Image, ImageRandomCrop, ImageCrop)) or not decode.for_cuda:
         return False
     if isinstance(then, ResizeCropMirrorNormalize):
@@ -62,7 +61,7 @@ def can_decode_into(decode: Operator, then: Operator) -> bool:
 
 
 def shows_a_part(then: Operator) -> bool:
-    """Whether the operator ``then`` may use only a part of the image, such as a crop."""
+    """Return whether the operator ``then`` may use only a part of the image, such as a crop."""
     return not isinstance(then, Resize) or then.is_set("roi_start")
 
 
@@ -112,9 +111,8 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
         return sampled(second, decoded, planned[0])
 
     def start_early(self, ctx: Context, *inputs: Batch) -> StartedWork | None:
-        """Plan decoding and resizing of the batch, and let host threads start with the images that the CUDA decoder
-        does not support. The engine calls this method in its reading threads, because the one thread that launches
-        kernels is busier."""
+        """Plan decoding and resizing of the batch, and let CPU threads start with images that the CUDA decoder does not
+        support. The engine calls this in its reading threads, to unburden the one thread that launches kernels."""
         if self.decode.on_damage != "reject":
             return None
         return self._begun(ctx, inputs[0])
@@ -173,8 +171,8 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
         self, ctx: Context, encoded: Batch, headers: Headers, selected: Mask, offsets: I64,
         stage: Callable[[int], Any], on_threads: Any,
     ) -> Planned:  # fmt: skip
-        """Plan decoding and resizing of the images ``selected``, whose files begin at ``offsets`` in an array on the
-        device."""
+        """Plan decoding and resizing of the images ``selected``. ``offsets``: where their files begin in an array on
+        the device."""
         decode: ImageDecoder = self.decode
         first, second = part(ctx, decode, DECODE), part(ctx, self.resize, RESIZE)
         extents, domain = headers.extents, None
@@ -194,7 +192,7 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
 
     @cached_property
     def _channels(self) -> I64:
-        """Number of channels that all images decoded on a GPU have, as an array of one number."""
+        """Number of channels of all images that a GPU decodes, as an array of one number."""
         return np.array([1 if self.decode.output_type is DALIImageType.GRAY else 3], np.int64)
 
     @cached_property
@@ -210,9 +208,9 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
         }  # fmt: skip
 
     def _apart(self, ctx: Context, encoded: Batch, files: Batch | None = None) -> Callable[[], Batch]:
-        """Start to decode and resize, as two separate operators, images that the CUDA decoder does not support. Return
-        a function that finishes the work and returns the result. ``files``: the encoded images in GPU memory, if they
-        are there already."""
+        """Decode and resize, as two separate operators, the images that the CUDA decoder does not support. Return a
+        function that finishes the started work and returns the result. ``files``: the encoded images in GPU memory, if
+        they are there already."""
         decode, first = self.decode, part(ctx, self.decode, DECODE)
         windows = decode.cuts(first)
         decoded = _gpu.start(first, encoded, decode.rules, windows, files)
@@ -227,7 +225,7 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
 
 @dataclass(slots=True)
 class Planned:
-    """Plan of decoding and resizing one batch, made before the device is needed: the result of
+    """Plan of decoding and resizing one batch, made before the launching thread needs it; result of
     `DecodeResize.start_early`."""
 
     batch: Batch
@@ -239,7 +237,7 @@ class Planned:
     output: Output
     rejects: list[Reject]
     on_threads: Any
-    """Images that host threads have started to decode (`gpu_decode.Prepared`); None if there are none."""
+    """Images that CPU threads have started to decode (`gpu_decode.Prepared`); None if there are none."""
 
     @property
     def nbytes(self) -> int:
@@ -248,14 +246,13 @@ class Planned:
         return begun + self.decode.sheet.nbytes + self.headers.jpeg.nbytes
 
     def is_of(self, ctx: Context, batch: Batch) -> bool:
-        """Whether this plan is valid for ``batch``: it was made for the same samples and arguments, and no sample was
-        dropped since."""
+        """Return whether this plan was made for exactly the samples and arguments of ``batch``."""
         return batch is self.batch and all(ctx.args[name] is given for name, given in self.args.items())
 
 
 def source_windows(plan: ResamplePlan, extents: I64) -> I64:
-    """Return the pixels of images of ``extents`` [N, 2] from which the outputs of a plan are computed, with a small
-    margin: int64[N, 4], y0, x0, y1, x1."""
+    """Return the pixels from which the outputs of ``plan`` are computed, with a small margin, as y0, x0, y1, x1:
+    int64[N, 4]. ``extents`` [N, 2]: height and width of the images."""
     windows = np.empty((len(extents), 4), np.int64)
     if plan.domain is not None:
         windows[:, :2], windows[:, 2:] = 0, np.where((plan.shape > 0).all(axis=1, keepdims=True), extents, 0)
@@ -265,8 +262,8 @@ def source_windows(plan: ResamplePlan, extents: I64) -> I64:
 
 
 def _begun(ctx: Context, remaining: I64) -> list[I64]:
-    """Divide the samples ``remaining``, which the CUDA decoder does not decode, into two groups: those that host
-    threads are already decoding, and the others. Leave out an empty group."""
+    """Divide the samples ``remaining``, which the CUDA decoder does not decode, into those that CPU threads are already
+    decoding, and the others. Empty groups are left out."""
     if not len(remaining):
         return []
     slots = ctx.samples.slot
@@ -275,5 +272,5 @@ def _begun(ctx: Context, remaining: I64) -> list[I64]:
 
 
 def _some(ctx: Context, indices: I64) -> Context:
-    """Return ``ctx`` for the samples at ``indices``; it shares the lists of rejects and checks with ``ctx``."""
+    """Return a context for the samples ``indices`` of ``ctx``, with the same lists of rejects and checks."""
     return replace(ctx, samples=ctx.samples.take(indices), args={k: b.take(indices) for k, b in ctx.args.items()})

@@ -17,12 +17,12 @@ from ..context import Context
 from .resize_normalize import part
 
 SPECTROGRAM, MEL, DECIBELS = "spectrogram.", "mel.", "decibels."
-"""Prefixes by which reports name the parts of the fused operator, such as ``mel.``."""
+"""Prefixes that name the parts of the fused operator in reports."""
 
 
 def can_join(first: Operator, second: Operator) -> bool:
-    """Whether one GPU kernel can compute both operators. ``first`` is a spectrogram and ``second`` its mel bands, or
-    ``first`` is a `LogMel` of these and ``second`` the conversion to decibels."""
+    """Return whether one GPU kernel can compute both operators: a spectrogram and its mel bands; or a `LogMel` of these
+    and the conversion to decibels."""
     if isinstance(first, LogMel):
         # the maximum of a sample is known only after its last value
         alone = isinstance(second, ToDecibels) and second.reference is not None and second.top_db is None

@@ -22,19 +22,18 @@ _plans: Any = Kernels("..images.resampling.plan_cpu", __package__)
 
 T = TypeVar("T")
 RESIZE, NORMALIZE = "resize.", "normalize."
-"""Prefixes by which the fused operator names the argument inputs of its parts: ``resize.size``,
-``normalize.mirror``."""
+"""Prefixes of argument names in the fused operator, for its parts: ``resize.size``, ``normalize.mirror``."""
 
 
 def joined_arguments(resize: Mapping[str, T], normalize: Mapping[str, T]) -> dict[str, T]:
-    """Return the argument inputs of a resampling operator and of crop_mirror_normalize in one dict, with the prefixes
-    that the fused operator uses."""
+    """Join the argument inputs of a resampling operator and of crop_mirror_normalize to one dict, with the prefixes of
+    the fused operator."""
     return {RESIZE + k: v for k, v in resize.items()} | {NORMALIZE + k: v for k, v in normalize.items()}
 
 
 def can_join(resize: Operator, normalize: Operator, images: Spec) -> bool:
-    """Whether `ResizeCropMirrorNormalize` can replace ``resize`` and the operator ``normalize`` after it, for inputs
-    with the spec ``images``."""
+    """Return whether `ResizeCropMirrorNormalize` can replace ``resize`` and the operator ``normalize`` after it, for
+    inputs with the spec ``images``."""
     return (
         isinstance(resize, Resampling)
         and not (isinstance(resize, Resize) and resize.save_attrs)
@@ -72,7 +71,7 @@ class ResizeCropMirrorNormalize(Operator, name="_fused.resize_crop_mirror_normal
     gpu = cpu
 
     def sampling(self, ctx: Context, extents: I64, channels: I64) -> Sampling:
-        """Plan resampling of images of ``extents`` and ``channels``, of which only the window is computed that
+        """Plan the resampling of images of ``extents`` and ``channels``, only inside the window that
         crop_mirror_normalize keeps. Samples without a valid window are rejected. See the function `sampling`."""
         first, second = part(ctx, self.resize, RESIZE), part(ctx, self.normalize, NORMALIZE)
         normalize: CropMirrorNormalize = self.normalize
@@ -92,13 +91,13 @@ class ResizeCropMirrorNormalize(Operator, name="_fused.resize_crop_mirror_normal
 
 @dataclass(slots=True)
 class Sampling:
-    """Plan of resampling N images, with shapes, type and memory layout of the results."""
+    """Plan for resampling N images, with shapes, type and memory layout of the results."""
 
     plan: ResamplePlan
     shapes: I32
     """Shape of each result, [N, 3], in the order of ``layout``."""
     offsets: I64
-    """Offset of each result in the output's data, [N]; results are consecutive."""
+    """Offset of each result in the output's data, [N]. There are no gaps between results."""
     strides: I64
     """Distance in elements between pixels and between channels of each result, [N, 2], for `resample.Finish`."""
     elements: int
@@ -118,11 +117,8 @@ class Sampling:
 def sampling(
     ctx: Context, op: Resampling | ResizeCropMirrorNormalize, extents: I64, channels: I64, dtype: np.dtype[Any]
 ) -> Sampling:
-    """Plan the results of ``op`` for images of ``extents`` [N, 2], ``channels`` [N or 1] and type ``dtype``, without
-    computing them.
-
-    Samples that the operator cannot process are rejected, and their results are empty.
-    """
+    """Plan how ``op`` resamples images of ``extents`` [N, 2], ``channels`` [N or 1] and type ``dtype``. Samples that it
+    cannot process are rejected, with empty results."""
     if isinstance(op, ResizeCropMirrorNormalize):
         return op.sampling(ctx, extents, channels)
     plan = op.plan(ctx, extents, (0, 2))
@@ -140,8 +136,8 @@ def _cut(
     plan: ResamplePlan, extents: I64, channels: I64, dtype: np.dtype[Any], layout: str, windows: F32 = _WHOLE,
     rounding: int = 0, mirror: I32 = _AS_IT_IS, width: int = 0,
 ) -> tuple[Sampling, int]:  # fmt: skip
-    """Return ``plan`` restricted to the windows that remain after cropping, and mirrored (see `plan_cpu.cut_out`). Also
-    return the number of rejected images."""
+    """Return ``plan`` limited to the windows that remain after cropping, and mirrored (see `plan_cpu.cut_out`); and the
+    number of rejected images."""
     n = len(extents)
     anchor, shape, flip = np.empty((n, 2), np.int64), np.empty((n, 2), np.int64), np.empty((n, 2), np.bool_)
     shapes, offsets, strides = np.empty((n, 3), np.int32), np.empty(n, np.int64), np.empty((n, 2), np.int64)
@@ -158,15 +154,15 @@ def _images(extents: I64, channels: I64) -> I64:
 
 
 def sampled(ctx: Context, images: Batch, wanted: Sampling) -> Batch:
-    """Return ``images`` resampled by the plan ``wanted``."""
+    """Resample ``images`` by the plan ``wanted``, and return the result."""
     out = wanted.allocate(ctx, images.samples)
     run(ctx, wanted.plan, images, 0, out, None if wanted.factors is None else Finish(wanted.factors, wanted.strides))
     return out
 
 
 def part(ctx: Context, op: Operator, prefix: str) -> Context:
-    """Return the context for calling ``op``, a part of a fused operator. It contains the argument inputs whose names
-    begin with ``prefix``, and adds rejects to the fused operator's list."""
+    """Return the context for calling ``op``, a part of a fused operator: with the argument inputs whose names begin
+    with ``prefix``, and the fused operator's list of rejects."""
     seen = Context(*_FIELDS(ctx))  # does what `dataclasses.replace` does, in a tenth of the time
     seen.op, seen.part = op, ctx.part + prefix
     if ctx.args:
