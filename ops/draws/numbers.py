@@ -299,8 +299,8 @@ class CoinFlip(Random, name="random.coin_flip"):
 
 
 def _limits(probability: npt.NDArray[np.float64] | np.float64) -> I64:
-    """Return for each probability the largest draw that yields 1, or less than any draw for a probability of 0 (with
-    DALI's <=, even that yields rare ones)."""
+    """Return for each probability the largest draw that yields 1; -1 if the probability is 0. (DALI compares with <=,
+    so that 0 still yields rare ones.)"""
     return np.where(probability > 0, np.minimum(probability * 2.0**32, 0xFFFFFFFF), -1).astype(np.int64)
 
 

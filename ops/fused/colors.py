@@ -84,8 +84,8 @@ class JoinedColors(Operator, name="_fused.colors"):
 
 
 def _stacked(steps: list[tuple[ImageParts, F32, F32]]) -> tuple[ImageParts, F32, F32]:
-    """Stack the linear maps of the first K operators: matrices [M, K, 3, 3] and offsets [M, K, 3] for M images. If an
-    operator has arguments per frame, return only its own map."""
+    """Stack the linear maps of K operators to matrices [M, K, 3, 3] and offsets [M, K, 3] for M images. If an operator
+    has arguments per frame, return only that operator's map."""
     by_frame = next((step for step in steps if step[0].sample is not None), None)
     if by_frame is not None:
         return by_frame

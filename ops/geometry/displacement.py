@@ -43,7 +43,7 @@ class Displacement(Operator, abstract=True):
         return Spec(data.shape, data.dtype, layout)
 
     def sources(self, n: int) -> PixelSources:
-        """Return, for ``n`` samples, the position in the input from which each output pixel is taken."""
+        """Return the position in the input from which each output pixel is taken, for ``n`` samples."""
         raise NotImplementedError
 
     def cpu(self, ctx: Context, images: Batch) -> Batch:

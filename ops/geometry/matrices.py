@@ -22,8 +22,8 @@ _kernels: Any = Kernels(".matrices_cpu", __package__)
 
 
 class Combination(Operator, abstract=True):
-    """Base class of the operators transforms.*, which compute affine maps. It defines the form of a map (d rows of d +
-    1 numbers), and the order in which maps are applied."""
+    """Base class of the operators transforms.*, which compute affine maps. It defines how a map is stored (d rows of d
+    + 1 numbers), and in which order maps are applied."""
 
     bound = "exact: computed on the host"
 
@@ -50,12 +50,12 @@ class Combination(Operator, abstract=True):
         return of_sequence(out, frames[0]) if frames else out
 
     def dimensions(self) -> int | None:
-        """Return the number of dimensions of the affine map, or None if the arguments do not determine it."""
+        """Return the number of dimensions of the affine map; None if the arguments do not determine it."""
         return None
 
     @staticmethod
     def taken(batch: Batch) -> F64:
-        """Return the matrices of an input, as float64 [N, d, d + 1]."""
+        """Return the affine maps in an input as float64, [N, d, d + 1]."""
         shapes = batch.shapes
         if batch.ndim == 2 and batch.is_uniform and shapes[0, 1] == shapes[0, 0] + 1:
             known: F64 = batch.dense().astype(np.float64)
@@ -68,8 +68,8 @@ class Combination(Operator, abstract=True):
         return dense
 
     def combined(self, ctx: Context, maps: list[F64]) -> Batch:
-        """Return the product of ``maps``: the map that applies all of them in order, or in reverse order if the
-        arguments say so."""
+        """Return the product of ``maps``, which applies all of them in order, or in reverse order if the arguments say
+        so."""
         if len(maps) == 1:
             return self._made(ctx, maps[0])
         total, *rest = map(np.ascontiguousarray, maps[::-1] if self.reverse_order else maps)
@@ -92,7 +92,7 @@ class Combination(Operator, abstract=True):
 
 
 def affine(linear: F64, shift: F64) -> F64:
-    """Join linear parts [N, d, d] (or one for all samples) and shifts [N, d] to affine maps [N, d, d + 1]."""
+    """Return affine maps [N, d, d + 1] with these linear parts [N, d, d] (or one for all samples) and shifts [N, d]."""
     n, d = shift.shape
     found = np.empty((n, d, d + 1))
     found[:, :, :d] = linear
@@ -114,14 +114,14 @@ class Combine(Combination, name="transforms.combine"):
 
 
 class Making(Combination, abstract=True):
-    """Base class of operators that make an affine map from their arguments. If an input contains a map, that map is
-    applied first."""
+    """Base class of operators that make an affine map from their arguments. If the operator has an input, the map in it
+    is applied first."""
 
     inputs = (0, 1)
 
     @by_frame(always=True)
     def cpu(self, ctx: Context, *inputs: Batch) -> Batch:
-        """Return the maps that the arguments define, each combined with the map in the input, if there is one."""
+        """Return the maps that the arguments define, each applied after the map in the input, if there is one."""
         before = [self.taken(b) for b in inputs]
         own = self.matrices(ctx, before[0].shape[1] if before else None)
         return self.combined(ctx, [*before, own])
@@ -132,13 +132,14 @@ class Making(Combination, abstract=True):
         raise NotImplementedError
 
     def length(self, *names: str) -> int | None:
-        """Return the number of values of the first constant argument among ``names`` that is set; None if none is."""
+        """Return how many values the first of the arguments ``names`` has that is constant and set; None if there is
+        none."""
         found = [getattr(self, n) for n in names if n not in self.per_sample and self.is_set(n)]
         return len(found[0]) if found else None
 
     def around(self, ctx: Context, linear: F64) -> F64:
-        """Return the linear maps ``linear`` [N, d, d] as affine maps that keep the point in the argument center, or the
-        origin, in place."""
+        """Return affine maps with the linear parts ``linear`` [N, d, d] that keep one point in place: the argument
+        center, or the origin."""
         if not self.is_set("center"):
             return affine(linear, np.zeros(linear.shape[:2]))
         center = numbers(ctx, "center", linear.shape[1])
@@ -146,7 +147,7 @@ class Making(Combination, abstract=True):
 
 
 def numbers(ctx: Context, name: str, count: int | None = None, repeated: bool = False) -> F64:
-    """Return the values of argument ``name`` as [N, count]; with ``repeated``, one number may stand for all. Raises
+    """Return the values of argument ``name``, [N, count]. ``repeated``: a single number stands for all. Raises
     SpecError."""
     values: F64 = ctx.arg(name).astype(np.float64)
     if count is not None and values.shape[1] != count:

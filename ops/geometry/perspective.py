@@ -25,12 +25,12 @@ Origin = Literal["corner", "center"]
 _BORDERS = {"constant": Border.FILL, "replicate": Border.EDGE, "reflect": Border.REFLECT_1001,
             "reflect_101": Border.REFLECT_101, "wrap": Border.WRAP}  # fmt: skip
 _HALF = np.array([[1, 0, -0.5], [0, 1, -0.5], [0, 0, 1]])
-"""Matrix from coordinates relative to pixel corners to coordinates relative to pixel centres."""
+"""Matrix that converts coordinates whose origin is a pixel's corner to coordinates whose origin is its centre."""
 
 
 def checked_filter(name: str, interp: DALIInterpType) -> None:
-    """Check that the filter ``interp`` in argument ``name`` is supported here, unlike filters such as Lanczos, which
-    only resizing supports. Raises SpecError."""
+    """Raise SpecError unless the filter ``interp`` in argument ``name`` is supported here. Only resizing supports
+    filters such as Lanczos."""
     if interp not in FILTERS:
         raise SpecError(f"{name} must be NN, LINEAR or CUBIC here, got {interp.name.removeprefix('INTERP_')}")
 
@@ -112,7 +112,7 @@ class WarpPerspective(Operator, name="experimental.warp_perspective"):
 
     @by_frame()
     def cpu(self, ctx: Context, images: Batch, *inputs: Batch) -> Batch:
-        """Return the images of the batch, sampled at the positions that their perspective maps give."""
+        """Sample the images of the batch at the positions that their perspective maps give, and return the results."""
         images = images.replace(layout=known_layout(images, self.layouts))
         if inputs:
             not_replayable(ctx.device)
@@ -143,7 +143,7 @@ class WarpPerspective(Operator, name="experimental.warp_perspective"):
     gpu = cpu
 
     def _preset(self, ctx: Context, images: Batch, matrices: F64) -> Batch:
-        """Return the images as the library ``parity`` warps them. Coordinates are relative to pixel corners."""
+        """Return the images as the library ``parity`` warps them. ``matrices`` use coordinates from pixel corners."""
         if self.pixel_origin == "center":
             matrices = np.linalg.inv(_HALF) @ matrices @ _HALF
         wrong = ~np.isfinite(matrices).all(axis=(1, 2)) | (matrices[:, 2, 2] == 0)
@@ -176,8 +176,8 @@ class WarpPerspective(Operator, name="experimental.warp_perspective"):
         return np.where(wrong[:, None], 0, np.maximum(round_half_away(size), 1))
 
     def _fill(self, ctx: Context, images: Batch) -> tuple[F64, npt.NDArray[np.bool_]]:
-        """Return the fill values for pixels outside of the images, [1, K or 1], and a mask of the samples whose number
-        of channels is not K."""
+        """Return the fill values for pixels outside of the images, [1, K or 1], and a mask of the samples that do not
+        have K channels."""
         values = np.array([self.fill_value or (0.0,)])
         at = images.layout.find("C")
         channels = images.shapes[:, at] if at >= 0 else np.ones(len(images), np.int32)
@@ -191,7 +191,7 @@ class WarpPerspective(Operator, name="experimental.warp_perspective"):
 
 
 def inverted(matrices: F64) -> F64:
-    """Return the inverses of the matrices [N, d, d]; NaN for singular matrices."""
+    """Return the inverses of the matrices [N, d, d]; NaN for singular ones."""
     possible = np.isfinite(matrices).all(axis=(1, 2)) & (np.linalg.det(np.nan_to_num(matrices)) != 0)
     found: F64 = np.linalg.inv(np.where(possible[:, None, None], matrices, np.eye(matrices.shape[1])))
     found[~possible] = np.nan
@@ -238,7 +238,7 @@ class Remap(Operator, name="experimental.remap"):
 
     @by_frame(always=True)
     def cpu(self, ctx: Context, images: Batch, mapx: Batch, mapy: Batch) -> Batch:
-        """Return the images of the batch, sampled at the positions in the two maps."""
+        """Sample the images of the batch at the positions in the two maps, and return the results."""
         images = images.replace(layout="HWC")
         if images.ndim != 3 or mapx.dtype != np.float32 or mapy.dtype != np.float32 or mapx.ndim not in (2, 3):
             raise SampleError("bad_shape", "takes images of the layout HWC and two maps of float32")

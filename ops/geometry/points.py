@@ -51,7 +51,7 @@ class CoordFlip(Operator, name="coord_flip"):
         return points
 
     def _names(self, width: int | None) -> str:
-        """Return the names of the coordinates of a point, in order, such as ``xyz``. ``width`` is their number."""
+        """Return the names of a point's ``width`` coordinates, in order, such as ``xyz``."""
         if width is None:
             return self.layout
         names = self.layout or "xyz"[:width]
@@ -87,8 +87,8 @@ class CoordFlip(Operator, name="coord_flip"):
         return out
 
     def _map(self, ctx: Context, names: str) -> tuple[F32, F32]:
-        """Return the factor and the summand for each of the K coordinates in ``names``, [N, K] each, so that factor x +
-        summand is the mirrored coordinate."""
+        """Return factor and summand that mirror each of the K coordinates ``names``, [N, K] each: factor x +
+        summand."""
         made = np.empty((2, len(ctx.samples), len(names)), np.float32)
         for k, a in enumerate(names):
             flip, center = ctx.rows(f"flip_{a}", np.int32) != 0, ctx.rows(f"center_{a}")
@@ -138,7 +138,7 @@ class CoordTransform(Operator, name="coord_transform"):
         return Spec((*points.shape[:-1], out), self.dtype, points.layout)
 
     def _rows(self, name: str, count: int, width: int) -> int:
-        """Return the number of rows of the matrix in argument ``name``, which has ``count`` numbers, for points of
+        """Return the number of rows of the matrix in argument ``name``. The matrix has ``count`` numbers, points have
         ``width`` coordinates."""
         columns = width + (name == "MT")
         if count % columns or not count:
@@ -149,7 +149,7 @@ class CoordTransform(Operator, name="coord_transform"):
 
     @by_frame()
     def cpu(self, ctx: Context, points: Batch) -> Batch:
-        """Return the points of the batch, multiplied by M and shifted by T."""
+        """Multiply the points of the batch by M, add T, and return the results."""
         width = int(points.shapes[0, -1])
         if (points.shapes[:, -1] != width).any():  # also for samples without points, whose outputs also have a width
             raise UnlikeSamplesError(points.shapes[:, -1:])

@@ -29,7 +29,7 @@ _THREADS, _PIXELS = 256, 4  # threads per block, and pixels per thread (cuda/sam
 
 
 class Kind(IntEnum):
-    """Kind of map from output pixels to positions in the input. Values are those of the kernels."""
+    """Kind of a map from output pixels to positions in the input. Values are those of the kernels."""
 
     PERSPECTIVE = 0
     """Perspective map. `PixelSources.params` are the nine numbers of a matrix, row by row, for (x, y, 1) of the
@@ -37,11 +37,11 @@ class Kind(IntEnum):
     AFFINE = 1
     """Affine map. `PixelSources.params` are as for PERSPECTIVE; the last three are 0, 0, 1."""
     WATER = 2
-    """Waves, as in the operator water. `PixelSources.params` are amplitudes, frequencies and phases, each of x and of
-    y; in float32."""
+    """Waves, as in the operator water. `PixelSources.params` are amplitudes, frequencies and phases, each for x and for
+    y, in float32."""
     SPHERE = 3
     MAPS = 4
-    """Explicit maps: ``map_x`` and ``map_y`` hold the position in the input of each output pixel. The first of
+    """Map stored for each output pixel: ``map_x`` and ``map_y`` hold its position in the input. The first of
     `PixelSources.params` is subtracted from both."""
 
 
@@ -63,35 +63,36 @@ FILTERS = {
 
 @dataclass(frozen=True, slots=True)
 class PixelSources:
-    """Positions in the input of all output pixels of N samples, as parameters of a formula or as explicit maps."""
+    """Positions in the input of all output pixels of N samples: parameters of a formula, or one stored position per
+    pixel."""
 
     kind: Kind
     params: F64
     """Parameters of each sample's map, [N, 9], by its `Kind`; unused ones are 0."""
     map_x: npt.NDArray[np.float32] | DeviceArray | None = None
     map_y: npt.NDArray[np.float32] | DeviceArray | None = None
-    """If the kind is MAPS, the y coordinates of all samples, in the memory where the kernel runs; else None."""
+    """For MAPS, the y coordinates of all samples, in the memory in which the kernel runs; else None."""
     map_base: I64 | None = None
     """Index of each sample's first coordinate in ``map_x`` and in ``map_y``, [N, 2]."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Memory layout of a sample as PLANES images of ROWS x COLUMNS pixels with CHANNELS elements each, one image after
-    the other."""
+    """Memory layout of a sample: PLANES images of ROWS x COLUMNS pixels, one image after the other, with CHANNELS
+    elements per pixel."""
 
     first: int
-    """Index of the dimension of rows (H) in the layout."""
+    """Index of the dimension of rows (H) in the layout of samples."""
     channels_last: bool
 
     @staticmethod
     def of(layout: str) -> Grid:
-        """Return the grid of samples with ``layout``, which contains HW, with or without C after it."""
+        """Return the grid for samples with ``layout``, which contains HW, with or without C after it."""
         return Grid(layout.index("H"), layout.endswith("C"))
 
     def geometry(self, shapes: I64, sizes: I64) -> I64:
-        """Return planes, rows, columns, channels and the output's height and width of each sample, [N, 6], as the
-        kernels take them. ``sizes`` [N, 2] are height and width of the outputs."""
+        """Return planes, rows, columns, channels, and the output's height and width of each sample, [N, 6], as kernels
+        take them. ``sizes`` [N, 2]: height and width of outputs."""
         planes = shapes[:, : self.first].prod(axis=1)
         channels = shapes[:, -1] if self.channels_last else np.ones_like(planes)
         return np.column_stack([planes, shapes[:, self.first : self.first + 2], channels, sizes])
@@ -102,8 +103,9 @@ def sampled(
     skip: npt.NDArray[np.bool_] | None = None, copied: npt.NDArray[np.bool_] | None = None,
 ) -> Batch:  # fmt: skip
     """Return outputs of ``sizes`` [N, 2] (height, width), whose pixels are taken from ``images`` at the positions
-    ``sources``. The layout contains HW. Outside of the image, pixels are ``fill`` [N or 1, K or 1]. Samples in ``skip``
-    [N], and samples without pixels, yield empty outputs; samples in ``copied`` [N] are copied unchanged."""
+    ``sources``. The layout contains HW. Pixels outside of the image are ``fill`` [N or 1, K or 1]. Samples in the mask
+    ``skip`` [N], and samples without pixels, get empty outputs. Samples in the mask ``copied`` [N] are copied
+    unchanged."""
     grid = Grid.of(images.layout)
     shape = images.shapes.astype(np.int64)
     shape[:, grid.first : grid.first + 2] = sizes
@@ -176,7 +178,7 @@ _FARTHEST = 400_000  # farthest pixel that cuda/sampling_pixels.cu can address
 
 
 def takes_pixels(images: Batch, dtype: np.dtype[Any], geometry: I64, filter_: Filter) -> bool:
-    """Whether `pixels_on_gpu` supports ``images``: its inputs and outputs must have three bytes per pixel."""
+    """Return whether `pixels_on_gpu` supports ``images``: inputs and outputs must have three bytes per pixel."""
     return images.dtype == np.uint8 and dtype == np.uint8 and filter_ is not Filter.CUBIC and _within(geometry)
 
 
@@ -189,8 +191,8 @@ def pixels_on_gpu(
     ctx: Context, images: Batch, geometry: I64, kind: Kind, base: Any, sizes: Any, params: Any, filter_: Filter,
     border: Border, fill_shape: tuple[int, ...], fills: Any, out: Batch, to: Any,
 ) -> None:  # fmt: skip
-    """Launch the kernel for three-byte pixels, which samples ``images`` into ``out``. ``base``, ``sizes`` (the geometry
-    of `Grid.geometry`), ``params``, ``fills`` and ``to`` are arrays on the device."""
+    """Launch the kernel for three-byte pixels, which samples ``images`` into ``out``. ``base``, ``sizes`` (from
+    `Grid.geometry`), ``params``, ``fills`` and ``to`` are device arrays."""
     *_, tiles = _plans.extent(geometry, _TALL, _TILE, _BEFORE)
     ctx.device.launch(
         "sampling_pixels.cu", f"sample_pixels<{int(kind)}, {int(filter_)}>",

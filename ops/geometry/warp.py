@@ -61,8 +61,8 @@ class Warping(Operator, abstract=True):
         return self.stages if self.parity == "dali" else ("cpu",)
 
     def preset(self, ctx: Context, images: Batch, name: str, before: F64, after: F64) -> Batch:
-        """Return the images as the function ``name`` of the library in the argument ``parity`` transforms them. The
-        function's parameters are ``before``, the fill values, and ``after``."""
+        """Return the images as the function ``name`` of the library in argument ``parity`` transforms them. ``before``,
+        ``after``: the function's parameters in front of the fill values, and after them."""
         n = len(images)
         how = np.full((n, 1), presets.FILTERS[self.interp_type], np.float64)
         fill = np.full((n, 1 + presets.FILLS), float(saturate(np.array([self.fill_value or 0.0]), np.uint8)[0]))
@@ -105,12 +105,12 @@ class Warping(Operator, abstract=True):
             raise SpecError(f"size takes {wanted} here, got {count} values")
 
     def keeps_size(self) -> bool:
-        """Whether outputs have the size of their inputs if the argument size is not set."""
+        """Whether outputs have the size of their inputs if argument size is not set."""
         return True
 
     def given_sizes(self, ctx: Context, images: Batch) -> I64:
-        """Return the requested sizes of the outputs: height and width [N, 2], or depth, height and width [N, 3]. They
-        are the argument ``size`` if it is set, else the sizes of the inputs."""
+        """Return the sizes of the outputs, height and width [N, 2] or depth, height and width [N, 3]: the argument
+        ``size`` or, if it is not set, the sizes of the inputs."""
         axes = spatial_axes(images.layout)
         if not self.is_set("size"):
             sizes: I64 = images.shapes[:, -1 - axes : -1].astype(np.int64)
@@ -128,8 +128,8 @@ class Warping(Operator, abstract=True):
         """Return ``images``, sampled at the positions that matrices [N, 2, 3] give for the output's pixel centres (x,
         y, 1).
 
-        Volumes take [N, 3, 4] for (x, y, z, 1). ``recompute`` returns sizes and matrices for a later call, for
-        replaying recorded launches.
+        Volumes take [N, 3, 4] for (x, y, z, 1). ``recompute`` returns sizes and matrices for replays of the recorded
+        launches.
         """
         shape, geometry, maps = _placed(ctx, images, sizes, matrices)
         dtype = images.dtype if self.dtype is None else to_numpy(self.dtype)
@@ -206,8 +206,8 @@ class Warping(Operator, abstract=True):
 
 
 def _placed(ctx: Context, images: Batch, sizes: I64, matrices: F64) -> tuple[I64, I64, F64]:
-    """Return shapes and geometry (see `Grid.geometry`) of outputs of ``sizes``, and the maps ``matrices``. Samples
-    whose map is not finite are rejected, and their map is replaced by zeros."""
+    """Return shapes and geometry (`Grid.geometry`) of outputs of ``sizes``, and the maps ``matrices``. Samples whose
+    map is not finite are rejected, and get zeros instead of their map."""
     if spatial_axes(images.layout) == 2:
         shape, geometry = np.empty(images.shapes.shape, np.int64), np.empty((len(images), 6), np.int64)
         maps = np.array(matrices, np.float64, order="C")
@@ -239,13 +239,13 @@ def _refuse(ctx: Context, matrices: F64) -> npt.NDArray[np.bool_]:
 
 @lru_cache(64)
 def _fill(value: float, dtype: np.dtype[Any]) -> np.float32:
-    """Convert the fill value to the input's type, as DALI does: 300 becomes 255 for uint8."""
+    """Return the fill value as converted to the input's type by DALI's rule: 300 becomes 255 for uint8."""
     return np.float32(saturate(np.array([value]), dtype)[0])
 
 
 def _of_centres(recompute: Recompute) -> Recompute:
-    """Return a function that calls ``recompute`` and returns its matrices, converted by `of_centres`, or None if a
-    matrix is not finite."""
+    """Return a function that returns the result of ``recompute`` with its matrices converted by `of_centres`, or None
+    if a matrix is not finite."""
 
     def other(ctx: Context) -> tuple[F64] | None:
         found = recompute(ctx)
@@ -258,7 +258,7 @@ def _of_centres(recompute: Recompute) -> Recompute:
 
 
 def _finite(recompute: Recompute) -> Recompute:
-    """Return a function that calls ``recompute`` and returns its result, or None if a matrix is not finite."""
+    """Return a function that returns the result of ``recompute``, or None if a matrix is not finite."""
 
     def other(ctx: Context) -> tuple[F64] | None:
         found = recompute(ctx)
@@ -268,8 +268,8 @@ def _finite(recompute: Recompute) -> Recompute:
 
 
 def of_centres(matrices: F64) -> F64:
-    """Convert affine maps [N, 2, 3] between coordinates that begin at pixel corners to the parameters of `Kind.AFFINE`,
-    [N, 9], for coordinates that begin at pixel centres."""
+    """Convert affine maps [N, 2, 3] of coordinates from pixel corners to parameters of `Kind.AFFINE`, [N, 9], for
+    coordinates from pixel centres."""
     params = np.empty((len(matrices), 9))
     _plans.centred(matrices, params)
     return params
@@ -312,7 +312,7 @@ class Rotate(Warping, name="rotate"):
 
     @by_frame()
     def cpu(self, ctx: Context, images: Batch) -> Batch:
-        """Return the images of the batch, rotated by the argument angle."""
+        """Rotate the images of the batch by the argument angle, and return the results."""
         images = images.replace(layout=known_layout(images, self.layouts))
         if self.parity != "dali":
             angle = ctx.arg("angle", np.float64)
@@ -329,7 +329,7 @@ class Rotate(Warping, name="rotate"):
     gpu = cpu
 
     def _maps(self, ctx: Context, images: Batch) -> tuple[I64, F64]:
-        """Return the sizes of the outputs (height, width), and the maps from their pixels to the images, [N, 2, 3]."""
+        """Return sizes of the outputs (height, width), and the maps [N, 2, 3] from output pixels to the images."""
         # As in DALI, radians are float32: at 45 degrees |sin| > |cos|.
         radians = (ctx.arg("angle") * np.float32(np.pi / 180)).astype(np.float64)
         cos, sin = np.cos(radians), np.sin(radians)
@@ -377,7 +377,8 @@ def rotation(axis: F64, angle: F64) -> F64:
 
 
 def canvas_of_volumes(sizes: I64, turn: F64) -> I64:
-    """Return depth, height and width [N, 3] of the canvas that contains rotated volumes, by DALI's rule."""
+    """Return depth, height and width of the canvas that contains each rotated volume, [N, 3], by DALI's rule. ``turn``:
+    rotation matrices."""
     # at 45 degrees, DALI sees a tie, in which the axis itself wins
     share = np.abs(np.nan_to_num(turn)).astype(np.float32)
     before = sizes[:, ::-1]
@@ -430,7 +431,7 @@ class WarpAffine(Warping, name="warp_affine"):
 
     @by_frame()
     def cpu(self, ctx: Context, images: Batch, *inputs: Batch) -> Batch:
-        """Return the images of the batch, sampled at the positions that their affine maps give."""
+        """Sample the images of the batch at the positions that their affine maps give, and return the results."""
         images = images.replace(layout=known_layout(images, self.layouts))
         if inputs:
             not_replayable(ctx.device)
@@ -453,12 +454,12 @@ class WarpAffine(Warping, name="warp_affine"):
     gpu = cpu
 
     def _given(self, ctx: Context, images: Batch) -> F64:
-        """Return the maps from outputs to inputs that the argument ``matrix`` defines, as `_matrices` does."""
+        """Return the maps from outputs to inputs, by the argument ``matrix``; see `_matrices`."""
         return self._matrices(ctx.arg("matrix", np.float32 if self.parity == "dali" else np.float64), images)
 
     def _matrices(self, values: npt.NDArray[Any], images: Batch) -> F64:
-        """Return maps from outputs to inputs, [N, 2, 3], or [N, 3, 4] for volumes, given the ``values`` of the argument
-        or input."""
+        """Return maps from outputs to inputs, [N, 2, 3], or [N, 3, 4] for volumes. ``values``: numbers of the argument
+        ``matrix``, or of the second input."""
         values = values.reshape(len(images), -1)
         axes = spatial_axes(images.layout)
         self._check_matrix(values.shape[1], axes)

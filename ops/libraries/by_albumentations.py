@@ -58,7 +58,7 @@ def _hue(pixels: U8, turns: float) -> U8:
 
 
 def _blur(pixels: U8, columns: float, _rows: float, sigma: float, _y: float) -> U8:
-    """Return ``pixels`` blurred with a Gaussian window of ``columns`` pixels per side. 0 stands for the size that
+    """Return ``pixels`` blurred with a Gaussian window of ``columns`` pixels per side; if 0, of the size that
     albumentations computes by Pillow's rule."""
     size = int(columns) or int(sigma * 3.5) * 2 + 1
     x = np.arange(size) - size // 2

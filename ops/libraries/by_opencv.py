@@ -12,7 +12,7 @@ import numpy.typing as npt
 U8 = npt.NDArray[np.uint8]
 FILTERS = (cv2.INTER_NEAREST, cv2.INTER_LINEAR, cv2.INTER_CUBIC)
 _HALF = np.array([[1, 0, -0.5], [0, 1, -0.5], [0, 0, 1]])
-"""Matrix from coordinates relative to pixel corners to coordinates relative to pixel centres."""
+"""Matrix that converts coordinates whose origin is a pixel's corner to coordinates whose origin is its centre."""
 
 
 def _blur(pixels: U8, columns: float, rows: float, x: float, y: float) -> U8:
@@ -20,7 +20,7 @@ def _blur(pixels: U8, columns: float, rows: float, x: float, y: float) -> U8:
 
 
 def array(pixels: Any) -> U8:
-    """Return an image from OpenCV with a channel axis, which OpenCV removes from images of one channel."""
+    """Return an image of OpenCV with a channel axis, which OpenCV omits for one channel."""
     found: U8 = pixels if pixels.ndim == 3 else pixels[:, :, None]
     return found
 

@@ -24,8 +24,8 @@ def _on_images(change: Callable[..., Image.Image]) -> Callable[..., U8]:
 
 
 def turned_hue(image: Image.Image, turns: float) -> Image.Image:
-    """Return ``image`` with its hue shifted by ``turns`` of the colour circle, in Pillow's HSV, whose H has 256 steps;
-    torchvision does so for Pillow images."""
+    """Return ``image`` with its hue shifted by ``turns`` of the colour circle, in Pillow's HSV, whose H has 256 steps,
+    as torchvision does for Pillow images."""
     if image.mode != "RGB":
         return image
     hue, saturation, value = image.convert("HSV").split()

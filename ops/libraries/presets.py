@@ -38,16 +38,16 @@ _loops: Any = Kernels(".torchvision_cpu", __package__)
 
 LAYOUTS = ("HWC", "FHWC")
 FILLS = 4
-"""Number of fill values, one per channel, in the parameters of an operation that moves pixels."""
+"""Number of fill values, one per channel, among the parameters of operations that move pixels."""
 FILTERS = {DALIInterpType.INTERP_NN: 0, DALIInterpType.INTERP_LINEAR: 1, DALIInterpType.INTERP_CUBIC: 2}
-"""Numbers that stand for the filters in the parameters of an operation."""
+"""Numbers of the filters in the parameters of an operation."""
 _NEEDS = {"opencv": "cv2", "albumentations": "cv2"}
 _CHANNELS = {"torchvision": (1, 3), "pillow": (1, 3)}
 
 
 def check(op: Operator, library: str, alone: Sequence[str]) -> None:
-    """Check that ``op`` can give the results of ``library``: the library is installed, and no argument in ``alone`` is
-    set, the arguments that only DALI's operator has. Raises SpecError."""
+    """Raise SpecError unless ``op`` can give the results of ``library``: the library must be installed, and no argument
+    in ``alone`` may be set, because only DALI's operator has these."""
     for name in alone:
         if op.is_set(name):
             raise SpecError(
@@ -61,8 +61,8 @@ def check(op: Operator, library: str, alone: Sequence[str]) -> None:
 
 
 def check_input(library: str, spec: Spec) -> None:
-    """Check that data with ``spec`` is uint8 images, the only type that other libraries' functions support here. Raises
-    SpecError."""
+    """Raise SpecError unless data with ``spec`` is uint8 images, the only type that other libraries' functions support
+    here."""
     if spec.dtype not in (None, DALIDataType.UINT8):
         raise SpecError(f"parity: {library} takes UINT8, got {spec}; cast it first, or give parity: dali to this step")
     if spec.layout and spec.layout not in LAYOUTS:
@@ -92,8 +92,8 @@ def run(ctx: Context, images: Batch, library: str, steps: Sequence[Step]) -> Bat
 
 
 def _allocated(ctx: Context, images: Batch, sample: Any, ends: Any) -> tuple[Batch, Any]:
-    """Return an output batch for images (or frames) of the sizes ``ends`` (height, width, channels), and the offset of
-    each image in it. ``sample``: index of the sample to which each image belongs."""
+    """Return an output batch for images (or frames) of the sizes ``ends`` (height, width, channels), and each image's
+    offset in it. ``sample``: index of each image's sample."""
     shapes = images.shapes.copy()
     shapes[:, -3:] = 0
     shapes[sample, -3:] = ends
@@ -129,8 +129,8 @@ def _torchvision(
 
 
 def _centred(row: Sequence[float], out: float, half_x: float, half_y: float) -> list[float]:
-    """Convert a ``row`` of an affine map from output coordinates that begin at the corner to ones that begin at the
-    centre (``half_x``, ``half_y``). ``out`` is subtracted from the mapped coordinate."""
+    """Convert a ``row`` of an affine map from output coordinates with their origin at the corner to ones with their
+    origin at the centre (``half_x``, ``half_y``). ``out`` is subtracted from the mapped coordinate."""
     return [row[0], row[1], row[0] * half_x + row[1] * half_y + row[2] - out]
 
 
@@ -153,8 +153,8 @@ def _tv_perspective(p: Sequence[float], _rows: int, _columns: int) -> list[float
 
 
 def _tv_blur(p: Sequence[float], _rows: int, _columns: int) -> list[float]:
-    """Return the parameters of torchvision's gaussian_blur: window lengths and sigmas. A window length of 0 is computed
-    from sigma as in the operator gaussian_blur; a sigma of 0 from the window as in torchvision."""
+    """Return the parameters of torchvision's gaussian_blur, window lengths and sigmas, with zeros replaced: a window
+    length is computed from sigma as in the operator gaussian_blur, a sigma from the window as in torchvision."""
     windows = [int(n) or 2 * math.ceil(3 * s) + 1 for n, s in zip(p[:2], p[2:], strict=True)]
     return [*windows, *(s or n * 0.15 + 0.35 for n, s in zip(windows, p[2:], strict=True))]
 

@@ -26,14 +26,14 @@ F64 = npt.NDArray[np.float64]
 _kernels: Any = Kernels(".torchvision_cpu", __package__)
 
 WIDTH = 16
-"""Maximum number of parameters of one operation: the row length of arrays of parameters."""
+"""Maximum number of parameters of one operation: the row length of parameter arrays."""
 CHANNELS = 4
 """Maximum number of channels for which an operation can have separate fill values."""
 MODES = ("constant", "edge", "reflect", "symmetric")
 
 
 class Step(IntEnum):
-    """Operations that the operator applies, by torchvision's names. Values are the codes of the compiled loop."""
+    """Operations that the operator can apply, by torchvision's names. Values are codes for the compiled loop."""
 
     adjust_brightness = 1
     adjust_contrast = 2
@@ -68,23 +68,21 @@ _COLOURED = (Step.adjust_brightness, Step.adjust_contrast, Step.adjust_saturatio
 
 
 def _among(*steps: Step) -> npt.NDArray[np.bool_]:
-    """Return a mask of the operations ``steps``, indexed by an operation's code."""
+    """Return a mask of the operations ``steps``, with one entry per operation code."""
     return np.isin(np.arange(len(Step) + 1), steps)
 
 
 _RESHAPING = _among(Step.turn, Step.window, Step.rgb_to_grayscale, Step.affine)
 _PARTICULAR = _among(*_COLOURED, Step.rgb_to_grayscale, Step.gaussian_blur, Step.permute_channels)
-"""For each operation's code, whether it supports only some images, such as images of 1 or 3 channels."""
+"""Mask, by operation code, of the operations that support only some images, such as images of 1 or 3 channels."""
 
 
 def affine_matrix(
     angle: float, translate: Sequence[float], scale: float, shear: Sequence[float], center: Sequence[float] = (0, 0)
 ) -> list[float]:
-    """Return the map of torchvision's ``affine``, from pixels of the output to those of the input: two rows of three,
-    with the origin in the centre of the image, or at the origin of ``center``. Angles are in degrees.
-
-    It is the inverse of T C R S H C^-1: rotation, scale and shears about the centre, followed by a translation.
-    """
+    """Return the map of torchvision's ``affine`` from output pixels to input pixels: two rows of three, with the origin
+    in the centre of the image, or at the origin of ``center``. Angles are in degrees. It is the inverse of T C R S H
+    C^-1: rotation, scale and shears about the centre, then a translation."""
     turn, across, down = math.radians(angle), math.radians(shear[0]), math.radians(shear[1])
     x, y = center
     to_x, to_y = x + translate[0], y + translate[1]
@@ -204,8 +202,8 @@ class Torchvision(Operator, name="torchvision"):
 
 
 def outline(begin: I64, codes: I32, numbers: F64) -> I64:
-    """Return the shape (channels, rows, columns) of each image before each of its K operations and after the last one,
-    [N, K + 1, 3]. ``begin`` [N, 3] are the input shapes."""
+    """Return the shape (channels, rows, columns) of each image before each of its K operations, and after the last one:
+    [N, K + 1, 3]. ``begin`` [N, 3]: shapes of the input."""
     shapes = np.repeat(begin[:, None], codes.shape[1] + 1, axis=1)
     if not _RESHAPING[codes].any():
         return shapes
@@ -224,7 +222,7 @@ def outline(begin: I64, codes: I32, numbers: F64) -> I64:
 
 
 def problems(shapes: I64, codes: I32, numbers: F64) -> dict[int, str]:
-    """Return the images to which one of their operations cannot be applied, by index, each with the reason."""
+    """Return the images to which one of their operations cannot be applied: the reason, by index of the image."""
     found: dict[int, str] = {}
     if not _PARTICULAR[codes].any():
         return found

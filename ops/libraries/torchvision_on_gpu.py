@@ -16,7 +16,7 @@ _blurs: Any = Kernels(".torchvision_blur_cpu", __package__)
 _jobs: Any = Kernels(".torchvision_jobs_cpu", __package__)
 
 _BLUR = 13
-"""Code of the gaussian blur in `torchvision.Step`, repeated here because that module imports this one."""
+"""Code of the gaussian blur in `torchvision.Step`; repeated here, because that module imports this one."""
 _THREADS, _MOST_TILES = 256, 1024
 _TABLE = 256
 
@@ -69,8 +69,8 @@ def _tiles(elements: int) -> int:
 def to_floats(
     lane: Any, images: Batch, divide: bool, mean: npt.NDArray[np.float32], std: npt.NDArray[np.float32], out: Batch
 ) -> None:
-    """Convert planar uint8 images to floats of 0 to 1 as `torchvision_cpu.to_floats` does; normalise them if means are
-    given."""
+    """Convert planar uint8 images to floats of 0 to 1, as `torchvision_cpu.to_floats` does; with means, also normalise
+    them."""
     channels = images.shapes[:, 0].astype(np.int64)
     pixels = images.shapes[:, 1].astype(np.int64) * images.shapes[:, 2]
     if len(images) == 0 or out.data.size == 0:
@@ -94,7 +94,7 @@ def flips(lane: Any, images: Batch, flags: npt.NDArray[np.int8], upside_down: bo
 def flip(
     lane: Any, shape: Sequence[int], source: int, mirrored: npt.NDArray[np.int8], upside_down: bool, out: int
 ) -> None:
-    """Mirror consecutive images of ``shape`` as `flips` does; ``source`` and ``out`` are addresses on the device."""
+    """Mirror consecutive images of ``shape``, like `flips`. ``source`` and ``out`` are device addresses."""
     channels, height, width = shape
     (flags,) = lane.upload(mirrored)
     wide = width % 4 == 0 and source % 4 == 0
@@ -109,8 +109,8 @@ ERASABLE = {np.dtype(np.uint8): "unsigned char", np.dtype(np.float32): "float"}
 
 
 def erase(lane: Any, images: Batch, windows: I64, values: list[npt.NDArray[np.float32]], out: Batch) -> None:
-    """Copy planar images to ``out``, and fill one window in each image. ``windows`` [N, 4] are top, left, height and
-    width. Each of ``values`` can be broadcast by NumPy to (channels, height, width)."""
+    """Copy planar images to ``out``, and fill one window in each. ``windows`` [N, 4]: top, left, height and width.
+    ``values``: fill values of each image, which NumPy can broadcast to (channels, height, width)."""
     if len(images) == 0 or out.data.size == 0:
         return
     rows = np.zeros((len(images), 13), np.int64)

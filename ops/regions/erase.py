@@ -99,8 +99,8 @@ class Erase(Operator, name="erase"):
         return plan, Target(out, at, steps)
 
     def _filling(self, ctx: Context, data: Batch, out: Batch, shape: F32, count: I64) -> tuple[CopyPlan, I64, I64]:
-        """Return the copy plan that fills the boxes, the index in ``out``'s data where each box begins, and the strides
-        of the samples."""
+        """Return the copy plan that fills the boxes, the index in ``out``'s data at which each box begins, and the
+        strides of the samples."""
         axes = self._axes(data.layout, data.ndim)
         anchor = np.zeros_like(shape)
         if self.is_set("anchor"):
@@ -127,8 +127,7 @@ class Erase(Operator, name="erase"):
             ctx.reject(i, "bad_argument", f"anchor has {anchors[i]} numbers, shape {shapes[i]}; boxes need both")
 
     def _fill(self, ctx: Context, data: Batch) -> tuple[npt.NDArray[np.float64], int]:
-        """Return the fill values, [N or 1, K or 1], and the dimension along which they vary; -1 if there is one
-        value."""
+        """Return the fill values, [N or 1, K or 1], and the dimension along which they vary; -1 for a single value."""
         values: npt.NDArray[Any] = (
             ctx.arg("fill_value", np.float64) if "fill_value" in ctx.args else ctx.rows("fill_value", np.float64)
         )
@@ -151,7 +150,7 @@ class Erase(Operator, name="erase"):
 
 
 def _of_one_width(a: F32, b: F32) -> tuple[F32, F32]:
-    """Return ``a`` and ``b`` with as many columns as the narrower one has. Samples whose lists differ in length are
-    already rejected."""
+    """Return ``a`` and ``b`` with as many columns as the narrower of the two. Samples whose lists differ in length were
+    rejected before."""
     width = min(a.shape[1], b.shape[1])
     return a[:, :width], b[:, :width]

@@ -82,8 +82,8 @@ class GridMask(Operator, name="grid_mask"):
         ctx.device.launch("grid_mask.cu", name, (blocks, len(base)), 256, source, starts, sizes, grids, target, targets)
 
     def _grid(self, ctx: Context) -> npt.NDArray[np.float32]:
-        """Return the parameters of each sample's grid for the kernels, [N, 5]: cos / tile, sin / tile, shift_x / tile,
-        shift_y / tile, ratio."""
+        """Return the parameters of each sample's grid as kernels take them, [N, 5]: cos / tile, sin / tile, shift_x /
+        tile, shift_y / tile, ratio."""
         tile = ctx.arg("tile", np.int64)
         for i in np.flatnonzero(tile <= 0).tolist():
             ctx.reject(i, "bad_argument", f"tile must be at least 1, got {tile[i]}")
@@ -94,12 +94,12 @@ class GridMask(Operator, name="grid_mask"):
 
 
 _LEAD = 15
-"""Maximum number of pixels before the start of a sample that its first GPU thread also covers."""
+"""Maximum number of pixels before the start of a sample that the sample's first GPU thread also covers."""
 _TYPES = {1: "unsigned char", 2: "unsigned short", 4: "unsigned int", 8: "unsigned long long"}
 
 
 def _plane(layout: str, ndim: int) -> int:
-    """Return the index of the dimension of rows (H) in a layout; the dimension of columns follows it."""
+    """Return the index of the dimension of rows (H) in ``layout``; the dimension of columns follows it."""
     if not layout and ndim >= 2:
         return 0
     at = layout.find("HW")

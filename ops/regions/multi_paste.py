@@ -21,13 +21,13 @@ from ..types import DALIDataType, to_numpy
 F32 = npt.NDArray[np.float32]
 _loops: Any = Kernels(".multi_paste_cpu", __package__)
 _MAX_REGIONS = 65535
-"""Maximum number of regions per launch: the limit of a CUDA grid's second dimension."""
+"""Maximum number of regions that one kernel launch pastes: the limit of a CUDA grid's second dimension."""
 _MAX_CACHED = 4
 """Maximum number of batches for which the placement of regions is cached."""
 _Placed = tuple[I64, I64 | None, list[tuple[int, I64, I64, I64, I64, I64]]]
-"""Placement of the regions of a batch: the shapes of the outputs; the shapes of those outputs that must be filled with
-zeros first, or None; and groups of regions that are pasted together. A group is the index of the input, then for each
-region its output, its source sample, its start there, its shape, and its start in the output."""
+"""Plan for pasting a batch's regions: shapes of the outputs; shapes of those outputs that must be filled with zeros
+first, or None; and groups of regions that are pasted together. A group is the index of the input, then for each region:
+its output, its source sample, its start there, its shape, and its start in the output."""
 
 
 class MultiPaste(Operator, name="multi_paste"):
@@ -69,7 +69,7 @@ class MultiPaste(Operator, name="multi_paste"):
 
     @property
     def per_batch(self) -> bool:  # type: ignore[override]
-        """Whether regions come from other samples, so that the kernel must see the whole batch."""
+        """Whether regions come from other samples of the batch, so that the kernel must see all of it."""
         return self.is_set("in_ids")
 
     def check(self) -> None:
@@ -118,8 +118,8 @@ class MultiPaste(Operator, name="multi_paste"):
     gpu = cpu
 
     def _placed(self, ctx: Context, images: list[Batch]) -> _Placed:
-        """Return the placement of all regions on the outputs; see `_Placed`. Cached if arguments are constant; the
-        shapes of a batch are the key."""
+        """Return the plan for pasting all regions; see `_Placed`. If arguments are constant, plans are cached by the
+        shapes of a batch."""
         key = (images[0].samples.slot.tobytes(), *(b.shapes.tobytes() for b in images))
         constant, before = not ctx.args, len(ctx.rejects)
         known = self._known.get(key) if constant else None
@@ -152,8 +152,8 @@ class MultiPaste(Operator, name="multi_paste"):
         return {}
 
     def _parts(self, ctx: Context, images: list[Batch]) -> tuple[I64, I64, I64]:
-        """Return for each region, in the order of pasting, the sample into which it is pasted, the sample from which it
-        is taken, and the input of that sample."""
+        """Return for each region, in the order of pasting: the sample into which it is pasted, the sample from which it
+        comes, and that sample's input."""
         n = len(images[0])
         if not self.is_set("in_ids"):
             owner = np.repeat(np.arange(n), len(images))
@@ -200,7 +200,7 @@ class MultiPaste(Operator, name="multi_paste"):
         return shape
 
     def _regions(self, ctx: Context, owner: I64, extent: I64, canvas: I64) -> tuple[I64, I64, I64]:
-        """Return three arrays [regions, D]: start and shape of each region in its image, and its start on the canvas.
+        """Return three arrays [regions, D]: start and shape of each region in its image, and its start in the output.
         Invalid regions are rejected and become empty."""
         ndim = extent.shape[1]
         space = slice(ndim - 3, ndim - 1)
@@ -242,8 +242,8 @@ class MultiPaste(Operator, name="multi_paste"):
         return first, shape, target
 
     def _rows(self, ctx: Context, name: str, owner: I64) -> npt.NDArray[Any] | None:
-        """Return the values of argument ``name``, one row per region, [regions, 2]; None if it is not set. ``owner``:
-        sample of each region."""
+        """Return argument ``name`` with one row per region, [regions, 2]; None if it is not set. ``owner``: sample of
+        each region."""
         if not self.is_set(name):
             return None
         values, counts = ctx.lists(name, np.float32 if name.endswith("_rel") else np.int64)

@@ -21,8 +21,8 @@ _kernels: Any = Kernels(".paste_cpu", __package__)
 
 
 def placed(ctx: Context) -> tuple[F32, F32, F32]:
-    """Return the arguments ratio, paste_x and paste_y of each sample, [N] each. Samples with values outside the allowed
-    range are rejected, and get ratio 1 and position 0."""
+    """Return the arguments ratio, paste_x and paste_y of each sample, [N] each. Samples with values that are not
+    allowed are rejected, and get ratio 1 and position 0."""
     ratio = ctx.arg("ratio")
     right = (ratio >= 1) & (ratio < np.inf)
     if not right.all():
@@ -156,7 +156,7 @@ class BBoxPaste(Operator, name="bbox_paste"):
 
     @staticmethod
     def _odd(ctx: Context, boxes: Batch) -> npt.NDArray[np.bool_]:
-        """Reject the samples of ``boxes`` that are not lists of boxes, and return a mask of them, [N]."""
+        """Reject the samples of ``boxes`` that are not lists of boxes. Return a mask of these samples, [N]."""
         if boxes.dtype != np.float32 or boxes.ndim == 0:
             raise SampleError("bad_shape", f"takes boxes of float32, 4 numbers each, got {boxes.dtype}, {boxes.ndim}-D")
         odd: npt.NDArray[np.bool_] = (boxes.shapes[:, -1] != 4) & (boxes.sizes > 0)

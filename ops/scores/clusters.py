@@ -30,50 +30,46 @@ U64 = npt.NDArray[np.uint64]
 MAX_ROWS = (1 << 31) - 1
 """Maximum number of rows, because row numbers are stored as int32."""
 MAX_DISTANCE = 32
-"""Maximum of ``distance``: two random hashes of 64 bits differ in 32 bits on average, so with more bits nearly all rows
+"""Maximum of ``distance``. Two random 64-bit hashes differ in 32 bits on average, so that above this nearly all rows
 would be one cluster."""
 _DIGIT = 11
-"""Maximum number of bits by which one pass of a radix sort orders the hashes; it counts each of 2048 values."""
+"""Number of bits by which one pass of a radix sort orders hashes, at most; it counts 2048 values."""
 _SAMPLE = 1 << 18
-"""Number of hashes in the sample from which the number of comparisons is estimated."""
+"""Number of hashes in the random sample by which the number of comparisons is estimated."""
 _PASS_SECONDS, _PAIR_SECONDS = 6e-9, 0.6e-9
 """Estimated seconds per hash and pass of a sort, and per comparison of two hashes, on one CPU thread. `plan` chooses
-the number of blocks by them."""
+the number of blocks by these."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchPlan:
-    """Plan of a search for similar hashes: the 64 bits are divided into blocks, and hashes are compared if they are
-    equal in ``chosen`` of these blocks."""
+    """Plan of a search for similar hashes. Their 64 bits are divided into blocks; two hashes are compared if they are
+    equal in ``chosen`` of the blocks."""
 
     widths: tuple[int, ...]
     """Number of bits of each block into which a hash is divided; the first block has the lowest bits."""
     chosen: int
-    """Number k of blocks in which hashes must be equal to be compared; if 0, all pairs are compared."""
+    """Number k of blocks in which two hashes must be equal to be compared; 0 to compare all pairs."""
     seconds: float
     """Estimated duration of the search on one CPU thread, in seconds."""
 
     @property
     def tables(self) -> int:
-        """Number of choices of k blocks out of all; the hashes are sorted once for each."""
+        """Number of ways to choose k of the blocks; the hashes are sorted once for each."""
         return math.comb(len(self.widths), self.chosen)
 
 
 class Clusters:
-    """Clusters of ``n`` rows, as a union-find. Created by one caller and used by one thread.
-
-    It holds 4 bytes a row, and during `join` 24 more.
-    """
+    """Clusters of ``n`` rows, as a union-find structure. Created by one caller and used by one thread. Takes 4 bytes
+    per row, and 24 more during `join`."""
 
     def __init__(self, n: int) -> None:
         self._parents: I32 = np.arange(n, dtype=np.int32)
 
     def join(self, hashes: U64, distance: int = 0, progress: Callable[[str], None] | None = None) -> tuple[int, int]:
-        """Join rows whose hashes differ in at most ``distance`` bits. ``hashes`` uint64[n] is overwritten.
-
-        Return by how much the number of clusters decreased: because of equal hashes, and because of near ones.
-        ``progress`` is called with a line of text before each sort.
-        """
+        """Join rows whose hashes differ in at most ``distance`` bits. ``hashes`` uint64[n] is overwritten. Return the
+        decrease of the number of clusters, by equal hashes and by similar ones. ``progress``: called with a line of
+        text before each sort."""
         rows: U32 = np.arange(len(hashes), dtype=np.uint32)
         halves = (hashes, rows), (np.empty_like(hashes), np.empty_like(rows))
         for shift in range(0, 64, 8):  # eight passes: the result is in the first half again
@@ -119,15 +115,15 @@ def _digits(widths: tuple[int, ...], blocks: tuple[int, ...]) -> Iterator[tuple[
 
 
 def by_evenness(hashes: U64) -> list[int]:
-    """Return the 64 bit positions, first those whose bit is 1 in half of the hashes: blocks of such bits distinguish
-    most hashes."""
+    """Return the 64 bit positions, ordered by how evenly a bit divides the hashes: blocks of bits that are 1 in half of
+    the hashes distinguish most hashes."""
     seen = hashes[:: max(1, len(hashes) // _SAMPLE)]
     uneven = [abs(np.count_nonzero(seen >> np.uint64(b) & np.uint64(1)) * 2 - len(seen)) for b in range(64)]
     return sorted(range(64), key=lambda b: (uneven[b], b))
 
 
 def dealt(bits: list[int], widths: tuple[int, ...]) -> list[int]:
-    """Deal ``bits`` to blocks of ``widths`` bits in turns, as cards to players, and return the new position of each
+    """Deal ``bits`` to blocks of ``widths`` bits in turn, like cards to players, and return the new position of each
     bit."""
     starts = [0, *itertools.accumulate(widths)]
     order = sorted((turn, block) for block, width in enumerate(widths) for turn in range(width))
@@ -138,8 +134,8 @@ def dealt(bits: list[int], widths: tuple[int, ...]) -> list[int]:
 
 
 def table_of(places: list[int]) -> U64:
-    """Return a table that moves bit k of a hash to ``places[k]``, uint64[8, 256]: for each byte of a hash and each
-    value of it, the moved bits."""
+    """Return a table for moving bit k of a hash to ``places[k]``, uint64[8, 256]: the moved bits, for each byte of a
+    hash and each value of that byte."""
     values, table = np.arange(256, dtype=np.uint64), np.zeros((8, 256), np.uint64)
     for bit, place in enumerate(places):
         table[bit // 8] |= (values >> np.uint64(bit % 8) & np.uint64(1)) << np.uint64(place)
@@ -147,8 +143,8 @@ def table_of(places: list[int]) -> U64:
 
 
 def plan(hashes: U64, distance: int, bits: list[int]) -> SearchPlan:
-    """Choose the number of blocks and k for the search with the least estimated time. The number of comparisons is
-    counted on a sample of the hashes, because their bits are neither evenly distributed nor independent."""
+    """Return the plan of the search with the least estimated time. The number of comparisons is counted on a sample of
+    the hashes, because their bits are neither evenly distributed nor independent."""
     n = len(hashes)
     pairs = n * (n - 1) / 2
     best = SearchPlan((64,), 0, pairs * _PAIR_SECONDS)

@@ -24,7 +24,7 @@ _loops: Any = Kernels(".encoded_cpu", __package__)
 
 Unit = Literal["words", "characters", "bytes"]
 _UNITS: tuple[Unit, ...] = ("words", "characters", "bytes")
-"""Units in which text_length counts. The index of a unit in this tuple is its number in `encoded_cpu`."""
+"""Units in which text_length counts. A unit's index here is its number in `encoded_cpu`."""
 
 
 class _OfBytes(Operator, abstract=True):

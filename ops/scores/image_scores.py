@@ -23,15 +23,14 @@ _loops: Any = Kernels(".image_scores_cpu", __package__)
 
 Score = Literal["phash", "dhash", "sharpness", "entropy", "brightness", "saturation", "border"]
 SCORES: tuple[Score, ...] = ("phash", "dhash", "sharpness", "entropy", "brightness", "saturation", "border")
-"""Names of all scores. The index of a score in this tuple is its bit in the mask that the CPU loop and the kernels
-receive."""
+"""Names of all scores. A score's index here is its bit in the mask that the CPU loop and the kernels take."""
 _HASHES = ("phash", "dhash")
 _CELLS = 32 * 32 + 8 * 9
-"""Number of gray cells of an image, as in cuda/scores.cu: 32 x 32 cells for phash, then 8 x 9 for dhash."""
+"""Number of gray cells computed per image, as in cuda/scores.cu: 32 x 32 for phash, then 8 x 9 for dhash."""
 _PARTS = 264
-"""Number of sums that a block of GPU threads keeps for each strip of an image, as in cuda/scores.cu."""
+"""Number of sums that a block of GPU threads computes for each strip of an image, as in cuda/scores.cu."""
 _STRIP = 1 << 16
-"""Number of pixels in the strip of an image that a thread block processes; the largest image of a batch gets at most
+"""Number of pixels in a strip, the part of an image that one thread block processes. An image gets at most
 `_MAX_STRIPS` strips."""
 _MAX_STRIPS = 64
 

@@ -33,11 +33,11 @@ from ..gpu.current import OnGpu
 from ..gpu.lane import Lane, borrow_stream, return_stream
 
 API = 0x20
-"""Version of the driver's API that this module uses: major and minor, four bits each."""
+"""Version of the driver's API that this module uses: four bits each for major and minor."""
 _SURFACES = 32 << 20
-"""Approximate number of bytes of device memory for the images of one session."""
+"""Approximate bytes of device memory for the images of one session."""
 _MAX_PAIRS = 32
-"""Maximum number of image pairs per call of a session: their images, and their vectors, are copied together."""
+"""Maximum number of image pairs per call of a session. Their images are copied together, and so are their vectors."""
 _MAX_SESSIONS = 8
 """Maximum number of cached sessions per GPU; creating one takes 20 ms, destroying one 200 ms."""
 _BLOCK = 256
@@ -48,7 +48,7 @@ FUNCTIONS = (
     "create", "init", "create_buffer", "array_of", "address_of", "strides_of", "set_streams", "execute",
     "destroy_buffer", "destroy", "last_error", "capabilities",
 )  # fmt: skip
-"""Names here for the functions of the driver's table NV_OF_CUDA_API_FUNCTION_LIST, in its order."""
+"""Names for the functions in the driver's table NV_OF_CUDA_API_FUNCTION_LIST, in its order."""
 STATUS = (
     "success", "the engine is not available", "the device is not supported", "the device is gone", "invalid pointer",
     "invalid parameter", "invalid call", "invalid version", "out of memory", "not initialised", "unsupported feature",
@@ -69,13 +69,13 @@ INPUT = np.dtype(
     [("picture", "u8"), ("reference", "u8"), ("hints", "u8"), ("anew", "u4"), ("padding", "u4"), ("private", "u8"),
      ("padding2", "u4"), ("regions", "u4"), ("where", "u8")]
 )  # fmt: skip
-"""Memory layout of the driver's struct NV_OF_EXECUTE_INPUT_PARAMS; ``anew`` (disableTemporalHints): do not start from
-the vectors of the previous call."""
+"""Memory layout of the driver's struct NV_OF_EXECUTE_INPUT_PARAMS. ``anew`` (disableTemporalHints): do not start from
+the previous call's vectors."""
 OUTPUT = np.dtype([("vectors", "u8"), ("costs", "u8"), ("private", "u8")])
 """Memory layout of the driver's struct NV_OF_EXECUTE_OUTPUT_PARAMS."""
 
 BEST, MEDIUM, FAST = 5, 10, 20
-"""Quality levels of the search, with the values of the driver's NV_OF_PERF_LEVEL."""
+"""Quality levels of the search for vectors; values of the driver's NV_OF_PERF_LEVEL."""
 _FLOW = 1  # NV_OF_MODE_OPTICALFLOW
 _INPUT, _OUTPUT, _HINT = 1, 2, 3  # NV_OF_BUFFER_USAGE
 _GRAY, _COLORS, _VECTORS = 1, 3, 5  # NV_OF_BUFFER_FORMAT: GRAYSCALE8, ABGR8, SHORT2
@@ -98,8 +98,8 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 
 
 class NoEngineError(Exception):
-    """The GPU has no optical flow engine, or the engine does not support the request; the host then computes the
-    flow."""
+    """Raised if the GPU has no optical flow engine, or the engine does not support the request; the host then computes
+    the flow."""
 
 
 # -- the library ------------------------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ class Library:
 
     def __init__(self, path: str) -> None:
         """Load the library at ``path``. Raises OSError if it cannot be loaded, AttributeError if it is another library,
-        NoEngineError if it does not support this version of the API."""
+        NoEngineError if it lacks this version of the API."""
         loaded, table = ctypes.CDLL(path), (_POINTER * len(FUNCTIONS))()
         loaded.NvOFAPICreateInstanceCuda.argtypes = (_U32, _POINTER)
         if status := loaded.NvOFAPICreateInstanceCuda(API, table):
@@ -126,8 +126,8 @@ class Library:
         return found
 
     def check(self, status: int, operation: str, handle: Any) -> None:
-        """Check that ``status``, the result of a call for ``operation``, is success. Raises NoEngineError with the
-        driver's message."""
+        """Raise NoEngineError, with the driver's message, unless ``status`` is success. ``operation``: what was called,
+        for the message."""
         if not status:
             return
         text, size = ctypes.create_string_buffer(256), _U32(256)
@@ -167,18 +167,18 @@ def library() -> Library:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Parameters of a session, such as image size and grid; cached sessions are found by them."""
+    """Parameters of a session, such as image size and grid, by which cached sessions are found."""
 
     height: int
     width: int
     gray: bool
     """Whether images have one channel (gray); else they have three."""
     grid: int
-    """Side in pixels of a cell of the output; a cell has one vector."""
+    """Side in pixels of an output cell; each cell gets one vector."""
     level: int
     """Quality of the search: BEST, MEDIUM or FAST."""
     hint_grid: int = 0
-    """Side in pixels of a cell of the hints, vectors with which the search begins; 0 without hints."""
+    """Side in pixels of a cell of the hints (vectors with which the search begins); 0 without hints."""
 
     def cells(self, side: int) -> tuple[int, int]:
         """Return the number of rows and columns of cells of ``side`` pixels in an image."""
@@ -193,7 +193,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class FlowEngine:
-    """Optical flow engine of one GPU: the image sizes and grids that it supports."""
+    """Optical flow engine of one GPU, with the image sizes and grids that it supports."""
 
     grids: tuple[int, ...]
     hint_grids: tuple[int, ...]
@@ -203,7 +203,7 @@ class FlowEngine:
     """Maximum height and width of images."""
 
     def check(self, kind: Kind) -> None:
-        """Check that the engine supports images and grids of ``kind``. Raises NoEngineError."""
+        """Raise NoEngineError unless the engine supports images and grids of ``kind``."""
         size = kind.height, kind.width
         if any(not low <= here <= high for low, here, high in zip(self.min_size, size, self.max_size, strict=True)):
             least, most = (" x ".join(map(str, s)) for s in (self.min_size, self.max_size))
@@ -266,8 +266,8 @@ def _create(library: Library, context: int) -> ctypes.c_void_p:
 
 
 def _destroy(library: Library, handle: ctypes.c_void_p, *, begun: bool) -> None:
-    """Destroy a session, given by the driver's ``handle``. The driver does not free a handle that was never initialised
-    by nvOFInit (``begun``), so that it is initialised first."""
+    """Destroy a session. ``handle``: the driver's handle. ``begun``: whether nvOFInit has initialised it; if not, it is
+    initialised first, because the driver would not free it."""
     if not begun:
         library.call("init", handle, _init(Kind(128, 128, gray=True, grid=4, level=FAST)).ctypes.data)
     library.call("destroy", handle)
@@ -292,7 +292,7 @@ class _Surfaces:
 
 
 class Session:
-    """A session of a GPU's optical flow engine, for images of one `Kind`, with its surfaces and streams. Owned by
+    """Session of a GPU's optical flow engine for images of one `Kind`, with its surfaces and streams. Owned by
     `_CachedSessions`; one thread at a time uses it."""
 
     def __init__(self, library: Library, index: int, context: int, kind: Kind) -> None:
@@ -301,14 +301,13 @@ class Session:
         self._library, self._buffers = library, list[int]()
         self._handle, self._begun = _create(library, context), False
         self._streams = borrow_stream(index), borrow_stream(index)
-        """CUDA streams on which images are copied to the surfaces, and vectors from them."""
+        """CUDA streams for copying images to the surfaces, and for copying vectors from them."""
         self._works = [driver_calls.Work(stream.ptr) for stream in self._streams]
         self._half = 0
-        """Number of the half of the surfaces (0 or 1) that the next turn uses; the engine works on the other half
-        meanwhile."""
+        """Half of the surfaces (0 or 1) that the next turn uses, while the engine works on the other half."""
         self._free: list[Any] = [None, None]
-        """For each half of the surfaces, a CUDA event that marks that its vectors were copied, so that it can be used
-        again; None before the first use."""
+        """CUDA event for each half of the surfaces: its vectors were copied, so that it can be used again. None before
+        the first use."""
         try:
             pictures, vectors = (stream.ptr for stream in self._streams)
             self._check(library.call("set_streams", self._handle, pictures, vectors), "nvOFSetIOCudaStreams")
@@ -345,7 +344,7 @@ class Session:
         self._library.check(status, operation, self._handle)
 
     def find(self, lane: Lane, pairs: Pairs, *, temporal: bool, red: int) -> None:
-        """Compute the vectors of ``pairs`` with this session; see the function `find`."""
+        """Compute the vectors of the image pairs ``pairs`` with this session; see the function `find`."""
         plan = _Plan(pairs, self.kind.pairs, self._half)
         tables = [
             np.column_stack((plan.sources, self._pictures.addresses[plan.surfaces])),
@@ -386,16 +385,16 @@ class Session:
         self, lane: Lane, stream: int, kernel: str, table: int, low: int, high: int, surfaces: _Surfaces, side: int,
         *more: int,
     ) -> None:  # fmt: skip
-        """Launch a copy kernel of flow.cu on one of the two streams. Rows ``low`` to ``high`` of the ``table`` on the
-        device list what is copied."""
+        """Launch a copy kernel of flow.cu on one of the two streams. Rows ``low`` to ``high`` of the device array
+        ``table`` list what to copy."""
         height, width = self.kind.cells(side)
         blocks = (high - low) * -(-height * width // _BLOCK)
         handle = lane.handle("flow.cu", kernel)
         self._works[stream].launch(handle, blocks, _BLOCK, table + 16 * low, height, width, surfaces.pitch, *more)
 
     def _execute(self, inputs: npt.NDArray[Any], outputs: npt.NDArray[Any]) -> None:
-        """Enqueue the search for the vectors of several pairs, in one call without the GIL. The driver returns once the
-        engine's queue has space."""
+        """Enqueue the search for the vectors of several image pairs, in one call without the GIL. The call returns when
+        the engine's queue has space."""
         rows = np.empty((len(inputs), 3), np.int64)
         rows[:, 0] = self._handle.value or 0
         rows[:, 1] = inputs.ctypes.data + np.arange(len(inputs)) * INPUT.itemsize
@@ -414,9 +413,9 @@ class Session:
 
 
 class _Plan:
-    """Order in which a session processes image pairs: in turns of up to ``room`` pairs, which alternate between the two
-    halves of the surfaces, beginning with ``half``. Within a turn, an image that belongs to two consecutive pairs is
-    copied once."""
+    """Order in which a session processes image pairs: in turns of up to ``room`` pairs, alternately in the two halves
+    of the surfaces, beginning with ``half``. Within a turn, an image that belongs to two consecutive pairs is copied
+    only once."""
 
     def __init__(self, pairs: Pairs, room: int, half: int) -> None:
         n = len(pairs)
@@ -424,32 +423,32 @@ class _Plan:
         turn, place = number // room, number % room
         half_of = (turn + half) % 2
         new = np.ones(n, np.bool_)
-        """Mask of the pairs whose reference image must be copied, because it is not the image of the previous pair."""
+        """Mask of the pairs whose reference image must be copied, because it is not the previous pair's image."""
         new[1:] = pairs.references[1:] != pairs.pictures[:-1]
         new |= place == 0
         ends = np.cumsum(1 + new)
-        """Number of image copies up to each pair, this pair included."""
+        """Number of image copies up to and including each pair."""
         begin = (ends - 1 - new)[number - place]
-        """Number of image copies before the turn to which each pair belongs."""
+        """Number of image copies before each pair's turn."""
         self.places: I64 = half_of * room + place
-        """Index of the surface that receives each pair's vectors."""
+        """Index of the surface for each pair's vectors."""
         self.pictures: I64 = half_of * 2 * room + ends - 1 - begin
-        """Index of the surface that holds each pair's image; its reference image is in the surface before."""
+        """Index of the surface for each pair's image; the reference image is in the surface before."""
         self.sources, self.surfaces = np.zeros((2, int(ends[-1])), np.int64)
-        """For each image copy, the address of the image, and the index of the surface to which it is copied."""
+        """Address of the image of each copy, and index of the surface to which it is copied."""
         self.sources[ends - 1], self.surfaces[ends - 1] = pairs.pictures, self.pictures
         self.sources[ends[new] - 2], self.surfaces[ends[new] - 2] = pairs.references[new], self.pictures[new] - 1
         lows = np.arange(0, n, room)
         highs = np.minimum(lows + room, n)
         self.turns = np.column_stack((begin[lows], ends[highs - 1], lows, highs)).tolist()
-        """For each turn, the range of its image copies and the range of its pairs: four numbers."""
+        """Turns, each as four numbers: begin and end of its image copies, begin and end of its pairs."""
 
 
 # -- cached sessions -------------------------------------------------------------------------------------------------
 
 
 class _CachedSessions:
-    """Cached sessions of one GPU, shared by all threads of the process: the GPU has one engine, and its queue is in the
+    """Cached sessions of one GPU, for all threads of the process: the GPU has one engine, whose queue is in the
     driver."""
 
     def __init__(self, index: int) -> None:
@@ -476,7 +475,7 @@ class _CachedSessions:
             self._sessions[kind] = session
 
     def release(self) -> None:
-        """Destroy all cached sessions, to free their memory; wait for the threads that use them."""
+        """Destroy all cached sessions, to free their memory. Waits for threads that use them."""
         with self._lock, OnGpu(self._index):
             while self._sessions:
                 self._sessions.popitem()[1].close()
@@ -502,16 +501,15 @@ class Pairs:
     sequences."""
 
     pictures: I64
-    """Address of the image of each pair for whose cells vectors are computed."""
+    """Address of each pair's image, for whose cells vectors are computed."""
     references: I64
-    """Address of the reference image of each pair, usually the previous frame, in which the positions of the cells are
-    searched."""
+    """Address of each pair's reference image, usually the previous frame, in which the cells are searched."""
     begins: npt.NDArray[np.bool_]
     """Whether each pair is the first of its sequence."""
     vectors: I64
     """Addresses to which the results are written: float32 [rows, columns, 2] per pair, in pixels."""
     hints: I64 | None = None
-    """Addresses of the vectors with which the search of each pair begins; None without hints."""
+    """Addresses of the vectors with which each pair's search begins; None without hints."""
 
     def __len__(self) -> int:
         return len(self.pictures)
@@ -519,8 +517,8 @@ class Pairs:
 
 def find(lane: Lane, kind: Kind, pairs: Pairs, *, temporal: bool, red: int = 0) -> None:
     """Enqueue the computation of the vectors of ``pairs`` on the GPU's engine; later work of ``lane`` waits for it.
-    ``temporal``: within a sequence, start from the vectors of the previous pair. ``red``: index of the red channel, 0
-    or 2. Raises NoEngineError."""
+    ``temporal``: begin each search with the previous pair's vectors, within a sequence. ``red``: index of the red
+    channel, 0 or 2. Raises NoEngineError."""
     context = lane.context
     engine(lane.index, context).check(kind)
     kept = _kept.setdefault(lane.index, _CachedSessions(lane.index))

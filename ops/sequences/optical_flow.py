@@ -49,8 +49,8 @@ class OpticalFlow(Operator, name="optical_flow"):
 
     @property
     def waits(self) -> bool:
-        """Whether the launching thread may block in the kernel: until the engine's queue has space, or until images
-        that the host computes are downloaded."""
+        """Whether the kernel may block the launching thread: until the engine's queue has space, or until images for
+        the host are downloaded."""
         return True
 
     def check(self) -> None:
@@ -105,8 +105,7 @@ class OpticalFlow(Operator, name="optical_flow"):
         return out
 
     def _room(self, ctx: Context, video: Batch, hints: Sequence[Batch]) -> tuple[Batch, I64]:
-        """Return the allocated output, and the indices of the samples that can be computed; the other samples are
-        rejected."""
+        """Return the allocated output, and the indices of the samples to compute; the others are rejected."""
         shapes = video.shapes.astype(np.int64)
         frames, size, channels = shapes[:, 0], shapes[:, 1:3], shapes[:, 3]
         wrong = (channels != self._channels) | (frames < 2) | (size < _MIN_SIDE).any(axis=1)
@@ -144,7 +143,7 @@ class OpticalFlow(Operator, name="optical_flow"):
         lane = cast("Lane", ctx.device)
 
         def places(batch: Batch) -> I64:
-            """Return for each pair of frames the device address of its entry in ``batch``: its first frame, or its flow
+            """Return the device address in ``batch`` for each pair of frames: of the first frame, or of the flow
             field."""
             first = lane.address(batch.data) + batch.offsets[indices] * batch.dtype.itemsize
             size = batch.shapes[indices[0], 1:].astype(np.int64).prod() * batch.dtype.itemsize
@@ -163,8 +162,8 @@ class OpticalFlow(Operator, name="optical_flow"):
     def _by_host(
         self, ctx: Context, out: Batch, remaining: list[tuple[I64, str]], video: Batch, hints: Sequence[Batch]
     ) -> None:
-        """Compute on the host the samples that the GPU's engine does not support. ``remaining`` lists groups of their
-        indices, each with the reason, which is reported."""
+        """Compute on the host the samples that the GPU's engine does not support. ``remaining``: their indices in
+        groups, each with the reason for the report."""
         search = _search(self.preset, f"the GPU's flow engine ({remaining[0][1]}) or ")
         # Waits for the copies.
         here, *starts = (b if b.on_host else b.replace(data=b.data.get()) for b in (video, *hints))
@@ -178,8 +177,8 @@ class OpticalFlow(Operator, name="optical_flow"):
                 ctx.device.copy(place, ctx.device.address(there), flow.nbytes)
 
     def _flow(self, search: Any, frames: npt.NDArray[Any], hints: list[Any]) -> F32:
-        """Return the flow of one sequence of F frames on the host: float32 [F - 1, rows of cells, columns of cells,
-        2]."""
+        """Return the flow of one sequence of F frames, computed on the host: float32 [F - 1, rows of cells, columns of
+        cells, 2]."""
         gray = [self._gray(f) for f in frames]
         height, width = gray[0].shape
         before: F32 | None = None
@@ -203,7 +202,7 @@ class OpticalFlow(Operator, name="optical_flow"):
 
 
 def _cells(flow: F32, side: int) -> F32:
-    """Return the mean of ``flow`` [H, W, 2] in cells of ``side`` pixels; cells at the borders may be smaller."""
+    """Return the mean of ``flow`` [H, W, 2] in each cell of ``side`` pixels. Cells at the borders may be smaller."""
     down, across = np.arange(0, flow.shape[0], side), np.arange(0, flow.shape[1], side)
     total = np.add.reduceat(np.add.reduceat(flow, down, axis=0), across, axis=1)
     count = np.diff(np.append(down, flow.shape[0]))[:, None] * np.diff(np.append(across, flow.shape[1]))[None]

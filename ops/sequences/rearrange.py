@@ -17,7 +17,7 @@ from .unfold import frame_layout, of_frame, of_sequence
 
 
 def _checked(spec: Spec) -> None:
-    """Check that the input with ``spec`` is a sequence: its layout begins with F. Raises SpecError."""
+    """Raise SpecError unless the input with ``spec`` is a sequence, with a layout that begins with F."""
     if spec.layout and spec.layout[0] != "F":
         raise SpecError(f"takes sequences (a layout that begins with F), got {spec}; per_frame marks them as such")
     if spec.shape is not None and len(spec.shape) < 2:

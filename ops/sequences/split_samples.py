@@ -75,7 +75,7 @@ class SplitSamples(Operator, name="split_samples"):
         raise JobError("turns one sample into several, which only jobs support: run it from a spec with `write:`")
 
     def counts(self, data: Batch) -> I64:
-        """Return how many new samples each sample of ``data`` is split into, int64[N]."""
+        """Return the number of new samples into which each sample of ``data`` is split, int64[N]."""
         items, size = data.shapes[:, 0].astype(np.int64), self.size or 1
         step = self.step or size
         whole: I64 = np.where(items >= size, (items - size) // step + 1, 0)
@@ -86,8 +86,8 @@ class SplitSamples(Operator, name="split_samples"):
         return found
 
     def parts(self, inputs: Sequence[Batch], owner: I64, part: I32, samples: Samples) -> tuple[Batch, ...]:
-        """Return views of M new samples in each of ``inputs``: the new sample k is item ``part[k]`` of the sample
-        ``owner[k]``. ``samples`` are the identities of the new samples."""
+        """Return views of M new samples of each input: new sample k is item ``part[k]`` of sample ``owner[k]``.
+        ``samples``: identities of the new samples."""
         made = [self._views(data, owner, part, samples) for data in inputs]
         return (*made, Batch.from_dense(part.copy(), "", samples))[: len(inputs) + self.numbered]
 

@@ -18,18 +18,18 @@ Kernel = Callable[..., Batch]
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """The M frames of N sequences as a batch in which each frame is a sample of its own; the data is shared."""
+    """The M frames of N sequences, as a batch with one sample per frame. The data is shared."""
 
     ctx: Context
     inputs: list[Batch]
     owner: I64
-    """Index of the sequence to which each frame belongs, [M]."""
+    """Index of each frame's sequence, [M]."""
     counts: I64
     """Number of frames of each sequence, [N]."""
 
     def fold(self, ctx: Context, out: Batch) -> Batch:
-        """Return the kernel's output for frames, ``out``, as one sample per sequence. Sequences whose frames now have
-        different sizes are rejected."""
+        """Join frames to sequences again: return the kernel's output ``out``, one sample per frame, as one sample per
+        sequence. Sequences whose frames now have different sizes are rejected."""
         out = out.packed()
         first = np.minimum(self.counts.cumsum() - self.counts, max(len(out) - 1, 0))
         shapes = out.shapes[first]
@@ -43,23 +43,23 @@ class Frames:
 
 
 def sequence_layout(layout: str, ndim: int) -> str:
-    """Return the layout of a sequence whose frames have ``layout`` and ``ndim`` axes: F in front; an unknown layout
-    becomes asterisks."""
+    """Return the layout of a sequence: F, then ``layout`` of its frames, or asterisks for their ``ndim`` axes if it is
+    unknown."""
     return "F" + (layout or "*" * ndim)
 
 
 def frame_layout(layout: str) -> str:
-    """Return the layout of a frame, for sequences with ``layout``."""
+    """Return the layout of a frame of sequences with ``layout``."""
     return "" if "*" in layout else layout[1:]
 
 
 def of_frame(spec: Spec) -> Spec:
-    """Return the spec of a frame, for sequences with ``spec``."""
+    """Return the spec of a frame of sequences with ``spec``."""
     return Spec(None if spec.shape is None else spec.shape[1:], spec.dtype, frame_layout(spec.layout))
 
 
 def of_sequence(frame: Spec, frames: int | None) -> Spec:
-    """Return the spec of sequences of ``frames`` frames, given the spec of a ``frame``."""
+    """Return the spec of sequences of ``frames`` frames with the spec ``frame``."""
     if frame.shape is None:
         return Spec(None, frame.dtype, "F" + frame.layout if frame.layout else "")
     return Spec((frames, *frame.shape), frame.dtype, sequence_layout(frame.layout, len(frame.shape)))
@@ -67,8 +67,8 @@ def of_sequence(frame: Spec, frames: int | None) -> Spec:
 
 def by_frame(always: bool = False) -> Callable[[Kernel], Kernel]:
     """Decorate a kernel of frames so that it also processes sequences: it is called with frames if an argument, or an
-    input after the first, has one value per frame (its layout begins with F, see per_frame). With ``always``, also if
-    only the first input's layout begins with F: for kernels that do not support sequences themselves."""
+    input after the first, has one value per frame (a layout that begins with F, see per_frame). ``always``: also if
+    only the first input is a sequence, for kernels that do not support sequences."""
 
     def decorate(kernel: Kernel) -> Kernel:
         @functools.wraps(kernel)
@@ -86,8 +86,8 @@ def by_frame(always: bool = False) -> Callable[[Kernel], Kernel]:
 
 
 def unfolded(ctx: Context, inputs: Sequence[Batch], always: bool) -> Frames | None:
-    """Unfold the inputs and arguments whose layout begins with F to their frames, and repeat the others for each frame;
-    None if nothing has to be unfolded. Sequences without frames, or with different numbers of frames, are rejected."""
+    """Divide inputs and arguments whose layout begins with F into frames, and repeat the others for each frame. Return
+    None if there are none. Sequences without frames, or with different numbers of frames, are rejected."""
     framed_args = [b for b in ctx.args.values() if b.layout[:1] == "F"]
     framed = [b for b in inputs if b.layout[:1] == "F"]
     aside = any(b.layout[:1] == "F" for b in inputs[1:])
@@ -119,8 +119,8 @@ def unfolded(ctx: Context, inputs: Sequence[Batch], always: bool) -> Frames | No
 
 
 def largest(ctx: Context, sizes: I64) -> I64:
-    """Replace the ``sizes`` [M, D] of frames by the largest size within their sequence. Unchanged if samples are not
-    frames of sequences."""
+    """Replace the ``sizes`` [M, D] of frames by the largest size in their sequence; unchanged if samples are not
+    frames."""
     slot = ctx.samples.slot
     if (slot[1:] > slot[:-1]).all():  # the usual order of samples
         return sizes
@@ -133,6 +133,6 @@ def largest(ctx: Context, sizes: I64) -> I64:
 
 
 def _nothing(ctx: Context) -> Batch:
-    """Return an output batch for a call whose samples are all rejected: each is empty."""
+    """Return an output batch of empty samples, for a call whose samples are all rejected."""
     n = len(ctx.samples)
     return Batch(ctx.empty(0, np.float32), np.zeros(n, np.int64), np.zeros((n, 1), np.int32), "", ctx.samples)

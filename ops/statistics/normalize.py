@@ -23,19 +23,19 @@ F64 = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class _Groups:
-    """Groups of elements that share a mean and a deviation: the elements of one sample, or of the batch, with equal
-    indices in the dimensions that are kept."""
+    """Groups of elements with a common mean and deviation: elements of one sample, or of the batch, with equal indices
+    in the dimensions that are kept."""
 
     rows: I64
-    """Lengths and strides of each sample's dimensions, first the kept, then the reduced ones: [N, D, 5], with the
-    columns of `strided.Loops`. OUT_STRIDE is the distance in the array of statistics, 0 along reduced dimensions."""
+    """Lengths and strides of each sample's dimensions, kept ones first, then reduced ones: [N, D, 5], with the columns
+    of `strided.Loops`. OUT_STRIDE is the distance in the array of statistics, 0 along reduced dimensions."""
     num_kept: int
     """Number of kept dimensions at the start of ``rows``."""
     stats: I64
-    """Number of groups, and so of means, in each sample, [N]."""
+    """Number of groups in each sample, [N]; each has one mean."""
     start: I64
-    """Index of each sample's first statistic (such as a mean) in the flat array of all statistics, [N]. All are equal
-    if the batch shares the statistics."""
+    """Index of each sample's first statistic (such as a mean) in the array of all statistics, [N]. All are equal if the
+    whole batch shares its statistics."""
     count: F64
     """Number of elements that each sample contributes to a statistic, [N]."""
     shared: bool
@@ -78,7 +78,7 @@ class Normalize(Operator, name="normalize"):
 
     @property
     def per_batch(self) -> bool:  # type: ignore[override]
-        """Whether statistics are computed over the whole batch (argument ``batch``), so that the kernel must see all of
+        """Whether statistics are those of the whole batch (argument ``batch``), so that the kernel must see all of
         it."""
         return self.batch
 
@@ -130,8 +130,8 @@ class Normalize(Operator, name="normalize"):
     gpu = cpu
 
     def _comparable(self, ctx: Context, data: Batch, reduced: list[int]) -> Batch:
-        """If all samples share statistics, reject those whose lengths in the kept dimensions differ from the first
-        sample's. Return ``data`` in which these are empty."""
+        """If all samples share statistics, reject samples whose kept dimensions differ in length from the first
+        sample's. Return ``data`` with these samples empty."""
         if not self.batch or len(data) == 0:
             return data
         kept = np.delete(data.shapes, reduced, axis=1)
@@ -167,8 +167,8 @@ class Normalize(Operator, name="normalize"):
     def _given(
         self, ctx: Context, name: str, data: Batch, groups: _Groups, tensors: dict[str, Batch], reduced: list[int]
     ) -> F64 | None:
-        """Return the values of argument ``name`` (mean or stddev), one per statistic; None if it is not set, so that it
-        must be computed."""
+        """Return the values of argument ``name`` (mean or stddev), one per statistic; None if it is not set and must be
+        computed."""
         if name in tensors:
             return self._from_tensors(ctx, name, tensors[name], data, groups, reduced)
         if name in ctx.args:

@@ -22,28 +22,29 @@ from ..types import DALIDataType, from_numpy, to_numpy
 _loops: Any = Kernels(".reductions_cpu", __package__)
 
 SUM, SQUARES, DEVIATIONS, MIN, MAX = range(5)
-"""Quantities that a reduction computes from the elements of a group. reductions_cpu.py and cuda/reductions.cu have the
-same numbers."""
+"""Quantities that a reduction computes for a group of elements; reductions_cpu.py and cuda/reductions.cu have the same
+numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Groups of elements that are combined to one result each: the elements of a sample with equal indices in the
-    dimensions that are kept."""
+    """Groups of elements, each of which gives one result: the elements of a sample with equal indices in the dimensions
+    that are kept."""
 
     rows: I64
-    """Lengths and strides of each sample's dimensions, first the kept, then the reduced ones: [N, D, 5], with the
-    columns of `strided.Loops`. OUT_STRIDE is the distance in the array of results, 0 along reduced dimensions."""
+    """Lengths and strides of each sample's dimensions, kept ones first, then reduced ones: [N, D, 5], with the columns
+    of `strided.Loops`. OUT_STRIDE is the distance in the array of results, 0 along reduced dimensions."""
     num_kept: int
     """Number of kept dimensions at the start of ``rows``."""
     results: I64
-    """Number of results, and so of groups, of each sample, [N]."""
+    """Number of groups in each sample, [N]; each gives one result."""
     count: I64
     """Number of elements in each group of a sample, [N]."""
 
 
 def groups(data: Batch, reduced: list[int]) -> Groups:
-    """Return the groups of elements of ``data`` that are combined if the dimensions ``reduced`` are reduced."""
+    """Return the groups of elements of ``data`` that become one result each if the dimensions ``reduced`` are
+    reduced."""
     shape = data.shapes.astype(np.int64)
     kept = [d for d in range(data.ndim) if d not in reduced]
     stride = np.zeros_like(shape)
@@ -56,7 +57,7 @@ def groups(data: Batch, reduced: list[int]) -> Groups:
 
 
 class Reduction(Operator, abstract=True):
-    """Base class of the operators reductions.*: the arguments that select the axes."""
+    """Base class of the operators reductions.*, with the arguments that select axes."""
 
     bound = "1e-6 of the sum of absolute values; integers exact"
     replayable = True
@@ -98,7 +99,7 @@ class Reduction(Operator, abstract=True):
         return list(range(ndim)) if self.axes is None else sorted(set(resolve_axes(self.axes, ndim)))
 
     def _shape(self, shape: npt.NDArray[Any], layout: str, reduced: list[int]) -> tuple[npt.NDArray[Any], str]:
-        """Return the shapes and the layout of the results, for samples of ``shape`` reduced along the dimensions
+        """Return shapes and layout of the results for samples of ``shape`` and ``layout``, without the dimensions
         ``reduced``."""
         if self.keep_dims:
             shape = shape.copy()
@@ -137,10 +138,10 @@ class Reduction(Operator, abstract=True):
                        f"{data.shapes[i].tolist()} reduced along axes {reduced}")  # fmt: skip
 
     ending: ClassVar[tuple[bool, bool]] = (False, False)
-    """Whether sums are divided by the number of elements, and whether the square root is then taken."""
+    """Whether sums are divided by the number of elements; and whether the square root is then taken."""
 
     def _divisor(self, grouped: Groups) -> npt.NDArray[np.float64]:
-        """Return the number by which the sums of each sample are divided, [N]; 0 stands for the result 0."""
+        """Return the number by which each sample's sums are divided, [N]; 0 if the result is to be 0."""
         if not self.ending[0]:
             return np.ones(len(grouped.count))
         return np.maximum(grouped.count - getattr(self, "ddof", 0), 0).astype(np.float64)
@@ -204,17 +205,18 @@ class Reduction(Operator, abstract=True):
 
 
 _MULTIPLIED, _DIVIDED = 1, 2
-"""Ways in which the kernel turns a sum into a mean, as in cuda/reductions.cu: multiply by the reciprocal, or divide."""
+"""Methods by which the kernel divides a sum for a mean, as in cuda/reductions.cu: multiply by the reciprocal, or
+divide."""
 _ALONE = 4
-"""Number of results that a GPU thread computes if threads do not cooperate; as in cuda/reductions.cu."""
+"""Number of results per GPU thread if threads do not cooperate, as in cuda/reductions.cu."""
 _SHAPE, _STRIDE, _RESULT = 0, 1, 4
-"""Indices of columns of `Groups.rows`: length, stride, and distance of results."""
+"""Columns of `Groups.rows`: length, stride, and distance of results."""
 
 
 def _regular(grouped: Groups) -> str:
     """Return the memory pattern of the groups, for kernels that need a regular one. "few": a group is a few adjacent
-    elements, and groups are adjacent. "layers": results are adjacent, and elements of a group are at a constant
-    distance. An empty string stands for any other pattern."""
+    elements, and groups follow each other. "layers": results are adjacent, and a group's elements are at a constant
+    distance. Empty for any other pattern."""
     rows = grouped.rows
     if grouped.num_kept != 1 or rows.shape[1] != 2 or (rows[:, 0, _RESULT] != 1).any():
         return ""
@@ -225,8 +227,8 @@ def _regular(grouped: Groups) -> str:
 
 
 def _center(mean: Batch, grouped: Groups) -> npt.NDArray[np.float64]:
-    """Return the mean for each result, float64, all samples one after the other; ``mean`` has one number per sample or
-    one per result."""
+    """Return the mean for each result, float64, one sample after the other. ``mean`` has one number per sample, or one
+    per result."""
     sizes, start = mean.sizes, grouped.results.cumsum() - grouped.results
     out = np.zeros(int(grouped.results.sum()))
     fits = (sizes == grouped.results) | (sizes == 1)
@@ -237,7 +239,7 @@ def _center(mean: Batch, grouped: Groups) -> npt.NDArray[np.float64]:
 
 
 def group_of(count: float) -> tuple[int, int]:
-    """Return the number of GPU threads that compute one result of ``count`` elements together, and the threads per
+    """Return the number of GPU threads that together compute one result from ``count`` elements, and the threads per
     block."""
     if count >= 8192:
         return 1024, 1024
@@ -250,7 +252,7 @@ _OWN = tuple(np.dtype(t) for t in (np.uint8, np.float32, np.int64, np.uint64, np
 
 def _accumulator(kind: int, dtype: np.dtype[Any]) -> Any:
     """Return the type in which elements are summed: 64-bit integers for integers, float64 for squares and floats. For
-    the minimum and maximum, it is the input's type."""
+    minimum and maximum, the input's type."""
     if kind in (MIN, MAX):
         return dtype
     if kind == SUM and dtype.kind in "uib":

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 
 class Descriptor:
-    """An open file descriptor. It is closed with the last reference to this object, if not before, so that objects that
-    are only partly constructed, or dropped, leave no file open. (A plain number would never be closed.)"""
+    """Open file descriptor. It is closed with the last reference to this object, if not before: an object that is only
+    partly constructed, or dropped, leaves no file open, as a plain number would."""
 
     def __init__(self, number: int) -> None:
         """Take ownership of ``number``, an open descriptor as `os.open` returns it."""

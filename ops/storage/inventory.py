@@ -23,24 +23,25 @@ I64 = npt.NDArray[np.int64]
 _SHOWN = 3
 """Maximum number of names that a message about changes lists."""
 _HEAD = 1 << 20
-"""Maximum bytes of the first line (JSON) in a list of inputs; it has a few hundred bytes per reader."""
+"""Maximum length in bytes of the first line (JSON) of a file with inventories. It takes a few hundred bytes per
+reader."""
 LARGEST = 4 << 30
-"""Maximum bytes of an unpacked list of inputs; 20 million files need about 3 GB."""
+"""Maximum bytes of an unpacked file with inventories; 20 million files need about 3 GB."""
 
 
 @dataclass(frozen=True, slots=True)
 class InventoryEntries:
-    """The entries of one reader's data set in the reader's order: files, or containers of records."""
+    """Entries of one data set, in the reader's order: files, or containers of records."""
 
     blob: bytes
-    """Names of the entries, joined by NUL bytes in one object, because there may be millions."""
+    """Names of the entries, joined by NUL bytes to one object, because there may be millions."""
     state: Mapping[str, I64]
-    """Properties by which an edited entry is recognised, such as size, modification time and label, by name;
-    int64[entries] each."""
+    """Properties that differ if an entry was edited, such as size, modification time and label: int64[entries] each, by
+    name."""
     records: I64
     """Number of records in each entry, int64[entries]."""
     keys: str = ""
-    """Name of the rule that gives records their keys, if the keys depend on all entries together; else empty."""
+    """Name of the rule by which records get their keys, if the keys depend on all entries together; else empty."""
 
     def __len__(self) -> int:
         return len(self.records)
@@ -61,8 +62,8 @@ class InventoryEntries:
         )
 
     def record_numbers(self, where: I64) -> I64:
-        """Return the numbers, counted over the whole data set, of all records in the entries at the indices ``where``,
-        in that order."""
+        """Return the record numbers, counted over the whole data set, of all records in the entries ``where``
+        (indices), in that order."""
         counts = self.records[where]
         if (self.records == 1).all():
             return where
@@ -75,16 +76,16 @@ class InventoryEntries:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Changes from an old to a new inventory of the same data set, as `compare` finds them."""
+    """Differences between an old and a new inventory of the same data set, as `compare` finds them."""
 
     where: I64
-    """For each old entry, its index in the new inventory; -1 if it was removed. int64[old entries]."""
+    """Index of each old entry in the new inventory; -1 if it was removed. int64[old entries]."""
     added: I64
-    """Indices in the new inventory of the entries that were added."""
+    """Indices in the new inventory of the added entries."""
     removed: tuple[bytes, ...] = ()
     """Names of the removed entries."""
     edited: tuple[tuple[bytes, str], ...] = ()
-    """For each entry that changed, its name, and what differs as text, such as ``size, modified``."""
+    """Name of each edited entry, and what differs, as text such as ``size, modified``."""
 
     def lines(self, now: InventoryEntries) -> list[str]:
         """Return one line of text per kind of change (added, removed, edited), with the first few names. ``now``: the
@@ -129,12 +130,12 @@ def compare(old: InventoryEntries, new: InventoryEntries) -> Changes:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The inventories of all readers of a job."""
+    """Inventories of the data sets of all readers of a job."""
 
     readers: Mapping[str, InventoryEntries]
     """Inventory of each reader's data set, by name of the reader."""
     identity: str = ""
-    """Fingerprint of the job's inputs, equal to the one in the job's journal."""
+    """Fingerprint of the job's inputs, as in the job's journal."""
     _version: int = field(default=1, repr=False)
 
     def encode(self) -> bytes:

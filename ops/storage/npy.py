@@ -28,12 +28,9 @@ class NpyHeader:
 
 
 def read_header(data: memoryview, size: int | None = None) -> NpyHeader:
-    """Read the header of a .npy file in memory, or of a file of ``size`` bytes that starts with ``data``. Nothing is
-    unpickled.
-
-    Raises SampleError: not a .npy file, a type that is neither number nor boolean, a shape that no array can have, or
-    fewer bytes than the array needs.
-    """
+    """Read the header of a .npy file in memory. ``size``: size of the file if ``data`` is only its beginning. Nothing
+    is unpickled. Raises SampleError for data that is not a .npy file, a type that is neither number nor boolean, a
+    shape that no array can have, or fewer bytes than the array needs."""
     if bytes(data[:6]) != npy_format.MAGIC_PREFIX:
         raise SampleError("corrupt_record", f"not a .npy file: it starts with {bytes(data[:6]).hex(' ') or 'nothing'}")
     # Version 1 stores the header's length in two bytes; files of a data set usually have equal headers.
@@ -55,12 +52,12 @@ def read_header(data: memoryview, size: int | None = None) -> NpyHeader:
 
 _MAX_HEADER = 1 << 16
 _MAX_CACHED_HEADER = 256
-"""Maximum length in bytes of a header whose parsed form is cached."""
+"""Maximum length in bytes of a header that is cached in parsed form."""
 
 
 def _parse(start: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
-    """Return shape, whether elements are in Fortran order, dtype and header length of the .npy file that begins with
-    ``start``."""
+    """Return shape, whether elements are in Fortran order, dtype and header length of a .npy file. ``start``: the
+    file's first bytes."""
     head = io.BytesIO(start)
     version = npy_format.read_magic(head)
     read = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0

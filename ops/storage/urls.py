@@ -14,14 +14,14 @@ from ..errors import JobError, SpecError
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _ATOMIC = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oci", "oss", "hf", "memory"})
-"""URL schemes of stores in which an object exists completely or not at all; in others, files are written under a
+"""URL schemes of stores in which an object appears only when it is complete. In others, files are written under a
 temporary name and renamed."""
 _VERSIONS = ("ETag", "etag", "md5Hash", "md5", "crc32c", "generation", "mtime", "LastModified", "last_modified",
              "updated", "modified", "created")  # fmt: skip
 
 
 def is_url(path: object) -> bool:
-    """Whether ``path`` is a URL of a remote store; ``file://`` URLs are local paths."""
+    """Return whether ``path`` is the URL of a remote store. ``file://`` URLs are local paths."""
     text = str(path)
     return _URL.match(text) is not None and not text.lower().startswith("file://")
 
@@ -37,18 +37,17 @@ def join(root: str, name: str) -> str:
 
 
 def version_of(info: dict[str, Any]) -> int:
-    """Return a number that changes with the object: from its checksum or time, if the store reports one, and its
-    size."""
+    """Return a number that changes when the object changes: from its checksum or time, if the store reports one, and
+    its size."""
     told = next((str(info[k]) for k in _VERSIONS if info.get(k) is not None), "")
     return int(hashlib.sha256(f"{told}/{info.get('size')}".encode()).hexdigest()[:15], 16)
 
 
 class Store:
-    """The files below one URL. Names are relative, with slashes. Methods raise JobError if the store reports an
-    error."""
+    """Files below one URL. Names are relative, with slashes. Methods raise JobError if the store reports an error."""
 
     def __init__(self, url: str) -> None:
-        """Open the store of ``url``. Raises SpecError if no installed package can open such a URL."""
+        """Open the store of ``url``. Raises SpecError if no installed package supports such a URL."""
         self.url = url.rstrip("/")
         try:
             import fsspec
@@ -77,8 +76,7 @@ class Store:
             raise JobError(f"{self.url}/{name} cannot be {doing}: {what}") from e
 
     def files(self) -> dict[str, dict[str, Any]]:
-        """Return all files below the URL, by name, each with the store's facts about it, such as its size; empty if
-        there are none."""
+        """Return all files below the URL, by name, each with what the store reports about it, such as its size."""
         with self._errors("", "listed"):
             self._fs.invalidate_cache()
             try:
@@ -103,7 +101,7 @@ class Store:
         return sorted(names[0]), sorted(names[1])
 
     def info(self, name: str = "") -> dict[str, Any] | None:
-        """Return the store's facts about a file or folder, such as its size; None if it does not exist."""
+        """Return what the store reports about a file or folder, such as its size; None if it does not exist."""
         with self._errors(name, "found"):
             self._fs.invalidate_cache()
             try:
@@ -137,7 +135,7 @@ class Store:
             self._fs.get_file(self._path(name), path)
 
     def put(self, path: str, name: str) -> None:
-        """Copy the local file ``path`` to the store, completely or not at all."""
+        """Copy the local file ``path`` to the store. The file appears there completely or not at all."""
         final = self._path(name)
         folder, _, base = final.rpartition("/")
         with self._errors(name, "written"):
