@@ -1,7 +1,7 @@
 """Batches, the declaration of operators, and all operators: the lowest layer of the package.
 
-``ops.Resize`` and the like are DALI's operator classes. They need the graph, which is a higher layer, so that
-`dali_run.ops` is given the function that creates them (`operator_classes`).
+``ops.Resize`` and the like are DALI's operator classes. They need the graph, a higher layer: `dali_run` therefore sets
+the function that creates them (`operator_classes`).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ A GPU decodes WebP's bool-coded data and a deflated or LZW-packed stream seriall
 than a core of the CPU, and the launch ends with its slowest image. CPU threads decode such an image to the same bits.
 `stragglers` selects the images with which the launch as a whole ends sooner if CPU threads decode them.
 
-All constants that decide which side decodes an image are here. Measured on an H200 and its host (16 cores), by
+All constants that decide between GPU and CPU are here. Measured on an H200 and its host (16 cores), by
 ``benchmarks/data/webp_gpu.py``, ``png_on_gpu.py``, ``tiff_on_gpu.py`` and ``decoder_ceilings.py``.
 """
 

@@ -1,8 +1,8 @@
 """Declaration of an image format: what the rest of the project must know about it.
 
-A folder of this room declares its formats in a module ``format``, as ``FORMATS``; `formats` collects them. Nothing else
-lists formats: signatures, file names, headers, library decoders and rows of the decoder table come from here. A new
-format is one folder with an ``__init__.py`` and a ``format.py``.
+A folder of this package declares its formats in a module ``format``, as ``FORMATS``; `formats` collects them. Nothing
+else lists formats: signatures, file names, headers, library decoders and rows of the decoder table come from here. A
+new format is one folder with an ``__init__.py`` and a ``format.py``.
 """
 
 from __future__ import annotations

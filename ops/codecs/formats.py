@@ -1,4 +1,4 @@
-"""All image formats: the declarations of this room's folders, and functions that recognise and probe one file.
+"""All image formats: the declarations in this package's folders, and functions that recognise and probe one file.
 
 Nothing is decoded. Every probe reads only bounded, checked parts of the data, so that hostile files cost microseconds,
 and decompression bombs are detected before memory is allocated. `jpeg.header` reads the JPEG headers of a batch.

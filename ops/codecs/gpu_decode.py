@@ -1,10 +1,9 @@
-"""Decode images into GPU memory (the mixed stage), with the rows of the decoder table.
+"""Decode images into GPU memory (the mixed stage), with the decoders of `decoder_table`.
 
-Rows of the GPU take the images that they support; at the same time, threads of the CPU decode the others, and large
-images that the GPU would decode serially (`costs`). All rows are exact: neither pixels nor rejects depend on the row.
-The engine runs images that fail a check on the GPU again, with ``attempt`` 1; the rows of the host then decode them,
-and decide whether a file is damaged. Threads are started first, to work concurrently with the GPU.
-"""
+GPU decoders take the images that they support; at the same time, CPU threads decode the others, and large images that
+the GPU would decode serially (`costs`). All decoders are exact: neither pixels nor rejects depend on which one is used.
+The engine runs images that fail a check on the GPU again, with ``attempt`` 1; CPU decoders then decode them, and decide
+whether a file is damaged. CPU threads are started first, to work at the same time as the GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of the decoder table that run on a GPU, and the assignment of images to them."""
+"""Decoders that run on a GPU, and the assignment of images to them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Last row of the decoder table: decodes each image that is not a JPEG with the library of its format, on one thread,
-or in a separate process if decoders are isolated. Built-in decoders of one file (`Format.stored`) are tried first."""
+"""Last decoder of the decoder table, which decodes each image that is not a JPEG with the library of its format, on one
+thread, or in a separate process if decoders are isolated. Built-in decoders of one file (`Format.stored`) are tried
+first."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""CPU threads that decode for a GPU: they run rows of the host, and the host's share of some GPU rows.
+"""CPU threads that decode while a GPU decodes: they run CPU decoders, and the host's part of some GPU decoders.
 
-Rows of the host decode into page-locked memory that is copied to the device. The GPU rows with a host's share are in
+CPU decoders write to page-locked memory that is copied to the device. GPU decoders with a part on the host are in
 png/on_gpu.py, tiff/on_gpu.py and jpeg2000/on_gpu.py.
 
 The threads belong to the process: images of all batches in flight are in one queue, in the order in which the batches

@@ -1,10 +1,10 @@
 """CUDA binaries of the wheel: kernels that NVRTC compiled when the wheel was built, found by their source text.
 
-A pack (`store.Pack`) for each major version of CUDA holds one image for the driver per kernel and architecture. Its key
-is the digest of all text that NVRTC would read, and for an instance of a template also the kernel; so an image is never
-used for a source that has changed. CUDA binaries of one major version of CUDA run with every driver of that version and
-of later ones, whatever CuPy was built for. Binaries for capability 8.0 run on 8.6, but not the reverse; GPUs that are
-newer than all of them get PTX, which the driver compiles. Called by `gpu.lane`.
+For each major version of CUDA, a file of the wheel (`store.Pack`) holds one binary per kernel and GPU architecture. A
+binary's key is the digest of all text that NVRTC would read, and for an instance of a template also the kernel; so a
+binary is never used for a source that has changed. CUDA binaries of one major version of CUDA run with every driver of
+that version and of later ones, whatever CuPy was built for. Binaries for capability 8.0 run on 8.6, but not the
+reverse; GPUs that are newer than all of them get PTX, which the driver compiles. Called by `gpu.lane`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The list of loops that are compiled ahead of time: `loops.json`, written by recording which loops jobs and tests
 call.
 
-One line per loop: its module, its function, its argument types in words (`signatures`), the operators and writers that
+One line per loop: its module, its function, its argument types as text (`signatures`), the operators and writers that
 called it while a job warmed up, and the seconds that compiling it took, which decide the order of compilation.
 
 To add what is new, run jobs or tests with DALI_RUN_RECORD_LOOPS=FILE (kernels: DALI_RUN_RECORD_KERNELS=FILE), then

@@ -1,4 +1,4 @@
-"""Names the operator or writer for which loops are being called, so that recorded loops list it. Loads no Numba.
+"""Name of the operator or writer whose loops are being called, which is recorded with the loops. Imports no Numba.
 
 Set by the warm-up of jobs (`pipelines.engine.warm_up`), read by `numba_cache`.
 """

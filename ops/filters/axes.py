@@ -1,4 +1,4 @@
-"""Shared by the filters: which dimensions of a sample are filtered, and the arrays that describe them to kernels."""
+"""Dimensions of a sample to which filters apply, and the arrays that describe them to kernels. Used by all filters."""
 
 from __future__ import annotations
 

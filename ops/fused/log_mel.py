@@ -1,5 +1,5 @@
-"""Fused spectrogram, mel bands and decibels: one GPU kernel, in whose blocks the spectra stay, which are most of the
-bytes."""
+"""Fused spectrogram, mel bands and decibels: one GPU kernel, whose thread blocks keep the spectra, which are most of
+the bytes."""
 
 from __future__ import annotations
 

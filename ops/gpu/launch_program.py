@@ -1,9 +1,9 @@
 """Replay the recorded launches of all operators of a step together, for batches of the same shapes.
 
-Each operator's recording (`launch_recording`) allocates, uploads and launches separately, and its output is a batch
-that the next operator inspects. If all operators of a step can be replayed, nothing of this changes from batch to batch
-but the arrays that follow from arguments: they are computed, uploaded in one copy, and all kernels are launched in one
-call. Called by `pipelines.engine.nodes.recorded_tail` and `pipelines.engine.caller_thread.replayed_step`.
+Replaying one operator after the other (`launch_recording`) allocates, uploads and launches for each separately. If all
+operators of a step can be replayed, only the arrays that depend on arguments change from batch to batch: these are
+computed, uploaded in one copy, and all kernels are launched in one call. Called by
+`pipelines.engine.nodes.recorded_tail` and `pipelines.engine.caller_thread.replayed_step`.
 """
 
 from __future__ import annotations

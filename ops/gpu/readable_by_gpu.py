@@ -1,8 +1,8 @@
 """Leases: host arrays whose bytes a GPU reads itself, from registered memory or from a copy that is on the device
 already.
 
-To kernels on the host such an array is what it shows, for example a mapped file. If it is to be uploaded, the device
-gathers its bytes instead; nothing is copied on the host.
+Kernels on the host read such an array like any other, for example a mapped file. If the array has to be uploaded, the
+device reads its bytes itself; nothing is copied on the host.
 """
 
 from __future__ import annotations

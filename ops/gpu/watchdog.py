@@ -1,4 +1,5 @@
-"""Watchdog of GPUs: tells a GPU that hangs from one that works for long, by the waits of all threads of the process.
+"""Watchdog of GPUs: detects a GPU that hangs, in contrast to one that works for long, by the time for which threads of
+the process wait.
 
 A kernel or copy that never ends raises nothing: the thread that waits for it waits forever, and so does all later work.
 The watchdog's thread counts time in rounds of its own, so that a process that was stopped, or a machine that slept, is

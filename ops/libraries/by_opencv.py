@@ -1,4 +1,4 @@
-"""Steps of `presets` that call OpenCV: the centres of pixels have integer coordinates there."""
+"""Steps of `presets` that call OpenCV, in which pixel centres have integer coordinates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hand a paused video decoder from one batch to the next, so that a group of pictures that two batches share is decoded
+"""Pass a video decoder from one batch to the next, so that a group of pictures that two batches share is decoded
 once.
 
 `readers.video` creates a `DecoderHandoff` per shared group; `video.nvdec` passes decoders through it.

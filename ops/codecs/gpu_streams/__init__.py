@@ -1,1 +1,1 @@
-"""Streams, rows and pixels on a GPU: what the decoders of PNG and TIFF share."""
+"""Decompression of streams to rows of samples, and conversion of rows to pixels, on a GPU. Shared by PNG and TIFF."""

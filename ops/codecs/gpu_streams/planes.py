@@ -2,7 +2,7 @@
 
 A plane is a set of rows that belong together: an image, a pass of an interlaced PNG, or a strip or tile of a TIFF. A
 stream contains the rows of one or several planes of one image. Rows of BMP and PNM are in the files themselves. Used by
-the GPU rows of PNG, TIFF, BMP and PNM.
+the GPU decoders of PNG, TIFF, BMP and PNM.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Unpack the packed streams of a batch's files on a GPU: join the pieces of each stream, and unpack it to rows of
-samples (cuda/png_inflate.cu, cuda/lzw.cu). Used by the GPU rows of PNG and TIFF.
+"""Decompress the streams of a batch's files on a GPU: join the byte ranges of each stream, and decompress it to rows of
+samples (cuda/png_inflate.cu, cuda/lzw.cu). Used by the GPU decoders of PNG and TIFF.
 
-A warp unpacks a stream much more slowly than a core of the CPU, but a thousand streams take hardly longer than one
+A warp decompresses a stream much more slowly than a core of the CPU, but a thousand streams take hardly longer than one
 (`costs`).
 """
 

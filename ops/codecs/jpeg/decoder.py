@@ -1,4 +1,4 @@
-"""Rows of the decoder table for JPEGs on the host: native loops, and libjpeg-turbo."""
+"""Decoders for JPEGs on the CPU: compiled loops, and libjpeg-turbo."""
 
 from __future__ import annotations
 

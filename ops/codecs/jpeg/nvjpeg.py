@@ -1,5 +1,5 @@
-"""NVIDIA's nvJPEG through ctypes, and its row of the decoder table: the few calls that decoding needs, on arrays of
-addresses, so that a batch is one call."""
+"""NVIDIA's nvJPEG through ctypes, and a decoder that uses it: the few calls that decoding needs, on arrays of
+addresses, so that a batch takes one call."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Row of the decoder table for baseline and progressive JPEGs on a GPU: the built-in CUDA decoder decodes all of a
-batch at once.
+"""Decoder for baseline and progressive JPEGs on a GPU: the built-in CUDA kernels decode a whole batch at once.
 
 The kernels check every image themselves. The engine runs an image that fails a check again with ``attempt`` 1, on the
 CPU, which decides whether the file is damaged.

@@ -1,4 +1,4 @@
-"""Row of the decoder table for JPEG 2000 on a GPU (cuda/jpeg2000.cu), bit-identical to OpenJPEG.
+"""Decoder for JPEG 2000 on a GPU (cuda/jpeg2000.cu), bit-identical to OpenJPEG.
 
 CPU threads read the headers of files and of packets; the GPU decodes the code blocks, undoes the wavelet transform and
 writes pixels. One GPU thread decodes a code block; an image of 0.2 megapixels has some 200.

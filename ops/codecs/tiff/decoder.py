@@ -1,5 +1,5 @@
-"""Row of the decoder table for TIFFs: the built-in decoder (`decoder_cpu`) writes directly into an output, or returns
-the stored pixels."""
+"""Decoder for TIFFs on the CPU: compiled loops (`decoder_cpu`) write directly into an output, or return the stored
+pixels."""
 
 from __future__ import annotations
 

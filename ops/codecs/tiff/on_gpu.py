@@ -1,4 +1,4 @@
-"""Row of the decoder table for TIFFs on a GPU: CPU threads read the directories; the GPU unpacks strips and tiles
+"""Decoder for TIFFs on a GPU: CPU threads read the directories; the GPU unpacks strips and tiles
 (`gpu_streams.streams`), undoes the predictor and writes pixels (`gpu_streams.planes`)."""
 
 from __future__ import annotations

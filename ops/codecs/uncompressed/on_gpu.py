@@ -1,5 +1,4 @@
-"""Row of the decoder table for BMP and PNM on a GPU: a kernel (`gpu_streams.planes`) copies pixels out of the uploaded
-files."""
+"""Decoder for BMP and PNM on a GPU: a kernel (`gpu_streams.planes`) copies pixels out of the uploaded files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Row of the decoder table for lossy WebPs: decoded by a GPU (cuda/vp8.cu), bit-identical to libwebp.
+"""Decoder for lossy WebPs on a GPU (cuda/vp8.cu), bit-identical to libwebp.
 
 The kernels check every file themselves. An image that they do not support, or that is damaged, is run again by the
 engine with ``attempt`` 1, on the CPU, which decodes or rejects it.

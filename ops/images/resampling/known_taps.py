@@ -1,9 +1,7 @@
-"""Cache of filter taps with which a GPU resizes windows of whole pixels, computed once per length that a window has
-had.
+"""Cache of filter weights (taps) for resizing windows of whole pixels on a GPU, computed once per window length.
 
-As torchvision crops before it resizes, the taps of an axis depend on the window's length alone, not on its position;
-the random crops of a training have a few hundred lengths.
-"""
+Because torchvision crops before it resizes, the weights of an axis depend only on the window's length, not on its
+position; the random crops of a training have a few hundred lengths."""
 
 from __future__ import annotations
 
