@@ -115,7 +115,7 @@ class Lane(Copies, Protocol):
     lane."""
 
     cache: dict[str, Any]
-    """Data that operators keep between batches on this lane, such as tables in device memory, by key."""
+    """Data that operators keep between batches on this CUDA stream, such as tables in device memory, by key."""
 
     def upload(self, *arrays: npt.NDArray[Any]) -> tuple[Any, ...]:
         """Copy host arrays to the device in one transfer, and return the copies."""

@@ -90,8 +90,8 @@ class Format:
     mime: str = ""
     """MIME type of the format if web browsers can show it; otherwise empty."""
     rows: str = ""
-    """Module whose list ``ROWS`` contains the format's built-in decoders for the CPU, as a name relative to this
-    folder; empty if there are none."""
+    """Module whose list ``ROWS`` contains the format's built-in decoders for the CPU, named relative to this package;
+    empty if there are none."""
     gpu_rows: str = ""
     """Module whose list ``ROWS`` contains the format's decoders for a GPU, as a name relative to this folder; empty if
     there are none."""

@@ -288,5 +288,5 @@ def thread_count() -> int:
 
 @functools.cache
 def threads() -> ThreadPoolExecutor:
-    """Return the pool of CPU threads that decode while a GPU decodes other images; all lanes share it."""
+    """Return the pool of CPU threads that decode while a GPU decodes other images. There is one per process."""
     return ThreadPoolExecutor(thread_count(), thread_name_prefix="decode")

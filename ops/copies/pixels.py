@@ -23,8 +23,8 @@ _PICTURES = 65535
 """Maximum number of images that this kernel copies: the limit of a CUDA grid's second dimension."""
 _NO_FACTORS = np.zeros((1, 1, 3), np.float32)
 Copied = tuple[tuple[I64, I64, I64, I64], I64, I64, I64, npt.NDArray[np.float32] | None, npt.NDArray[Any]]
-"""Parameters that may change when recorded launches are replayed: ``dims``, ``base``, ``out_base``, ``out_stride``,
-``factors`` and ``fill`` of `launch`."""
+"""Parameters of a copy that may change when the recorded kernel launch is repeated for a later batch: ``dims``,
+``base``, ``out_base``, ``out_stride``, ``factors`` and ``fill`` of `launch`."""
 _TYPES = {np.dtype(np.uint8): "unsigned char", np.dtype(np.float16): "half", np.dtype(np.float32): "float"}
 
 
@@ -37,7 +37,7 @@ def launch(
 
     ``dims`` are shape, stride, anchor and extent [N, D], as in `strided.CopyPlan`. ``factors`` [1 or N, K, 3] vary
     along dimension ``channel``; so does ``fill`` [1 or N, K], which supplies a fourth channel. ``recompute`` returns
-    these parameters (`Copied`) for replays of the recorded launch."""
+    these parameters (`Copied`) for a later batch of the same shapes."""
     dims, _, _, _, factors, fill = copied
     n, ndim = dims[0].shape
     if ndim not in (3, 4) or source.dtype != np.uint8 or out.dtype not in _TYPES:

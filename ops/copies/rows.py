@@ -81,7 +81,7 @@ def launch(
     ctx: Context, source: Any, target: Any, lines: Lines, recompute: Callable[[Context], Lines | None] | None
 ) -> None:
     """Copy ``source`` to ``target``, flat arrays on the device whose types `supports` accepts. ``recompute`` returns
-    the lines for replays of the recorded launch, or None if a replay needs another kernel."""
+    the lines for a later batch of the same shapes, or None if that batch needs another kernel."""
     n, ndim = lines.dims.shape[:2]
     size = int(target.dtype.itemsize)
     kernel = "rows" if source.dtype == target.dtype else "rows_of_floats"

@@ -87,7 +87,8 @@ class CopyPlan:
     """Index of the dimension of K channels along which ``fill`` and ``affine`` vary; -1 if they do not vary."""
     affine: Affine | None = None
     turned: bool = False
-    """Whether some samples may be mirrored. Which ones may change when recorded launches are replayed."""
+    """Whether some samples may be mirrored. Which ones may change from batch to batch when recorded kernel launches are
+    replayed."""
 
     def __len__(self) -> int:
         return len(self.base)
@@ -176,9 +177,9 @@ class Target:
 
 def run(ctx: Context, plan: CopyPlan, batch: Batch, recompute: Callable[[Context], CopyPlan] | None = None) -> Batch:
     """Make a new batch from ``batch`` by the copy ``plan``, on the CPU or GPU (the stage of ``ctx``). ``recompute``
-    returns the plan for replays of recorded launches (`gpu.launch_recording.changing`). Samples with more channels than
-    ``fill`` and ``affine`` have values become empty; operators reject them. Samples of more than MAX_ELEMENTS elements
-    are rejected here."""
+    returns the plan for a later batch of the same shapes (see `gpu.launch_recording.changing`). Samples with more
+    channels than ``fill`` and ``affine`` have values become empty; operators reject them. Samples of more than
+    MAX_ELEMENTS elements are rejected here."""
     shape = affordable(ctx, _fitting(plan))
     if shape is not plan.shape:
         plan = replace(plan, shape=shape)
@@ -234,8 +235,8 @@ def _fitting(plan: CopyPlan) -> I64:
 
 
 Replan = Callable[[Context], "tuple[CopyPlan, Target] | None"]
-"""Function that returns copy plan and destination for replays of recorded launches, or None if a replay needs other
-launches."""
+"""Function that returns copy plan and destination for a later batch of the same shapes, or None if that batch needs
+other kernel launches."""
 
 
 def run_into(ctx: Context, plan: CopyPlan, batch: Batch, target: Target, recompute: Replan | None = None) -> None:

@@ -86,8 +86,8 @@ class Noise(Operator, abstract=True):
 
 
 def _sequence(ctx: Context) -> tuple[npt.NDArray[Any]] | None:
-    """Return the sequence numbers of the random streams, for replaying recorded launches in which nothing else changes.
-    None if the streams' key or counter change too."""
+    """Return the sequence numbers of the random streams for a later batch, if the recorded kernel launches can
+    otherwise be repeated unchanged. None if the streams' key or counter change too."""
     return None if ctx.state is not None else (ctx.streams().sequence,)
 
 

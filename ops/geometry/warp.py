@@ -128,8 +128,8 @@ class Warping(Operator, abstract=True):
         """Return ``images``, sampled at the positions that matrices [N, 2, 3] give for the output's pixel centres (x,
         y, 1).
 
-        Volumes take [N, 3, 4] for (x, y, z, 1). ``recompute`` returns sizes and matrices for replays of the recorded
-        launches.
+        Volumes take [N, 3, 4] for (x, y, z, 1). ``recompute`` returns sizes and matrices for a later batch of the same
+        shapes.
         """
         shape, geometry, maps = _placed(ctx, images, sizes, matrices)
         dtype = images.dtype if self.dtype is None else to_numpy(self.dtype)

@@ -119,8 +119,8 @@ class Lane:
     batch. The engine's `OpenLanes` creates and closes lanes."""
 
     def __init__(self, index: int = 0, stream: Any = None) -> None:
-        """Open a lane on a stream of its own, or on ``stream``, a CuPy stream. Raises DeviceError if GPU ``index``
-        cannot be used."""
+        """Create a lane with a CUDA stream of its own, or with ``stream``, a CuPy stream. Raises DeviceError if GPU
+        ``index`` cannot be used."""
         self._borrowed = stream is not None
         try:
             import cupy
@@ -146,7 +146,7 @@ class Lane:
         self._handles: dict[tuple[str, str], int] = {}
         self._idle_events: list[Any] = []
         self.cache: dict[str, Any] = {}
-        """Objects that operators keep between batches on this lane, such as decoders and workspaces, by key."""
+        """Objects that operators keep between batches on this CUDA stream, such as decoders and workspaces, by key."""
 
     @property
     def context(self) -> int:
@@ -174,14 +174,13 @@ class Lane:
         self.gpu.__exit__(*exc)
 
     def empty(self, n: int, dtype: Any) -> Any:
-        """Return an uninitialised flat device array of ``n`` elements, for work that is enqueued on this lane's
-        stream."""
+        """Return an uninitialised flat device array of ``n`` elements, for work on this CUDA stream."""
         import cupy
 
         return cupy.ndarray((n,), dtype, self._memory(n * np.dtype(dtype).itemsize))
 
     def _memory(self, nbytes: int, owner: Owner = "arrays") -> Any:
-        """Return ``nbytes`` of device memory for work of this lane, as CuPy's MemoryPointer."""
+        """Return ``nbytes`` of device memory for work on this CUDA stream, as CuPy's MemoryPointer."""
         return self.memory.allocate(nbytes, self.stream.ptr, owner)
 
     def upload(self, *arrays: npt.NDArray[Any]) -> tuple[Any, ...]:
@@ -262,8 +261,8 @@ class Lane:
         return int(array.data.ptr)
 
     def copy_in(self, address: int, host: npt.NDArray[Any]) -> None:
-        """Start copying the page-locked array ``host`` to a device address. The array must stay unchanged until the
-        lane is synchronized."""
+        """Start copying the page-locked array ``host`` to a device address. The array must stay unchanged until
+        `synchronize`."""
         self._work.copy_in(address, host.ctypes.data, host.nbytes)
         self._work.submit()
 
@@ -301,19 +300,20 @@ class Lane:
     def launches(
         self, kernels: Sequence[tuple[Any, tuple[int, ...], int, tuple[Any, ...]]], places: Sequence[tuple[int, int]]
     ) -> stream_work.Launches:
-        """Return a fixed sequence of kernel launches that this lane can launch many times; see
+        """Return a fixed sequence of kernel launches that can be launched many times on this CUDA stream; see
         `driver_calls.Launches`."""
         return stream_work.Launches(self.stream.ptr, kernels, places)
 
     def stopwatch(self) -> stream_work.Stopwatch:
-        """Return the timer that measures work on this lane; one measurement at a time. Call it inside ``with lane``."""
+        """Return the timer for work on this CUDA stream; one measurement at a time. Call it inside ``with lane``."""
         found: stream_work.Stopwatch | None = self.cache.get("stopwatch")
         if found is None:
             found = self.cache["stopwatch"] = stream_work.Stopwatch(self.stream.ptr)
         return found
 
     def work(self) -> stream_work.Work:
-        """Return this lane's queue of driver calls. `driver_calls.Work.submit` makes all queued calls together."""
+        """Return the queue of driver calls for this CUDA stream. `driver_calls.Work.submit` makes all queued calls
+        together."""
         return stream_work.Work(self.stream.ptr)
 
     # -- kernels -------------------------------------------------------------------------------------------------
@@ -330,9 +330,9 @@ class Lane:
     def launch_beside(
         self, source: str, kernel: str, grid: int | tuple[int, ...], block: int, *args: Any
     ) -> None:  # fmt: skip
-        """Launch a kernel on a second stream of this lane: after all earlier launches of the lane, and at the same time
-        as later ones until `join`. Meant for kernels that take long and leave most of the GPU idle. Array arguments are
-        kept alive until the lane is synchronized, so that no later work gets their memory."""
+        """Launch a kernel on a second CUDA stream: after all earlier launches of this lane, and at the same time as
+        later ones until `join`. Meant for kernels that take long and leave most of the GPU idle. Array arguments are
+        kept alive until `synchronize`, so that no later work gets their memory."""
         self._in_flight += args
         if self._aside is None:
             with self.gpu:
@@ -344,7 +344,8 @@ class Lane:
             self.function(source, kernel)(grid, (block,), args, stream=self._aside)
 
     def join(self) -> None:
-        """Make later launches of this lane wait for the kernels that `launch_beside` started on the second stream."""
+        """Make later launches on this CUDA stream wait for the kernels that `launch_beside` started on a second
+        stream."""
         if self._apart:
             self.stream.wait_event(self._aside.record())
             self._apart = False
@@ -352,7 +353,7 @@ class Lane:
     def scratch(self, *sizes: int) -> tuple[Any, list[int]]:
         """Make one allocation of uninitialised device memory for arrays of these ``sizes`` in bytes. Return the object
         that owns the memory, and the address of each array, a multiple of 256. When no reference to the owner is left,
-        later work of this lane may get the memory."""
+        later work on this CUDA stream may get the memory."""
         at, places = 0, []
         for size in sizes:
             places.append(at)
@@ -412,7 +413,8 @@ class Lane:
             return _load_text(text, kernel, self.index)
 
     def keep(self, *things: Any) -> None:
-        """Keep references to ``things`` (host or device memory) until all work enqueued on this lane so far is done."""
+        """Keep references to ``things`` (host or device memory) until all work enqueued on this CUDA stream so far is
+        done."""
         self._in_flight.extend(things)
 
     def holds(self, batch: Batch) -> bool:
@@ -420,20 +422,21 @@ class Lane:
         return not batch.on_host
 
     def after(self, event: Any) -> None:
-        """Make later work of this lane wait for ``event``, a CUDA event recorded on another stream."""
+        """Make later work on this CUDA stream wait for ``event``, a CUDA event recorded on another stream."""
         self._work.wait(event.ptr)
         self._work.submit()
 
     def wait(self) -> None:
-        """Wait for all work on this lane. References stored by `keep` are not dropped, other than by `synchronize`."""
+        """Wait for all work on this CUDA stream. In contrast to `synchronize`, references stored by `keep` are not
+        dropped."""
         self.join()
         with waiting(self.index), self.gpu:
             self.stream.synchronize()
 
     def release_memory(self, *, launching: bool) -> None:
-        """Wait for all work on this lane, then free the unused blocks of all memory pools. ``launching``: whether the
-        calling thread launches on this lane; if so, also drop the references that `keep` has stored and the memory that
-        operators cache."""
+        """Wait for all work on this CUDA stream, then free the unused blocks of all memory pools. ``launching``:
+        whether the calling thread launches kernels on the stream; if so, also drop the references that `keep` has
+        stored and the memory that operators cache."""
         self.wait()
         if launching:
             self._in_flight.clear()
@@ -447,19 +450,19 @@ class Lane:
         give_back_pinned()
 
     def synchronize(self) -> None:
-        """Wait for all work on this lane, and drop the references that `keep` has stored."""
+        """Wait for all work on this CUDA stream, and drop the references that `keep` has stored."""
         self.wait()
         self.drop_references()
 
     def drop_references(self) -> None:
-        """Drop the references that `keep` has stored. The caller must know that all work of the lane is done."""
+        """Drop the references that `keep` has stored. The caller must know that all work on the CUDA stream is done."""
         self._in_flight.clear()
         self._pinned.reset()
         self.memory.mark_done(self.stream.ptr)
 
     def close(self) -> None:
-        """Wait for this lane's work, and give its memory and streams back for reuse; the lane cannot be used
-        afterwards. Memory that other objects still refer to follows when they release it."""
+        """Wait for all work on this CUDA stream, and give its memory and streams back for reuse; the lane cannot be
+        used afterwards. Memory to which other objects still refer follows when they release it."""
         if self._closed:
             return
         self._closed = True
@@ -473,7 +476,8 @@ class Lane:
     # -- times ---------------------------------------------------------------------------------------------------
 
     def mark(self) -> Any:
-        """Record a CUDA event on this lane and return it. The event completes when all work launched so far is done."""
+        """Record a CUDA event on this stream and return it. The event completes when all work launched so far is
+        done."""
         import cupy
 
         event = self._idle_events.pop() if self._idle_events else cupy.cuda.Event()
@@ -486,7 +490,7 @@ class Lane:
         self._idle_events += marks
 
     def seconds_since(self, begin: Any, end: Any) -> float:
-        """Return the seconds of GPU time between two events of `mark`. The lane must have been synchronized."""
+        """Return the seconds of GPU time between two events of `mark`. Call it after `synchronize`."""
         return self.seconds_between([(begin, end)])[0]
 
     def seconds_between(self, marks: Sequence[tuple[Any, Any]]) -> list[float]:

@@ -19,12 +19,12 @@ from ..context import Context
 from .launch_recording import MAX_FAILURES, ChangingArrays, Recording, bytes_of, key_of, output_of
 
 _MAX_PROGRAMS = 4
-"""Maximum number of launch programs (recorded kernel launches) that a lane keeps per step of a plan, one for each
-combination of input shapes. When one more is recorded, the others are dropped."""
+"""Maximum number of launch programs (recorded kernel launches) that a CUDA stream keeps per step of a plan, one for
+each combination of input shapes. When one more is recorded, the others are dropped."""
 _MAX_HOST_BYTES = 1 << 20
 """Maximum total bytes of the inputs in host memory that a launch program may have. Each replay uploads them."""
 KEY = "programs"
-"""Key in `Lane.cache` of the lane's `ProgramCache`."""
+"""Key in `Lane.cache` of the `ProgramCache`, which holds recorded kernel launches."""
 Edge = Any
 """Identifier of a batch that operators pass to later ones; any hashable value."""
 Place = tuple[int, int]
@@ -48,13 +48,13 @@ class ProgramPart:
 
 class LaunchProgram:
     """Recorded kernel launches of several consecutive operators, replayed together for each batch of the same shapes.
-    Owned by a `ProgramCache`; used by the thread that launches on the lane."""
+    Owned by a `ProgramCache`; used by the thread that launches kernels on the CUDA stream."""
 
     def __init__(
         self, lane: Any, inputs: Mapping[Edge, Batch], parts: Sequence[ProgramPart], outputs: Sequence[Edge]
     ) -> None:
         """``inputs``: by identifier, the batches that the recorded operators get from other operators. ``parts``: the
-        recorded operators. ``outputs``: identifiers of the batches that later operators use after a replay."""
+        recorded operators. ``outputs``: identifiers of the batches that later operators use."""
         sizes = {e: b.nbytes for e, b in inputs.items()}
         for p in parts:
             outputs_: Sequence[Any] = p.constant_outputs or _recorded(p).outputs
@@ -73,10 +73,10 @@ class LaunchProgram:
         self._uploaded: int = starts.pop()
         uploaded_at = dict(zip(extents, starts[len(starts) - len(extents) :], strict=True))
         self._tables: list[int] = starts
-        """Byte offsets in the scratch block of the arrays that are computed again for each replay. The scratch block is
-        one allocation of device memory, also for intermediate results."""
+        """Byte offsets in the scratch block of arrays that are computed again each time the launches are replayed. The
+        scratch block is one allocation of device memory, also for intermediate results."""
         self._made: list[tuple[int, Any]] = []
-        """Output arrays that each replay allocates, as (number of elements, dtype)."""
+        """Output arrays to allocate each time the launches are replayed, as (number of elements, dtype)."""
         block = len(inputs)
         """Index of the scratch block (intermediate results) in the list of memory blocks, in which inputs come first
         and outputs last."""
@@ -97,8 +97,8 @@ class LaunchProgram:
         last = {whose.get(e, e): k for k, p in enumerate(parts) for e in p.inputs}
         lasting = {whose.get(e, e) for e in outputs}
         self.is_possible = lasting.isdisjoint(uploaded_at)
-        """Whether the launches can be replayed: no output may be a view of an input in host memory, because such an
-        input is uploaded to the scratch block, which the next replay overwrites."""
+        """Whether the kernel launches can be replayed: no output may be a view of an input in host memory. Such inputs
+        are uploaded to the scratch block, which the next replay overwrites."""
         layout = _BlockLayout(self._uploaded)
         kernels: list[Any] = []
         places: list[tuple[int, int]] = []
@@ -138,7 +138,7 @@ class LaunchProgram:
 
         on_device = any(not b.on_host for _, b in self._constant_outputs)
         self.is_free = self._launches is None and not self._made and not self._block and not on_device
-        """Whether a replay launches and allocates nothing on the GPU, because all outputs are views or in host
+        """Whether replaying launches and allocates nothing on the GPU, because all outputs are views or in host
         memory."""
         self.changes = bool(self._changing)
         """Whether kernels read arrays that depend on the operators' arguments. Each `run` then computes these arrays
@@ -151,9 +151,9 @@ class LaunchProgram:
         self, lane: Any, inputs: Sequence[Batch], samples: Samples, context: Callable[[Any], Context],
         *, timed: bool = False,
     ) -> dict[Edge, Batch] | None:  # fmt: skip
-        """Replay the launches for other ``inputs`` of the same shapes. Return the outputs by identifier, or None if an
-        operator's arguments need other launches. ``context``: function that creates the Context of an operator's node.
-        ``timed``: measure the GPU time, for `milliseconds`."""
+        """Launch the recorded kernels for other ``inputs`` of the same shapes. Return the outputs by identifier, or
+        None if an operator's arguments need other launches. ``context``: function that creates the Context of an
+        operator's node. ``timed``: measure the GPU time, for `milliseconds`."""
         staged = lane.pinned(self._uploaded) if self._uploaded else _NOTHING
         tables = iter(self._tables)
         for node, arrays in self._changing:
@@ -241,8 +241,8 @@ _NOTHING = np.empty(0, np.uint8)
 
 
 class ProgramCache:
-    """Cache of a lane's launch programs (recorded kernel launches of consecutive operators), by plan step and input
-    shapes. Stored in `Lane.cache`; used by the thread that launches on the lane."""
+    """Cache of launch programs (recorded kernel launches of consecutive operators), by plan step and input shapes.
+    Stored in `Lane.cache`; used by the thread that launches kernels on the CUDA stream."""
 
     def __init__(self) -> None:
         self._kept: dict[Hashable, dict[Any, LaunchProgram]] = {}
@@ -294,7 +294,7 @@ class ProgramCache:
 
 
 def programs_of(lane: Any) -> ProgramCache:
-    """Return the lane's cache of launch programs, created on the first call."""
+    """Return the cache of recorded kernel launches of ``lane``, a CUDA stream, created on the first call."""
     found: ProgramCache | None = lane.cache.get(KEY)
     if found is None:
         found = lane.cache[KEY] = ProgramCache()

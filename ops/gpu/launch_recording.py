@@ -24,21 +24,21 @@ from ..batch import Batch, Samples
 from ..context import Context
 
 _MAX_SHAPES = 4
-"""Maximum number of input shapes for which a lane keeps an operator's recorded kernel launches. When one more is
+"""Maximum number of input shapes for which a CUDA stream keeps an operator's recorded kernel launches. When one more is
 recorded, the others are dropped."""
 _MAX_RECENT = 8
 """Number of recent input shapes that are remembered per operator. Launches are recorded only for shapes that come a
 second time."""
 _MAX_OPERATORS = 256
-"""Maximum number of operators whose recent input shapes a lane remembers. With one more, the lane forgets all shapes
-and recorded launches."""
+"""Maximum number of operators whose recent input shapes are remembered per CUDA stream. With one more, all shapes and
+recorded kernel launches are dropped."""
 MAX_FAILURES = 3
-"""Number of consecutive failed replays after which recorded launches are no longer used. A replay fails if a batch's
-arguments need other launches."""
+"""Number of consecutive failures after which recorded kernel launches are no longer replayed. Replaying fails if a
+batch's arguments need other launches."""
 _ALIGNMENT = 256
 _NOTHING = np.empty(0, np.uint8)
 KEY = "repeated"
-"""Key in `Lane.cache` of the lane's `RecordingCache`."""
+"""Key in `Lane.cache` of the `RecordingCache`, which holds recorded kernel launches."""
 
 
 Recompute = Callable[[Context], Sequence[npt.NDArray[Any]] | None]
@@ -51,16 +51,17 @@ FIXED: Any = object()
 
 
 def fixed(lane: Any, *arrays: npt.NDArray[Any]) -> tuple[Any, ...]:
-    """Upload arrays that depend only on input shapes and constants. When the recorded launches are replayed, kernels
-    read the same arrays again."""
+    """Upload arrays that depend only on input shapes and constants. When the recorded kernel launches are replayed,
+    kernels read the same arrays again."""
     there: tuple[Any, ...] = (lane.fixed if isinstance(lane, LaunchRecorder) else lane.upload)(*arrays)
     return there
 
 
 def changing(lane: Any, recompute: Recompute | None, *arrays: npt.NDArray[Any]) -> tuple[Any, ...]:
-    """Upload arrays that also depend on the operator's arguments. For each replay, ``recompute`` computes them again,
-    with the same types and shapes. If ``recompute`` is None, returns None or rejects a sample, the operator runs
-    normally instead of the replay. ``recompute`` must not refer to data of a batch (see `without_data`)."""
+    """Upload arrays that also depend on the operator's arguments. Each time the recorded kernel launches are replayed,
+    ``recompute`` computes these arrays again, with the same types and shapes. If ``recompute`` is None, returns None or
+    rejects a sample, the operator runs normally instead. ``recompute`` must not refer to data of a batch (see
+    `without_data`)."""
     if recompute is FIXED:
         return fixed(lane, *arrays)
     if isinstance(lane, LaunchRecorder):
@@ -95,8 +96,8 @@ def not_replayable(lane: Any) -> None:
 
 
 def with_margin(lane: Any, n: int) -> int:
-    """Return the number of elements to allocate if this batch needs ``n``: a quarter more while launches are recorded,
-    because batches for which they are replayed may need more."""
+    """Return the number of elements to allocate if this batch needs ``n``: a quarter more while kernel launches are
+    recorded, because later batches, for which they are replayed, may need more."""
     return n + n // 4 if isinstance(lane, LaunchRecorder) else n
 
 
@@ -108,7 +109,8 @@ def without_data(batch: Batch) -> Batch:
 
 @dataclass(frozen=True, slots=True)
 class ChangingArrays:
-    """Arrays that a kernel reads and that ``recompute`` computes again for each replay."""
+    """Arrays that a kernel reads and that ``recompute`` computes again each time the recorded kernel launches are
+    replayed."""
 
     recompute: Recompute
     kinds: tuple[tuple[Any, tuple[int, ...]], ...]
@@ -139,7 +141,7 @@ class RecordedOutput:
     size: int
     dtype: Any
     like: Batch
-    """The recorded output without its data: the shapes and layout that outputs of replays have."""
+    """The recorded output without its data: outputs of later batches get the same shapes and layout."""
     nbytes: int
 
 
@@ -150,8 +152,8 @@ def bytes_of(dtype: Any, shape: tuple[int, ...]) -> int:
 
 
 class LaunchRecorder:
-    """Stand-in for a `Lane` while an operator runs. It passes allocations, uploads and kernel launches on to the lane,
-    and records them for replays. Any other use of the lane makes the recording unusable. Created by
+    """Stand-in for a `Lane` (CUDA stream) while an operator runs. It passes allocations, uploads and kernel launches on
+    to the lane, and records them for batches of the same shapes. Any other use makes the recording unusable. Created by
     `RecordingCache.run` for one call; used by the launching thread."""
 
     def __init__(self, lane: Any, inputs: Sequence[Batch], constant: bool) -> None:
@@ -177,12 +179,12 @@ class LaunchRecorder:
 
     @property
     def cache(self) -> dict[str, Any]:
-        """Return the cache of the wrapped lane."""
+        """Return the cache of the wrapped `Lane`."""
         found: dict[str, Any] = self._lane.cache
         return found
 
     def not_replayable(self) -> None:
-        """Declare that the operator's launches depend on data and must not be replayed; see the function
+        """Declare that the operator's kernel launches depend on data and must not be replayed; see the function
         `not_replayable`."""
         self._possible = False
 
@@ -211,13 +213,14 @@ class LaunchRecorder:
         return self.fixed(*arrays)
 
     def fixed(self, *arrays: Any) -> tuple[Any, ...]:
-        """Upload arrays that kernels read again in each replay; see the function `fixed`."""
+        """Upload arrays that kernels read again when the recorded launches are replayed; see the function `fixed`."""
         there: tuple[Any, ...] = self._lane.upload(*arrays)
         self._constant += there
         return there
 
     def changing(self, recompute: Recompute | None, arrays: Sequence[npt.NDArray[Any]]) -> tuple[Any, ...]:
-        """Upload arrays that are computed again for each replay; see the function `changing`."""
+        """Upload arrays that are computed again each time the recorded launches are replayed; see the function
+        `changing`."""
         if self._all_fixed:
             return self.fixed(*arrays)
         there: tuple[Any, ...] = self._lane.upload(*arrays)
@@ -270,7 +273,7 @@ class LaunchRecorder:
         return None
 
     def recording(self, outputs: Sequence[Batch]) -> Recording | None:
-        """Return the recorded launches for replays with other batches; None if they cannot be replayed."""
+        """Return the recorded kernel launches, to be replayed for other batches; None if that is impossible."""
         if not self._all_fixed and not any(isinstance(one, ChangingArrays) for one in self._made):
             return None  # the operator does not declare which arrays depend on its arguments
         found = []
@@ -292,7 +295,7 @@ class Recording:
         launches: Sequence[RecordedLaunch], outputs: Sequence[RecordedOutput],
     ) -> None:  # fmt: skip
         """``inputs``: number of input batches. ``made``: in order of creation, the operator's allocations and the
-        arrays that are computed again for each replay. ``constant``: device arrays that kernels read in each replay."""
+        arrays that are computed again for each batch. ``constant``: device arrays that kernels read for every batch."""
         self.failures = 0
         """Number of consecutive batches whose arguments needed other kernel launches, so that they could not be
         replayed."""
@@ -302,12 +305,12 @@ class Recording:
         tables = [bytes_of(*kind) for one in self.changing for kind in one.kinds]
         at = itertools.accumulate(tables, initial=0)
         self._tables = list(itertools.islice(at, len(tables)))
-        """Byte offsets in the scratch block of the arrays that are computed again for each replay. The scratch block is
-        one allocation of device memory, also for intermediate results."""
+        """Byte offsets in the scratch block of arrays that are computed again each time the launches are replayed. The
+        scratch block is one allocation of device memory, also for intermediate results."""
         self._uploaded = self._scratch = sum(tables)
         self._memory: list[int | tuple[int, Any]] = []
         """Place of each allocation and recomputed array: byte offset in the scratch block or, for an output, (elements,
-        dtype) of the array that each replay allocates."""
+        dtype) of an array to allocate for each batch."""
         results, places, number = {o.memory for o in outputs}, iter(self._tables), inputs
         for one in made:
             if isinstance(one, ChangingArrays):
@@ -329,8 +332,8 @@ class Recording:
     def replay(
         self, lane: Any, inputs: Sequence[Batch], samples: Samples, context: Callable[[], Context]
     ) -> tuple[Batch, ...] | None:
-        """Replay the launches for other ``inputs`` of the same shapes, and return the outputs. Return None if the
-        arguments in ``context`` need other launches."""
+        """Launch the recorded kernels for other ``inputs`` of the same shapes, and return the outputs. Return None if
+        the arguments in ``context`` need other launches."""
         changed = self._changed(context)
         if changed is None:
             return None
@@ -369,8 +372,8 @@ class Recording:
 
 
 def output_of(data: Any, out: RecordedOutput, samples: Samples) -> Batch:
-    """Return one output of a replay: a batch with the shapes and layout of the recorded output ``out``, and its data in
-    the array ``data``."""
+    """Return one output of replayed launches: a batch with the shapes and layout of the recorded output ``out``, and
+    its data in the array ``data``."""
     if out.start or data.size != out.size or data.dtype != out.dtype:
         itemsize = out.dtype.itemsize
         if not out.start and data.nbytes == out.size * itemsize:
@@ -384,7 +387,7 @@ _Key = tuple[int | _KeyOfOne, ...]
 
 
 def key_of(lane: Any, inputs: Sequence[Batch], samples: Samples) -> _Key:
-    """Return a key for finding recorded launches, equal for batches with the same launches: number of samples
+    """Return a key for finding recorded kernel launches, equal for batches with the same launches: number of samples
     (`count_of`), then shapes and alignment of each input (`key_of_one`)."""
     return (count_of(samples), *[key_of_one(lane, b) for b in inputs])
 
@@ -410,15 +413,16 @@ def key_of_one(lane: Any, b: Batch) -> _KeyOfOne:
 
 
 class RecordingCache:
-    """Cache of a lane's recorded kernel launches, by operator and input shapes. An operator's launches are recorded
-    when the same shapes come a second time. Stored in `Lane.cache`; used by the thread that launches on the lane."""
+    """Cache of recorded kernel launches, by operator and input shapes. An operator's launches are recorded when the
+    same shapes come a second time. Stored in `Lane.cache`; used by the thread that launches kernels on the CUDA
+    stream."""
 
     def __init__(self) -> None:
         self._kept: dict[Hashable, dict[_Key, Recording | None]] = {}
         self._recent: dict[Hashable, dict[_Key, None]] = {}
         """For each operator, the recent input shapes as keys (see `key_of`), oldest first."""
         self.used: Recording | None = None
-        """Recording that the last call of `run` replayed; None if that call ran the operator instead."""
+        """Recorded launches that the last call of `run` used; None if that call ran the operator instead."""
 
     def release(self) -> None:
         """Drop all recordings and the device memory that they own."""
@@ -429,10 +433,10 @@ class RecordingCache:
         self, lane: Any, node: Hashable, inputs: Sequence[Batch], samples: Samples,
         launch: Callable[[Any], tuple[Sequence[Batch], bool]], context: Callable[[], Context] | None,
     ) -> Sequence[Batch]:  # fmt: skip
-        """Return the outputs of operator ``node``, by replaying its recorded launches if possible, else by calling
-        ``launch`` with a lane. ``launch`` returns the outputs, and whether the operator has no other results.
-        ``context``: function that creates a Context with this call's arguments; None if all arguments are constant and
-        no random numbers are drawn."""
+        """Return the outputs of operator ``node``, by replaying its recorded kernel launches if possible, else by
+        calling ``launch`` with a lane (CUDA stream). ``launch`` returns the outputs, and whether the operator has no
+        other results. ``context``: function that creates a Context with this call's arguments; None if all arguments
+        are constant and no random numbers are drawn."""
         self.used = None
         if not all(map(lane.holds, inputs)):
             return launch(lane)[0]
@@ -472,7 +476,7 @@ def _no_context() -> Context:
 
 
 def recordings_of(lane: Any) -> RecordingCache:
-    """Return the lane's cache of operators' recorded launches, created on the first call."""
+    """Return the cache of recorded kernel launches of ``lane``, a CUDA stream, created on the first call."""
     found: RecordingCache | None = lane.cache.get(KEY)
     if found is None:
         found = lane.cache[KEY] = RecordingCache()

@@ -516,9 +516,9 @@ class Pairs:
 
 
 def find(lane: Lane, kind: Kind, pairs: Pairs, *, temporal: bool, red: int = 0) -> None:
-    """Enqueue the computation of the vectors of ``pairs`` on the GPU's engine; later work of ``lane`` waits for it.
-    ``temporal``: begin each search with the previous pair's vectors, within a sequence. ``red``: index of the red
-    channel, 0 or 2. Raises NoEngineError."""
+    """Enqueue the computation of the vectors of ``pairs`` on the GPU's engine; later work of ``lane``, a CUDA stream,
+    waits for it. ``temporal``: begin each search with the previous pair's vectors, within a sequence. ``red``: index of
+    the red channel, 0 or 2. Raises NoEngineError."""
     context = lane.context
     engine(lane.index, context).check(kind)
     kept = _kept.setdefault(lane.index, _CachedSessions(lane.index))

@@ -511,7 +511,7 @@ def threads() -> ThreadPoolExecutor:
 
 
 def _send(lane: Lane, address: int, host: npt.NDArray[np.uint8]) -> None:
-    """Copy ``host`` to the device address ``address``, on the lane's stream."""
+    """Copy ``host`` to the device address ``address``, on the CUDA stream of ``lane``."""
     staged = lane.pinned(host.nbytes)
     staged[:] = host.reshape(-1)
     if host.nbytes:

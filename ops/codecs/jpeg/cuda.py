@@ -217,7 +217,7 @@ class LaneRuntime:
 
 @dataclass(slots=True)
 class LaneWork:
-    """Queue of copies and kernel launches for a lane; see `Work`."""
+    """Queue of copies and kernel launches for a lane (CUDA stream); see `Work`."""
 
     functions: Mapping[str, int]
     on_lane: stream_work.Work
@@ -597,8 +597,8 @@ class Decoder:
 
     def __post_init__(self) -> None:
         self.workspace: Any = None
-        """Object that owns the last batch's device memory. When it is dropped, later work of the lane may use the
-        memory."""
+        """Object that owns the last batch's device memory. When it is dropped, later work of the CUDA stream may use
+        the memory."""
         self.workspace_bytes = 0
         self.address = 0
         """Address of the last batch's device memory, which begins with the `BATCH` record."""

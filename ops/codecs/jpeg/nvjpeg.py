@@ -309,8 +309,8 @@ class NvJpegWork(GpuWork):
 
 
 def _decoder_of(lane: Lane, fancy: bool) -> Decoder | None:
-    """Return the nvJPEG decoder of a lane, created at its first use. Return None if nvJPEG is not installed or does not
-    support the GPU."""
+    """Return the nvJPEG decoder of ``lane``, a CUDA stream, created at its first use. Return None if nvJPEG is not
+    installed or does not support the GPU."""
     key = f"nvjpeg {fancy}"
     if key not in lane.cache:
         lane.cache[key] = _opened(fancy)

@@ -40,8 +40,8 @@ files."""
 
 
 class CudaDecoder:
-    """The CUDA decoder for JPEGs of one lane. Owned by the lane's cache; used by the thread that launches on the
-    lane."""
+    """The CUDA decoder for JPEGs of one lane (CUDA stream). Stored in `Lane.cache`; used by the thread that launches
+    kernels on the stream."""
 
     def __init__(self, lane: Lane) -> None:
         self._lane = lane
@@ -98,7 +98,7 @@ def plan(
 
 
 def cuda_decoder(lane: Lane) -> CudaDecoder:
-    """Return the CUDA decoder of the lane, created at its first use."""
+    """Return the CUDA decoder for JPEGs of ``lane``, a CUDA stream, created at its first use."""
     found = lane.cache.get("cuda jpeg")
     if found is None:
         found = lane.cache["cuda jpeg"] = CudaDecoder(lane)

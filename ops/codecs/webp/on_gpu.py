@@ -77,8 +77,8 @@ ROWS = (CudaWebp(),)
 
 @dataclass(slots=True)
 class WebpWork(GpuWork):
-    """Work for the GPU: decoding a batch's WebPs. It runs at the same time as the lane's other work, because it takes
-    long and leaves most of the GPU idle."""
+    """Work for the GPU: decoding a batch's WebPs. It runs at the same time as other work of the CUDA stream, because it
+    takes long and leaves most of the GPU idle."""
 
     indices: I64
     _rest: Callable[[], npt.NDArray[np.int32]] | None = None
@@ -96,7 +96,8 @@ class WebpWork(GpuWork):
         return NO_IMAGES
 
     def finish(self, job: DecodeJob) -> None:
-        """Make the lane's later work wait until the WebPs are decoded, and have the results checked for errors."""
+        """Make later work on the CUDA stream wait until the WebPs are decoded, and have the results checked for
+        errors."""
         assert self._rest is not None
         marks, which, ctx = self._rest(), self.indices, job.ctx
 
@@ -109,10 +110,10 @@ class WebpWork(GpuWork):
 
 
 def launch(lane: Lane, files: Any, pictures: npt.NDArray[Any], out: Any) -> Callable[[], npt.NDArray[np.int32]]:
-    """Enqueue the kernels that decode WebPs, at the same time as the lane's other work. Return a function that makes
-    later work of the lane wait for these kernels. The function returns a number per image, valid when the lane is
-    synchronized: 0 if the image was decoded. ``pictures``: `PICTURE` records, whose offsets in scratch memory are
-    filled in here."""
+    """Enqueue the kernels that decode WebPs, at the same time as other work of ``lane``, a CUDA stream. Return a
+    function that makes later work of the stream wait for these kernels. The function returns a number per image, valid
+    after ``lane.synchronize()``: 0 if the image was decoded. ``pictures``: `PICTURE` records, whose offsets in scratch
+    memory are filled in here."""
     macroblocks = (pictures["width"].astype(np.int64) + 15 >> 4) * (pictures["height"].astype(np.int64) + 15 >> 4)
     room = -(-macroblocks * (256 + 64 + 64 + 4) // _ALIGNED) * _ALIGNED
     pictures["planes"] = np.cumsum(room) - room

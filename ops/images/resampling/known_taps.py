@@ -18,17 +18,17 @@ _loops: Any = Kernels(".libraries_cpu", __package__)
 _MOST = 1 << 22
 """Maximum number of filter weights that are cached for resizes to one output size: 16 MiB."""
 _KINDS = 4
-"""Maximum number of kinds of resizes (size, filter, library) for which a lane caches filter weights."""
+"""Maximum number of kinds of resizes (size, filter, library) for which filter weights are cached per CUDA stream."""
 KEY = "known taps"
-"""Key in `Lane.cache` of the lane's cached filter weights."""
+"""Key in `Lane.cache` of the cached filter weights."""
 
 Axes = tuple[npt.NDArray[Any], ...]
 """Arrays of a `ResamplePlan`, in this order: lo, hi, size, anchor, shape, kind, flip, domain and arithmetic."""
 
 
 class KnownTaps:
-    """Cached filter weights for one kind of resize (size, filter, library) on one lane. Used only by the lane's
-    launching thread."""
+    """Cached filter weights for one kind of resize (size, filter, library), on one CUDA stream. Used only by the thread
+    that launches kernels on the stream."""
 
     def __init__(self) -> None:
         self.release()
