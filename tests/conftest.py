@@ -167,10 +167,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Said here, not raised: an error at the end of a session hides which tests failed."""
-    for line in strays():
-        terminalreporter.write_line(line, red=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Say at the very end why the run failed although all tests passed: a log that was cut shows its last lines."""
+    if not hasattr(config, "workerinput"):
+        for line in strays():
+            print(f"FAILED: {line}", file=sys.stderr)
 
 
 def strays() -> list[str]:
