@@ -2,17 +2,21 @@
 
 ```sh          lines are run; a comment `# ends with 3` says another exit code
 ```yaml        with `# file: NAME` as its first line is that file; so is ```python
-```python      else is run, too; the blocks of a page are one program
+```python      else is run, too; the blocks of a page are one program. `# prints X` behind a line: the block prints X
+```text        below a block of commands: lines that these print; `...` stands for anything
 <!-- not run: why -->   before a block: commands are only parsed, programs only compiled
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shlex
 import shutil
 import subprocess
+import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -34,10 +38,11 @@ from .kit.jobs.read_back import read_by_the_field
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
-    *(ROOT / page for page in ("README.md", "docs/tutorial.md", "docs/json.md")),
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{page}.md" for page in ("tutorial", "json", "dynamic-mode", "transforms", "serving")),
     *sorted((ROOT / "docs" / "guides").glob("*.md")),
 ]
-NEEDS = {"video": "av", "speech": "soundfile"}
+NEEDS = {"video": "av", "speech": "soundfile", "transforms": "torch"}
 """Optional packages without which a page cannot be run."""
 
 
@@ -62,7 +67,7 @@ def blocks(page: Path) -> Iterator[Block]:
 @pytest.fixture(scope="module")
 def sample_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("guides") / "data"
-    make_sample_data(folder, 16, 0)
+    make_sample_data(folder, 24)  # as the tutorial does
     if find_spec("av") is not None:
         (folder / "video" / "a").mkdir(parents=True)
         make_video(folder / "video" / "a" / "x.mp4", 40)
@@ -81,6 +86,7 @@ def test_pages_can_be_followed(
     if page.stem != "tutorial":  # it makes its own
         shutil.copytree(sample_data, tmp_path / "data")
     names: dict[str, Any] = {"__name__": "__main__"}
+    printed = ""
     for block in blocks(page):
         if block.file:
             file = tmp_path / block.file
@@ -89,14 +95,20 @@ def test_pages_can_be_followed(
             if block.kind == "yaml" and "graph:" in block.text and "plugins:" not in block.text:
                 load_spec(file)
         elif block.kind == "sh":
+            printed = "".join(run_line(line, bool(block.not_run), capfd) for line in block.text.splitlines())
+        elif block.kind == "text":
             for line in block.text.splitlines():
-                run_line(line, bool(block.not_run), capfd)
+                assert_printed(line, printed)
         elif block.kind == "python":
             code = compile(block.text, str(page), "exec")
             if not block.not_run:
+                capfd.readouterr()
                 exec(code, names)
+                printed = capfd.readouterr().out
+                for line in re.findall(r"# prints (.*)", block.text):
+                    assert_printed(line, printed)
         else:
-            assert block.kind in ("yaml", "text") or page.stem == "many-machines"  # run by tests/test_many_machines.py
+            assert block.kind == "yaml" or page.stem == "many-machines"  # run by tests/test_many_machines.py
             if block.kind == "yaml":
                 yaml.safe_load(block.text)
     for manifest in tmp_path.glob("out*/**/manifest.json"):
@@ -105,30 +117,60 @@ def test_pages_can_be_followed(
         read_by_the_field({"write": write, "outputs": write["fields"]}, manifest.parent)
 
 
-def run_line(line: str, parse_only: bool, capfd: Any) -> None:
-    """Run one line of a page, or see that its options exist."""
+def assert_printed(line: str, printed: str) -> None:
+    """Assert that ``printed`` has the words of ``line``; `...` stands for any text, and line breaks do not count."""
+    pattern = ".*".join(map(re.escape, " ".join(line.split()).split("...")))
+    assert re.search(pattern, " ".join(printed.split())), f"{line}\nis not printed:\n{printed}"
+
+
+def run_line(line: str, parse_only: bool, capfd: Any) -> str:
+    """Run one line of a page, and return what it prints; or see that its options exist."""
     command, _, comment = line.partition("  # ")
     words = shlex.split(command)
     if "dali-run" not in words:
         assert words[0] == "echo", f"{line}: what should this do?"
         assert subprocess.run(command, shell=True, check=True)
-        return
+        return ""
     arguments = words[words.index("dali-run") + 1 :]
     if parse_only:
         group: Any = typer.main.get_command(cli.app)
         known = group.get_command(None, arguments[0])
         context = known.context_class(known, info_name=arguments[0])
         assert not known.make_parser(context).parse_args(args=arguments[1:])[1], f"{line}: too many arguments"
-        return
+        return ""
     if ">" in arguments:
         at = arguments.index(">")
         assert cli.main(arguments[:at]) == 0
         Path(arguments[at + 1]).write_text(capfd.readouterr().out)
-        return
+        return ""
     expected = re.search(r"ends with (\d+)", comment)
     code = cli.main(arguments)
     told = capfd.readouterr()
     assert code == (int(expected[1]) if expected else 0), f"{line}\n{told.out}\n{told.err}"
+    return str(told.out + told.err)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
+def test_pages_name_the_packages_that_their_programs_import(page: Path) -> None:
+    """Beyond the dependencies of dali-run: by its extra, or in a sentence on the package. Programs that are not run say
+    what they need."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    own = {
+        *sys.stdlib_module_names,
+        "dali_run",
+        "PIL",
+        "yaml",
+        *(re.match(r"\w+", d)[0] for d in project["dependencies"]),
+    }
+    trees = [ast.parse(b.text) for b in blocks(page) if b.kind == "python" and not b.not_run]
+    nodes = [n for tree in trees for n in ast.walk(tree)]
+    names = {a.name for n in nodes if isinstance(n, ast.Import) for a in n.names}
+    names |= {str(n.module) for n in nodes if isinstance(n, ast.ImportFrom)}
+    text = page.read_text()
+    for name in {n.partition(".")[0] for n in names} - own:
+        assert re.search(rf"\[{name}\]|package {name}\b|pip install {name}\b", text), (
+            f"{page.name}: say how to install {name}"
+        )
 
 
 def test_the_job_of_the_ci_guide_is_one() -> None:

@@ -157,7 +157,8 @@ def _rejects(report: Mapping[str, Any]) -> list[RenderableType]:
         parts.append(Text(f"Mixed by {reader}: {_some([f'{n:,} of {name}' for name, n in counts.items()])}"))
     if report.get("splits"):
         written = [f"{samples.get('written', 0):,} {part}" for part, samples in report["splits"].items()]
-        parts.append(Text(f"Split: {_some(written)}; the tables above are of the last part"))
+        about = "a hash of each key decides, so shares are approximate; the tables above are of the last part"
+        parts.append(Text(f"Split: {_some(written)} ({about})"))
     for way, nbytes in report.get("uploads", {}).items():
         parts.append(Text(f"Files uploaded to the GPU: {size(nbytes)} {way}"))
     if report.get("decoders"):
