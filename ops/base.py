@@ -275,8 +275,8 @@ class Operator:
 
     def estimate_memory(self, stage: Stage, *inputs: Batch) -> tuple[I64, I64] | None:
         """Estimate the memory that the kernel of ``stage`` needs, for example from images' headers. Return for each
-        sample the number of output elements, and the bytes of working memory, int64[N] each. For None, the engine
-        assumes the declared shape, or the size of the first input."""
+        sample the number of output elements, and the bytes of working memory, int64[N] each. If the result is None, the
+        engine assumes the declared shape, or the size of the first input."""
         return None
 
     def start_early(self, ctx: Any, *inputs: Batch) -> StartedWork | None:

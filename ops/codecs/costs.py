@@ -86,4 +86,4 @@ RULE = (
     "of WebP, PNG and TIFF, which a GPU decodes serially, CPU threads decode the largest at the same time: as many as "
     "make the launch end sooner, by headers and file sizes"
 )
-"""Text for the printed plan: which images CPU threads decode instead of the GPU."""
+"""Text for `dali-run plan`: which images CPU threads decode instead of the GPU."""

@@ -106,11 +106,11 @@ class Target:
     """Index in the batch of the image in each sample of ``out``, ascending. None if sample i holds image i."""
 
     def places(self, indices: I64) -> I64:
-        """Return the indices of the samples of ``out`` for the images ``indices``."""
+        """Return where the images ``indices`` are in ``out``: the indices of their samples."""
         return indices if self.images is None else np.searchsorted(self.images, indices)
 
     def sample(self, i: int) -> int:
-        """Return the index of the sample of ``out`` for image ``i``."""
+        """Return where image ``i`` is in ``out``: the index of its sample."""
         return i if self.images is None else int(np.searchsorted(self.images, i))
 
     def regions(self, job: DecodeJob, indices: I64) -> tuple[Any, ...]:

@@ -143,7 +143,7 @@ class ImageDecoder(Operator, abstract=True):
 
     @property
     def who_decodes(self) -> str:
-        """Return a text for the printed plan: which images a GPU decodes, and which the CPU."""
+        """Return a text for `dali-run plan`: which images a GPU decodes, and which the CPU."""
         if self.dtype is not DALIDataType.UINT8:
             return "all by CPU threads"
         jpegs = "baseline and progressive JPEGs by the CUDA decoder" if self.for_cuda else "JPEGs by CPU threads"

@@ -29,8 +29,8 @@ class Lines:
     """A copy plan (`strided.CopyPlan`) as a list of lines: runs of adjacent bytes, which the GPU kernel copies."""
 
     dims: I64
-    """Nested loops of the copy of each sample, [N, D, 5], with the columns of `strided.Loops`. Elements of the last
-    loop are adjacent."""
+    """Nested loops that copy each sample, [N, D, 5], with the columns of `strided.Loops`. Elements of the last loop are
+    adjacent in memory."""
     base: I64
     out_base: I64
     fills: npt.NDArray[np.uint8]

@@ -159,9 +159,9 @@ class SaltAndPepper(Noise, name="noise.salt_and_pepper"):
     gpu = cpu
 
     def _elements(self, data: Batch) -> tuple[I64, I64, I64]:
-        """Return the elements that are replaced or kept as a whole, which are pixels, or single values with
-        ``per_channel``: their number per sample, [N], the values of each, and the distance between these values (1 if
-        adjacent)."""
+        """Return how many elements each sample has, [N], how many values an element has, and the distance between these
+        values (1 if adjacent). An element, which is replaced as a whole, is a pixel, or a single value with
+        ``per_channel``."""
         if self.per_channel or data.ndim == 0:
             ones = np.ones(len(data), np.int64)
             return data.sizes, ones, ones

@@ -49,7 +49,7 @@ class Arena:
         self._at = 0
 
     def take(self, nbytes: int) -> U8:
-        """Return ``nbytes`` of uninitialised memory that begin at a multiple of 256 bytes of the block."""
+        """Return ``nbytes`` of uninitialised memory, aligned to 256 bytes from the start of their block."""
         size = aligned(nbytes)
         if not self._blocks or self._at + size > len(self._blocks[-1]):
             grown = 2 * len(self._blocks[-1]) if self._blocks else self._first

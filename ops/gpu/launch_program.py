@@ -19,8 +19,8 @@ from ..context import Context
 from .launch_recording import MAX_FAILURES, ChangingArrays, Recording, bytes_of, key_of, output_of
 
 _MAX_PROGRAMS = 4
-"""Maximum number of launch programs (recorded kernel launches) that a CUDA stream keeps per step of a plan, one for
-each combination of input shapes. When one more is recorded, the others are dropped."""
+"""Maximum number of launch programs (recorded kernel launches) per CUDA stream and step of a plan, one for each
+combination of input shapes. When one more is recorded, the others are dropped."""
 _MAX_HOST_BYTES = 1 << 20
 """Maximum total bytes of the inputs in host memory that a launch program may have. Each replay uploads them."""
 KEY = "programs"
@@ -262,9 +262,9 @@ class ProgramCache:
         self, lane: Any, step: Hashable, inputs: Mapping[Edge, Batch], samples: Samples,
         context: Callable[[Any], Context],
     ) -> tuple[dict[Edge, Batch], list[tuple[int, int]]] | None:  # fmt: skip
-        """Replay the launch program of plan step ``step`` for these ``inputs``. Return the outputs by identifier, and
-        the bytes that each operator reads and writes. Return None if there is no program for these shapes, or if the
-        arguments need other launches."""
+        """Launch the recorded kernels of plan step ``step`` for these ``inputs``. Return the outputs by identifier, and
+        the bytes that each operator reads and writes. Return None if no launches were recorded for these shapes, or if
+        the arguments need other launches."""
         if not self._kept.get(step):
             return None
         given = list(inputs.values())

@@ -24,8 +24,8 @@ from ..batch import Batch, Samples
 from ..context import Context
 
 _MAX_SHAPES = 4
-"""Maximum number of input shapes for which a CUDA stream keeps an operator's recorded kernel launches. When one more is
-recorded, the others are dropped."""
+"""Maximum number of input shapes per operator and CUDA stream for which recorded kernel launches are kept. When one
+more is recorded, the others are dropped."""
 _MAX_RECENT = 8
 """Number of recent input shapes that are remembered per operator. Launches are recorded only for shapes that come a
 second time."""

@@ -26,8 +26,8 @@ job's memory budget is full."""
 
 
 _RATE = 4e9
-"""Assumed bytes per second at which new memory is page-locked. A request waits about as long as page-locking would take
-for a used block, which costs no additional memory."""
+"""Assumed bytes per second at which new memory is page-locked. A request first waits, about as long as page-locking
+would take, for a used block to be returned, which costs no additional memory."""
 _PATIENCE = 0.03
 _LOOK = 0.001
 _RECENT = 0.1

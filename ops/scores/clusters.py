@@ -33,7 +33,7 @@ MAX_DISTANCE = 32
 """Maximum of ``distance``. Two random 64-bit hashes differ in 32 bits on average, so that above this nearly all rows
 would be one cluster."""
 _DIGIT = 11
-"""Number of bits by which one pass of a radix sort orders hashes, at most; it counts 2048 values."""
+"""Maximum number of bits by which one pass of a radix sort orders the hashes: the pass counts each of 2048 values."""
 _SAMPLE = 1 << 18
 """Number of hashes in the random sample by which the number of comparisons is estimated."""
 _PASS_SECONDS, _PAIR_SECONDS = 6e-9, 0.6e-9
@@ -100,7 +100,8 @@ class Clusters:
         return joined
 
     def roots(self) -> I32:
-        """Return the smallest row of each row's cluster, int32[n]. Call this last: it overwrites the union-find."""
+        """Return for each row the smallest row number in its cluster, int32[n]. Call this last: it overwrites the
+        union-find."""
         _loops.roots(self._parents)
         return self._parents
 

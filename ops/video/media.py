@@ -462,7 +462,7 @@ class Glance(Clip):
 
     @property
     def header(self) -> bytes:
-        """The decoder's configuration record (extradata)."""
+        """Configuration record of the codec (FFmpeg's extradata), with parameter sets such as SPS and PPS."""
         return bytes(self.stream.codec_context.extradata or b"")
 
 

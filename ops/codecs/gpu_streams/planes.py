@@ -45,20 +45,21 @@ class Packed:
     of pixels. Created on the host by one task."""
 
     planes: npt.NDArray[Any]
-    """One `PLANE` record per plane, [P]. Its field ``stream`` is the index of the plane's stream, ``colours`` the index
-    of its palette in the array `colours`."""
+    """One `PLANE` record per plane (rectangle of pixels), [P]. Its field ``stream`` is the index of the compressed
+    stream with the plane's rows, ``colours`` the index of its palette in the array `colours`."""
     owner: I64
-    """Index in the batch of each stream's image, [S]."""
+    """Index in the batch of each compressed stream's image, [S]."""
     room: I64
-    """Decompressed bytes of each stream, which are rows of pixels, [S]."""
+    """Decompressed bytes of each compressed stream, which are rows of pixels, [S]."""
     coding: I64
-    """Compression of each stream, such as `streams.DEFLATE`, [S]."""
+    """Compression of each compressed stream, such as `streams.DEFLATE`, [S]."""
     colours: npt.NDArray[np.uint32] = field(default_factory=lambda: np.empty((0, 256), np.uint32))
     """Palettes of the images that have one, [C, 256], each colour as in `png.decoder_cpu`."""
     lengths: I64 = field(default_factory=lambda: np.empty(0, np.int64))
     """Compressed bytes of each stream, [S]."""
     pieces: I64 = field(default_factory=lambda: np.empty((0, 5), np.int64))
-    """Byte ranges of the files from which the streams are joined; see the argument ``pieces`` of `streams.plan`."""
+    """Byte ranges of the files from which compressed streams are joined; see the argument ``pieces`` of
+    `streams.plan`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ STREAM = np.dtype(
 STORED, DEFLATE, LZW, PACK_BITS = range(4)
 """Compression of a stream: none, zlib's deflate, and TIFF's LZW and PackBits."""
 PIECE = np.dtype([("source", np.int64), ("destination", np.int64), ("size", np.int64)])
-"""Record that describes one byte range of a file, to be copied into a stream, to the kernels."""
+"""Record that describes to the kernels one byte range of a file, which is copied into a compressed stream."""
 ALIGNMENT = 16
 """Alignment in bytes of compressed streams, and of decompressed rows, on the GPU."""
 _SMALL = 1 << 16
@@ -63,9 +63,9 @@ class Unpacking:
     """Number of records in ``pieces`` that belong to compressed streams. The other ranges are copied directly to the
     rows."""
     files: I64
-    """Index in the batch of the file of each record of ``pieces``, [M]."""
+    """Index in the batch of the file from which each record of ``pieces`` copies, [M]."""
     within: I64
-    """Byte offset in its file of each record of ``pieces``, [M]."""
+    """Byte offset in the file at which each record of ``pieces`` begins, [M]."""
     large: bool
     """Whether any stream has more than 65,536 bytes after decompression."""
 

@@ -615,8 +615,8 @@ class Decoder:
         """Enqueue decoding the batch of ``plan``, whose files are at device address ``raw``, to address ``out``. Return
         one status word per image. These words are valid after the runtime has finished the batch, until the decoder is
         used again. ``trace(name)`` is called after each launch, for measurements. ``found``: list to which two arrays
-        are added, valid as long as the status words. They are the decoder states that were found, uint64 per
-        subsequence; and for each record, the bytes of its stream and its restart markers (uint32)."""
+        are added, valid as long as the status words: the decoder states that were found (uint64 per subsequence), and
+        the numbers of stream bytes and restart markers of each record (uint32)."""
         zeroed, fixed = self._regions(plan, output)
         work, staged = self.runtime.work(), plan.sheet.travelling()
         address, places = self._place(work, len(staged), zeroed, fixed)
