@@ -155,18 +155,18 @@ class Decoder(ABC):
 
     @property
     def ready(self) -> bool:
-        """Return whether this decoder can decode now. If not, for example because it is still being compiled, later
-        decoders in the table decode its images."""
+        """Return whether this decoder can decode now. If not, for example because it is still being compiled, other
+        decoders decode its images."""
         return True
 
     @abstractmethod
     def takes(self, job: DecodeJob, indices: I64) -> Mask:
         """Return which of the images ``indices`` this decoder supports, bool[len(indices)], by their headers (all
-        valid) and the job's rules."""
+        valid) and the operator's arguments."""
 
     def decode(self, job: DecodeJob, indices: I64, target: Target, outcome: Outcome) -> I64:
-        """Decode the images ``indices`` to ``target``, and add errors to ``outcome``. Return the images that later
-        decoders of the table must decode."""
+        """Decode the images ``indices`` to ``target``, and add errors to ``outcome``. Return the images that this
+        decoder could not decode, for other decoders."""
         raise NotImplementedError
 
 

@@ -52,7 +52,7 @@ PICTURE = np.dtype(
 
 @dataclass(frozen=True, slots=True)
 class EncodePlan:
-    """Plan for encoding a batch on a GPU. Created by `plan_encode`, used by the launching thread."""
+    """Plan for encoding a batch on a GPU. Created by `plan_encode`, used by the thread that launches kernels."""
 
     table: U8
     """All bytes to upload. ``pictures`` and then ``firsts`` are views of this array."""

@@ -32,8 +32,7 @@ from .threaded_decode import ThreadedDecode, threads
 @dataclass(slots=True)
 class Prepared:
     """Prepared batch: everything that the host does before a GPU decodes the images, such as reading headers, choosing
-    windows and starting CPU threads. Created by `prepare` in a reading thread or the launching thread; used once, by
-    the launching thread."""
+    windows and starting CPU threads. Created by `prepare`; used once, by the thread that launches kernels."""
 
     job: DecodeJob
     threads: ThreadedDecode
@@ -100,8 +99,8 @@ def prepare(
 
 
 def start_early(ctx: Context, batch: Batch, rules: Rules, windows: Windows | None = None) -> Prepared | None:
-    """Call `prepare` in a reading thread, which saves the launching thread time. After an error, return None: `start`
-    then calls `prepare` again and raises the error."""
+    """Call `prepare` in a thread that reads files, to unburden the one that launches kernels. After an error, return
+    None: `start` then calls `prepare` again and raises the error."""
     with suppress(Exception):  # `start` raises the error again, in a context that names the operator and its samples
         return prepare(ctx, batch, rules, windows, ctx.staging, places_on_device(batch))
     return None

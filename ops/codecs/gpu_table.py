@@ -35,7 +35,7 @@ class GpuDecoder(Decoder):
 
 
 class GpuWork(ABC):
-    """Work of a `GpuDecoder` for one batch, prepared on the host. Used by the launching thread."""
+    """Work of a `GpuDecoder` for one batch, prepared on the host. Used by the thread that launches kernels."""
 
     @property
     def nbytes(self) -> int:

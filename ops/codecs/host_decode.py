@@ -71,7 +71,7 @@ def _has_certain_size(headers: Headers, rules: Rules, indices: I64) -> Mask:
 
 def _settle(job: DecodeJob, outcome: Outcome) -> None:
     """Reject the images that could not be decoded. Count damaged images that are kept, and note them in the reject log
-    if the rules require it."""
+    if the operator's arguments require it."""
     headers, ctx = job.headers, job.ctx
     for i in outcome.reshaped:
         outcome.errors[i] = SIZES_DIFFER

@@ -121,8 +121,8 @@ def _decode_one(job: DecodeJob, use: Callable[[int, Pixels], T], i: int) -> T | 
 
 
 def _stored(job: DecodeJob, data: memoryview, header: Header) -> Pixels | None:
-    """Decode an image with its format's built-in decoder, oriented if the rules require it. Return None if there is no
-    such decoder, or if it does not support the image."""
+    """Decode an image with its format's built-in decoder, oriented if the operator's arguments require it. Return None
+    if there is no such decoder, or if it does not support the image."""
     decode = BY_NAME[header.format].stored
     pixels = decode(data, header) if job.in_process and decode is not None else None
     if pixels is None:
@@ -144,8 +144,8 @@ def _by_library(
 
 
 def _after_error(job: DecodeJob, use: Callable[[int, Pixels], T], i: int, problem: SampleError) -> T | SampleError:
-    """Handle ``problem``, the decoder's error for image ``i``. If the rules keep damaged images, return the result of
-    ``use`` for the pixels that the decoder guesses; otherwise return ``problem``."""
+    """Handle ``problem``, the decoder's error for image ``i``. If the operator keeps damaged images, return the result
+    of ``use`` for the pixels that the decoder guesses; otherwise return ``problem``."""
     if job.rules.on_damage == "reject" or problem.code not in DAMAGE:
         return problem
     data, header = encoded_bytes(job.batch, i), job.headers.header(i)

@@ -193,7 +193,7 @@ class ThreadedDecode:
 
 def _by_rows(threads: ThreadedDecode, some: I64, row: Decoder | None = None) -> TaskResult:
     """Decode the images ``some`` as one task: with the decoder ``row`` or, if None, with the first decoder that
-    supports each image. Images that a decoder could not decode go to later decoders of the table."""
+    supports each image. Images that a decoder could not decode go to the next ones."""
     rows = thread_rows()
     part, first = threads._stage(some), 0 if row is None else rows.index(row)
     dealt = [NO_IMAGES] * len(rows)

@@ -112,7 +112,7 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
 
     def start_early(self, ctx: Context, *inputs: Batch) -> StartedWork | None:
         """Plan decoding and resizing of the batch, and let CPU threads start with images that the CUDA decoder does not
-        support. The engine calls this in its reading threads, to unburden the one thread that launches kernels."""
+        support. The engine calls this in threads that read files, to unburden the one thread that launches kernels."""
         if self.decode.on_damage != "reject":
             return None
         return self._begun(ctx, inputs[0])
@@ -225,7 +225,7 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
 
 @dataclass(slots=True)
 class Planned:
-    """Plan of decoding and resizing one batch, made before the launching thread needs it; result of
+    """Plan of decoding and resizing one batch, made by a thread that reads files; result of
     `DecodeResize.start_early`."""
 
     batch: Batch

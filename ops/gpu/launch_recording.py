@@ -154,7 +154,7 @@ def bytes_of(dtype: Any, shape: tuple[int, ...]) -> int:
 class LaunchRecorder:
     """Stand-in for a `Lane` (CUDA stream) while an operator runs. It passes allocations, uploads and kernel launches on
     to the lane, and records them for batches of the same shapes. Any other use makes the recording unusable. Created by
-    `RecordingCache.run` for one call; used by the launching thread."""
+    `RecordingCache.run` for one call; used by the thread that launches kernels."""
 
     def __init__(self, lane: Any, inputs: Sequence[Batch], constant: bool) -> None:
         """``constant``: whether everything that the operator does depends only on the shapes of its ``inputs``."""
@@ -288,7 +288,7 @@ class LaunchRecorder:
 
 class Recording:
     """Recorded kernel launches of one operator, for batches of the same shapes. Owned by a `RecordingCache`; used by
-    the launching thread."""
+    the thread that launches kernels."""
 
     def __init__(
         self, lane: Any, inputs: int, made: Sequence[tuple[int, Any] | ChangingArrays], constant: Sequence[Any],

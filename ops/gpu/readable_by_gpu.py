@@ -22,7 +22,7 @@ GATHERED = 16
 _THREADS, _BLOCKS = 256, 64
 _LARGE = 256 << 10
 """Mean record size in bytes from which the GPU's copy engines transfer a batch; a kernel copies smaller records,
-because each copy costs the launching thread one or two microseconds."""
+because each copy costs the thread that launches kernels one or two microseconds."""
 _BYTES_OF_WARP = 2048
 """Number of bytes that one warp of the copying kernel copies at a time."""
 
@@ -69,8 +69,8 @@ class Lease(ABC):
         array."""
 
     def plan(self, batch: Batch) -> Gathering:
-        """Return the copy plan for the samples of ``batch``, a view of `array`. The result is cached: a reading thread
-        calls this method first, so that the launching thread need not compute the plan."""
+        """Return the copy plan for the samples of ``batch``, a view of `array`. The result is cached: a thread that
+        reads files calls this first, so that the thread that launches kernels need not compute the plan."""
         known = self._planned
         if known is not None and known.offsets is batch.offsets and known.dtype == batch.dtype:
             return known

@@ -49,8 +49,8 @@ class OpticalFlow(Operator, name="optical_flow"):
 
     @property
     def waits(self) -> bool:
-        """Whether the kernel may block the launching thread: until the engine's queue has space, or until images for
-        the host are downloaded."""
+        """Whether the kernel may block the thread that launches kernels: until the engine's queue has space, or until
+        images for the host are downloaded."""
         return True
 
     def check(self) -> None:

@@ -62,8 +62,8 @@ def decode_into(clip: Clip, numbers: Sequence[int], fill: npt.NDArray[np.uint8],
 
 
 _cached_facts: dict[tuple[int, bytes, bytes], tuple[int, int, int]] = {}
-"""Cache of (frames, height, width) by file, for memory estimates, so that the launching thread does not open a file
-again."""
+"""Cache of (frames, height, width) by file, for memory estimates, so that the thread that launches kernels does not
+open a file again."""
 _MAX_CACHED_FACTS, _ENDS = 4096, 64
 
 

@@ -85,7 +85,7 @@ class Rest:
     seen: set[int] = field(default_factory=set)
     """Times of the frames after ``last`` whose packets were already read."""
     at: int = -1
-    """Index of the next packet in the file's table of packets; -1 if the table is not used."""
+    """Index of the next packet in the file's table of packets; -1 if there is no such table."""
     complete: bool = False
 
 

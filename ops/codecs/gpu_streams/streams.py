@@ -43,8 +43,8 @@ def before(sizes: I64) -> I64:
 
 @dataclass(slots=True)
 class Unpacking:
-    """Plan for decompressing the N streams of a batch on a GPU. Created by `plan` on the host, used by the launching
-    thread."""
+    """Plan for decompressing the N streams of a batch on a GPU. Created by `plan` on the host, used by the thread that
+    launches kernels."""
 
     coding: I64
     """Compression of each stream, [N]: STORED, DEFLATE, LZW or PACK_BITS."""

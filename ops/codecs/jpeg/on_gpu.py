@@ -107,17 +107,19 @@ def cuda_decoder(lane: Lane) -> CudaDecoder:
 
 
 def makes(rules: Rules) -> bool:
-    """Return whether the kernels support the output type and dtype that ``rules`` require."""
+    """Return whether the kernels support the output type and dtype in ``rules``, the operator's arguments."""
     return rules.output_type in OUTPUT_TYPES and rules.dtype == np.uint8
 
 
 def makes_four(rules: Rules) -> bool:
-    """Return whether the kernels can also convert CMYK and YCCK images to the output type that ``rules`` require."""
+    """Return whether the kernels can also convert CMYK and YCCK images to the output type in ``rules``, the operator's
+    arguments."""
     return rules.output_type is not DALIImageType.GRAY
 
 
 def takes(headers: Headers, rules: Rules) -> Mask:
-    """Return for each image whether the kernels support it, by its header, in the form that ``rules`` require."""
+    """Return for each image whether the kernels can decode it as ``rules`` (the operator's arguments) require, by its
+    header."""
     if not makes(rules):
         return np.zeros(len(headers.good), np.bool_)
     status = headers.jpeg["status"]
