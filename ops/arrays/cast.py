@@ -61,7 +61,8 @@ def _is_plain(before: np.dtype[Any], after: np.dtype[Any]) -> bool:
 
 
 def _is_rounded(before: np.dtype[Any], after: np.dtype[Any]) -> bool:
-    """Return whether a compiled loop converts between these types, instead of a copy plan."""
+    """Return whether a compiled loop converts between these types, so that the general copy (`copies.strided`) is not
+    needed."""
     return before in (np.float32, np.float64) and after.kind in "iu" and after not in (np.uint8, np.int8, np.uint64)
 
 

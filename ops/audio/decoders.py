@@ -173,7 +173,8 @@ class Opened:
     """Result for each file in ``indices``: the error of decoding it, or None. Iterating waits for threads that
     decode."""
     rows: I64 = field(default_factory=lambda: np.empty((0, 0), np.int64))
-    """Position and type of each file's decoded samples in ``data``, in the columns of `wav_cpu.walk`."""
+    """Position and type of each file's decoded samples in ``data``, one row per file, with the columns of
+    `wav_cpu.walk`."""
     data: Batch | None = None
 
     @property

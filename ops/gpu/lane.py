@@ -462,7 +462,7 @@ class Lane:
 
     def close(self) -> None:
         """Wait for all work on this CUDA stream, and give its memory and streams back for reuse; the lane cannot be
-        used afterwards. Memory to which other objects still refer follows when they release it."""
+        used afterwards. Memory that is still referenced elsewhere is given back when it is released."""
         if self._closed:
             return
         self._closed = True

@@ -344,7 +344,7 @@ class Session:
         self._library.check(status, operation, self._handle)
 
     def find(self, lane: Lane, pairs: Pairs, *, temporal: bool, red: int) -> None:
-        """Compute the vectors of the image pairs ``pairs`` with this session; see the function `find`."""
+        """Compute the optical flow of ``pairs`` (image pairs) with this session; see the function `find`."""
         plan = _Plan(pairs, self.kind.pairs, self._half)
         tables = [
             np.column_stack((plan.sources, self._pictures.addresses[plan.surfaces])),
@@ -431,11 +431,12 @@ class _Plan:
         begin = (ends - 1 - new)[number - place]
         """Number of image copies before each pair's turn."""
         self.places: I64 = half_of * room + place
-        """Index of the surface for each pair's vectors."""
+        """Index of the surface (buffer of the driver) for each pair's vectors."""
         self.pictures: I64 = half_of * 2 * room + ends - 1 - begin
-        """Index of the surface for each pair's image; the reference image is in the surface before."""
+        """Index of the surface (image buffer of the driver) for each pair's image; the reference image is in the
+        surface before."""
         self.sources, self.surfaces = np.zeros((2, int(ends[-1])), np.int64)
-        """Address of the image of each copy, and index of the surface to which it is copied."""
+        """Address of the image of each copy, and index of the surface (image buffer of the driver) to copy it to."""
         self.sources[ends - 1], self.surfaces[ends - 1] = pairs.pictures, self.pictures
         self.sources[ends[new] - 2], self.surfaces[ends[new] - 2] = pairs.references[new], self.pictures[new] - 1
         lows = np.arange(0, n, room)

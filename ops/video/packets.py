@@ -32,8 +32,8 @@ _READERS = 4
 _MIN_FRAMES = 96
 """Minimum number of frames for which a thread is worth its cost; shorter videos are decoded by a single thread."""
 _EXTRA_FRAMES = 24
-"""Maximum number of frames after the last one of a batch whose packets are also read, if the next batch continues
-there. NVDEC outputs a frame only when it knows that no earlier one follows, and may hold back 16."""
+"""Maximum number of frames, after a batch's last one, whose packets are also read if the next batch continues there.
+NVDEC outputs a frame only when it knows that no earlier one follows, and may hold back 16."""
 _MAX_GAPS = 4
 """Maximum ratio of a file range to the video packets in it (in bytes) for which the range is read at once. The
 remaining bytes are audio packets."""
