@@ -288,7 +288,7 @@ def cat(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Join samples along an existing axis; all other lengths must agree (exact)."""
+    """Join samples along an existing axis; their lengths along all other axes must be equal."""
     ...
 
 def clahe(
@@ -493,7 +493,7 @@ def copy(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Copy the samples, packed. Batches never change after their creation, so that this is rarely useful."""
+    """Copy the samples to new memory, without gaps. Batches never change after their creation, so that this is rarely useful."""
     ...
 
 def crop(
@@ -1592,7 +1592,7 @@ def peek_image_shape(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """The shape (H, W, C) that an encoded image decodes to, from its header alone."""
+    """Read the shape (H, W, C) that an encoded image decodes to, from its header alone."""
     ...
 
 def per_frame(
@@ -2085,7 +2085,7 @@ def stack(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> DataNode:
-    """Join samples along a new axis; their shapes must agree (exact)."""
+    """Join samples along a new axis; their shapes must be equal."""
     ...
 
 def tensor_resize(
@@ -3019,7 +3019,7 @@ class experimental:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> DataNode:
-        """The shape (H, W, C) that an encoded image decodes to, from its header alone."""
+        """Read the shape (H, W, C) that an encoded image decodes to, from its header alone."""
         ...
 
     @staticmethod

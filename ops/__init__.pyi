@@ -369,7 +369,7 @@ class CastLike:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class Cat:
-    """Join samples along an existing axis; all other lengths must agree (exact)."""
+    """Join samples along an existing axis; their lengths along all other axes must be equal."""
 
     def __init__(
         self,
@@ -549,7 +549,7 @@ class CoordTransform:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class Copy:
-    """Copy the samples, packed. Batches never change after their creation, so that this is rarely useful."""
+    """Copy the samples to new memory, without gaps. Batches never change after their creation, so that this is rarely useful."""
 
     def __init__(
         self,
@@ -1771,7 +1771,7 @@ class Paste:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class PeekImageShape:
-    """The shape (H, W, C) that an encoded image decodes to, from its header alone."""
+    """Read the shape (H, W, C) that an encoded image decodes to, from its header alone."""
 
     def __init__(
         self,
@@ -2317,7 +2317,7 @@ class Squeeze:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
 class Stack:
-    """Join samples along a new axis; their shapes must agree (exact)."""
+    """Join samples along a new axis; their shapes must be equal."""
 
     def __init__(
         self,
@@ -3318,7 +3318,7 @@ class _experimental:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> DataNode: ...
 
     class PeekImageShape:
-        """The shape (H, W, C) that an encoded image decodes to, from its header alone."""
+        """Read the shape (H, W, C) that an encoded image decodes to, from its header alone."""
 
         def __init__(
             self,

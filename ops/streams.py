@@ -77,13 +77,10 @@ class Streams:
 
 
 def uniform(draws: U32, low: npt.ArrayLike, high: npt.ArrayLike) -> F32:
-    """Convert draws to float32 in [low, high) by DALI 2.4's formula: min(fma(draw, (b - low) 2^-32, low), b), where b
-    is the number next below ``high``.
-
-    The product of a 32-bit integer rounded to float32 and a float32 is exact in float64, so that the sum is rounded
-    twice, unlike that of a fused multiply-add, only if it is not exact in float64; equal to DALI on all values
-    compared.
-    """
+    """Convert random draws to float32 numbers in [low, high) by DALI 2.4's formula: min(fma(draw, (b - low) 2^-32,
+    low), b), where b is the number next below ``high``. Here the fused multiply-add is computed in float64, in which
+    the product is exact; only a sum that is not exact in float64 is rounded twice. Equal to DALI on all values
+    compared."""
     if isinstance(low, np.float32) and isinstance(high, np.float32):
         a, b, factor = uniform_range(low, high)
     else:

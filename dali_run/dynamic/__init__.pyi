@@ -259,7 +259,7 @@ def cat(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Join samples along an existing axis; all other lengths must agree (exact)."""
+    """Join samples along an existing axis; their lengths along all other axes must be equal."""
     ...
 
 @overload
@@ -401,7 +401,7 @@ def copy(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Copy the samples, packed. Batches never change after their creation, so that this is rarely useful."""
+    """Copy the samples to new memory, without gaps. Batches never change after their creation, so that this is rarely useful."""
     ...
 
 @overload
@@ -1149,7 +1149,7 @@ def peek_image_shape(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """The shape (H, W, C) that an encoded image decodes to, from its header alone."""
+    """Read the shape (H, W, C) that an encoded image decodes to, from its header alone."""
     ...
 
 @overload
@@ -1611,7 +1611,7 @@ def stack(
     batch_size: int | None = ...,
     device: Device | str | None = ...,
 ) -> _V:
-    """Join samples along a new axis; their shapes must agree (exact)."""
+    """Join samples along a new axis; their shapes must be equal."""
     ...
 
 @overload
@@ -2410,7 +2410,7 @@ class experimental:
         batch_size: int | None = ...,
         device: Device | str | None = ...,
     ) -> _V:
-        """The shape (H, W, C) that an encoded image decodes to, from its header alone."""
+        """Read the shape (H, W, C) that an encoded image decodes to, from its header alone."""
         ...
 
     @overload

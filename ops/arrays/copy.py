@@ -9,7 +9,8 @@ from ..copies.strided import run, whole
 
 
 class Copy(Operator, name="copy"):
-    """Copy the samples, packed. Batches never change after their creation, so that this is rarely useful."""
+    """Copy the samples to new memory, without gaps. Batches never change after their creation, so that this is rarely
+    useful."""
 
     replayable = True
     example = "{op: copy, in: images, out: images}"

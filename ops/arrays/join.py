@@ -18,7 +18,7 @@ from ..types import DALIDataType
 
 
 class Cat(Operator, name="cat"):
-    """Join samples along an existing axis; all other lengths must agree (exact)."""
+    """Join samples along an existing axis; their lengths along all other axes must be equal."""
 
     replayable = True
     inputs = (1, 999)
@@ -87,7 +87,7 @@ class Cat(Operator, name="cat"):
 
 
 class Stack(Operator, name="stack"):
-    """Join samples along a new axis; their shapes must agree (exact).
+    """Join samples along a new axis; their shapes must be equal.
 
     The output has a layout only if ``axis_name`` names the new axis.
     """

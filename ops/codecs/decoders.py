@@ -314,7 +314,7 @@ def _images(ctx: Context, heights: I64, widths: I64) -> Batch:
 
 
 class PeekImageShape(Operator, name="peek_image_shape"):
-    """The shape (H, W, C) that an encoded image decodes to, from its header alone."""
+    """Read the shape (H, W, C) that an encoded image decodes to, from its header alone."""
 
     aliases = ("experimental.peek_image_shape",)
     example = "{op: peek_image_shape, in: jpegs, out: shapes}"

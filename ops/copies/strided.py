@@ -177,9 +177,9 @@ class Target:
 
 def run(ctx: Context, plan: CopyPlan, batch: Batch, recompute: Callable[[Context], CopyPlan] | None = None) -> Batch:
     """Make a new batch from ``batch`` by the copy ``plan``, on the CPU or GPU (the stage of ``ctx``). ``recompute``
-    returns the plan for a later batch of the same shapes (see `gpu.launch_recording.changing`). Samples with more
-    channels than ``fill`` and ``affine`` have values become empty; operators reject them. Samples of more than
-    MAX_ELEMENTS elements are rejected here."""
+    returns the plan for a later batch of the same shapes (see `gpu.launch_recording.changing`). A sample becomes empty
+    if it has more channels than ``fill`` or ``affine`` has values for; operators reject such samples. Samples of more
+    than MAX_ELEMENTS elements are rejected here."""
     shape = affordable(ctx, _fitting(plan))
     if shape is not plan.shape:
         plan = replace(plan, shape=shape)
@@ -221,7 +221,7 @@ def affordable(ctx: Context, shape: I64) -> I64:
 
 def _fitting(plan: CopyPlan) -> I64:
     """Return the output shapes of ``plan``, with zeros for samples with more channels than ``fill`` or ``affine`` has
-    values."""
+    values for."""
     c = plan.channel
     if c < 0:
         return plan.shape

@@ -54,8 +54,8 @@ _WIDE = tuple(DALIDataType[n] for n in ("INT32", "UINT32", "INT64", "UINT64", "F
 
 
 class Random(Operator, abstract=True):
-    """Base class of the operators random.*, which draw numbers. It determines the shape of the output; if there is an
-    input, it has the input's shape, and the input's values are ignored."""
+    """Base class of the operators random.*, which draw numbers. The output has the shape of the input, whose values are
+    ignored, or without an input the shape in the argument ``shape``."""
 
     inputs = (0, 1)
     random = True

@@ -32,8 +32,8 @@ class _State(Enum):
 
 class DecoderHandoff(Generic[T]):
     """Transfer of a video decoder from one batch to the next, which begins in the middle of the same group of pictures
-    (GOP). The first batch calls `claim`; the next batch gets the decoder by `then` or `wait`. It waits only if the
-    first batch has started, so never for a batch that does not come. If the transfer fails, the group is decoded a
+    (GOP). The first batch calls `claim`; the next batch gets the decoder by `then` or `wait`. The next batch waits only
+    if the first one has started, so never for a batch that does not come. If the transfer fails, the group is decoded a
     second time. Any thread may call any method."""
 
     def __init__(self, group: int) -> None:

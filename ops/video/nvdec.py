@@ -352,9 +352,9 @@ creating a decoder."""
 def decode_all(
     index: int, jobs: Iterable[tuple[NvClip, Mapping[int, Sequence[int]]]], fill: npt.NDArray[np.uint8]
 ) -> Iterator[tuple[str | SampleError, float]]:
-    """Decode frames of video files whose packets were read, on GPU ``index``. Each job is a file, and device addresses
-    to write each frame to, by frame number. Each frame is decoded once; `NO_FRAME` is an image of ``fill``. CPU threads
-    decode what NVDEC does not support.
+    """Decode frames of video files whose packets were read, on GPU ``index``. Each job is a file and, by frame number,
+    the device addresses to write the frame to. Each frame is decoded once; `NO_FRAME` is an image of ``fill``. CPU
+    threads decode what NVDEC does not support.
 
     Yield for each file, in order, the reason why the CPU decoded it (empty if NVDEC did) or its error, and the seconds
     that threads took."""
