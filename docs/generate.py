@@ -34,7 +34,7 @@ def pages() -> dict[Path, str]:
         HERE / "commands.md": commands_page(),
         HERE / "json.md": as_page(),
         HERE / "package.md": package_page(figures.filled((root / "README.md").read_text())),
-        HERE / "performance.md": figures.filled((HERE / "performance.md").read_text()),
+        **{p: figures.filled(p.read_text()) for p in (HERE / "performance.md", HERE / "performance" / "operators.md")},
         HERE / "pictures" / "speed.svg": figures.chart(),
         root / "README.md": figures.filled((root / "README.md").read_text()),
         HERE / "python.md": python_page(),
