@@ -58,6 +58,25 @@ class Origins(Protocol):
         ...
 
 
+class BatchedOrigins:
+    """Base of data sets that return the origins of many records in one call."""
+
+    def origins_of(self, index: I64) -> list[Origin]:
+        """Return where each of the records ``index`` came from."""
+        raise NotImplementedError
+
+    def origin(self, index: int) -> Origin:
+        """Return where record ``index`` came from."""
+        return self.origins_of(np.array([index], np.int64))[0]
+
+
+def origins_of(origins: Origins, index: I64) -> list[Origin]:
+    """Return where each of the records ``index`` came from, with one call if the data set supports that."""
+    if isinstance(origins, BatchedOrigins):
+        return origins.origins_of(index)
+    return [origins.origin(i) for i in index.tolist()]
+
+
 class NoOrigins:
     """Origins of samples that no reader produced, such as arrays of the user's program."""
 
@@ -126,6 +145,13 @@ class Samples:
         """Return where sample ``i`` of this batch came from."""
         origin = self.origins.origin(int(self.index[i]))
         return origin if self.part is None else replace(origin, key=part_key(origin.key, int(self.part[i])))
+
+    def all_origins(self) -> list[Origin]:
+        """Return where each sample of this batch came from."""
+        found = origins_of(self.origins, self.index)
+        if self.part is None:
+            return found
+        return [replace(o, key=part_key(o.key, k)) for o, k in zip(found, self.part.tolist(), strict=True)]
 
     def names(self) -> list[bytes]:
         """Return the keys of all samples (`origin`), in UTF-8."""

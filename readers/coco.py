@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..ops.base import Arg, Spec
-from ..ops.batch import Batch
+from ..ops.batch import Batch, BatchedOrigins, Origin
 from ..ops.context import Context
 from ..ops.errors import JobError, SpecError
 from ..ops.storage.inventory import InventoryEntries
@@ -107,7 +107,7 @@ def load_annotations(path: str) -> Any:
         raise JobError(f"{path} is not JSON: {str(e)[:200]}") from None
 
 
-class _Annotated:
+class _Annotated(BatchedOrigins):
     """An open COCO data set: images in reading order, and arrays of the annotations of all images, one image after the
     other."""
 
@@ -222,8 +222,8 @@ class _Annotated:
     def __len__(self) -> int:
         return len(self._named)
 
-    def origin(self, index: int) -> Any:
-        return self._files.origin(index)
+    def origins_of(self, index: npt.NDArray[np.int64]) -> list[Origin]:
+        return self._files.origins_of(index)
 
     def fingerprint(self) -> str:
         h = hashlib.sha256(self._files.fingerprint().encode())

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..ops.base import Arg, Spec
-from ..ops.batch import Batch, Origin
+from ..ops.batch import Batch, BatchedOrigins, Origin
 from ..ops.codecs import libdeflate
 from ..ops.codecs.formats import LISTED_SUFFIXES
 from ..ops.context import Context
@@ -51,7 +51,7 @@ _STAT_THREADS = 16  # a file system answers many requests at a time, above all a
 _STAT_CHUNK = 2048
 
 
-class FileSet:
+class FileSet(BatchedOrigins):
     """Files addressed by number: knows their names, sizes and modification times, and reads the bytes of many at a
     time. Base of the readers' data sets in which each record is a file. It reads local files and URLs. `read` may be
     called from several threads. Its owner calls `close`."""

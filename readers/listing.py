@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..ops.base import Arg, Spec
-from ..ops.batch import Batch, Origin
+from ..ops.batch import Batch, BatchedOrigins, Origin
 from ..ops.context import Context
 from ..ops.errors import JobError, SpecError
 from ..ops.storage.inventory import InventoryEntries
@@ -57,7 +57,7 @@ def _is_below(names: list[str]) -> bool:
     return not any(part in ("", ".", "..") for name in names for part in name.split("/"))
 
 
-class _ListedFiles:
+class _ListedFiles(BatchedOrigins):
     """Open data set of the reader `Listing`: the samples of all its listings, by number. `Listing.open` creates it; see
     `Source` for its methods and threads."""
 
@@ -101,9 +101,9 @@ class _ListedFiles:
     def __len__(self) -> int:
         return len(self._keys)
 
-    def origin(self, index: int) -> Origin:
-        file, record = self._files.locate(index)
-        return Origin(self._keys[index], self._paths[file], record)
+    def origins_of(self, index: I64) -> list[Origin]:
+        found = [(i, *self._files.locate(i)) for i in index.tolist()]
+        return [Origin(self._keys[i], self._paths[file], record) for i, file, record in found]
 
     def fingerprint(self) -> str:
         whole = hashlib.sha256(self._set.fingerprint().encode())

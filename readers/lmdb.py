@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..ops.base import Arg, Spec
-from ..ops.batch import Batch, Origin
+from ..ops.batch import Batch, BatchedOrigins, Origin
 from ..ops.context import Context
 from ..ops.errors import JobError, RejectCode, SpecError
 from ..ops.storage.inventory import InventoryEntries
@@ -131,7 +131,7 @@ class Schema(Protocol):
         ...
 
 
-class _LmdbRecords:
+class _LmdbRecords(BatchedOrigins):
     """Open data set of the readers `LMDB`, `Caffe` and `Caffe2`: the records of all databases, by number."""
 
     def __init__(
@@ -178,17 +178,19 @@ class _LmdbRecords:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def origin(self, index: int) -> Origin:
-        file, record = self._files.locate(index)
-        start, (at, size, value, _, kind) = self._starts[file], self._rows[index].tolist()
-        if size:
-            key = self._mapped.data[start + at : start + at + size].tobytes().decode("utf-8", "backslashreplace")
-        else:
-            key = f"record-{record:08d}" if kind != 2 else f"page-{value}"
-        named = f"{self.folders[file]} at key {key}"
-        if self._prefixed:
-            key = f"{self._names[file]}/{key}"
-        return Origin(key, self.folders[file], record, value, named)
+    def origins_of(self, index: I64) -> list[Origin]:
+        found = []
+        files, data = self._files.files(index).tolist(), self._mapped.data
+        for file, i, (at, size, value, _, kind) in zip(files, index.tolist(), self._rows[index].tolist(), strict=True):
+            start, record = self._starts[file], i - int(self._files.firsts[file])
+            if size:
+                key = data[start + at : start + at + size].tobytes().decode("utf-8", "backslashreplace")
+            else:
+                key = f"record-{record:08d}" if kind != 2 else f"page-{value}"
+            named = f"{self.folders[file]} at key {key}"
+            key = f"{self._names[file]}/{key}" if self._prefixed else key
+            found.append(Origin(key, self.folders[file], record, value, named))
+        return found
 
     def keys(self, index: I64) -> list[bytes]:
         """Keys of the records ``index``, as `origin` returns them, in UTF-8."""

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..ops.base import Arg, Spec
-from ..ops.batch import Batch, Origin
+from ..ops.batch import Batch, BatchedOrigins, Origin
 from ..ops.context import Context
 from ..ops.errors import JobError, RejectCode, SpecError
 from ..ops.storage.inventory import InventoryEntries
@@ -33,7 +33,7 @@ _COLUMNS = 4
 _START, _SIZE, _PARTS, _KIND = range(_COLUMNS)  # equal to the constants of recordio_cpu
 
 
-class _RecordIORecords:
+class _RecordIORecords(BatchedOrigins):
     """Open data set of the reader `MXNet`: the records of all RecordIO files, by number. Offsets count from the start
     of the mapping."""
 
@@ -51,7 +51,6 @@ class _RecordIORecords:
         self._rows = np.concatenate(parts)
         self._files = Groups(np.array([len(p) for p in parts], np.int64))
         self.groups: I64 | None = self._files.counts
-        self._starts: list[int] = self._mapped.starts.tolist()
         self._names = short_names(paths)
         if len(self) and bool((self._rows[:, _KIND] != 0).all()):
             reason = self._why(0, int(self._rows[0, _KIND]))[1]
@@ -61,10 +60,9 @@ class _RecordIORecords:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def origin(self, index: int) -> Origin:
-        file, record = self._files.locate(index)
-        offset = self._rows.item(index, _START) - self._starts[file]
-        return Origin(f"{self._names[file]}/{record:08d}", self._mapped.paths[file], record, offset)
+    def origins_of(self, index: I64) -> list[Origin]:
+        places = self._rows[index, _START] - self._mapped.starts[self._files.files(index)]
+        return self._files.origins(self._mapped.paths, self.keys(index), index, places)
 
     def keys(self, index: I64) -> list[bytes]:
         """Keys of the records ``index``, as `origin` returns them, in UTF-8."""

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ..ops.audio.decoders import TYPES, Audio, ClipSegments
 from ..ops.audio.resample import RESAMPLER, Resampler
 from ..ops.base import Arg, Spec
-from ..ops.batch import Batch, Origin, concat
+from ..ops.batch import Batch, BatchedOrigins, Origin, concat
 from ..ops.context import Context
 from ..ops.errors import JobError, SpecError
 from ..ops.storage.inventory import InventoryEntries
@@ -92,7 +92,7 @@ def read_manifest(path: str) -> list[Entry]:
     return entries
 
 
-class _Speech:
+class _Speech(BatchedOrigins):
     """Open data set of the reader `NemoAsr`: the manifest entries within the duration limits, and their files."""
 
     groups: I64 | None = None
@@ -110,8 +110,8 @@ class _Speech:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def origin(self, index: int) -> Origin:
-        return self._files.origin(index)
+    def origins_of(self, index: I64) -> list[Origin]:
+        return self._files.origins_of(index)
 
     def fingerprint(self) -> str:
         h = hashlib.sha256(self._files.fingerprint().encode() + self._texts.tobytes() + self._lengths.tobytes())

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..ops.base import Arg, Spec
-from ..ops.batch import Batch, Origin, Samples
+from ..ops.batch import Batch, BatchedOrigins, Origin, Samples
 from ..ops.codecs.decoders import Image
 from ..ops.context import Context
 from ..ops.errors import JobError
@@ -22,7 +22,7 @@ from .file import FileSet, list_folder, matcher, subdirectories
 I64 = npt.NDArray[np.int64]
 
 
-class _Streams:
+class _Streams(BatchedOrigins):
     """Open data set of the reader `Sequence`: the sequences of all streams, and the files of their frames."""
 
     groups: I64 | None = None
@@ -47,8 +47,8 @@ class _Streams:
     def __len__(self) -> int:
         return len(self._starts)
 
-    def origin(self, index: int) -> Origin:
-        return self._files.origin(int(self._starts[index]))
+    def origins_of(self, index: npt.NDArray[np.int64]) -> list[Origin]:
+        return self._files.origins_of(self._starts[index])
 
     def fingerprint(self) -> str:
         return hashlib.sha256(self._files.fingerprint().encode() + self._starts.tobytes()).hexdigest()

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..ops.base import Arg, Spec
-from ..ops.batch import Batch, Origin
+from ..ops.batch import Batch, BatchedOrigins, Origin
 from ..ops.context import Context
 from ..ops.errors import JobError, RejectCode, SpecError
 from ..ops.storage.inventory import InventoryEntries
@@ -36,7 +36,7 @@ _SEARCH_RATIO times the packed size. Searching takes three times as long as unpa
 damage."""
 
 
-class _TFRecords:
+class _TFRecords(BatchedOrigins):
     """Open data set of the reader `TFRecord`: the records of all files, by number."""
 
     def __init__(self, reader: TFRecord) -> None:
@@ -56,7 +56,6 @@ class _TFRecords:
         self._files = Groups(np.array([len(p[0]) for p in parts], np.int64))
         self._offsets, self._sizes, self._kinds = index_cache.joined(parts)
         self.groups: I64 | None = self._files.counts
-        self._starts: list[int] = self._mapped.starts.tolist()
         self._names = short_names(paths)
         if len(self._kinds) and (self._kinds != 0).all():
             first = self.origin(0)
@@ -66,14 +65,12 @@ class _TFRecords:
     def __len__(self) -> int:
         return len(self._offsets)
 
-    def origin(self, index: int) -> Origin:
+    def origins_of(self, index: I64) -> list[Origin]:
         from .tfrecord_cpu import HEADER, LOST, TRUNCATED
 
-        file, record = self._files.locate(index)
-        framed = self._kinds.item(index) not in (LOST, TRUNCATED)
-        place = self._offsets.item(index) - self._starts[file] - (HEADER if framed else 0)
-        (key,) = self.keys(np.array([index]))
-        return Origin(key.decode("utf-8", "backslashreplace"), self._mapped.paths[file], record, place)
+        framed = ~np.isin(self._kinds[index], (LOST, TRUNCATED))
+        places = self._offsets[index] - self._mapped.starts[self._files.files(index)] - HEADER * framed
+        return self._files.origins(self._mapped.paths, self.keys(index), index, places)
 
     def keys(self, index: I64) -> list[bytes]:
         """Keys of the records ``index``, as `origin` returns them, in UTF-8: their feature ``key`` if there is one,

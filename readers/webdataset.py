@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..ops.base import Arg, Spec
-from ..ops.batch import Batch, Origin
+from ..ops.batch import Batch, BatchedOrigins, Origin
 from ..ops.context import Context
 from ..ops.errors import JobError, RejectCode, SpecError
 from ..ops.storage.inventory import InventoryEntries
@@ -66,7 +67,7 @@ class _Extensions:
         return _Extensions(text, starts, np.array([k for _, k in pairs], np.int64), len(ext), case)
 
 
-class _Samples:
+class _Samples(BatchedOrigins):
     """Open data set of the reader `WebDataset`: the samples of all archives, by number."""
 
     def __init__(self, reader: WebDataset) -> None:
@@ -117,42 +118,43 @@ class _Samples:
     def __len__(self) -> int:
         return len(self._offsets)
 
-    def origin(self, index: int) -> Origin:
-        """Origin of a sample, for reports. Its key is the common name of its tar members; if another sample has the
-        same key, archive and number are added."""
-        from .tar_cpu import key_length
-
-        file, record = self._files.locate(index)
-        archive = self._archives[file]
-        header, _, _, _, at, size = archive.members[archive.firsts.item(record)].tolist()
-        name = archive.names[at : at + key_length(archive.names, at, size)].tobytes()
-        key = name.decode("utf-8", "backslashreplace")
-        if not self._unique or not key:
-            key = f"{self._names[file]}/{key}#{record:08d}" if key else f"{self._names[file]}/{record:08d}"
-        path = self._mapped.paths[file]
-        return Origin(key, path, record, header, f"{path}:{header}:{name.decode('utf-8', 'backslashreplace')}")
+    def origins_of(self, index: I64) -> list[Origin]:
+        """Origins of the samples ``index``, for reports. A sample's key is the common name of its tar members; if
+        another sample has the same key, archive and number are added."""
+        found: list[Origin | None] = [None] * len(index)
+        for i, file, number, header, name in self._first_members(index):
+            path, text = self._mapped.paths[file], name.decode("utf-8", "backslashreplace")
+            found[i] = Origin(self._key(file, number, text), path, number, header, f"{path}:{header}:{text}")
+        return [o for o in found if o is not None]
 
     def keys(self, index: I64) -> list[bytes]:
         """Keys of the samples ``index``, as `origin` returns them, in UTF-8."""
+        found = [b""] * len(index)
+        for i, file, number, _, name in self._first_members(index):
+            plain = self._unique and name and name.isascii()
+            found[i] = name if plain else in_utf8(self._key(file, number, name.decode("utf-8", "backslashreplace")))
+        return found
+
+    def _key(self, file: int, number: int, name: str) -> str:
+        """Key of the sample with this number in its archive, whose members have the common ``name``."""
+        if self._unique and name:
+            return name
+        return f"{self._names[file]}/{name}#{number:08d}" if name else f"{self._names[file]}/{number:08d}"
+
+    def _first_members(self, index: I64) -> Iterator[tuple[int, int, int, int, bytes]]:
+        """Yield for each of the samples ``index``, archive by archive: its position in ``index``, the number of its
+        archive, its number there, the offset of its first member's header, and the common name of its members."""
         files = self._files.files(index)
         records = index - self._files.firsts[files]
-        found = [b""] * len(index)
         for file in np.unique(files).tolist():
             here = np.flatnonzero(files == file)
             archive, numbers = self._archives[file], records[here]
             rows = archive.members[archive.firsts[numbers]]
-            prefix = in_utf8(self._names[file])
-            for i, number, at, size in zip(*(a.tolist() for a in (here, numbers, rows[:, _NAME], rows[:, _NAME_SIZE])),
-                                           strict=True):  # fmt: skip
+            columns = (here, numbers, rows[:, 0], rows[:, _NAME], rows[:, _NAME_SIZE])
+            for i, number, header, at, size in zip(*(c.tolist() for c in columns), strict=True):
                 name = archive.names[at : at + size].tobytes()
                 dot = name.find(b".", name.rfind(b"/") + 1)
-                key = name if dot < 0 else name[:dot]
-                if not key or not key.isascii():
-                    key = in_utf8(self.origin(int(index[i])).key)
-                elif not self._unique:
-                    key = b"%b/%b#%08d" % (prefix, key, number)
-                found[i] = key
-        return found
+                yield i, file, number, header, name if dot < 0 else name[:dot]
 
     def fingerprint(self) -> str:
         return self._mapped.fingerprint(self._names, self._offsets, self._sizes)

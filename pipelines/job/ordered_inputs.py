@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ...ops.batch import I64, Batch, Origin, Samples
+from ...ops.batch import I64, Batch, BatchedOrigins, Origin, Samples, origins_of
 from ...ops.context import Context
 from ...ops.errors import JobError, SpecError
 from ...ops.storage.inventory import InventoryEntries
@@ -22,7 +22,7 @@ from ..engine.first_sample import MAX_TRIED, Decided, Stored, first_sample, unde
 from ..engine.inputs import JobFeed, Sources, inventory_of
 
 
-class RenumberedSource:
+class RenumberedSource(BatchedOrigins):
     """A data set with other record numbers: record ``i`` is record ``numbers[i]`` of the original. Created by
     `Lineup`."""
 
@@ -34,8 +34,13 @@ class RenumberedSource:
     def __len__(self) -> int:
         return len(self._numbers)
 
-    def origin(self, index: int) -> Origin:
-        return self._source.origin(int(self._numbers[index]))
+    def origins_of(self, index: I64) -> list[Origin]:
+        return origins_of(self._source, self._numbers[index])
+
+    def keys(self, index: I64) -> list[bytes]:
+        """Keys of the records ``index``, as `origin` returns them, in UTF-8."""
+        numbers, zeros = self._numbers[index], np.zeros(len(index), np.int64)
+        return Samples.of_epoch_0(zeros.astype(np.int32), zeros, numbers, self._source).names()
 
     def fetch(self, ctx: Context) -> tuple[Batch, ...]:
         s = ctx.samples

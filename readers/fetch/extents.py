@@ -25,7 +25,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from ...ops.batch import Batch
+from ...ops.batch import Batch, Origin
 from ...ops.context import Context
 from ...ops.errors import JobError
 from ...ops.gpu.readable_by_gpu import lease_of
@@ -400,6 +400,19 @@ class Groups:
     def files(self, index: I64) -> npt.NDArray[np.intp]:
         """Index of the file that holds each of the records ``index``; these are numbers in the data set."""
         return np.searchsorted(self.firsts, index, side="right") - 1
+
+    def origins(
+        self, paths: Sequence[str], keys: Sequence[bytes], index: I64, offsets: I64 | None = None
+    ) -> list[Origin]:  # fmt: skip
+        """Origins of the records ``index``, whose ``keys`` are in UTF-8. ``paths`` are those of all files; ``offsets``
+        are the places of the records in their files."""
+        files = self.files(index)
+        records = (index - self.firsts[files]).tolist()
+        places = [-1] * len(index) if offsets is None else offsets.tolist()
+        return [
+            Origin(key.decode("utf-8", "surrogateescape"), paths[f], r, place)
+            for key, f, r, place in zip(keys, files.tolist(), records, places, strict=True)
+        ]
 
     def numbered(self, names: Sequence[str], index: I64) -> list[bytes]:
         """Default keys of the records ``index``: ``<name of the file>/<number in the file>``, in UTF-8. ``names`` are

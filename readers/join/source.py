@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...ops.arrays.json_values import read_values
-from ...ops.batch import I64, Batch, Origin, Samples
+from ...ops.batch import I64, Batch, BatchedOrigins, Origin, Samples, origins_of
 from ...ops.context import Context
 from ...ops.errors import JobError
 from ...ops.kernels import Kernels
@@ -27,7 +27,7 @@ _PROBED = 1000
 """Number of records whose keys are looked up first, to find out early if no key of the data set is in the table."""
 
 
-class JoinedSource:
+class JoinedSource(BatchedOrigins):
     """An open data set of a reader, joined with a table. The caller of the reader's `open` owns and closes it."""
 
     def __init__(self, source: Source, table: Table, own_outputs: int) -> None:
@@ -85,8 +85,8 @@ class JoinedSource:
     def __len__(self) -> int:
         return len(self._source) if self._numbers is None else len(self._numbers)
 
-    def origin(self, index: int) -> Origin:
-        return self._source.origin(index if self._numbers is None else int(self._numbers[index]))
+    def origins_of(self, index: I64) -> list[Origin]:
+        return origins_of(self._source, index if self._numbers is None else self._numbers[index])
 
     def keys(self, index: I64) -> list[bytes]:
         """Keys of the records ``index``, as `origin` returns them, in UTF-8."""

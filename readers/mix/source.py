@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from ...ops.batch import I64, Batch, Origin, Samples, concat
+from ...ops.batch import I64, Batch, BatchedOrigins, Origin, Samples, concat, origins_of
 from ...ops.context import Context
 from ...ops.storage.inventory import InventoryEntries
 from ..base import Source
 from .data_sets import DataSet
 
 
-class MixedSource:
+class MixedSource(BatchedOrigins):
     """The open data sets of a mixture as one data set, with records numbered one data set after the other. It owns the
     data sets and closes them."""
 
@@ -44,10 +44,15 @@ class MixedSource:
         found = np.bincount(self._member(index), minlength=len(self.members)).tolist()
         return {member.name: n for member, n in zip(self.members, found, strict=True)}
 
-    def origin(self, index: int) -> Origin:
-        k = int(self._member(np.array([index]))[0])
-        origin = self.sources[k].origin(index - int(self.offsets[k]))
-        return replace(origin, key=f"{self.members[k].name}/{origin.key}")
+    def origins_of(self, index: I64) -> list[Origin]:
+        found: list[Origin | None] = [None] * len(index)
+        member = self._member(index)
+        for k in np.unique(member).tolist():
+            where, name = np.flatnonzero(member == k), self.members[k].name
+            inner = origins_of(self.sources[k], index[where] - self.offsets[k])
+            for i, origin in zip(where.tolist(), inner, strict=True):
+                found[i] = replace(origin, key=f"{name}/{origin.key}")
+        return [o for o in found if o is not None]
 
     def keys(self, index: I64) -> list[bytes]:
         """Keys of the records ``index`` in UTF-8: the data set's name, ``/``, and the key in the data set."""

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...ops.base import Arg, Spec
-from ...ops.batch import Batch, Origin
+from ...ops.batch import Batch, BatchedOrigins, Origin
 from ...ops.context import Context
 from ...ops.errors import JobError, SampleError, SpecError
 from ...ops.storage.inventory import InventoryEntries
@@ -53,7 +53,7 @@ def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0].partition(", /")[0]
 
 
-class _LanceRows:
+class _LanceRows(BatchedOrigins):
     """Open data set of the reader `Lance`: the rows of all its Lance data sets, numbered one after the other."""
 
     def __init__(self, reader: Lance) -> None:
@@ -115,12 +115,10 @@ class _LanceRows:
                         given[k] = own
         return given
 
-    def origin(self, index: int) -> Origin:
-        file, record = self._files.locate(index)
-        owner = int(np.searchsorted(self._starts, index, side="right")) - 1
-        (key,) = self.keys(np.array([index]))
-        place = f"{self._paths[owner]}/{self._fragments[file].partition('/')[2]}"
-        return Origin(key.decode("utf-8", "surrogateescape"), place, record)
+    def origins_of(self, index: I64) -> list[Origin]:
+        owners = [(self._paths[int(owner)], name) for owner, _, name in (f.partition("/") for f in self._fragments)]
+        places = [f"{path}/{name}" for path, name in owners]
+        return self._files.origins(places, self.keys(index), index)
 
     def fingerprint(self) -> str:
         told = (self._fragments, self._sizes.tolist(), self._files.counts.tolist())

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...ops.base import Arg, Spec
-from ...ops.batch import Batch, Origin
+from ...ops.batch import Batch, BatchedOrigins, Origin
 from ...ops.context import Context
 from ...ops.errors import JobError, SpecError
 from ...ops.storage.inventory import InventoryEntries
@@ -30,7 +30,7 @@ _ROOM_FOR_KEYS = 16 << 20
 _MISSING = "give nulls: empty for a value of no elements, or leave the column out"
 
 
-class _ParquetRecords:
+class _ParquetRecords(BatchedOrigins):
     """Open data set of the reader `Parquet`: the rows of all its files, by number."""
 
     def __init__(self, reader: Parquet) -> None:
@@ -66,11 +66,8 @@ class _ParquetRecords:
     def __len__(self) -> int:
         return int(self._files.counts.sum())
 
-    def origin(self, index: int) -> Origin:
-        file, record = self._files.locate(index)
-        key = self._own_keys(np.array([index]))[0] if self._keys is not None else None
-        text = f"{self._names[file]}/{record:08d}" if key is None else key.decode("utf-8", "surrogateescape")
-        return Origin(text, self._mapped.paths[file], record)
+    def origins_of(self, index: I64) -> list[Origin]:
+        return self._files.origins(self._mapped.paths, self.keys(index), index)
 
     def keys(self, index: I64) -> list[bytes]:
         """Keys of the records ``index``, as `origin` returns them, in UTF-8."""

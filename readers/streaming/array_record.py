@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...ops.base import Arg, Spec
-from ...ops.batch import Batch, Origin
+from ...ops.batch import Batch, BatchedOrigins, Origin
 from ...ops.context import Context
 from ...ops.errors import JobError, SpecError
 from ...ops.storage.inventory import InventoryEntries
@@ -49,7 +49,7 @@ class _File:
         return [found for i in which for found in self.read([i])]
 
 
-class _ArrayRecords:
+class _ArrayRecords(BatchedOrigins):
     """Open data set of the reader `ArrayRecord`: the records of all its files, by number."""
 
     def __init__(self, reader: ArrayRecord) -> None:
@@ -98,10 +98,8 @@ class _ArrayRecords:
         good = np.array([i not in problems for i in range(len(index))], np.bool_)
         return self._key.first_strings(data, offsets, sizes, good, numbered)
 
-    def origin(self, index: int) -> Origin:
-        file, record = self._numbers.locate(index)
-        (key,) = self.keys(np.array([index]))
-        return Origin(key.decode("utf-8", "backslashreplace"), self._paths[file], record)
+    def origins_of(self, index: I64) -> list[Origin]:
+        return self._numbers.origins(self._paths, self.keys(index), index)
 
     def fingerprint(self) -> str:
         told = (self._names, *(v.tolist() for v in self._state.values()), self._numbers.counts.tolist())

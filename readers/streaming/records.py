@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...ops.base import nearest
-from ...ops.batch import Batch, Origin
+from ...ops.batch import Batch, BatchedOrigins, Origin
 from ...ops.context import Context
 from ...ops.errors import JobError, SpecError
 from ...ops.storage.inventory import InventoryEntries
@@ -118,7 +118,7 @@ _MODELS = 64
 """Number of records among which the first valid one decides dtype and number of dimensions."""
 
 
-class IndexedRecords:
+class IndexedRecords(BatchedOrigins):
     """Open data set of the readers `Mds` and `LitData`: the records of all shards of some indexes, by number."""
 
     def __init__(self, indexes: Sequence[Index], columns: Sequence[str], key: str | None, heads: Any) -> None:
@@ -176,12 +176,10 @@ class IndexedRecords:
     def __len__(self) -> int:
         return len(self._starts)
 
-    def origin(self, index: int) -> Origin:
+    def origins_of(self, index: I64) -> list[Origin]:
         assert self._mapped is not None
-        file, record = self._files.locate(index)
-        (key,) = self.keys(np.array([index]))
-        place = int(self._starts[index] - self._mapped.starts[file])
-        return Origin(key.decode("utf-8", "backslashreplace"), self._mapped.paths[file], record, place)
+        places = self._starts[index] - self._mapped.starts[self._files.files(index)]
+        return self._files.origins(self._mapped.paths, self.keys(index), index, places)
 
     def keys(self, index: I64) -> list[bytes]:
         """Keys of the records ``index``, as `origin` returns them, in UTF-8."""

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dali_run.ops.batch import BatchedOrigins, Samples
 from dali_run.ops.errors import JobError, SpecError
 from dali_run.ops.storage.inventory import compare
 from dali_run.pipelines.job.run import run_job
@@ -27,6 +28,7 @@ from dali_run.readers.lmdb import LMDB
 from dali_run.readers.streaming.mds import Mds
 from dali_run.readers.tfrecord import TFRecord
 from dali_run.readers.webdataset import WebDataset
+from dali_run.writers.shards.left_out import left_out_rows
 from tests.kit.readers import content, fetch, open_reader
 from tests.kit.writers import JOBS
 
@@ -122,7 +124,9 @@ READERS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("job", READERS)
-def test_readers_of_containers_join_by_their_own_keys(tmp_path: Path, job: str) -> None:
+def test_readers_of_containers_join_by_their_own_keys(
+    tmp_path: Path, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """TFRecord by a feature, LMDB by its keys, MDS by a column, a listing by its line."""
     JOBS[job].run(tmp_path / "out")
     cls, arguments = READERS[job](tmp_path / "out")
@@ -134,6 +138,14 @@ def test_readers_of_containers_join_by_their_own_keys(tmp_path: Path, job: str) 
     batches, rejects = fetch(reader, open_reader(reader), range(len(keys)))
     assert not rejects
     assert [c.decode() for c in content(batches[-1])] == [f"text {k}" for k in keys]
+    source, index = open_reader(reader), np.random.default_rng(0).permutation(len(keys))
+    each = [plain.origin(int(i)) for i in index]
+    monkeypatch.setattr(Samples, "origin", None)  # lines of left_out.jsonl come from one call for all samples
+    lines = left_out_rows(Samples.of_epoch_0(index.astype(np.int32), index * 0, index, source), "keep", "x", {}).lines
+    told = [json.loads(line) for line in lines]
+    assert isinstance(source, BatchedOrigins)
+    assert [t["key"] for t in told] == [keys[i] for i in index]
+    assert [(t["source"], t["record"], t["offset"]) for t in told] == [(o.source, o.record, o.offset) for o in each]
 
 
 def joined(folder: Path, text: str, name: str = "t.csv", names: Any = ROWS, **options: Any) -> tuple[Any, Any]:

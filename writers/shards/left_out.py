@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...ops.batch import I32, I64, Origin, Samples
+from ...ops.batch import I32, I64, Samples
 from ...ops.storage.json_text import parse_json
 
 
@@ -61,7 +61,7 @@ def left_out_rows(
     parts = np.full(n, -1, np.int32) if samples.part is None else samples.part
     lines = []
     for origin, position, part, cell in zip(
-        _origins(samples), samples.position.tolist(), parts.tolist(), cells, strict=True
+        samples.all_origins(), samples.position.tolist(), parts.tolist(), cells, strict=True
     ):
         end = f', "part": {part}}}\n' if part >= 0 else "}\n"
         lines.append(
@@ -69,15 +69,6 @@ def left_out_rows(
             f'{origin.record}, "offset": {origin.offset}, {tail}{cell}}}{end}'
         )
     return LeftOutRows(samples.position, parts, lines)
-
-
-def _origins(samples: Samples) -> Sequence[Origin]:
-    """Return each sample's origin (such as file and record), with one call if the data set supports that."""
-    together = getattr(samples.origins, "origins_of", None)
-    if together is not None and samples.part is None:
-        origins: Sequence[Origin] = together(samples.index)
-        return origins
-    return [samples.origin(i) for i in range(len(samples))]
 
 
 def _texts(values: npt.NDArray[Any]) -> list[str]:
