@@ -25,6 +25,9 @@ from ..records.example import RecordParser, declared
 I64 = npt.NDArray[np.int64]
 U8 = npt.NDArray[np.uint8]
 
+_MAX_KEYS = 1 << 16
+"""Largest number of keys of fetched records that are remembered. Without them `keys` reads the records again."""
+
 
 class _File:
     """One open ArrayRecord file. Several threads may call it; a lock lets one read at a time."""
@@ -59,6 +62,8 @@ class _ArrayRecords(BatchedOrigins):
         self.groups: I64 | None = self._numbers.counts
         self._names = short_names(self._paths)
         self._parser = RecordParser.of(declared(reader.features)) if reader.features is not None else None
+        self._fetched: dict[int, bytes] = {}
+        """Keys of records that were fetched, by record number. `fetch` and `keys` may run in different threads."""
         self._key = RecordParser.of(declared({reader.key: "string"})) if reader.key else None
         stats = [os.stat(local_copy(p)) for p in self._paths]
         self._state = {
@@ -91,12 +96,19 @@ class _ArrayRecords(BatchedOrigins):
 
     def keys(self, index: I64) -> list[bytes]:
         """Keys of the records ``index``, as `origin` returns them, in UTF-8."""
-        numbered = self._numbers.numbered(self._names, index)
         if self._key is None:
-            return numbered
-        data, offsets, sizes, problems = self._read(index)
+            return self._numbers.numbered(self._names, index)
+        found = {i: self._fetched.get(i) for i in index.tolist()}
+        lacking = np.array([i for i, key in found.items() if key is None], np.int64)
+        if len(lacking):
+            found.update(zip(lacking.tolist(), self._own_keys(lacking, *self._read(lacking)), strict=True))
+        return [found[i] or b"" for i in index.tolist()]
+
+    def _own_keys(self, index: I64, data: U8, offsets: I64, sizes: I64, problems: dict[int, str]) -> list[bytes]:
+        """Keys of the records ``index``, which `_read` returned. Records without a key get their number."""
+        assert self._key is not None
         good = np.array([i not in problems for i in range(len(index))], np.bool_)
-        return self._key.first_strings(data, offsets, sizes, good, numbered)
+        return self._key.first_strings(data, offsets, sizes, good, self._numbers.numbered(self._names, index))
 
     def origins_of(self, index: I64) -> list[Origin]:
         return self._numbers.origins(self._paths, self.keys(index), index)
@@ -116,6 +128,11 @@ class _ArrayRecords(BatchedOrigins):
         data, offsets, sizes, problems = self._read(ctx.samples.index)
         for i, why in problems.items():
             ctx.reject(i, "corrupt_record", why)
+        if self._key is not None:
+            if len(self._fetched) > _MAX_KEYS:
+                self._fetched.clear()
+            keys = self._own_keys(ctx.samples.index, data, offsets, sizes, problems)
+            self._fetched.update(zip(ctx.samples.index.tolist(), keys, strict=True))
         if self._parser is None:
             return (payload(ctx, data, offsets, sizes),)
         good = np.array([i not in problems for i in range(n)], np.bool_)
