@@ -6,13 +6,14 @@ The engine opens a source per reader and fetches batches from it; each format's 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from ..ops.base import Arg, Operator, nearest
-from ..ops.batch import Batch, Origins
+from ..ops.batch import Batch, Origin, Origins
 from ..ops.context import Context
 from ..ops.errors import SpecError
 from ..ops.storage.inventory import InventoryEntries
@@ -128,6 +129,16 @@ class Reader(Operator, abstract=True):
             raise SpecError("use names a part of `split`: give that too")
         if not self.initial_fill and (self.random_shuffle or self.shuffle == "window"):
             raise SpecError("initial_fill must be at least 1 if records are shuffled through it, got 0")
+
+    @property
+    def leaves_records_out(self) -> bool:
+        """Whether the reader may leave records out on purpose, which `left_out` then lists."""
+        return False
+
+    def left_out(self, source: Source) -> Iterator[tuple[list[Origin], str]]:
+        """Yield the records that the reader left out of the open data set ``source`` on purpose, in blocks: their
+        origins, and the condition that does not hold for them."""
+        yield from ()
 
     def selects(self) -> str:
         if self.split is None:

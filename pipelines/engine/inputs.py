@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ...ops.batch import I32, I64, NoOrigins, Samples
+from ...ops.batch import I32, I64, NoOrigins, Origin, Samples
 from ...ops.compiled.warm_up_client import on_behalf
 from ...ops.errors import JobError, SpecError
 from ...ops.storage.inventory import Inputs, InventoryEntries
@@ -79,6 +79,13 @@ class Sources:
         """Close the files and mappings of the data sets, unless they belong to another `Sources`."""
         for source in () if self._borrowed else self.states.values():
             source.close()
+
+    def unplaced(self) -> Iterator[tuple[str, list[Origin], str]]:
+        """Yield the records that readers left out, in blocks: name of the reader's node, origins, and the condition
+        that does not hold for these records."""
+        for _, name, reader, source, _ in self.readers:
+            for origins, condition in reader.left_out(source):
+                yield name, origins, condition
 
     def stored(self) -> Iterator[Stored]:
         """Yield the first records of the data sets in stored order, at most `MAX_TRIED`: each time one record of every

@@ -14,7 +14,7 @@ from ...ops.errors import JobError
 from ...writers.bytes import files_io, sidecar
 from ...writers.bytes.files_io import job_errors
 from ...writers.shards.config import WriteConfig
-from ...writers.shards.journal import JournalContents, differences, read_journal
+from ...writers.shards.journal import JournalContents, differences, left_out_of, read_journal
 from ...writers.shards.lock import Lock, break_lock
 from ...writers.shards.manifest import OutputFiles, part_files_of, replace
 from ...writers.shards.merge import join
@@ -157,7 +157,7 @@ class JobOutput:
             part.done = contents.done
             part.written = sum(int(e["samples"]) for e in contents.entries)
             part.rejected = sum(int(e["rejects"]) for e in contents.entries)
-            part.left_out = sum(int(e.get("left_out", 0)) for e in contents.entries)
+            part.left_out = sum(map(left_out_of, contents.entries))
         return parts
 
     def _check_ours(self, contents: JournalContents, who: Mapping[str, Any], total: int, n: int, i: int) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from ...ops.batch import Batch, Origin, Samples
-from ...writers.shards.left_out import NOTHING_LEFT_OUT, LeftOutRows, left_out_rows
+from ...writers.shards.left_out import NOTHING_LEFT_OUT, LeftOutRows, left_out_rows, rows_without_position
 from ...writers.shards.rejects import RejectRow
 from ..compile.plan import Plan
 from ..engine.engine import Engine, InFlightBatch, Options
-from ..engine.inputs import JobFeed
+from ..engine.inputs import JobFeed, Sources
 from ..engine.nodes.envs import gone
 from ..engine.nodes.node_pass import Dropped, Loss, left_out, rejected
 from ..engine.stats import Stats
@@ -115,6 +115,12 @@ class Batches:
     def report(self, seconds: float, counts: Mapping[str, int], sink_seconds: float) -> dict[str, Any]:
         """Return the report of the run so far, as `build_report` makes it."""
         return build_report(self.engine, seconds, counts, sink_seconds=sink_seconds)
+
+
+def rows_unplaced(sources: Sources) -> Iterator[tuple[str, LeftOutRows]]:
+    """Yield the rows of left_out.jsonl for the records that readers left out, in blocks, with the reader's name."""
+    for name, origins, condition in sources.unplaced():
+        yield name, rows_without_position(origins, name, condition)
 
 
 def rows_left_out(plan: Plan, iteration: InFlightBatch) -> LeftOutRows:

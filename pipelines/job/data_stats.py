@@ -209,6 +209,8 @@ def _run(
     read = 0
     began = time.perf_counter()
     with Sources(plan, settings.batch_size) as sources:
+        for name, origins, _ in sources.unplaced():
+            omitted[name] += len(origins)
         feed = JobFeed(sources, limit)
         total = len(feed.positions)
         mixtures, names = feed.mixtures(), {n.id: n.name for n in plan.graph.nodes}

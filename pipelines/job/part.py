@@ -13,6 +13,7 @@ from ...writers.shards.output import Output
 from ...writers.shards.rejects import RejectLimit
 from ..engine.inputs import JobFeed, Sources
 from ..engine.lanes import SharedResources
+from .batches import rows_unplaced
 from .run import CLEAN, JobResult, JobRun, Prepared, Progress, write_config
 from .schema import schema_of
 
@@ -76,6 +77,7 @@ class OpenJob:
             led=True,
             waiting=waiting_for(self.prepared.spec.pipeline.memory.host_bytes()),
             schema=self._schema,
+            unplaced=lambda: rows_unplaced(self.sources),
         )
         with output:
             if output.finished:

@@ -54,7 +54,7 @@ from ..spec.shipped import known_spec
 from ..tools.machine import facts
 from ..wording import count
 from .additions import OutputGrowth, find_growth
-from .batches import Batches, Finished, RunRange
+from .batches import Batches, Finished, RunRange, rows_unplaced
 from .known_jobs import remember
 from .live import Counts, Live, Recorder
 from .look import Look
@@ -225,6 +225,7 @@ def run_job(
             inputs=sources.inputs,
             waiting=waiting_for(settings.memory.host_bytes()),
             schema=schema_of(prepared, feed, config),
+            unplaced=lambda: rows_unplaced(sources),
         )
         with output:
             if output.finished:
@@ -282,7 +283,10 @@ def write_config(prepared: Prepared, part: tuple[int, int] | None = None) -> Wri
         fields=fields,
         url=place.rstrip("/") if is_url(place) else "",
         split=prepared.split_plans is not None,
-        leaves_out=any(n.op.leaves_out for n in prepared.built.graph.nodes),
+        leaves_out=any(
+            n.op.leaves_out or (isinstance(n.op, Reader) and n.op.leaves_records_out)
+            for n in prepared.built.graph.nodes
+        ),
     )
 
 
@@ -357,7 +361,7 @@ class JobRun:
         self.first = output.resume_from
         self.written_before = output.written
         self.rejected_before = output.rejected
-        self.left_out_before = output.left_out
+        self.left_out_before = output.left_out - sum(output.unplaced.values())
         self.stop = feed.positions.stop
         self.total = self.stop - self.first
         self.writing = 0.0
@@ -389,6 +393,9 @@ class JobRun:
             if user_error is e:
                 raise
             raise user_error from e
+        stats = self.batches.engine.stats
+        for reader, n in output.unplaced.items():
+            stats.count(stats.left_out, reader, n)
         self.began = time.perf_counter()
         self.recorder = Recorder(
             self.batches.engine, lambda: Counts(self.read, self.rejected, self.left_out, self.writing)

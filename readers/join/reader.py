@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 from ...ops.arrays.json_values import VALUE_SPECS
 from ...ops.base import Arg, Spec
+from ...ops.batch import Origin
 from ...ops.errors import SpecError
 from ..base import Reader, Source
 from .argument import Join
@@ -39,6 +41,16 @@ class JoiningReader(Reader, abstract=True):
     def open_records(self) -> Source:
         """Open the data set without the joined table. Raises SpecError, JobError."""
         raise NotImplementedError
+
+    @property
+    def leaves_records_out(self) -> bool:
+        return self.join is not None and Join.of(self.join).missing == "leave_out"
+
+    def left_out(self, source: Source) -> Iterator[tuple[list[Origin], str]]:
+        from .source import JoinedSource
+
+        if isinstance(source, JoinedSource):
+            yield from source.left_out()
 
     @property
     def num_outputs(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from ...ops.errors import JobError
 from ...ops.kernels import Kernels
 from ...ops.storage.inventory import InventoryEntries
 from ..base import Source
+from ..fetch.extents import one_or_more
 from .table import Table
 
 _rows: Any = Kernels(".rows_cpu", __package__)
@@ -66,6 +68,17 @@ class JoinedSource(BatchedOrigins):
             f"{', '.join(map(repr, mine))}, ...; those of the table are "
             f"{', '.join(map(repr, self._table.some_keys(3)))}, ...{hint}"
         )
+
+    def left_out(self) -> Iterator[tuple[list[Origin], str]]:
+        """Yield the records that the join left out, because they have no row in the table, in blocks: their origins,
+        and the condition that does not hold for them."""
+        if self._numbers is None:
+            return
+        is_left = np.ones(len(self._source), np.bool_)
+        is_left[self._numbers] = False
+        records, condition = np.flatnonzero(is_left), f"has a row in {', '.join(one_or_more(self._join.file))}"
+        for at in range(0, len(records), _BLOCK):
+            yield origins_of(self._source, records[at : at + _BLOCK]), condition
 
     def _left(self, records: I64) -> I64:
         """Return how many records of each group (or inventory entry) the join keeps. ``records`` are the numbers before

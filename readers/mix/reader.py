@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from ...ops.base import Arg, Spec
+from ...ops.batch import Origin
 from ...ops.errors import JobError, SpecError
 from ..base import Reader, Source
 from ..order import Order
@@ -49,6 +52,16 @@ class Mix(Reader, name="readers.mix"):
     @property
     def output_names(self) -> tuple[str, ...] | None:
         return self.members()[0].reader.output_names
+
+    @property
+    def leaves_records_out(self) -> bool:
+        return any(m.reader.leaves_records_out for m in self.members())
+
+    def left_out(self, source: Source) -> Iterator[tuple[list[Origin], str]]:
+        assert isinstance(source, MixedSource)
+        for member, inner in zip(source.members, source.sources, strict=True):
+            for origins, condition in member.reader.left_out(inner):
+                yield [replace(o, key=f"{member.name}/{o.key}") for o in origins], condition
 
     def selects(self) -> str:
         weights = [f"{m.name} ({'its size' if m.weight is None else f'{m.weight:g}'})" for m in self.members()]

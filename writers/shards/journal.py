@@ -177,6 +177,12 @@ def _wrong_header(header: Mapping[str, Any]) -> str:
     return ""
 
 
+def left_out_of(entry: Mapping[str, Any]) -> int:
+    """Return how many lines of left_out.jsonl belong to an entry of the journal. The first entry also has those of
+    records that readers left out (``unplaced``), which have no position."""
+    return int(entry.get("left_out", 0)) + int(entry.get("unplaced", 0))
+
+
 def _wrong_entry(entry: Mapping[str, Any]) -> str:
     """Check a line after the header. Return the key whose value this program never writes; empty if there is none."""
     if "done" in entry:
@@ -187,7 +193,7 @@ def _wrong_entry(entry: Mapping[str, Any]) -> str:
         return "shard"
     if not (isinstance(positions, list) and len(positions) == 2 and all(map(_count, positions))):
         return "positions"
-    counts = ("samples", "rejects", "rejects_size", "replaced", "left_out", "left_out_size")
+    counts = ("samples", "rejects", "rejects_size", "replaced", "left_out", "left_out_size", "unplaced")
     if not all(_count(entry.get(k, 0)) for k in counts):
         return "counts"
     if not isinstance(entry.get("carry", {}), dict):
@@ -328,8 +334,8 @@ class Journal:
 
     @property
     def left_out(self) -> int:
-        """Number of samples that were left out on purpose."""
-        return sum(int(e.get("left_out", 0)) for e in self.entries)
+        """Number of samples that were left out on purpose, including records that readers left out."""
+        return sum(left_out_of(e) for e in self.entries)
 
     @property
     def left_out_size(self) -> int:

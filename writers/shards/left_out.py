@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...ops.batch import I32, I64, Samples
+from ...ops.batch import I32, I64, Origin, Samples
 from ...ops.storage.json_text import parse_json
 
 
@@ -48,6 +48,20 @@ class LeftOutRows:
 NOTHING_LEFT_OUT = LeftOutRows(np.zeros(0, np.int64), np.zeros(0, np.int32), [])
 
 
+def rows_without_position(origins: Sequence[Origin], operator: str, condition: str) -> LeftOutRows:
+    """Return the log's lines for records that the reader ``operator`` left out, because ``condition`` does not hold.
+    They have the position -1, since the job's order contains only what the reader keeps."""
+    minus = np.full(len(origins), -1, np.int64)
+    tail = f'"operator": {quoted(operator)}, "condition": {quoted(condition)}, "values": {{}}}}\n'
+    return LeftOutRows(minus, minus.astype(np.int32), [f"{_head(-1, o)}{tail}" for o in origins])
+
+
+def _head(position: int, origin: Origin) -> str:
+    """Return the beginning of a line: position and origin of its sample."""
+    return (f'{{"position": {position}, "key": {quoted(origin.key)}, "source": {quoted(origin.source)}, '
+            f'"record": {origin.record}, "offset": {origin.offset}, ')  # fmt: skip
+
+
 def left_out_rows(
     samples: Samples, operator: str, condition: str, values: Mapping[str, npt.NDArray[Any]]
 ) -> LeftOutRows:
@@ -64,10 +78,7 @@ def left_out_rows(
         samples.all_origins(), samples.position.tolist(), parts.tolist(), cells, strict=True
     ):
         end = f', "part": {part}}}\n' if part >= 0 else "}\n"
-        lines.append(
-            f'{{"position": {position}, "key": {quoted(origin.key)}, "source": {quoted(origin.source)}, "record": '
-            f'{origin.record}, "offset": {origin.offset}, {tail}{cell}}}{end}'
-        )
+        lines.append(f"{_head(position, origin)}{tail}{cell}}}{end}")
     return LeftOutRows(samples.position, parts, lines)
 
 

@@ -20,7 +20,7 @@ from ...ops.storage.json_text import parse_json
 from ..base import find_writer
 from ..bytes import files_io, sidecar
 from ..bytes.files_io import File
-from .journal import JournalContents, differences, encode_json, read_journal
+from .journal import JournalContents, differences, encode_json, left_out_of, read_journal
 from .mirror import Mirror
 
 _PIECE_BYTES = 16 << 20
@@ -289,7 +289,7 @@ def _totals(journals: Sequence[JournalContents]) -> dict[str, int]:
     return {
         "samples": sum(e["samples"] for e in entries),
         "rejects": sum(e["rejects"] for e in entries),
-        **({"left_out": sum(e.get("left_out", 0) for e in entries)} if leaves_out(journals[0]) else {}),
+        **({"left_out": sum(map(left_out_of, entries))} if leaves_out(journals[0]) else {}),
         "bytes": sum(f["bytes"] for e in entries for f in e["files"]),
     }
 

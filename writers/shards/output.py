@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
@@ -68,6 +68,8 @@ class Output:
         self._shards = journal.shards
         self._totals = [journal.samples, journal.rejected, journal.left_out]
         """Numbers of written, rejected and left-out samples in all shards before the open one, published or not."""
+        self.unplaced: dict[str, int] = {}
+        """Numbers of records that readers left out, by reader, whose lines this run wrote to left_out.jsonl."""
         self._closed = False
         self._led = False
         self._begun = True
@@ -82,6 +84,7 @@ class Output:
         whole: int | None = None, part: tuple[int, int] | None = None, reject_limit: RejectLimit | None = None,
         fresh: bool = False, addition: Addition | None = None, inputs: Listing | None = None, led: bool = False,
         waiting: int = WAITING[0], schema: Mapping[str, Any] | None = None,
+        unplaced: Callable[[], Iterable[tuple[str, LeftOutRows]]] | None = None,
     ) -> Output:  # fmt: skip
         """Open the output of the samples at positions [start, start + total), or from start on if ``total`` is None.
 
@@ -94,7 +97,8 @@ class Output:
         indices in its list of positions, from 0 to ``total``. ``inputs`` makes the inventories that are stored with the
         journal, for later appends. Up to ``waiting`` bytes may wait to be written, in memory. ``schema`` (JSON-able)
         holds facts that all parts have in common and that the spec leaves open; its ``fields`` are the writer's
-        `Writer.schema`.
+        `Writer.schema`. ``unplaced`` yields lines for records that readers left out, each with the reader's name; the
+        first part of a job writes them to left_out.jsonl before all others.
         """
         writer = config.check()
         if part is not None and total is None:
@@ -140,14 +144,17 @@ class Output:
                 raise
             with out._guard():
                 if not out.finished:
-                    out._prepare(inputs)
+                    out._prepare(inputs, unplaced if part is None or not part[0] else None)
                 elif part is not None and not led:
                     merge_parts(config.path, output_files)  # its last run may have been killed before the merge
             return out
 
-    def _prepare(self, inputs: Listing | None) -> None:
+    def _prepare(
+        self, inputs: Listing | None, unplaced: Callable[[], Iterable[tuple[str, LeftOutRows]]] | None
+    ) -> None:  # fmt: skip
         """Prepare the output for writing: remove what an interrupted run did after the last line of its journal, and
-        open the logs. ``inputs`` makes the inventories to store."""
+        open the logs. ``inputs`` makes the inventories to store, ``unplaced`` the lines for records that readers left
+        out."""
         # Only the shard after the journal's last can have been published without its line.
         left = None if self._next == self._bounds.stop else self._bounds.stem(self._next, self._shards)
         if self._begun or not self._led:
@@ -157,6 +164,10 @@ class Output:
         self._publisher.rejects = open_log(self._output_files.rejects, self._journal.rejects_size)
         if self.config.leaves_out:
             self._publisher.left_out = open_log(self._output_files.left_out, self._journal.left_out_size)
+            for reader, rows in unplaced() if unplaced is not None and not self._journal.entries else ():
+                self._publisher.log_left_out(rows)
+                self.unplaced[reader] = self.unplaced.get(reader, 0) + len(rows)
+                self._totals[2] += len(rows)
         earlier = earlier_entries(self._output_files)
         if not self._journal.entries and earlier and earlier[-1]["carry"]:
             self._carry = copy.deepcopy(earlier[-1]["carry"])
@@ -347,6 +358,8 @@ class Output:
         found = (shard.samples, shard.rejects, shard.left_out)
         self._totals = [before + n for before, n in zip(self._totals, found, strict=True)]
         entry = shard.entry(self._publisher.logged, copy.deepcopy(self._carry))
+        if self.unplaced and not self._journal.entries:
+            entry["unplaced"] = sum(self.unplaced.values())
         self._publisher.take(shard.files, entry, has_files=has_files, framed=shard.framed)
 
     # -- the end ------------------------------------------------------------------------------------------------

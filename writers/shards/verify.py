@@ -21,7 +21,7 @@ from ..base import Writer, find_writer
 from ..bytes import sidecar
 from ..bytes.checksums import checksums_of
 from ..bytes.written import Problem, UnreadError, WrittenShard
-from .journal import JournalContents, read_journal
+from .journal import JournalContents, left_out_of, read_journal
 from .left_out import parse_position
 from .manifest import (
     OutputFiles,
@@ -294,7 +294,7 @@ def _check_left_out(log: Path, contents: JournalContents) -> Iterator[Problem]:
         yield Problem(log.name, "", "is missing")
     except (OSError, JobError) as e:
         yield Problem(log.name, "", f"cannot be read: {e.strerror if isinstance(e, OSError) else e}")
-    expected = sum(e.get("left_out", 0) for e in contents.entries)
+    expected = sum(map(left_out_of, contents.entries))
     if lines != expected and contents.done:
         yield Problem(log.name, "", f"holds {lines} lines, the journal says {expected}")
 

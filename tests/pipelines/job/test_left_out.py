@@ -38,6 +38,9 @@ write: {writer: files, path: "${out}", shard: {samples: 5}, fields: {array: {enc
 on_error: {policy: skip, max_errors: 1}
 """
 COUNT, BROKEN = 41, 7
+JOINED = SPEC.replace("shuffle: full", "shuffle: full,\n     join: {file: keep.txt, missing: leave_out}")
+DROPPED = (3, 20, 21, 40)
+"""Numbers of the files that the table of `JOINED` does not list."""
 
 
 def array(i: int) -> np.ndarray:
@@ -58,6 +61,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         np.save(tmp_path / f"in/{i:03d}.npy", array(i))
     (tmp_path / f"in/{BROKEN:03d}.npy").write_bytes(b"not an array")
     (tmp_path / "spec.yaml").write_text(SPEC)
+    (tmp_path / "keep.txt").write_text("".join(f"{i:03d}.npy\n" for i in range(COUNT) if i not in DROPPED))
     return tmp_path
 
 
@@ -101,6 +105,29 @@ def test_what_the_condition_leaves_out_is_listed_apart_from_rejects(place: Path)
     assert run(place).ran is False
 
 
+def test_what_a_join_leaves_out_is_listed_too(place: Path) -> None:
+    (place / "spec.yaml").write_text(JOINED)
+    gone = [i for i in range(COUNT) if not kept(i) and i != BROKEN and i not in DROPPED]
+    result = run(place)
+    assert result.exit_code == 3, result.message
+    assert f"left out {len(gone) + len(DROPPED)} (see {place / 'out'}/left_out.jsonl), 1 rejected" in result.message
+    found = rows(place / "out/left_out.jsonl")
+    assert [r["key"] for r in found[: len(DROPPED)]] == [f"{i:03d}.npy" for i in DROPPED]
+    for row in found[: len(DROPPED)]:
+        assert row["source"].endswith(f"in/{row['key']}")
+        assert (row["position"], row["operator"], row["condition"]) == (-1, "Reader", "has a row in keep.txt")
+    assert sorted(r["key"] for r in found[len(DROPPED) :]) == [f"{i:03d}.npy" for i in gone]
+    manifest = json.loads((place / "out/manifest.json").read_text())
+    assert manifest["left_out"] == len(found)
+    assert result.report["samples"]["left_out"] == len(found)
+    assert result.report["left_out"] == {"Bright": len(gone), "Reader": len(DROPPED)}
+    assert spec_stats(place / "spec.yaml", {"data": str(place / "in")})["left_out"] == result.report["left_out"]
+    assert verify(place / "out").sound
+    log = (place / "out/left_out.jsonl").read_text()
+    (place / "out/left_out.jsonl").write_text(log.partition("\n")[2])
+    assert not verify(place / "out").sound
+
+
 def test_neither_exit_code_nor_budget_counts_what_is_left_out(place: Path) -> None:
     (place / f"in/{BROKEN:03d}.npy").unlink()
     assert run(place, changes={"on_error.max_errors": 0}).exit_code == 0
@@ -110,6 +137,7 @@ def test_neither_exit_code_nor_budget_counts_what_is_left_out(place: Path) -> No
 
 
 def test_parts_workers_batches_and_devices_write_the_same_bytes(place: Path) -> None:
+    (place / "spec.yaml").write_text(JOINED)
     run(place, "whole")
     expected = content(place / "whole")
     run(place, "batches", changes={"pipeline.batch_size": 17, "pipeline.num_threads": 1})
@@ -126,6 +154,7 @@ def test_parts_workers_batches_and_devices_write_the_same_bytes(place: Path) -> 
 
 
 def test_killed_at_any_file_operation(place: Path) -> None:
+    (place / "spec.yaml").write_text(JOINED)
     seen = [0]
 
     def count(operation: str, path: str) -> None:
@@ -147,12 +176,13 @@ def test_killed_at_any_file_operation(place: Path) -> None:
 
 
 def test_full_shards_hold_their_number_whatever_is_left_out(place: Path) -> None:
+    (place / "spec.yaml").write_text(JOINED)
     full = {"write.shard": {"samples": 5, "full": True}, "write.writer": "webdataset"}
     run(place, changes=full)
     manifest = json.loads((place / "out/manifest.json").read_text())
     sizes = [shard["samples"] for shard in manifest["shards"] if shard["files"]]
     assert sizes[:-1] == [5] * (len(sizes) - 1)
-    assert len(sizes) == -(-sum(kept(i) and i != BROKEN for i in range(COUNT)) // 5)
+    assert len(sizes) == -(-sum(kept(i) and i not in (BROKEN, *DROPPED) for i in range(COUNT)) // 5)
     assert sorted(p.name for p in (place / "out").glob("*.tar")) == [f"few-{k:05d}.tar" for k in range(len(sizes))]
     expected = content(place / "out")
     run(place, "batches", changes={**full, "pipeline.batch_size": 17})
