@@ -104,8 +104,9 @@ test-frameworks: ## tests with the real TensorFlow, PaddlePaddle, PyTorch and Tr
 	done
 
 # Lines of Python in the five folders: what is added makes something else needless. The aim was 110000. Curating (filters,
-# splits, mixtures, scores, duplicates, joins) and seven formats took 7000 lines, docstrings that can be read alone 3800.
-MAX_LINES := 124500
+# splits, mixtures, scores, duplicates, joins) and seven formats took 7000 lines, docstrings that can be read alone 3800,
+# arrays that are read into GPU memory (kvikio, their lease, what plan and doctor say) 470.
+MAX_LINES := 125000
 
 .PHONY: lint
 lint: setup ## ruff, mypy --strict, import directions, measures that only fall (tests/ratchets.py)

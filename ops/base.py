@@ -123,6 +123,9 @@ class Operator:
     stages: ClassVar[tuple[Stage, ...]]
     """Stages (``cpu``, ``mixed``, ``gpu``) for which the class defines a kernel, set automatically. `runs_in` returns
     those of one instance."""
+    devices: ClassVar[tuple[Stage, ...]]
+    """Values of ``device`` that users may set: equal to `stages`, set automatically, unless the class declares them. A
+    reader that declares ``gpu`` without a gpu kernel reads in host threads, directly into GPU memory if possible."""
     inputs: ClassVar[tuple[int, int]] = (1, 1)
     """Minimum and maximum number of positional inputs."""
     layouts: ClassVar[tuple[str, ...]] = ()
@@ -192,6 +195,8 @@ class Operator:
         cls.stages = tuple(s for s in STAGES if callable(getattr(cls, s, None)))
         if not cls.stages:
             raise TypeError(f"operator {name!r} has no kernel: define one of {', '.join(STAGES)}")
+        if "devices" not in vars(cls):
+            cls.devices = cls.stages
 
     # A frozen dataclass whose methods are written here once for all operators: `dataclasses` would compile six methods
     # per operator, which would be most of their import time.

@@ -209,6 +209,15 @@ class Upload(Protocol):
         fill again."""
         ...
 
+    def writable_block(self) -> Any:
+        """Return the batch's device memory as an array, uint8, to which work on any stream may write from now on."""
+        ...
+
+    def finish_arrays(self, lease: Callable[[Any, Any, Any], Any]) -> npt.NDArray[np.uint8]:
+        """Finish an upload whose bytes are in the device memory already. Return the array of the lease that
+        ``lease(upload, event, block)`` returns, an owner of that memory."""
+        ...
+
     def finish_files(
         self, shown: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64],
         kept: npt.NDArray[np.int64],
@@ -230,6 +239,14 @@ class Upload(Protocol):
 class Uploader(Protocol):
     """Provider of an `Upload` for each batch that is read; see `gpu.uploads`."""
 
+    enabled: bool
+    """Whether batches may be uploaded while they are read, so that `begin` may return an upload. If not, ``gpu`` is not
+    set."""
+    index: int
+    """Index of the GPU."""
+    gpu: AbstractContextManager[Any]
+    """Context manager that makes the GPU current in the calling thread."""
+
     def begin(self, nbytes: int, sizes: npt.NDArray[np.int64] | None = None, reason: str = "") -> Upload | None:
         """Start the upload of a batch of ``nbytes`` and return it, with its device memory. Return None if the batch
         should be read to host memory first. ``sizes``: sizes of the files. ``reason``: text for the report, why the GPU
@@ -239,6 +256,10 @@ class Uploader(Protocol):
     def pieces(self) -> AbstractContextManager[Any]:
         """Return a context manager that provides page-locked blocks, which the calling thread fills with bytes to
         upload."""
+        ...
+
+    def decline(self, nbytes: int, reason: str) -> None:
+        """Report that a batch of ``nbytes`` is read into host memory first, and why."""
         ...
 
     def failed(self, problem: Exception, nbytes: int) -> None:

@@ -13,16 +13,22 @@ from ..ops.arrays.slice import Slice
 from ..ops.base import Arg, Spec
 from ..ops.batch import Batch
 from ..ops.context import Context
-from ..ops.copies.strided import Border, pad, run, whole, window
+from ..ops.copies.strided import Border, CopyPlan, affordable, pad, run, whole, window
 from ..ops.errors import JobError, SampleError, SpecError
+from ..ops.interfaces import Uploader
 from ..ops.storage.npy import NpyHeader, read_header
-from .file import FileSet, check_choice, chosen_files
+from .fetch.parallel import spread
+from .file import MAX_FILE, FileSet, check_choice, chosen_files
 from .join.reader import JoiningReader
 
 I64 = npt.NDArray[np.int64]
 
 _MAX_CACHED_HEADERS = 4096
 _LONGEST_HEADER = 1 << 14
+_USUAL_HEADER, _WHOLE_HEADER = 1 << 12, 1 << 16
+_MIN_DIRECT = 64 << 10
+"""Mean size in bytes of files from which they are read directly into GPU memory. Below, opening a file costs more than
+reading it."""
 
 
 class _Arrays(FileSet):
@@ -59,6 +65,11 @@ class _Arrays(FileSet):
         return header
 
     def fetch(self, ctx: Context) -> tuple[Batch, ...]:
+        if (uploader := ctx.uploads.get(0)) is not None:
+            arrays = self._fetch_to_gpu(ctx, uploader)
+            if arrays is not None:
+                return (arrays,)
+            ctx = replace(ctx, uploads={})
         files = self.read(ctx, ctx.samples.index)
         n, ndim, itemsize = len(files), len(self._model.shape), self._dtype.itemsize
         shapes, at = np.zeros((n, ndim), np.int32), np.zeros(n, np.int64)
@@ -86,7 +97,100 @@ class _Arrays(FileSet):
         arrays = Batch(elements, at, shapes, "", ctx.samples)
         if not fortran.any() and not self._reader.has_region:
             return (arrays,)
-        return (self._cut(ctx, arrays, fortran),)
+        return (run(ctx, self._plan(ctx, arrays, fortran), arrays),)
+
+    def _fetch_to_gpu(self, ctx: Context, uploader: Uploader) -> Batch | None:
+        """Read the arrays into GPU memory, and return a batch whose bytes are there. None if that is not possible; the
+        caller then reads them into host memory. Samples are rejected only if a batch is returned."""
+        from .fetch import stored_arrays
+
+        which = ctx.samples.index
+        nbytes = int(np.maximum(self.sizes[which], 0).sum())
+        reason = (
+            "behind a URL" if self._remote is not None else "small files" if nbytes < _MIN_DIRECT * len(which) else ""
+        )
+        headers = [] if reason or not uploader.enabled else self._headers_of(ctx, which)
+        if any(not isinstance(h, SampleError) and not h.dtype.isnative for h in headers):
+            reason = "stored in another byte order"
+        if reason or not headers:
+            uploader.decline(nbytes, reason) if reason else uploader.begin(nbytes)
+            return None
+        trial = replace(ctx, rejects=list(ctx.rejects))
+        plan, offsets = self._stored_plan(trial, headers)
+        ranges = stored_arrays.StoredRanges.of(plan, offsets, self._dtype.itemsize)
+        try:
+            upload = uploader.begin(ranges.nbytes)
+            if upload is None:
+                return None
+            lost = stored_arrays.read_ranges(
+                ctx, uploader, upload, ranges,
+                lambda k: self.path(int(which[k])), lambda k: self._changed(int(which[k])),
+            )  # fmt: skip
+            for k in sorted(lost):
+                i = int(which[k])
+                trial.reject(k, "read_failed", self._why(i, int(self.sizes[i])))
+            arrays = stored_arrays.lease_arrays(ctx, upload, replace(plan, base=ranges.bases))
+        except Exception as e:  # errors of kvikio, the GPU or memory: reading into host memory needs none of them
+            uploader.failed(e, ranges.nbytes)
+            return None
+        ctx.rejects[:] = trial.rejects
+        return arrays
+
+    def _headers_of(self, ctx: Context, which: I64) -> list[NpyHeader | SampleError]:
+        """Return the header of each of the files ``which``, or the error for which its sample is rejected."""
+        headers: list[NpyHeader | SampleError] = [SampleError("internal", "")] * len(which)
+
+        def look(first: int, last: int) -> None:
+            for k in range(first, last):
+                try:
+                    headers[k] = self._checked_header(int(which[k]))
+                except SampleError as e:
+                    headers[k] = e.bare()
+
+        spread(ctx, len(which), len(which) * _MIN_DIRECT, look)
+        return headers
+
+    def _checked_header(self, i: int) -> NpyHeader:
+        """Return the header of file ``i``. Raises SampleError if the file or its array is not what the data set
+        needs."""
+        expected = int(self.sizes[i])
+        if expected > MAX_FILE:
+            raise SampleError("too_large", f"the file has {expected} bytes; at most {MAX_FILE} can be one sample")
+        try:
+            data, size = self.head(i, _USUAL_HEADER) if expected >= 0 else (b"", -1)
+            if size != expected or expected < 0:
+                raise SampleError("read_failed", self._why(i, expected))
+            try:
+                header = self._header(memoryview(data), size)
+            except SampleError:
+                if size <= _USUAL_HEADER:
+                    raise
+                header = self._header(memoryview(self.head(i, _WHOLE_HEADER)[0]), size)
+        except OSError:
+            raise SampleError("read_failed", self._why(i, expected)) from None
+        self._compare(header)
+        return header
+
+    def _changed(self, i: int) -> bool:
+        """Whether file ``i`` is gone, or has another size than when the data set was opened."""
+        try:
+            return self.head(i, 0)[1] != int(self.sizes[i])
+        except OSError:
+            return True
+
+    def _stored_plan(self, ctx: Context, headers: list[NpyHeader | SampleError]) -> tuple[CopyPlan, I64]:
+        """Return the plan that copies the arrays, or regions of them, from where they are stored, and the offset of
+        each array in its file. Samples whose header is an error are rejected; their arrays are empty."""
+        n, ndim = len(headers), len(self._model.shape)
+        shapes, offsets, fortran = np.zeros((n, ndim), np.int32), np.zeros(n, np.int64), np.zeros(n, np.bool_)
+        for k, header in enumerate(headers):
+            if isinstance(header, SampleError):
+                ctx.reject(k, header.code, str(header))
+            else:
+                shapes[k], offsets[k], fortran[k] = header.shape, header.offset, header.fortran_order
+        arrays = Batch(np.empty(0, self._dtype), np.zeros(n, np.int64), shapes, "", ctx.samples)
+        plan = self._plan(ctx, arrays, fortran)
+        return replace(plan, shape=affordable(ctx, plan.shape)), offsets
 
     def _compare(self, header: NpyHeader) -> None:
         if header.dtype.newbyteorder("=") != self._dtype:
@@ -96,7 +200,9 @@ class _Arrays(FileSet):
                 "bad_shape", f"has {len(header.shape)} dimensions, the first file {len(self._model.shape)}"
             )
 
-    def _cut(self, ctx: Context, arrays: Batch, fortran: npt.NDArray[np.bool_]) -> Batch:
+    def _plan(self, ctx: Context, arrays: Batch, fortran: npt.NDArray[np.bool_]) -> CopyPlan:
+        """Return the plan that copies ``arrays``, or regions of them, to C order. ``fortran``: which are stored in
+        Fortran order."""
         plan = whole(arrays)
         if fortran.any():
             extents = arrays.shapes.astype(np.int64)
@@ -110,7 +216,7 @@ class _Arrays(FileSet):
             asked = Context(op=region, stage="cpu", samples=ctx.samples, rejects=ctx.rejects,
                             args={k.replace("roi_", ""): v for k, v in ctx.args.items()})  # fmt: skip
             plan = pad(window(plan, *region.windows(asked, arrays, ())), Border.FILL, reader.fill_value)
-        return run(ctx, plan, arrays)
+        return plan
 
 
 class Numpy(JoiningReader, name="readers.numpy"):
@@ -118,8 +224,13 @@ class Numpy(JoiningReader, name="readers.numpy"):
 
     Elements are booleans, integers and floats of either byte order; arrays in Fortran order are converted to C order.
     All files need the dtype and the number of dimensions of the first. Nothing is unpickled.
+
+    With ``device: gpu``, files are read directly into GPU memory, of regions only the part of the file from their first
+    to their last element. This needs kvikio (``pip install 'dali-run[gds]'``), which uses GPUDirect Storage if the
+    system has it. Without kvikio, for small files, files behind URLs and another byte order, the CPU reads and uploads.
     """
 
+    devices = ("cpu", "gpu")
     aliases = ("numpy_reader", "readers._numpy")
     example = "{op: readers.numpy, file_root: ./volumes, roi_start: [0, 16, 16], roi_shape: [64, 64, 64], out: volumes}"
     shuffles_list: ClassVar[bool] = True
@@ -140,7 +251,7 @@ class Numpy(JoiningReader, name="readers.numpy"):
     ] = "error"
     fill_value: Annotated[float, Arg("value outside of the array, with out_of_bounds_policy: pad")] = 0.0
     cache_header_information: Annotated[bool, Arg("cache headers", ignored="they are always cached")] = False
-    register_buffers: Annotated[bool, Arg("for GPUDirect Storage", ignored="files are read by the CPU")] = True
+    register_buffers: Annotated[bool, Arg("for GPUDirect Storage", ignored="kvikio has its own")] = True
     use_o_direct: Annotated[bool, Arg("read past the page cache", ignored="the page cache is used")] = False
 
     @property

@@ -17,14 +17,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import cycle
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from ..batch import I64, Batch
 from ..interfaces import Lane
-from . import driver_calls
+from . import direct_storage, driver_calls
 from .current import OnGpu
 from .device_memory import pool_of
 from .lane import borrow_stream, pinned_empty, return_stream
@@ -85,6 +85,8 @@ class Uploader:
     """Uploads files and records to one GPU while they are read, over a few copy streams. Created and closed by
     `UploaderByGpu`; any thread may use it."""
 
+    enabled = True
+
     def __init__(self, index: int, max_bytes: int, report_route: Callable[[str, int], None]) -> None:
         """``max_bytes``: maximum bytes of uploaded batches that operators do not use yet. ``report_route(route,
         nbytes)``: called once per batch, says how its bytes reach the GPU. Raises CuPy's exception if the GPU cannot be
@@ -134,10 +136,15 @@ class Uploader:
             self._waiting_bytes += nbytes
         return ""
 
-    def finish_files(self, nbytes: int, reason: str) -> None:
-        """Report that all copies of a batch of ``nbytes`` are enqueued. For ``reason`` see `begin`."""
+    def decline(self, nbytes: int, reason: str) -> None:
+        """Report that a batch of ``nbytes`` is read into host memory first, and why."""
+        self._report_route(_copied(reason), nbytes)
+
+    def finish(self, nbytes: int, route: str) -> None:
+        """Report that a batch of ``nbytes`` is on its way to the device: all copies are enqueued. ``route``: text for
+        the report."""
         self._failures = 0
-        self._report_route(f"in pieces: {reason}" if reason else "in pieces", nbytes)
+        self._report_route(route, nbytes)
 
     def failed(self, problem: Exception, nbytes: int) -> None:
         """Count and report the failed upload of a batch of ``nbytes``. ``problem``: the exception."""
@@ -266,8 +273,18 @@ class Upload:
         there = UploadedExtents(self, self._mark(), self._block, data, offsets[order], at[order])
         return self._finish_lease(there)
 
-    def _finish_lease(self, lease: Lease) -> U8:
-        self.uploads.finish_files(self._nbytes, self._reason)
+    def writable_block(self) -> Any:
+        """Return the device memory as an array, uint8, after waiting until work on any stream may write to it."""
+        self.uploads.wait(self._stream.synchronize)  # the pool may have allocated it for this stream
+        return self._block
+
+    def finish_arrays(self, lease: Callable[[Upload, Any, Any], Lease]) -> U8:
+        """Finish an upload whose bytes kvikio has already read into the device memory. Return the array of the lease
+        that ``lease(upload, event, block)`` returns. ``event`` is a completed CUDA event, ``block`` the memory."""
+        return self._finish_lease(lease(self, self._mark(), self._block), f"by kvikio, {direct_storage.mode()}")
+
+    def _finish_lease(self, lease: Lease, route: str = "") -> U8:
+        self.uploads.finish(self._nbytes, route or (f"in pieces: {self._reason}" if self._reason else "in pieces"))
         return lease.array()
 
 
@@ -353,12 +370,23 @@ def _copied(*reason: str) -> str:
 class DisabledUploader:
     """Stand-in for an `Uploader` if uploads are disabled. It uploads nothing, and reports the reason."""
 
+    enabled = False
+
     def __init__(self, reason: str, report_route: Callable[[str, int], None]) -> None:
         self._reason, self._report_route = reason, report_route
 
     def begin(self, nbytes: int, sizes: I64 | None = None, reason: str = "") -> None:
         """Report that the batch is read into host memory first, and return None; see `Uploader.begin`."""
         self._report_route(_copied(reason, self._reason), nbytes)
+
+    def decline(self, nbytes: int, reason: str) -> None:
+        """Report that a batch of ``nbytes`` is read into host memory first, and why."""
+        self._report_route(_copied(reason), nbytes)
+
+
+Content = Literal["files", "records", "arrays"]
+"""Data that a reader uploads: single files that the GPU decodes; records of containers, such as TFRecord files; arrays
+that kvikio reads into GPU memory."""
 
 
 class UploaderByGpu:
@@ -389,11 +417,12 @@ class UploaderByGpu:
         self._lock = threading.Lock()
         self._closed = False
 
-    def of(self, number: int, *, container: bool = False) -> Uploader | DisabledUploader:
-        """Return the uploader for batch number ``number``. ``container``: whether its samples are records of a
-        container, such as a TFRecord file."""
-        if container and not self._containers:
+    def of(self, number: int, content: Content = "files") -> Uploader | DisabledUploader:
+        """Return the uploader of ``content`` for batch number ``number``."""
+        if content == "records" and not self._containers:
             return DisabledUploader(self._disabled_reason, self._report_route)
+        if content == "arrays" and (missing := direct_storage.unavailable_reason()):
+            return DisabledUploader(missing, self._report_route)
         max_bytes = self._device()
         if self._unavailable_reason or max_bytes is None:
             return DisabledUploader(self._unavailable_reason or "the GPU was not open yet", self._report_route)

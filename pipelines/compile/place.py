@@ -80,13 +80,16 @@ def _stages(graph: Graph, target: Target) -> tuple[list[Stage], list[tuple[Node,
     problems: list[tuple[Node, str]] = []
 
     def on_device(edge: Edge) -> bool:
-        return stages[edge.node] != "cpu" and not graph.node(edge).op.output_after_sync
+        node = graph.node(edge)
+        if node.reads_to_gpu:
+            return target.device != "cpu"
+        return stages[edge.node] != "cpu" and not node.op.output_after_sync
 
     bound_to_host = set() if target.device == "cpu" else _bound_to_host(graph)
     for node in graph.nodes:
         from_device = any(map(on_device, node.inputs))
         try:
-            on_cpu = target.device == "cpu"
+            on_cpu = target.device == "cpu" or node.reads_to_gpu
             stage = _on_cpu(node) if on_cpu else _stage(node, from_device, node.id in bound_to_host, target)
         except SpecError as e:
             problems.append((node, str(e)))

@@ -94,7 +94,7 @@ def extra(draws: bool) -> list[inspect.Parameter]:
 
 def describe(cls: type[Operator]) -> str:
     """Return the docstring for the dynamic mode's function of operator ``cls``."""
-    lines = [inspect.cleandoc(cls.__doc__ or cls.name), "", f"Runs on: {', '.join(cls.stages)}.", "", "Args:"]
+    lines = [inspect.cleandoc(cls.__doc__ or cls.name), "", f"Runs on: {', '.join(cls.devices)}.", "", "Args:"]
     for p in parameters(cls).values():
         if not p.arg.deprecated:
             default = "required" if p.required else f"default {p.default!r}"

@@ -43,7 +43,7 @@ from .threads.latch import Latch
 from .threads.workers import Pool
 
 if TYPE_CHECKING:
-    from ...ops.gpu.uploads import UploaderByGpu
+    from ...ops.gpu.uploads import Content, UploaderByGpu
 
 _CACHE_SHARE = 0.125
 """Share of the host's memory budget for arrays that are cached for reuse. Readers' arrays may take half of this. Arrays
@@ -212,7 +212,7 @@ class HostExecutor:
         uploads = (
             {}
             if uploads_of is None
-            else {e: uploads_of(it.number, container=c) for e, c in self._uploadable[name].items()}
+            else {e: uploads_of(it.number, content) for e, content in self._uploadable[name].items()}
         )
         run = self._services.node_pass(it, allocate_staging=staging, lender=lender, uploads=uploads, pool=helpers,
                         allocate=allocate, observe=self._services.observer(track, it.number))  # fmt: skip
@@ -359,20 +359,29 @@ class HostExecutor:
         self._services.stats.busy(name, time.perf_counter() - began)
 
 
-def uploadable(plan: Plan, step: Step) -> dict[Edge, bool]:
-    """Return the outputs of the readers of ``step`` that may be uploaded while they are read. The value is True if a
-    reader maps container files.
+def uploadable(plan: Plan, step: Step) -> dict[Edge, Content]:
+    """Return the outputs of the readers of ``step`` that may be uploaded while they are read, with their content.
 
     Outputs of single files are included if the host needs only the first bytes of each file. Outputs from containers
-    are included if a device reads them, because the host can still read the mapped files."""
+    are included if a device reads them, because the host can still read the mapped files. Outputs of readers with
+    ``device: gpu`` are included if only a device reads them."""
     if step.kind != "whole" or plan.target.device != "gpu":
         return {}
     readers = {n.id: n.op.maps_files for n in step.nodes if isinstance(n.op, Reader)}
     needed = {e for s in plan.steps if s.kind == "device" for e in s.needs}
-    outputs = {e: True for e in needed if readers.get(e.node)}
+    outputs: dict[Edge, Content] = {e: "records" for e in needed if readers.get(e.node)}
     if needs_headers_only(plan, step):
-        outputs |= {Edge(k): False for k, maps in readers.items() if not maps}
-    return outputs
+        outputs |= {Edge(k): "files" for k, maps in readers.items() if not maps}
+    direct = (Edge(n.id) for n in step.nodes if n.reads_to_gpu)
+    return outputs | {e: "arrays" for e in direct if e in needed and _is_read_by_device_only(plan, e)}
+
+
+def _is_read_by_device_only(plan: Plan, edge: Edge) -> bool:
+    """Return whether only kernels on a device read the batch at ``edge``, none on the host."""
+    nodes = [n for n in plan.graph.nodes if edge in n.reads]
+    return edge not in plan.graph.outputs.values() and all(
+        n.stage == "gpu" and edge in (n.inputs[:1] if n.op.host_arguments else n.inputs) for n in nodes
+    )
 
 
 def needs_headers_only(plan: Plan, step: Step) -> bool:

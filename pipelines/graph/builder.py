@@ -68,8 +68,8 @@ class GraphBuilder:
         if not low <= len(inputs) <= high:
             wanted = str(low) if low == high else f"{low} to {high}"
             problems.append(f"takes {wanted} input{'s' * (wanted != '1')}, got {len(inputs)}")
-        if device != "auto" and device not in cls.stages:
-            problems.append(f"cannot run on {device}; it has kernels for {', '.join(cls.stages)}")
+        if device != "auto" and device not in cls.devices:
+            problems.append(f"cannot run on {device}; it has kernels for {', '.join(cls.devices)}")
         if name in self._given_names and not self.loose:
             problems.append(f"the name {name!r} is taken by another operator of this graph")
         if problems:

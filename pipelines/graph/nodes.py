@@ -65,6 +65,12 @@ class Node:
         return (*self.inputs, *self.args.values(), *extra)
 
     @property
+    def reads_to_gpu(self) -> bool:
+        """Whether the node is a reader that runs in host threads although its ``device`` is gpu: operators that take
+        its output run on the GPU."""
+        return self.device == "gpu" and "gpu" not in self.op.stages
+
+    @property
     def where(self) -> str:
         """Place of the node for messages: ``spec.yaml:12:5: step 3 (resize)``, or only ``resize`` if it has no
         place."""

@@ -299,7 +299,7 @@ def _apply(cls: type[Operator], inputs: Sequence[Any], kwargs: Mapping[str, Any]
                         "definition, or after `with pipe:`")  # fmt: skip
     nodes = [as_node(i) for i in inputs]
     device = _device(cls, nodes, reserved.get("device"))
-    # readers that DALI has only on a GPU: videos
+    # readers without a gpu kernel that DALI has on a GPU: arrays, videos
     uploaded = device == "gpu" and "gpu" not in cls.stages and issubclass(cls, Reader)
     known = parameters(cls)
     args = {k: _argument(builder, v, known.get(k)) for k, v in arguments.items()}
@@ -309,7 +309,7 @@ def _apply(cls: type[Operator], inputs: Sequence[Any], kwargs: Mapping[str, Any]
             [_adopted(builder, n) for n in nodes],
             args,
             name=reserved.get("name"),
-            device="cpu" if uploaded else device,
+            device="cpu" if uploaded and "gpu" not in cls.devices else device,
             seed=None if "seed" not in reserved else int(plain_number(reserved["seed"])),
             mark=Mark(*user_line(), 0),
         )

@@ -143,7 +143,7 @@ class Eager(EagerBuilder):
         if self.kept.device_id is None or isinstance(node.op, (Split, Merge)):
             return "cpu"
         if node.device in ("mixed", "gpu"):
-            return node.device
+            return "cpu" if node.reads_to_gpu else node.device
         on_device = any(not self.env[e].on_host for e in node.inputs)
         return "gpu" if on_device and node.device != "cpu" else "cpu"
 

@@ -115,7 +115,7 @@ def signature(cls: type[Operator]) -> inspect.Signature:
 
 def describe(cls: type[Operator]) -> str:
     """Return the docstring for the ``fn`` function of operator ``cls``."""
-    lines = [inspect.cleandoc(cls.__doc__ or cls.name), "", f"Runs on: {', '.join(cls.stages)}.", ""]
+    lines = [inspect.cleandoc(cls.__doc__ or cls.name), "", f"Runs on: {', '.join(cls.devices)}.", ""]
     rows = [p for p in parameters(cls).values() if not p.arg.deprecated]
     idle = [p.name for p in rows if p.arg.ignored]
     if rows:

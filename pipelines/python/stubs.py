@@ -89,7 +89,7 @@ def _function(key: str, name: str, indent: str) -> Iterator[str]:
         yield f"{indent}    {line},"
     for p in sorted(parameters(cls).values(), key=lambda p: not p.required):
         yield f"{indent}    {parameter_text(p)},"
-    yield f"{indent}    device: Literal[{', '.join(repr(s) for s in cls.stages)}] | None = ...,"
+    yield f"{indent}    device: Literal[{', '.join(repr(s) for s in cls.devices)}] | None = ...,"
     yield f"{indent}    name: str | None = ...,"
     if cls.random:
         yield f"{indent}    seed: int | None = ...,"

@@ -208,6 +208,8 @@ def plan_view(plan: Mapping[str, Any]) -> RenderableType:
         parts.append(Text(f"Memory limits: {', '.join(limits)}"))
     if plan.get("upload"):
         parts.append(Text(f"Records of containers are {plan['upload']}"))
+    if plan.get("arrays"):
+        parts.append(Text(f"Arrays that a reader puts on the GPU are {plan['arrays']}"))
     if plan.get("isolation"):
         parts.append(Text(_isolation_line(**plan["isolation"])))
     if plan.get("write"):

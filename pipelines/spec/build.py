@@ -245,8 +245,8 @@ class _Build:
             expected = str(low) if low == high else f"{low} to {high}"
             hint = "" if step.inputs else slips.no_input(cls, self.latest())
             self.say(step, f"takes {expected} input{'s' * (expected != '1')}, got {len(inputs)}{hint}")
-        if step.device != "auto" and step.device not in cls.stages:
-            self.say(step, f"cannot run on {step.device}; it has kernels for {', '.join(cls.stages)}")
+        if step.device != "auto" and step.device not in cls.devices:
+            self.say(step, f"cannot run on {step.device}; it has kernels for {', '.join(cls.devices)}")
         if issubclass(cls, ProgramInput) and self.spec.write is not None:
             self.say(step, "is fed by a Python program, and a job that writes has none; read data with readers.*")
         edges = [e for e in inputs if e is not None]

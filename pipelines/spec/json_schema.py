@@ -238,7 +238,7 @@ def _step(op: type[Operator]) -> Schema:
         "op": {},
         "out": _NAMES,
         "name": {"type": "string", "description": "name in reports; the first reader's samples name the records"},
-        "device": _or_variable({"enum": ["auto", *op.stages]}),
+        "device": _or_variable({"enum": ["auto", *op.devices]}),
         "seed": _or_variable({"type": "integer", "minimum": -1}),
     }
     required = ["op", "out", *(n for n, p in known.items() if p.required and n not in replaced)]

@@ -277,6 +277,23 @@ def _uploads() -> Iterator[Finding]:
     why = why_not_locked(0)
     value = f"{why}: the driver allocates it, which takes longer" if why else "is registered"
     yield Finding("gpu", "page-locked memory", "note" if why else "ok", value)
+    yield from _direct_storage()
+
+
+def _direct_storage() -> Iterator[Finding]:
+    """Yield a finding about reading arrays into GPU memory: whether kvikio is there, and uses GPUDirect Storage."""
+    from ...ops.gpu import direct_storage as kvikio
+
+    what = "arrays read into GPU memory"
+    if reason := kvikio.unavailable_reason():
+        yield Finding("gpu", what, "missing", f"{reason}: the CPU reads for readers.numpy with device: gpu",
+                      kvikio.REMEDY)  # fmt: skip
+        return
+    version, mode = version_of("kvikio-cu13") or version_of("kvikio-cu12") or "of unknown version", kvikio.mode()
+    if mode == kvikio.DIRECT:
+        yield Finding("gpu", what, "ok", f"by kvikio {version}, {mode}")
+    else:
+        yield Finding("gpu", what, "note", f"by kvikio {version}, {mode}: no GPUDirect Storage on this system")
 
 
 # -- folders ----------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...ops.errors import DeviceError, SpecError
+from ...ops.gpu import direct_storage
 from ...readers.fetch.gpu_reads import describe
 from ..compile.place import Target, resolve_target
 from ..compile.split_job import compile_job
@@ -103,6 +104,8 @@ def describe_job(
         indices = target.indices if target.device == "gpu" else ()
         threads = threads_of(settings.num_threads)
         plan["upload"] = describe(settings.upload, indices, threads, repeatedly=write is None)
+    reads = target.device != "cpu" and any(n.reads_to_gpu for n in built.graph.nodes)
+    plan["arrays"] = direct_storage.describe() if reads else None
     decodes = any(n.op.decodes for n in built.graph.nodes)
     plan["isolation"] = {"mode": settings.isolation, "timeout": settings.decode_timeout} if decodes else None
     if write is not None:

@@ -23,7 +23,7 @@ def describe_operators(installed: bool = True) -> list[dict[str, Any]]:
 def list_operators() -> list[dict[str, Any]]:
     """Return ``name``, ``stages`` and ``summary`` of all operators and writers. This is faster than
     `describe_operators`."""
-    rows = [{"name": op.name, "stages": list(op.stages), "summary": _summary(op)} for op in _named(installed=True)]
+    rows = [{"name": op.name, "stages": list(op.devices), "summary": _summary(op)} for op in _named(installed=True)]
     return [*rows, *({"name": _WRITERS + w.name, "stages": ["write"], "summary": _summary(w)}
                       for w in writers().values())]  # fmt: skip
 
@@ -83,7 +83,7 @@ def describe(op: type[Operator]) -> dict[str, Any]:
         "aliases": list(op.aliases),
         "summary": _summary(op),
         "doc": inspect.getdoc(op) or "",
-        "stages": list(op.stages),
+        "stages": list(op.devices),
         "inputs": list(op.inputs),
         "layouts": list(op.layouts),
         "random": op.random,
@@ -97,7 +97,7 @@ def describe(op: type[Operator]) -> dict[str, Any]:
 def _facts(op: type[Operator]) -> dict[str, str]:
     """Return facts about an operator, such as its devices, as text by title."""
     low, high = op.inputs
-    facts = {"runs on": ", ".join(op.stages), "inputs": str(low) if low == high else f"{low} to {high}"}
+    facts = {"runs on": ", ".join(op.devices), "inputs": str(low) if low == high else f"{low} to {high}"}
     if op.layouts:
         facts["layouts"] = ", ".join(op.layouts)
     if op.random:

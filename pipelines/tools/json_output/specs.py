@@ -109,8 +109,9 @@ class Isolation(TypedDict):
 
 
 class Planned(TypedDict):
-    """The plan and the size of a job. ``upload`` is the method of copying records to a GPU. ``memory`` are the limits
-    of memory, in bytes or as a share of the free memory."""
+    """The plan and the size of a job. ``upload`` is the method of copying records to a GPU, ``arrays`` how a reader
+    with ``device: gpu`` gets arrays there. ``memory`` are the limits of memory, in bytes or as a share of the free
+    memory."""
 
     name: str
     device: str
@@ -124,6 +125,7 @@ class Planned(TypedDict):
     num_threads: int | str
     memory: dict[str, int | str]
     upload: str | None
+    arrays: str | None
     isolation: Isolation | None
     write: PlannedWrite | None
     forecast: Forecast

@@ -18,9 +18,9 @@ def shrink(monkeypatch: pytest.MonkeyPatch, nbytes: int) -> None:
     monkeypatch.setattr(uploads, "MIN_BYTES", 1)
     of = uploads.UploaderByGpu.of
 
-    def when_open(self: uploads.UploaderByGpu, number: int, **named: bool) -> Any:
+    def when_open(self: uploads.UploaderByGpu, number: int, content: uploads.Content = "files") -> Any:
         while self._device() is None:
             time.sleep(0.001)
-        return of(self, number, **named)
+        return of(self, number, content)
 
     monkeypatch.setattr(uploads.UploaderByGpu, "of", when_open)

@@ -20,6 +20,7 @@ from dali_run.ops.sequences import nvofa
 from dali_run.pipelines.show.terminal import doctor_view
 from dali_run.pipelines.tools import cuda_images, doctor
 from tests.kit.fake_cupy import faked
+from tests.kit.fake_kvikio import installed
 from tests.kit.fake_nvofa import faked_engine
 
 ROOT = Path(__file__).parents[3]
@@ -125,7 +126,7 @@ def test_every_extra_that_brings_something_is_looked_for(monkeypatch: pytest.Mon
     """All but those of developers and of frameworks, which users bring. docs/install.md lists the same extras."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for_users = extras.keys() - {"test", "lint", "docs", "browser", "torch", "jax"}
-    gpu = {"cuda12", "cuda13", "video-gpu"}  # looked at where there is one
+    gpu = {"cuda12", "cuda13", "video-gpu", "gds", "gds-cuda12"}  # looked at where there is one
     assert {extra for _, extra in doctor.OPTIONAL.values()} == for_users - gpu
     for package, (_, extra) in doctor.OPTIONAL.items():
         named = [re.sub(r"[-_]", "-", requirement) for requirement in extras[extra]]
@@ -202,6 +203,18 @@ def test_how_containers_come_to_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None
         assert gpu["page-locked memory"]["status"] == "ok"
         assert fake.registrations == 2
         assert fake.registered == {}
+        arrays = gpu["arrays read into GPU memory"]
+        assert arrays["status"] == "missing"
+        assert "pip install" in arrays["remedy"]
+        with installed() as kvikio:
+            arrays = findings("gpu")["arrays read into GPU memory"]
+            assert arrays["status"] == "note"
+            assert "compatibility mode: no GPUDirect Storage" in arrays["value"]
+        with installed() as kvikio:
+            kvikio.has_gds = True
+            arrays = findings("gpu")["arrays read into GPU memory"]
+            assert arrays["status"] == "ok"
+            assert arrays["value"].endswith("GPUDirect Storage")
         fake.attributes[113] = 0
         found = findings("gpu")["files in the page cache"]
         assert found["status"] == "note"
