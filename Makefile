@@ -129,10 +129,10 @@ editors: setup ## the tests of completion in editors, with the YAML language ser
 	$(BIN)/python -m pytest -q tests/pipelines/spec/test_editors.py
 
 .PHONY: pages
-pages: setup ## the tests of HTML pages in a real browser (installs a Chromium for Playwright)
-	$(BIN)/python -m pip install --quiet --editable '.[browser]'
+pages: setup ## the tests of HTML pages and of the site in a real browser (installs a Chromium for Playwright)
+	$(BIN)/python -m pip install --quiet --editable '.[browser,docs]'
 	$(BIN)/python -m playwright install chromium
-	$(BIN)/python -m pytest -q tests/pipelines/show/test_pages_in_a_browser.py
+	$(BIN)/python -m pytest -q tests/pipelines/show/test_pages_in_a_browser.py tests/test_site.py
 
 .PHONY: site
 site: docs ## build the documentation as a site, strictly: build/site/index.html

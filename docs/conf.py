@@ -41,7 +41,8 @@ myst_links_external_new_tab = False
 nitpicky = True
 highlight_language = "none"
 suppress_warnings = ["myst.header", "misc.highlighting_failure"]
-html_static_path: list[str] = []
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 
 
 class _Notebook(MystParser):

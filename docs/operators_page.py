@@ -29,9 +29,9 @@ FAMILIES: dict[str, tuple[str, tuple[str, ...]]] = {
 
 _INDEX = """# Operators
 
-Made by `make docs` from the operators' declarations; do not edit. The same for one operator in a terminal:
-`dali-run ops resize`. Names, arguments and defaults are DALI's. An argument that may differ by sample takes the
-output of a CPU operator: `mirror: $flag`. The formats of `write:` are `writers.*`.
+<!-- written by make docs from the operators' declarations -->
+Names, arguments and defaults are DALI's. In a terminal, `dali-run ops resize` describes one operator. An argument that
+may differ by sample takes the output of a CPU operator: `mirror: $flag`. The formats of `write:` are `writers.*`.
 """
 
 
@@ -67,7 +67,13 @@ def _listing(described: list[dict[str, Any]], page: str, pictures: Mapping[str, 
 
 
 def _page(title: str, described: list[dict[str, Any]], captions: Mapping[str, str]) -> str:
-    head = [f"# {title}", "", "Made by `make docs`; do not edit. [All operators](index.md).", ""]
+    head = [
+        f"# {title}",
+        "",
+        "<!-- written by make docs from the operators' declarations -->",
+        "[All operators](index.md)",
+        "",
+    ]
     return "\n".join([*head, *(_section(o, captions.get(o["name"], "")) for o in described)])
 
 

@@ -76,11 +76,13 @@ def draw() -> str:
 
 
 def svg(label: str, width: float, height: float, parts: list[str]) -> str:
-    """A picture in the house's colours."""
+    """Return a drawing as SVG, in colors for light and for dark pages."""
     style = """text{font:13px system-ui,sans-serif;text-anchor:middle;fill:#1c2733}
 .head,.folder{text-anchor:start;font-weight:600}.small{font-size:11px;fill:#4d5b69}
 rect{stroke:#7c8ea1}.room{fill:#dcebf7}.file{fill:#f4f6f8}.step{fill:#dff0dd}
-line{stroke:#c3ccd6}.arrow{stroke:#4d5b69;fill:none;stroke-width:1.5}svg{background:#fff}"""
+line{stroke:#c3ccd6}.arrow{stroke:#4d5b69;fill:none;stroke-width:1.5}svg{background:#fff}
+@media(prefers-color-scheme:dark){text{fill:#e2e8ef}.small{fill:#a9b6c4}rect{stroke:#6f8194}.room{fill:#173650}
+.file{fill:#262c34}.step{fill:#22512d}line{stroke:#424d59}.arrow{stroke:#a9b6c4}svg{background:#15181c}}"""
     body = "\n".join(parts)
     begin = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" role="img" '
     return f'{begin}aria-label="{escape(label)}">\n<style>{style}</style>\n{body}\n</svg>\n'

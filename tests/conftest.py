@@ -6,6 +6,7 @@ import gc
 import os
 import random
 import secrets
+import shutil
 import signal
 import sys
 import threading
@@ -51,6 +52,20 @@ def shared_data() -> Path:
     if not SHARED.is_dir():
         pytest.skip("needs the folder of real inputs beside the checkout (../shared/data)")
     return SHARED
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A Chromium; the test is skipped without it, or without the extra `browser`."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as p:
+        own = Path(p.chromium.executable_path)
+        found = own if own.exists() else shutil.which("chromium") or shutil.which("google-chrome")
+        if found is None:
+            pytest.skip("there is no Chromium here (python -m playwright install chromium)")
+        running = p.chromium.launch(executable_path=str(found), args=["--no-sandbox"])
+        yield running
+        running.close()
 
 
 @pytest.fixture(scope="session")

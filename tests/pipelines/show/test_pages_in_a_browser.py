@@ -3,8 +3,6 @@ dark and on paper. Needs the extra `browser` and a Chromium."""
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,6 @@ from dali_run.pipelines.show.html import html_report
 from dali_run.pipelines.tools.sample_data import make_sample_data
 from tests.kit.pages import report
 
-playwright = pytest.importorskip("playwright.sync_api")
 axe = pytest.importorskip("axe_playwright_python.sync_playwright")
 
 SPEC = """\
@@ -31,18 +28,6 @@ write: {writer: tfrecord, path: ./out, fields: {image: {encode: jpeg}, label: {}
 on_error: {policy: skip, max_errors: 50%}
 """
 WIDTHS = (320, 768, 1280)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as p:
-        own = Path(p.chromium.executable_path)
-        found = own if own.exists() else shutil.which("chromium") or shutil.which("google-chrome")
-        if found is None:
-            pytest.skip("there is no Chromium here (python -m playwright install chromium)")
-        running = p.chromium.launch(executable_path=str(found), args=["--no-sandbox"])
-        yield running
-        running.close()
 
 
 @pytest.fixture(scope="module")
