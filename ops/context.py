@@ -100,7 +100,7 @@ class Context:
     remembered: FactCache | None = None
     """Cache that keeps facts about records, such as headers, for later epochs. None if records are read only once."""
     started: Any = None
-    """Work that `Operator.start_early` has started for these samples; None if it was not called."""
+    """Result of `Operator.start_early` for these samples; None if that method was not called."""
     part: str = ""
     """Name of the operator within a fused operator, such as ``decode.``; see `Reject.part`. Empty outside of fused
     operators."""

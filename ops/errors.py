@@ -57,17 +57,17 @@ class SpecError(DaliRunError):
 
 
 class ArgumentNameError(SpecError, KeyError):
-    """An argument has a name that the operator does not know."""
+    """Raised if an operator has no argument of this name."""
 
     __str__ = BaseException.__str__  # KeyError's puts quotes around the text
 
 
 class ArgumentValueError(SpecError, ValueError):
-    """An argument, an input, or its layout, has a value that the operator does not support."""
+    """Raised if an argument, input or layout has a value that the operator does not support."""
 
 
 class ArgumentTypeError(SpecError, TypeError):
-    """An argument or an input has a type that the operator does not support."""
+    """Raised if an argument or input has a type that the operator does not support."""
 
 
 class RaggedError(ValueError, RuntimeError):
@@ -86,7 +86,7 @@ class UnlikeSamplesError(RaggedError):
 
 
 class MixedTypesError(ValueError, TypeError):
-    """The samples of a batch differ in dtype or number of dimensions."""
+    """Raised if the samples of a batch differ in dtype or number of dimensions."""
 
 
 class JobError(DaliRunError):
@@ -109,7 +109,7 @@ class MixedBatchError(JobError, ValueError):
 
 
 class DeviceError(DaliRunError):
-    """A requested device is missing, or failed."""
+    """Raised if a requested device is missing or failed."""
 
 
 class SampleError(DaliRunError):

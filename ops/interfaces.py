@@ -156,7 +156,7 @@ class Lane(Copies, Protocol):
         ...
 
     def scratch(self, *sizes: int) -> tuple[Any, list[int]]:
-        """Reserve memory for arrays of ``sizes`` bytes. Return the object that owns it, and the address of each
+        """Reserve memory for arrays of ``sizes`` bytes. Return the object that owns the memory, and the address of each
         array."""
         ...
 

@@ -137,9 +137,9 @@ def _resample(
 def _phases(
     in_rate: F64, out_rate: F64, lobes: int, parity: Resampler, *, adjacent: bool
 ) -> tuple[npt.NDArray[np.bool_], list[filters.Phases], I64]:
-    """Return the signals with tabulated filter weights as a mask, the table of each distinct ratio of rates, and for
-    each signal in the mask the index of its table. ``adjacent``: return tables in groups (`filters.Groups`), for the
-    GPU."""
+    """Return a mask of the signals whose filter weights are tabulated, the table of each distinct ratio of rates, and
+    for each signal in the mask the index of its table. ``adjacent``: return tables in groups (`filters.Groups`), for
+    the GPU."""
     up, down = in_lowest_terms(in_rate, out_rate)
     most = filters.MAX_PHASES if parity == "dali-run" else 1 << 16
     which = (in_rate > 0) & (out_rate > 0) & (up <= most) & (down <= 1 << 16)

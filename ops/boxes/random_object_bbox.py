@@ -140,8 +140,8 @@ class RandomObjectBbox(Operator, name="segmentation.random_object_bbox"):
         return tuple(Batch.from_dense(np.ascontiguousarray(p), "", ctx.samples) for p in parts)
 
     def _beside(self, ctx: Context, classes: Any, at: Any, counts: Any, backgrounds: npt.NDArray[Any]) -> Any:
-        """Return a class number for the background of each sample that is not among its ``classes``: the one in
-        ``backgrounds``, or a smaller one."""
+        """Return for each sample a class number for the background that is not one of the sample's ``classes``: the
+        number in ``backgrounds``, or a smaller one."""
         chosen = backgrounds.copy()
         for i, (start, count) in enumerate(zip(at.tolist(), counts.tolist(), strict=True)):
             mine = classes[start : start + count]

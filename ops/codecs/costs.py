@@ -42,8 +42,8 @@ GPU."""
 THREADS_SHARE = 0.5
 """Fraction of the CPU threads' time that one batch may use; other batches and readers need the rest."""
 IMAGE = 4e-6
-"""Seconds per image that a GPU decodes in parallel. Moving a slow image to the CPU helps only if the GPU takes longer
-for it than for all of these together."""
+"""Seconds per image that a GPU decodes in parallel with others. Moving a slow image to the CPU helps only if this image
+takes the GPU longer than all parallel ones together."""
 
 
 def webp(pixels: I64) -> Costs:

@@ -43,7 +43,7 @@ class Prepared:
     elements: int
     """Total number of elements of all decoded images."""
     rejects: list[Reject]
-    """Samples that `prepare` has rejected; also in its context."""
+    """Samples that `prepare` has rejected, as reported to its Context."""
 
     @property
     def batch(self) -> Batch:

@@ -130,8 +130,8 @@ def is_common(kernel: str) -> bool:
 
 
 def record(source: str, kernel: str) -> bool:
-    """Append a launched kernel to the file that DALI_RUN_RECORD_KERNELS names, if it is set. Return True if the kernel
-    is missing from kernels.json, but should be in the wheel."""
+    """Append a launched kernel to the file that DALI_RUN_RECORD_KERNELS names, if that variable is set. Return True if
+    the kernel is missing from kernels.json, but should be in the wheel."""
     instance = kernel if "<" in kernel else ""
     if into := os.environ.get("DALI_RUN_RECORD_KERNELS"):
         with open(into, "a") as file:

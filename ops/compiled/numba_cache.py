@@ -224,7 +224,7 @@ class LoopCache:
             return None
 
     def save(self, args: Any, compiled: Any) -> None:
-        """Store compiled code for later processes, unless they could not load it, for example because the function is a
+        """Store compiled code for later processes, unless these cannot load it, for example because the function is a
         closure."""
         from numba.core.serialize import dumps
 

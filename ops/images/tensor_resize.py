@@ -130,8 +130,8 @@ class TensorResize(Resampling, name="tensor_resize"):
 
     def _span(self, axes: list[int], changed: npt.NDArray[np.bool_]) -> tuple[int, int]:
         """Return the first and the last of the axes along which a batch is resized. ``changed`` [N, A]: mask of the
-        axes that change. If they are too far apart, raises SampleError; or UnlikeSamplesError if they differ between
-        samples, so that fewer samples may work."""
+        axes that change. If these axes are too far apart, raises SampleError; or UnlikeSamplesError if samples differ
+        in their axes, because fewer samples may work."""
         resized = [axes[k] for k in np.flatnonzero(changed.any(axis=0)).tolist()] or axes[:1]
         if max(resized) - min(resized) >= _AXES:
             if (changed != changed[0]).any():

@@ -153,7 +153,7 @@ class MultiPaste(Operator, name="multi_paste"):
 
     def _parts(self, ctx: Context, images: list[Batch]) -> tuple[I64, I64, I64]:
         """Return for each region, in the order of pasting: the sample into which it is pasted, the sample from which it
-        comes, and that sample's input."""
+        comes, and the index of the input with the latter."""
         n = len(images[0])
         if not self.is_set("in_ids"):
             owner = np.repeat(np.arange(n), len(images))

@@ -306,8 +306,8 @@ class Session:
         self._half = 0
         """Half of the surfaces (0 or 1) that the next turn uses, while the engine works on the other half."""
         self._free: list[Any] = [None, None]
-        """CUDA event for each half of the surfaces: its vectors were copied, so that it can be used again. None before
-        the first use."""
+        """For each half of the surfaces, a CUDA event that completes when its vectors are copied, so that the half can
+        be used again. None before the first use."""
         try:
             pictures, vectors = (stream.ptr for stream in self._streams)
             self._check(library.call("set_streams", self._handle, pictures, vectors), "nvOFSetIOCudaStreams")

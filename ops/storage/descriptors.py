@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 
 class Descriptor:
-    """Open file descriptor. It is closed with the last reference to this object, if not before: an object that is only
-    partly constructed, or dropped, leaves no file open, as a plain number would."""
+    """Open file descriptor that is closed with the last reference to this object, if not before. So an object that is
+    only partly constructed, or dropped, leaves no file open; with a plain number it would."""
 
     def __init__(self, number: int) -> None:
         """Take ownership of ``number``, an open descriptor as `os.open` returns it."""

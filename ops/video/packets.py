@@ -106,7 +106,7 @@ class Reading(Glance):
         self.parts: list[list[Run]] = []
         """Packets that were read, in one list of runs per part of the file; one thread decodes a part."""
         self.rest: Rest | None = None
-        """Open file at the position from which the next batch reads on; None if it does not."""
+        """Open file at the position from which the next batch reads on; None if no batch does."""
         self.name = self.codec if known is None else known.codec
         self.bits = _BITS.get(self.facts.pixels, 0)
 

@@ -216,8 +216,8 @@ def _own_space() -> int:
 
 @contextlib.contextmanager
 def _limits(timeout: float, room: int) -> Iterator[None]:
-    """Context manager: limit the CPU seconds of its body to ``timeout``, and its additional address space to ``room``
-    bytes. The kernel ends the process after that time."""
+    """Context manager: limit the CPU seconds of its body to ``timeout`` (then the system ends the process), and its
+    additional address space to ``room`` bytes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     known = [limit for limit in (soft, hard, _own_space() + room) if limit != resource.RLIM_INFINITY]
     resource.setrlimit(resource.RLIMIT_AS, (min(known), hard))
