@@ -66,7 +66,7 @@ def prepare(
 ) -> Prepared:  # fmt: skip
     """Do the host's work before a GPU decodes a batch: read headers, choose windows, and assign images to decoders.
     ``staging`` allocates host memory for data to upload. ``places``: offset of each file in the batch on the device."""
-    if ctx.attempt:  # the rows of the host decode these images
+    if ctx.attempt:  # CPU decoders decode these images
         show(batch)
     headers = read_headers(ctx, batch, rules)
     job = DecodeJob(ctx, batch, headers, rules, staging=staging)

@@ -165,7 +165,7 @@ def header_of(row: I64) -> Header:
     return Header(BY_CODE[code].name, *rest)
 
 
-# -- headers by the rules of a decoder --------------------------------------------------------------------------------
+# -- headers checked by an operator's arguments -----------------------------------------------------------------------
 
 
 @dataclass(slots=True)

@@ -126,8 +126,7 @@ class OpticalFlow(Operator, name="optical_flow"):
         out = Batch.allocate(ctx.empty, after, np.float32, "FHWC", video.samples)
         return out, np.flatnonzero(~wrong)
 
-    # -- the GPU's engine
-    # ------------------------------------------------------------------------------------------------
+    # -- the GPU's engine ---------------------------------------------------------------------------------------------
 
     def _by_engine(
         self, ctx: Context, out: Batch, height: int, width: int, indices: I64, video: Batch, hints: Sequence[Batch]
@@ -156,8 +155,7 @@ class OpticalFlow(Operator, name="optical_flow"):
         red = 2 if self.image_type is DALIImageType.BGR else 0
         nvofa.find(lane, kind, pairs, temporal=self.enable_temporal_hints, red=red)
 
-    # -- the host
-    # --------------------------------------------------------------------------------------------------------
+    # -- the host -----------------------------------------------------------------------------------------------------
 
     def _by_host(
         self, ctx: Context, out: Batch, remaining: list[tuple[I64, str]], video: Batch, hints: Sequence[Batch]

@@ -456,7 +456,7 @@ def _write(file: int, data: memoryview, start: int) -> None:
 def _hang_up(channel: socket.socket) -> None:
     """Close a socket so that the process at its other end notices, even if forked processes have a copy of the
     socket."""
-    with contextlib.suppress(OSError):  # the other side is gone already
+    with contextlib.suppress(OSError):  # the process at the other end has ended
         channel.shutdown(socket.SHUT_RDWR)
     channel.close()
 

@@ -60,7 +60,7 @@ def serve(fd: int, jpeg: bool) -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     control.send(b"ready")
     with open(os.devnull, "wb") as nothing:
-        os.dup2(nothing.fileno(), 2)  # libraries print messages about odd files, which nobody needs
+        os.dup2(nothing.fileno(), 2)  # messages of libraries about odd files are of no use
     workers: dict[int, socket.socket] = {}
     while os.getppid() == parent:  # other processes may have inherited the parent's end of the socket
         ready, _, _ = select.select([control.fileno(), woken], [], [], 1.0)

@@ -230,7 +230,7 @@ def destinations(address: int, offsets: npt.NDArray[np.int64], pitches: npt.NDAr
     return images
 
 
-# -- the row of the decoder table -------------------------------------------------------------------------------------
+# -- the decoder ------------------------------------------------------------------------------------------------------
 
 
 class NvJpeg(GpuDecoder):

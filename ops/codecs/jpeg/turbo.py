@@ -93,7 +93,7 @@ def _copy(image: npt.NDArray[np.uint8], out: memoryview) -> None:
     np.frombuffer(out, np.uint8, image.size).reshape(image.shape)[...] = image
 
 
-# -- what TurboJPEG said no to ----------------------------------------------------------------------------------------
+# -- files that TurboJPEG rejects -------------------------------------------------------------------------------------
 
 
 def _recover(data: memoryview, row: Any, space: str, fast_idct: bool, out: memoryview, problem: str) -> None:
