@@ -386,21 +386,29 @@ class Batch:
         return made
 
     @staticmethod
-    def from_list(arrays: Sequence[npt.NDArray[Any]], layout: str, samples: Samples) -> Batch:
-        """Return a batch that copies host ``arrays`` of one dtype and number of dimensions. Not for hot paths."""
+    def from_list(
+        arrays: Sequence[npt.NDArray[Any]], layout: str, samples: Samples, empty: Any = np.empty
+    ) -> Batch:
+        """Return a batch that copies host ``arrays`` of one dtype and number of dimensions. ``empty(n, dtype)``
+        allocates the flat array. Raises MixedTypesError if the arrays differ in dtype or number of dimensions, and
+        ValueError if there are none."""
         if len(arrays) == 0:
             raise ValueError("an empty list has no dtype; use Batch.allocate")
-        first = arrays[0]
-        for a in arrays:
-            if a.ndim != first.ndim or a.dtype != first.dtype:
-                raise MixedTypesError(
-                    f"samples of a batch share dtype and number of dimensions: {first.dtype}, {first.ndim}-D "
-                    f"and {a.dtype}, {a.ndim}-D"
-                )
-        batch = Batch.allocate(np.empty, np.array([a.shape for a in arrays], np.int32).reshape(len(arrays), first.ndim),
-                               first.dtype, layout, samples)  # fmt: skip
-        for i, a in enumerate(arrays):
-            batch.sample(i)[...] = a
+        first, found = arrays[0], {a.shape for a in arrays}
+        if len({a.dtype for a in arrays}) > 1 or len({len(shape) for shape in found}) > 1:
+            other = next(a for a in arrays if a.ndim != first.ndim or a.dtype != first.dtype)
+            raise MixedTypesError(
+                f"samples of a batch share dtype and number of dimensions: {first.dtype}, {first.ndim}-D "
+                f"and {other.dtype}, {other.ndim}-D"
+            )
+        shapes = np.empty((len(arrays), first.ndim), np.int32)
+        shapes[:] = first.shape if len(found) == 1 else [a.shape for a in arrays]
+        batch = Batch.allocate(empty, shapes, first.dtype, layout, samples)
+        if len(found) == 1 and first.ndim:  # one view of the output for all, none of each array
+            target = batch.data.reshape(len(arrays) * first.shape[0], *first.shape[1:])
+            np.concatenate(arrays, out=target)
+        else:
+            np.concatenate([a.reshape(-1) for a in arrays], out=batch.data)
         return batch
 
     @staticmethod

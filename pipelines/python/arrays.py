@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -143,11 +144,14 @@ def settled(array: Any, *, copy: bool = False) -> Any:
     return packed
 
 
-def as_batch(data: Any, layout: str, samples: Samples | None = None, *, copy: bool = True) -> Batch:
+def as_batch(
+    data: Any, layout: str, samples: Samples | None = None, *, copy: bool = True, empty: Any = np.empty
+) -> Batch:
     """Return a batch of one array (N, ...) or of a list of arrays, one per sample, which may be empty. If ``layout`` is
     empty, the layout of the TensorList or of the first Tensor is used.
 
-    ``copy`` makes the batch independent of ``data``. Raises TypeError and ValueError with the reason.
+    ``copy`` makes the batch independent of ``data``; copies on the host are made in memory from ``empty(n, dtype)``.
+    Raises TypeError and ValueError with the reason.
     """
     if isinstance(data, ManyArrays):
         batch = data.batch.replace(samples=_samples(samples, len(data)), layout=layout or data.batch.layout)
@@ -156,25 +160,30 @@ def as_batch(data: Any, layout: str, samples: Samples | None = None, *, copy: bo
         return batch.replace(data=batch.data.copy() if batch.on_host else settled(batch.data, copy=True))
     if isinstance(data, (list, tuple)):
         layout = layout or (data[0].layout() if data and isinstance(data[0], OneArray) else "")
-        return _from_list([as_array(d) for d in data], layout, samples)
+        return _from_list(data, layout, samples, empty)
     array = as_array(data)
     if array.ndim == 0:
         raise ValueError("a batch is an array whose first dimension counts the samples, or a list of arrays; got one "
                          "number (with batch=False a source gives one sample at a time)")  # fmt: skip
-    if isinstance(array, np.ndarray):
-        array = np.array(array, order="C") if copy else np.ascontiguousarray(array)
-    else:
+    if not isinstance(array, np.ndarray):
         array = settled(array, copy=copy)
+    elif copy:
+        given, array = array, empty(array.size, array.dtype).reshape(array.shape)
+        array[...] = given
+    else:
+        array = np.ascontiguousarray(array)
     return Batch.from_dense(array, _fitting(layout, array.ndim - 1, array.dtype), _samples(samples, len(array)))
 
 
-def _from_list(arrays: list[Any], layout: str, samples: Samples | None) -> Batch:
-    names = _samples(samples, len(arrays))
-    if not arrays:  # an empty list has no type
+def _from_list(data: Sequence[Any], layout: str, samples: Samples | None, empty: Any) -> Batch:
+    names = _samples(samples, len(data))
+    if not data:  # an empty list has no type
         return Batch.allocate(np.empty, np.empty((0, len(layout)), np.int32), np.uint8, layout, names)
+    alike = {*map(type, data)} == {np.ndarray} and len({a.dtype for a in data}) == 1
+    arrays = [as_array(data[0]), *data[1:]] if alike else [as_array(d) for d in data]
     layout = _fitting(layout, arrays[0].ndim, arrays[0].dtype)
-    if all(isinstance(a, np.ndarray) for a in arrays):
-        return Batch.from_list(arrays, layout, names)
+    if alike or all(isinstance(a, np.ndarray) for a in arrays):
+        return Batch.from_list(arrays, layout, names, empty)
     if any(isinstance(a, np.ndarray) for a in arrays):
         raise TypeError("the samples of a batch are partly on the host and partly on a GPU")
     import cupy

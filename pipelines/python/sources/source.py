@@ -13,6 +13,7 @@ from ....ops.errors import ArgumentValueError, JobError
 from ....ops.types import DALIDataType, from_numpy, parse_dtype
 from ....readers.external_source import BatchInfo, ExternalSource, FedBatches, SampleInfo
 from ....readers.videos.video_input import VideoInput
+from ...engine.memory.buffer_pool import BufferPool
 from ...graph.nodes import Node
 from ...user_warnings import warn
 from ..arrays import as_batch, describe_batch
@@ -141,6 +142,8 @@ class SourceInput(Input):
     """Indices of the outputs that the pipeline needs."""
     _kinds: dict[int, tuple[Any, int, str]] = field(default_factory=dict)
     """For each output, (dtype, number of dimensions, layout) of earlier batches, for a comparison with later ones."""
+    _buffers: BufferPool = field(default_factory=BufferPool)
+    """Memory of earlier batches, for the copies of later ones."""
 
     @property
     def has_source(self) -> bool:
@@ -239,7 +242,8 @@ class SourceInput(Input):
             if layout and own_layout and layout != own_layout:
                 raise JobError(f"{self.name}: data of layout {own_layout} was declared, got {layout}")
             try:
-                batch = as_batch(part, layout or own_layout or "", copy=not self.op.no_copy)
+                own = layout or own_layout or ""
+                batch = as_batch(part, own, copy=not self.op.no_copy, empty=self._buffers.empty)
             except (TypeError, ValueError) as e:
                 raise JobError(f"{self.name}: {e}") from e
             if k in self.used:
