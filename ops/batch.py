@@ -386,9 +386,7 @@ class Batch:
         return made
 
     @staticmethod
-    def from_list(
-        arrays: Sequence[npt.NDArray[Any]], layout: str, samples: Samples, empty: Any = np.empty
-    ) -> Batch:
+    def from_list(arrays: Sequence[npt.NDArray[Any]], layout: str, samples: Samples, empty: Any = np.empty) -> Batch:
         """Return a batch that copies host ``arrays`` of one dtype and number of dimensions. ``empty(n, dtype)``
         allocates the flat array. Raises MixedTypesError if the arrays differ in dtype or number of dimensions, and
         ValueError if there are none."""

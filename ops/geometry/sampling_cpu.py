@@ -26,6 +26,9 @@ NEAREST, NEAREST_EVEN, LINEAR, CUBIC = range(4)
 _FAR = 1e8
 _CACHED = 1 << 19
 """Maximum bytes of an image that stays in the L2 cache while it is sampled."""
+_TOGETHER = 512
+"""Maximum number of pixels of several rows that are computed together: calls for each row of a small image would take
+longer than its pixels."""
 _NOWHERE = np.uint32(0xFFFFFFFF)
 _NEXT = np.uint64(24)
 """Bits from one pixel to the next in a word of two."""
@@ -37,14 +40,15 @@ def sample(src, base, geometry, kind, params, map_x, map_y, map_base, interp, bo
     """Sample all images. ``geometry`` [N, 6]: planes, rows, columns and channels of the input, height and width of the
     output; ``params`` [N, 9] and the maps: see `sampling.PixelSources`; ``fills`` [N or 1, K or 1]: values outside if
     ``border`` is 0."""
-    widest = 0
+    room = 0
     for i in range(len(base)):
-        widest = max(widest, geometry[i, 5])
-    sx, sy = np.empty(widest, np.float64), np.empty(widest, np.float64)
-    x0, y0 = np.empty(widest, np.int32), np.empty(widest, np.int32)
-    fx, fy = np.empty(widest, np.float32), np.empty(widest, np.float32)
-    wave, words = np.empty(widest, np.float32), np.empty((2, widest), np.uint32)
-    pairs = np.empty((2, widest), np.uint64)
+        if geometry[i, 0] * geometry[i, 3] > 0:
+            room = max(room, geometry[i, 5], min(geometry[i, 4] * geometry[i, 5], _TOGETHER))
+    sx, sy = np.empty(room, np.float64), np.empty(room, np.float64)
+    x0, y0 = np.empty(room, np.int32), np.empty(room, np.int32)
+    fx, fy = np.empty(room, np.float32), np.empty(room, np.float32)
+    wave, words = np.empty(room, np.float32), np.empty((2, room), np.uint32)
+    pairs, taps = np.empty((2, room), np.uint64), np.empty((4, room), np.float32)
     for i in range(len(base)):
         planes, rows, columns, channels, height, width = geometry[i]
         if planes * channels == 0:
@@ -58,23 +62,32 @@ def sample(src, base, geometry, kind, params, map_x, map_y, map_base, interp, bo
         if kind == WATER:
             for x in range(width):
                 wave[x] = np.float32(p[1]) * np.cos(np.float32(p[3]) * np.float32(x) + np.float32(p[5]))
-        for y in range(height):
-            _coordinates(kind, p, wave, y, width, rows, columns, map_x, map_y, map_base[i], sx, sy)
-            _cells(interp, width, sx, sy, x0, y0, fx, fy)
+        step = max(1, _TOGETHER // max(1, width))
+        for first in range(0, height, step):
+            behind = min(first + step, height)
+            pixels = (behind - first) * width
+            _coordinates(
+                kind, p, wave, first, behind, width, rows, columns, map_x, map_y, map_base[i, 0], map_base[i, 1], sx, sy
+            )
+            _cells(interp, pixels, sx, sy, x0, y0, fx, fy)
             for plane in range(planes):
                 start = base[i] + plane * rows * columns * channels
-                o = out_base[i] + (plane * height + y) * width * channels
+                o = out_base[i] + (plane * height + first) * width * channels
                 if channels == 3 and _bytes(src, dst) and interp != CUBIC:
                     _pixels(
-                        src, start, rows, columns, width, interp == LINEAR, x0, y0, fx, fy, border, fill, dst, o, words,
-                        pairs,
+                        src, start, rows, columns, pixels, interp == LINEAR, x0, y0, fx, fy, border, fill, dst, o,
+                        words, pairs,
                     )  # fmt: skip
+                elif interp == LINEAR and channels == 1:
+                    _linear_plane(
+                        src, start, rows, columns, pixels, x0, y0, fx, fy, border, fill[0], dst, o, pairs[0], taps
+                    )
                 elif interp == LINEAR:
-                    _linear(src, start, rows, columns, channels, width, x0, y0, fx, fy, border, fill, dst, o)
+                    _linear(src, start, rows, columns, channels, pixels, x0, y0, fx, fy, border, fill, dst, o)
                 elif interp == CUBIC:
-                    _cubic(src, start, rows, columns, channels, width, x0, y0, fx, fy, border, fill, dst, o)
+                    _cubic(src, start, rows, columns, channels, pixels, x0, y0, fx, fy, border, fill, dst, o)
                 else:
-                    _nearest(src, start, rows, columns, channels, width, x0, y0, border, fill, dst, o)
+                    _nearest(src, start, rows, columns, channels, pixels, x0, y0, border, fill, dst, o)
 
 
 @jit
@@ -87,38 +100,45 @@ def read_in_order(values):
 
 
 @jit
-def _coordinates(kind, p, wave, y, width, rows, columns, map_x, map_y, begins, sx, sy):
-    """Compute the sources of the pixels of the output's row ``y``."""
-    v = np.float64(y)
-    if kind == PERSPECTIVE:
-        a, b, c = p[1] * v + p[2], p[4] * v + p[5], p[7] * v + p[8]
-        for x in range(width):
-            u = np.float64(x)
-            w = p[6] * u + c
-            scale = 1 / w if w != 0 else 0.0
-            sx[x], sy[x] = (p[0] * u + a) * scale, (p[3] * u + b) * scale
-    elif kind == AFFINE:
-        a, b = p[1] * v + p[2], p[4] * v + p[5]
-        for x in range(width):
-            u = np.float64(x)
-            sx[x], sy[x] = p[0] * u + a, p[3] * u + b
-    elif kind == WATER:
-        shift = np.float32(p[0]) * np.sin(np.float32(p[2]) * np.float32(y) + np.float32(p[4]))
-        for x in range(width):
-            sx[x] = np.float64(np.float32(x) + shift) - 0.5
-            sy[x] = np.float64(np.float32(y) + wave[x]) - 0.5
-    elif kind == SPHERE:
-        half_x, half_y = np.float32(columns * 0.5), np.float32(rows * 0.5)
-        reach = np.float32(max(int(max(half_x, half_y)), 1))
-        dy = np.float32(y + 0.5) - half_y
-        for x in range(width):
-            dx = np.float32(x + 0.5) - half_x
-            far = np.sqrt(dx * dx + dy * dy) / reach
-            sx[x], sy[x] = np.float64(half_x + far * dx) - 0.5, np.float64(half_y + far * dy) - 0.5
-    else:
-        a, b = begins[0] + y * width, begins[1] + y * width
-        for x in range(width):
-            sx[x], sy[x] = np.float64(map_x[a + x]) - p[0], np.float64(map_y[b + x]) - p[0]
+def _coordinates(kind, p, wave, first, behind, width, rows, columns, map_x, map_y, base_x, base_y, sx, sy):
+    """Compute the sources of the pixels of the output's rows [first, behind). They are written at unsigned indices: a
+    check for counting from the end would keep the loops scalar."""
+    half_x, half_y = np.float32(columns * 0.5), np.float32(rows * 0.5)
+    reach = np.float32(max(int(max(half_x, half_y)), 1))
+    for y in range(first, behind):
+        at, v = (y - first) * width, np.float64(y)
+        if kind == PERSPECTIVE:
+            a, b, c = p[1] * v + p[2], p[4] * v + p[5], p[7] * v + p[8]
+            for x in range(width):
+                k = np.uint64(at + x)
+                u = np.float64(x)
+                w = p[6] * u + c
+                scale = 1 / w if w != 0 else 0.0
+                sx[k], sy[k] = (p[0] * u + a) * scale, (p[3] * u + b) * scale
+        elif kind == AFFINE:
+            a, b = p[1] * v + p[2], p[4] * v + p[5]
+            for x in range(width):
+                k = np.uint64(at + x)
+                u = np.float64(x)
+                sx[k], sy[k] = p[0] * u + a, p[3] * u + b
+        elif kind == WATER:
+            shift = np.float32(p[0]) * np.sin(np.float32(p[2]) * np.float32(y) + np.float32(p[4]))
+            for x in range(width):
+                k = np.uint64(at + x)
+                sx[k] = np.float64(np.float32(x) + shift) - 0.5
+                sy[k] = np.float64(np.float32(y) + wave[x]) - 0.5
+        elif kind == SPHERE:
+            dy = np.float32(y + 0.5) - half_y
+            for x in range(width):
+                k = np.uint64(at + x)
+                dx = np.float32(x + 0.5) - half_x
+                far = np.sqrt(dx * dx + dy * dy) / reach
+                sx[k], sy[k] = np.float64(half_x + far * dx) - 0.5, np.float64(half_y + far * dy) - 0.5
+        else:
+            a, b = base_x + y * width, base_y + y * width
+            for x in range(width):
+                k = np.uint64(at + x)
+                sx[k], sy[k] = np.float64(map_x[a + x]) - p[0], np.float64(map_y[b + x]) - p[0]
 
 
 @jit
@@ -201,6 +221,36 @@ def _linear(src, start, rows, columns, channels, width, x0, y0, fx, fy, border, 
             d, e = _tap(src, start, line, channels, i0, j1, c, out), _tap(src, start, line, channels, i1, j1, c, out)
             upper, lower = a + (b - a) * u, d + (e - d) * u
             dst[to + c] = put(upper + (lower - upper) * v, dst)
+
+
+@jit
+def _linear_plane(src, start, rows, columns, width, x0, y0, fx, fy, border, out, dst, o, here, taps):
+    """Compute `_linear` for images of one channel: only the pixels are loaded one by one, all else is vectorised."""
+    outside, line = np.uint64(len(src)), np.uint64(columns)
+    for x in range(width):
+        i, j = np.int64(x0[x]), np.int64(y0[x])
+        within = (i >= 0) & (i < columns - 1) & (j >= 0) & (j < rows - 1)
+        here[x] = np.uint64(start + j * columns + i) if within else outside
+    for x in range(width):
+        at = here[x]
+        if at != outside:
+            taps[0, x], taps[1, x] = np.float32(src[at]), np.float32(src[at + _ONE])
+            taps[2, x], taps[3, x] = np.float32(src[at + line]), np.float32(src[at + line + _ONE])
+            continue
+        i, j = np.int64(x0[x]), np.int64(y0[x])
+        if border == 0 and not (-1 <= i < columns and -1 <= j < rows):
+            taps[0, x] = taps[1, x] = taps[2, x] = taps[3, x] = out
+            continue
+        i0, i1 = _inside(i, columns, border), _inside(i + 1, columns, border)
+        j0, j1 = _inside(j, rows, border), _inside(j + 1, rows, border)
+        taps[0, x] = _tap(src, start, columns, 1, i0, j0, 0, out)
+        taps[1, x] = _tap(src, start, columns, 1, i1, j0, 0, out)
+        taps[2, x] = _tap(src, start, columns, 1, i0, j1, 0, out)
+        taps[3, x] = _tap(src, start, columns, 1, i1, j1, 0, out)
+    for x in range(width):
+        u, v = fx[x], fy[x]
+        upper, lower = taps[0, x] + (taps[1, x] - taps[0, x]) * u, taps[2, x] + (taps[3, x] - taps[2, x]) * u
+        dst[o + x] = put(upper + (lower - upper) * v, dst)
 
 
 @jit
