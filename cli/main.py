@@ -173,7 +173,16 @@ def _usage(error: Exception) -> tuple[int, str]:
     ctx = getattr(error, "ctx", None)
     path = ctx.command_path if ctx else "dali-run"
     message = error.format_message().rstrip(".")  # type: ignore[attr-defined]
+    option = getattr(error, "option_name", "")
+    if option and getattr(error, "possibilities", None) is not None:
+        others = [name for name in _NAMES if option in _options(name)]
+        message += f"; {option} is an option of {', '.join(others)}" if others else ""
     return USAGE, f"{path}: {message}; see {path} --help"
+
+
+def _options(command: str) -> set[str]:
+    """Return the options of a command, such as ``--limit``."""
+    return {option for parameter in _with(command).commands[command].params for option in parameter.opts}
 
 
 def _error(error: Exception) -> tuple[int, str]:

@@ -21,6 +21,7 @@ from ..engine.engine import Request
 from ..engine.inputs import JobFeed
 from ..engine.nodes.node_pass import Env, NodePass
 from ..engine.nodes.run_nodes import run_nodes
+from ..graph.nodes import Node
 from ..show.html import Reject, ReportSamples, Sample
 from ..show.pictures import as_picture
 from ..tools.thumbnails import thumbnail, thumbnails
@@ -32,6 +33,20 @@ _MAX_PER_BATCH = 2
 """Maximum number of shown samples from one batch, because neighbours often look alike."""
 _MAX_INPUT_BYTES = 64 << 20
 """Maximum bytes of an encoded input file that is shown."""
+
+
+def _before_decoders(plan: Plan) -> list[Node]:
+    """Return the plan's readers, and the nodes on the CPU that compute the encoded bytes of its decoders, such as
+    `io.file.read`, in their order."""
+    nodes = {n.id: n for n in plan.graph.nodes}
+    pending = [n.inputs[0].node for n in nodes.values() if n.op.decodes and n.inputs]
+    found = {n.id for n in nodes.values() if isinstance(n.op, Reader)}
+    while pending:
+        node = nodes[pending.pop()]
+        if node.id not in found and node.stage == "cpu" and not node.scope:
+            found.add(node.id)
+            pending += [e.node for e in (*node.inputs, *node.args.values())]
+    return [n for n in plan.graph.nodes if n.id in found]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +95,12 @@ class Look:
     def read_inputs(self, plan: Plan, feed: JobFeed, rng: str) -> None:
         """Read the inputs of the kept samples again, to show the images before they were processed. A sample that
         cannot be read again gets no such image."""
-        readers = [n for n in plan.graph.nodes if isinstance(n.op, Reader)]
+        nodes = _before_decoders(plan)
         for place in [*(k.place for k in self.kept), *(place for place, _ in self.rejects)]:
             env: Env = {}
             try:
                 samples, per_reader = feed.samples(Request(place, 1))
-                run_nodes(
-                    readers, env, NodePass(samples, plan.seeds, rng, states=feed.states, reader_samples=per_reader)
-                )
+                run_nodes(nodes, env, NodePass(samples, plan.seeds, rng, states=feed.states, reader_samples=per_reader))
             except (DaliRunError, OSError, ValueError):
                 continue
             for batch in env.values():

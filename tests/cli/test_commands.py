@@ -137,6 +137,30 @@ def test_the_page_of_a_run_shows_samples_before_and_after_and_rejects(spec: Path
         assert "Samples per second, over time" in page.texts
 
 
+def test_the_page_shows_images_whose_files_are_read_by_name(
+    sample: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`io.file.read` gives the bytes that are decoded, not the reader."""
+    for i, file in enumerate(sorted((sample / "train").rglob("*.jpg"))[:3]):
+        np.save(tmp_path / f"{i}.npy", np.frombuffer(str(file).encode(), np.uint8))
+    (tmp_path / "spec.yaml").write_text(f"""
+version: 1
+name: by-name
+graph:
+  - {{op: readers.numpy, name: Reader, file_root: {tmp_path}, file_filter: "*.npy", out: names}}
+  - {{op: io.file.read, in: names, out: jpegs}}
+  - {{op: decoders.image, in: jpegs, out: images}}
+  - {{op: resize, in: images, size: [32, 32], out: images}}
+outputs: {{image: images}}
+write: {{writer: files, path: {tmp_path}/out, shard: {{samples: 9}}, fields: {{image: {{encode: jpeg}}}}}}
+""")
+    assert cli.main(["run", str(tmp_path / "spec.yaml"), "-q", "--html", str(tmp_path / "page.html")]) == 0
+    seen = [a["alt"] for a in Page((tmp_path / "page.html").read_text()).named("img")]
+    assert sum(alt.endswith("as it was read") for alt in seen) == 2  # of one batch
+    assert cli.main(["bench", str(tmp_path / "spec.yaml"), "--limit", "3"]) == 2
+    assert "--limit is an option of run, stats" in capsys.readouterr().err
+
+
 def test_inspect_writes_pages(spec: Path, sample: Path) -> None:
     html = spec.parent / "page.html"
     assert cli.main(["inspect", str(spec), "-n", "2", "--out", str(spec.parent / "look"), "--html", str(html)]) == 0
