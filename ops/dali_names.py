@@ -37,12 +37,17 @@ FOLDERS = (
 )  # fmt: skip
 """Names of the modules below ``fn`` and ``ops``, such as ``decoders``; parents come before their children."""
 
+_V2 = "experimental.torchvision.v2"
+_FILES_V2 = "centercrop color compose flips gaussian_blur normalize operator pad randomcrop resize tensor totensor"
+_FUNCTIONAL_V2 = "centercrop color crop flips gaussian_blur normalize pad resize totensor"
 MOVED = {
+    **{f"{_V2}.functional.{name}": "transforms.functional" for name in _FUNCTIONAL_V2.split()},
+    **{f"{_V2}.{name}": "transforms" for name in _FILES_V2.split()},
     "backend_impl.tfrecord": "tfrecord",
     "backend_impl.types": "types",
     "backend_impl": "backend",
     "experimental.dynamic": "dynamic",
-    "experimental.torchvision.v2": "transforms",
+    _V2: "transforms",
     "experimental.torchvision": "transforms",
 }
 """DALI modules that `dali_run` has under other names, with these names."""

@@ -252,6 +252,19 @@ def test_every_name_is_here_or_listed(module: str, as_dali: None) -> None:
     assert missing_names(module) == listed
 
 
+def test_files_of_dalis_transforms_are_modules(as_dali: None) -> None:
+    """Programs may import a class from the file of DALI that defines it."""
+    from dali_run import transforms
+
+    for file, name in (("compose", "Compose"), ("centercrop", "CenterCrop"), ("randomcrop", "RandomCrop"),
+                       ("color", "ColorJitter"), ("flips", "RandomHorizontalFlip"),
+                       ("totensor", "PILToTensor")):  # fmt: skip
+        module = importlib.import_module(f"nvidia.dali.experimental.torchvision.v2.{file}")
+        assert getattr(module, name) is getattr(transforms, name)
+    functional = importlib.import_module("nvidia.dali.experimental.torchvision.v2.functional.resize")
+    assert functional.resize is transforms.functional.resize
+
+
 def test_the_list_is_whole() -> None:
     assert len(NAMES) > 100
     assert sum(map(len, NAMES.values())) > 1000
