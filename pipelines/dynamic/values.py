@@ -15,7 +15,7 @@ from ...ops.batch import Batch as Data
 from ...ops.errors import ArgumentTypeError, ArgumentValueError, DaliRunError, RaggedError, SpecError
 from ...ops.formulas.arithmetic import Expr
 from ...ops.types import DALIDataType, DALIImageType, DALIInterpType, from_numpy, to_numpy
-from ..graph.arguments import is_tensor
+from ..graph.arguments import tensor_of
 from ..python import indexing
 from ..python.arithmetic import Arithmetic
 from ..python.arrays import ReadableArray, as_array, settled
@@ -545,8 +545,8 @@ def invoke(
             if named is None:
                 named = {}
             named[name] = value
-        elif is_tensor(parameters(cls).get(name), value):
-            named = {**(named or {}), name: _input(cls, value)}
+        elif (tensor := tensor_of(parameters(cls).get(name), value)) is not None:
+            named = {**(named or {}), name: _input(cls, tensor)}
         else:
             constants.append((name, *_constant(cls, name, value)))
     anywhere = device in ("gpu", "cuda")

@@ -32,10 +32,18 @@ def check_arguments(cls: type[Operator], args: Mapping[str, Any]) -> tuple[dict[
     return constants, edges, problems
 
 
-def is_tensor(parameter: Parameter | None, value: Any) -> bool:
-    """Return whether ``value`` is an array for an argument that accepts arrays. It then becomes a constant input of the
-    operator."""
-    return parameter is not None and parameter.arg.tensor and hasattr(value, "__array__") and np.ndim(value) > 0
+def tensor_of(parameter: Parameter | None, value: Any) -> Any:
+    """Return ``value`` as an array, if it is one or a list of lists of numbers, and if ``parameter`` accepts arrays.
+    The array becomes a constant input of the operator. Return None otherwise."""
+    if parameter is None or not parameter.arg.tensor:
+        return None
+    if isinstance(value, (list, tuple)):
+        try:
+            array = np.asarray(value)
+        except ValueError:  # of different lengths
+            return None
+        return array.astype(np.float32) if array.ndim > 1 and array.dtype.kind in "biuf" else None
+    return value if hasattr(value, "__array__") and np.ndim(value) > 0 else None
 
 
 def no_argument(cls: type[Operator], name: str) -> str:

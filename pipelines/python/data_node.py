@@ -16,7 +16,7 @@ from ...ops.base import Operator, Parameter, parameters, plain_number
 from ...ops.errors import ArgumentValueError, SpecError
 from ...ops.types import DALIDataType, from_numpy, parse_dtype, to_numpy
 from ...readers.base import Reader
-from ..graph.arguments import is_tensor
+from ..graph.arguments import tensor_of
 from ..graph.builder import GraphBuilder
 from ..graph.nodes import DeviceRequest, Edge
 from ..plugins import find_operator
@@ -340,8 +340,9 @@ def _argument(builder: GraphBuilder, value: Any, known: Parameter | None) -> Any
         return value.value
     if known is not None and known.arg.per_sample and isinstance(builder, EagerBuilder) and _is_batch(value):
         return _adopted(builder, builder.feed(value))
-    if is_tensor(known, value):
-        return _adopted(builder, constant(value))
+    tensor = tensor_of(known, value)
+    if tensor is not None:
+        return _adopted(builder, constant(tensor))
     return value
 
 

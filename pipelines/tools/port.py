@@ -20,7 +20,7 @@ from typing import Any, Literal
 from ...ops.base import Operator, find, parameters
 from ...ops.dali_names import DALI_NAMES, MOVED, dali_run_name
 from ...ops.errors import SpecError
-from ..graph.arguments import check_argument
+from ..graph.arguments import check_argument, tensor_of
 from ..python.functions import known_arguments, names, operator_behind, wraps
 from ..python.pipeline import Pipeline
 
@@ -319,7 +319,8 @@ def _refused(cls: type[Operator], arguments: Mapping[str, ast.expr]) -> Iterator
     """Yield the reasons for which operator ``cls`` rejects constants among ``arguments``."""
     known, constants = parameters(cls), {}
     for argument, value in arguments.items():
-        if argument in known and (plain := _constant(value)) is not None:
+        plain = _constant(value) if argument in known else None
+        if plain is not None and tensor_of(known[argument], plain) is None:
             try:
                 name, constants[name] = check_argument(cls, argument, plain)
             except SpecError as e:

@@ -46,7 +46,7 @@ def normalized(**arguments: Any) -> np.ndarray:
     return p.run()[0].as_array()
 
 
-@pytest.mark.parametrize("wrapped", [np.asarray, types.Constant])
+@pytest.mark.parametrize("wrapped", [np.asarray, types.Constant, np.ndarray.tolist])
 @pytest.mark.parametrize("shape", [(1, 1, 3), (4, 1, 1), (4, 5, 3), (1, 1, 1)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_normalize_takes_arrays_that_broadcast(wrapped: Any, shape: tuple[int, ...], dtype: Any) -> None:
@@ -67,7 +67,7 @@ def test_normalize_takes_arrays_that_broadcast(wrapped: Any, shape: tuple[int, .
 
 @pytest.mark.parametrize(("mean", "words"), [
     (np.ones(3), "must be one value, got 3"), (np.ones((4, 4, 3)), "does not go with the input"),
-    ([1, 2, 3], "needs a number"), (np.array(["a"]), "constant"),
+    ([1, 2, 3], "needs a number"), ([[1], [2, 3]], "needs a number"), (np.array(["a"]), "constant"),
 ])  # fmt: skip
 def test_what_normalize_does_not_take(mean: Any, words: str) -> None:
     with pytest.raises((RuntimeError, TypeError), match=words):

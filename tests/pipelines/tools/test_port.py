@@ -144,7 +144,7 @@ def test_what_is_common_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixtu
 REFUSED = """\
 import nvidia.dali.fn as fn, nvidia.dali.ops as ops, nvidia.dali.types as types
 import numpy as np
-fn.normalize(x, mean=[[[1, 2, 3]]], stddev=np.ones((1, 1, 3)))
+fn.normalize(x, mean=[1, 2, 3], stddev=np.ones((1, 1, 3)))
 ops.COCOReader(file_root=root, annotations_file=file, save_preprocessed_annotations=True)
 fn.readers.coco(annotations_file=file, meta_files_path="a", image_ids=flag)
 fn.resize(x, size=[1, 2], resize_x=3, interp_type=types.INTERP_LINEAR)
