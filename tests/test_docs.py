@@ -326,6 +326,14 @@ def test_files_that_the_page_of_reliability_names_exist() -> None:
     assert not [path for path in rows if not (ROOT / path).exists()]
 
 
+def test_the_guide_to_faster_jobs_has_every_bottleneck() -> None:
+    source = (ROOT / "pipelines" / "job" / "report.py").read_text()
+    named = set(re.findall(r"Bottleneck: ((?:[\w']+ )*[\w']+)", source))
+    assert len(named) > 6
+    rows = re.findall(r"^\| ([^|]+) \|", (ROOT / "docs" / "guides" / "faster.md").read_text(), re.M)
+    assert not [name for name in named if not any(row.startswith(name) for row in rows)]
+
+
 def test_troubleshooting_has_a_remedy_for_every_reject_code() -> None:
     rows = re.findall(r"^\| (`[a-z_`, ]+`) \|", (ROOT / "docs" / "troubleshooting.md").read_text(), re.MULTILINE)
     codes = [code for row in rows for code in re.findall(r"`([a-z_]+)`", row)]
