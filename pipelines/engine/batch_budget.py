@@ -32,8 +32,8 @@ _MAX_COMPARED = 1024
 estimate."""
 
 _SMALL_SAMPLES = 8
-"""Number of samples up to which one worker computes a batch alone. No chunks' results are then joined, so their size
-need not be known in advance."""
+"""Maximum number of samples of a batch that one worker thread computes uncut. No results are joined then, so that their
+sizes need not be known in advance."""
 
 _MAX_CACHED = 64
 """Maximum number of entries of `BatchBudget._specs`, the cache of the inferred specs of outputs."""
@@ -51,8 +51,8 @@ class _EstimateError(Exception):
 
 
 class BatchBudget:
-    """Estimates the memory of batches, drops the samples whose memory cannot be estimated, and cuts batches that are
-    too large. Created by `Engine`; any thread may call it."""
+    """Estimates the memory that batches need, drops samples for which that is impossible, and cuts batches that are too
+    large. Created by `Engine`; any thread may call it."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -68,8 +68,7 @@ class BatchBudget:
         GPU."""
         plan = services.plan
         self._needed_after: dict[str, set[Edge]] = {}
-        """For each step, by name: the edges (outputs of nodes) that later steps or the outputs of the graph still
-        need."""
+        """For each step of the plan, by its name: the node outputs that are still needed after the step."""
         needed = set(plan.graph.outputs.values())
         for step in reversed(plan.steps):
             self._needed_after[services.name_of(step)] = needed
@@ -79,14 +78,14 @@ class BatchBudget:
             for s in plan.steps
         }
         self._last: dict[str, tuple[Any, MemoryEstimate]] = {}
-        """For each step, by name: the shapes of its last batch, and the memory estimate for them. Holds only steps
-        whose memory depends on shapes alone. Any thread may replace an entry, always as a whole."""
+        """Cache for steps whose memory depends on shapes alone: by the step's name, the shapes of its last batch and
+        the memory estimate for them. Any thread may replace an entry."""
         self._specs: dict[tuple[str, Facts], Mapping[Edge, Spec]] = {}
         """Cache of inferred specs (dtype, shape, layout) of outputs, by the step's name and the facts about its
         inputs."""
         self._divisible: list[Step] = []
-        """Steps before which a batch can be cut into parts: no operator from that step on has to see the whole
-        batch."""
+        """Steps before which a batch can be cut into parts, because neither the step nor a later one has an operator
+        that needs whole batches."""
         for step in reversed(plan.steps):
             if any(n.op.per_batch for n in step.nodes):
                 break
@@ -94,7 +93,7 @@ class BatchBudget:
 
     @property
     def budgets(self) -> Mapping[str, MemoryBudget]:
-        """The host's memory budget and, if there is one, the GPUs', by name."""
+        """The memory budgets by name: the host's and, if there are GPUs, theirs."""
         return {"host": self.host} if self.device is None else {"host": self.host, "gpu": self.device}
 
     def estimate(self, it: InFlightBatch, step: Step) -> MemoryEstimate:
@@ -158,9 +157,9 @@ class BatchBudget:
         return len(samples), tuple((b.dtype, b.shapes.tobytes()) for b in needed.values())
 
     def unsplit_need(self, it: InFlightBatch, step: Step) -> tuple[int, int] | None:
-        """Return the bytes of device memory and of host memory that the batch holds in all if the device ``step`` runs
-        for it without cutting it. Return None if the batch is so large that it must be cut, or if the memory of some
-        samples cannot be estimated."""
+        """Return the bytes of device memory and of host memory that the batch needs in all if ``step`` computes it
+        uncut on the device. Return None if the batch is so large that it must be cut, or if the memory of some samples
+        cannot be estimated."""
         assert self.device is not None
         try:
             ahead = self._estimated(it.env, it.samples, step)
@@ -173,8 +172,8 @@ class BatchBudget:
         return on_device + ahead.peak_total, on_host + ahead.kept_total
 
     def parts(self, it: InFlightBatch, step: Step) -> Iterator[tuple[InFlightBatch, MemoryEstimate]]:
-        """Yield the batch, with the estimate of the memory that ``step`` needs for it. If the batch is too large and
-        may be cut, yield its parts instead, each with its estimate. Samples that alone exceed the budget are dropped
+        """Yield the batch with an estimate of the memory that ``step`` needs for it. If the batch is too large and may
+        be cut, yield its parts instead, each with an estimate. Samples that alone exceed the budget are dropped
         first."""
         ahead, it.next_estimate = it.next_estimate or self.estimate(it, step), None
         budget = self.host if step.kind == "chunk" or self.device is None else self.device

@@ -16,11 +16,9 @@ from .services import Services
 
 
 class BatchMerger:
-    """Takes requests from the schedule (the iterator of requests that the engine was given), and makes a batch in
-    flight of each, or of several small ones.
-
-    Created by `Engine`. One thread at a time uses the object: the caller's while this computes batches itself, then the
-    reading thread."""
+    """Turns the program's requests for batches into batches to compute: one per request, or one for several small
+    requests. Created by `Engine`. One thread at a time uses the object: the caller's while it computes batches itself,
+    later the thread that reads."""
 
     def __init__(self, services: Services, budget: BatchBudget, credits: Credits, schedule: Iterator[Request]) -> None:
         self._services = services
@@ -41,8 +39,8 @@ class BatchMerger:
         self._draws_numbers = options.rng != "dali" and any(n.op.random for n in plan.graph.nodes)
 
     def one(self, max_samples: int | None) -> InFlightBatch | None:
-        """Return the next batch, without reserving memory for it. If the batch has more than ``max_samples`` samples,
-        leave its request in the schedule and return None. Raises StopIteration at the end of the schedule."""
+        """Return the next batch, without reserving memory for it. If it would have more than ``max_samples`` samples,
+        return None; its request then stays the next one. Raises StopIteration after the last request."""
         request = next(self._schedule)
         if max_samples is not None and request.n > max_samples:
             self._schedule = chain((request,), self._schedule)
@@ -67,8 +65,8 @@ class BatchMerger:
             yield InFlightBatch((number,), request, samples, per_reader, samples, requests=merged, draws=draws)
 
     def _requests(self) -> Iterator[tuple[Request, ...]]:
-        """Yield the requests of the schedule in groups, one group per batch in flight; `Credits` decides how many form
-        a group."""
+        """Yield the requests in groups, each of which becomes one batch. `Credits` decides how many requests form a
+        group."""
         schedule = iter(self._schedule)
         for request in schedule:
             count = self.credits.requests(request.n) if self.merge_requests else 1

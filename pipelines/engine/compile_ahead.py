@@ -43,13 +43,11 @@ def compile_ahead(
     clients: Collection[str], processes: int | None = None, *, check: Callable[[], object] = lambda: None,
     background: bool = True,
 ) -> None:  # fmt: skip
-    """Compile the native loops that these operators and writers usually need and that are not cached; print
-    progress.
-
-    With ``background``, the loops of decoders that a library can replace meanwhile are compiled in the background. A
-    process checks each operator and writer once. ``check()`` is called before anything is compiled, and its exceptions
-    propagate; it is for callers that open their data sets in another process. Other failures are ignored: a missing
-    loop is compiled when it is called."""
+    """Compile the native loops that these operators and writers usually need and that are not cached; print progress. A
+    process does this once for each of them. With ``background``, loops of decoders that a library can replace meanwhile
+    are compiled in the background. ``check()`` is called before compiling begins, and its exceptions propagate; it is
+    for callers that open their data sets in another process. Other failures are ignored: a missing loop is compiled
+    when it is called."""
     new = set(clients) - _done
     if not new:
         return

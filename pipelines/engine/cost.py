@@ -39,8 +39,8 @@ long as the work; the other threads have other batches to do."""
 
 
 def costs(step: Step, ahead: MemoryEstimate, env: Mapping[Edge, Batch]) -> I64:
-    """Return the cost of each sample in ``step`` (int64[N]). ``env`` are the input batches, ``ahead`` is the estimate
-    of the step's memory."""
+    """Return the cost of computing ``step`` for each sample (int64[N]); the unit is a byte of decoded data. ``env``:
+    the input batches. ``ahead``: the estimate of the step's memory."""
     found = ahead.peak + SAMPLE
     for node in step.nodes:
         encoded = env.get(node.inputs[0]) if node.op.decodes and node.inputs else None

@@ -28,13 +28,13 @@ from .memory.estimate import MemoryEstimate
 from .options import Options
 
 LAUNCH_BYTES = 4608 << 20
-"""Maximum bytes that one launch holds on the GPU at its peak: enough for 2,048 JPEGs of ImageNet or 64 photos of 12
-megapixels. Launches are large because a small one keeps the launching thread about as long (one H200: 374,000 images/s
-in launches of 2,048, 332,000 of 1,024)."""
+"""Maximum bytes of GPU memory that one launch of kernels uses at its peak: enough for 2,048 JPEGs of ImageNet or 64
+photos of 12 megapixels. Launches are large because a small one takes almost as much CPU time (one H200: 374,000
+images/s in launches of 2,048, 332,000 of 1,024)."""
 SHARES = 3
-"""Number of launches among which the GPU budget is divided. Few large launches are better than one per lane, because a
-small one keeps the launching thread about as long (one H100, ``memory_curve.py``: launches of 512 by a fifth of the
-budget left the GPU idle, 89,000 images/s)."""
+"""Number of launches that share the GPU memory budget. Few large launches are better than one per CUDA stream, because
+a small one takes almost as much CPU time (one H100, ``memory_curve.py``: launches of 512 by a fifth of the budget left
+the GPU idle, 89,000 images/s)."""
 JOB_BYTES = 14 << 30
 """Default GPU budget in bytes of a job or benchmark: three launches of `LAUNCH_BYTES`. The rate still rises with the
 budget at 6 GiB (one H100: 54,000, 72,000 and 89,000 images/s with 2, 4 and 5.5 GiB); it was not measured with 14 GiB
@@ -94,7 +94,7 @@ def gpu_budget(memory: Memory, free: int, total: int, *, guest: bool) -> GpuBudg
 
 
 def described(lanes: int) -> str:
-    """Return a text that describes the default GPU budget of a job with ``lanes`` lanes."""
+    """Return a text that describes the default GPU memory budget of a job with ``lanes`` lanes (CUDA streams)."""
     return (
         f"up to {size(JOB_BYTES)} and {JOB_FREE_SHARE:.0%} of what is free, "
         f"launches of up to {size(LAUNCH_BYTES)} at their peak on {lanes} lanes"
@@ -102,9 +102,9 @@ def described(lanes: int) -> str:
 
 
 class Credits:
-    """Decides the size of launches, and the GPU budget, of one run. Created by `Engine`; called by the reading, the
-    launching and the consumer's thread. Each number is written by one thread only; if another thread reads an old
-    value, only accuracy suffers."""
+    """Decides how many samples one launch of kernels computes, and how much GPU memory one run may use. Created by
+    `Engine`; called by the reading, the launching and the consumer's thread. Each number is written by one thread only;
+    if another thread reads an old value, only accuracy suffers."""
 
     def __init__(self, options: Options, budget: BatchBudget, devices: int) -> None:
         """``devices``: number of GPUs (or null devices) that compute batches; 0 if the worker threads of the host
@@ -139,8 +139,8 @@ class Credits:
         self._demand = 0
         self._since, self._starved = time.perf_counter(), 0.0
         self._steady = devices == 0 and not options.whole_batches
-        """Whether this is a job on the host, which merges as many requests as memory has room for. Nobody waits for a
-        single batch of such a job, and the reading and the writing thread have a fixed cost per batch."""
+        """Whether to merge as many requests as memory has room for, as a job on the host does. Nobody waits for single
+        batches of such a job, and each batch costs the reading and the writing thread a fixed time."""
 
     @property
     def limit(self) -> int:
@@ -184,9 +184,9 @@ class Credits:
         return count // step * step
 
     def _host_room(self) -> float:
-        """Return the number of samples that a batch for the host's workers may have; 0 if the size of a sample is not
-        known yet. This is one chunk of the largest size for each thread, or one chunk in all if batches are only read.
-        All waiting batches together must fit into the budget."""
+        """Return the maximum number of samples in a batch for the host's worker threads; 0 if the size of a sample is
+        not known yet. Such a batch gives each thread one chunk of the largest size, or is one chunk if batches are only
+        read. All waiting batches together must fit into the budget."""
         if not self.sample_bytes:
             return 0
         host = self._budget.host.limit * (1 - FOR_WORK) / (self._options.cpu_queue + 2)
@@ -214,10 +214,10 @@ class Credits:
     # -- launches -------------------------------------------------------------------------------------------------
 
     def launch(self, estimate: MemoryEstimate, on_device: int, on_host: int) -> tuple[int, list[tuple[int, int]]]:
-        """Return the bytes that a launch holds on its device at its peak, and the ranges [a, b) of samples to compute
-        at a time. Usually there is one range. A launch that exceeds the limit of a launch, or half of the budget, is
-        cut; two of its ranges are then on the device at a time. ``estimate``: memory that the launch will need.
-        ``on_device`` and ``on_host``: bytes that it already holds."""
+        """Return the peak of device memory in bytes that a launch needs, and the ranges [a, b) of samples to compute
+        one after the other. Usually there is one range. A launch that needs more than `LAUNCH_BYTES`, or more than half
+        of the budget, is cut into several. ``estimate``: memory that the launch will need. ``on_device`` and
+        ``on_host``: bytes that it already holds."""
         n = max(1, len(estimate.peak))
         if not self._on_device:
             self._check(estimate)

@@ -77,11 +77,12 @@ _HANG_CHECK_SECONDS = 0.2
 
 
 class Engine:
-    """Runs a plan over the requests of ``schedule``. Iterating over the engine yields the finished batches, in order.
+    """Computes the batches that ``schedule`` requests, as a plan says. Iterating over the engine yields the finished
+    batches, in order.
 
-    With several GPUs, batches are assigned to them in turn. Each GPU has lanes and a launching thread of its own. The
-    result of a batch does not depend on its GPU, and batches are completed in order. The thread that iterates creates
-    and stops the engine; `abandon` may be called by any thread."""
+    Several GPUs get batches in turn. Each GPU has lanes (CUDA streams) and a launching thread of its own. The result of
+    a batch does not depend on its GPU. The thread that iterates creates and stops the engine; `abandon` may be called
+    by any thread."""
 
     open_lane: Callable[..., Copies] = staticmethod(open_lane)
     page_locked: Callable[[int], Any] = staticmethod(pinned_empty)
@@ -258,7 +259,7 @@ class Engine:
         return self.page_locked(nbytes) if self.lanes.are_open else np.empty(nbytes, np.uint8)
 
     def request_next(self) -> None:
-        """Announce that the schedule has one more batch; needed if `Options.on_demand` is set."""
+        """Request one more batch. Needed for each batch if `Options.on_demand` is set."""
         if self.direct is not None:
             self.direct.request_next()
 

@@ -24,7 +24,8 @@ from .nodes.node_pass import Env, NodePass
 from .nodes.run_nodes import run_nodes
 
 Stored = tuple[Samples, Mapping[int, Samples]]
-"""One record of each reader, as a pair: the samples of the batch, and the samples of each reader by its node id."""
+"""A batch of one record of each reader, as a pair: the samples of the batch, and the samples of each reader by its node
+id."""
 MAX_TRIED = 100
 """Maximum number of records that are tried, in stored order, to find one that is not rejected."""
 
@@ -62,8 +63,8 @@ def first_sample(
     plan: Plan, states: Mapping[int, Any], records: Iterator[Stored], edges: Collection[Edge],
     kinds: Mapping[Edge, Spec] = MappingProxyType({}),
 ) -> Env:  # fmt: skip
-    """For each of ``edges`` (outputs of nodes), compute on the host the batch of one record: the first of ``records``
-    that no operator before the edge rejects. Return these batches, or an empty dictionary if some edge cannot be
+    """Compute one sample at each of ``edges`` (outputs of nodes) on the host, and return these batches. Each comes from
+    the first of ``records`` that no operator before the edge rejects. Return an empty dictionary if an edge cannot be
     computed on the host. ``kinds``: types and ranks that are known already."""
     nodes = _ancestors(list(_by_records(plan)), edges)
     batches: Env = {}

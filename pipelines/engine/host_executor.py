@@ -95,7 +95,8 @@ class HostExecutor:
         `uploadable` returns them."""
         self._clocks = threading.local()
         self._last_chunks: dict[str, Latch[Any]] = {}
-        """For each step, by its name: the latch that opens when the last batch's chunks are done."""
+        """For each step, by its name: the latch (a counter of finished chunks) for the step's last batch. It opens when
+        all chunks are done."""
         self._groups = {services.name_of(step): list(groups(step)) for step in services.plan.steps}
         self.concurrent_reads = self._max_concurrent_reads()
         """Maximum number of batches that are read at the same time."""
@@ -114,9 +115,9 @@ class HostExecutor:
         self._chunk_buffers.close()
 
     def _max_concurrent_reads(self) -> int:
-        """Return the number of batches to read at the same time: the room of the next queue, plus two (one that waits
-        for room, one that was just taken). Return 1 if a kernel keeps state between batches, or if the reading thread
-        also cuts batches into chunks: it is then ahead of the workers anyway."""
+        """Return the number of batches to read at the same time: the capacity of the next queue, plus one that waits
+        for room in it and one that was just taken. Return 1 if a kernel keeps state between batches, or if the reading
+        thread also cuts batches into chunks: it is then ahead of the workers anyway."""
         for step in segments(self._plan.steps)[0]:
             if step.kind != "whole" or any(n.op.per_batch and not isinstance(n.op, Reader) for n in step.nodes):
                 return 1
@@ -152,7 +153,8 @@ class HostExecutor:
                 put_failed(it, out, e)
 
     def _start_early(self, it: InFlightBatch, step: Step) -> None:
-        """Start the host threads' part of the next device step, before the batch can be launched on the device."""
+        """Start the work that host threads do for the next device step, before the batch can be launched on the
+        device."""
         if step.kind != "device" or self._plan.target.device != "gpu":
             return
         run = self._services.node_pass(it, allocate_staging=self._page_locked)
@@ -360,11 +362,9 @@ class HostExecutor:
 
 
 def uploadable(plan: Plan, step: Step) -> dict[Edge, Content]:
-    """Return the outputs of the readers of ``step`` that may be uploaded while they are read, with their content.
-
-    Outputs of single files are included if the host needs only the first bytes of each file. Outputs from containers
-    are included if a device reads them, because the host can still read the mapped files. Outputs of readers with
-    ``device: gpu`` are included if only a device reads them."""
+    """Return the reader outputs of ``step`` that may be uploaded while they are read, with their content. These are:
+    single files, if the host needs only the first bytes of each; records in containers, if a device reads them (the
+    host can still read the mapped files); outputs of readers with ``device: gpu``, if only a device reads them."""
     if step.kind != "whole" or plan.target.device != "gpu":
         return {}
     readers = {n.id: n.op.maps_files for n in step.nodes if isinstance(n.op, Reader)}

@@ -81,8 +81,8 @@ class Sources:
             source.close()
 
     def unplaced(self) -> Iterator[tuple[str, list[Origin], str]]:
-        """Yield the records that readers left out, in blocks: name of the reader's node, origins, and the condition
-        that does not hold for these records."""
+        """Yield the records that readers left out because a condition does not hold for them, in blocks: name of the
+        reader's node, origins of the records, and the condition."""
         for _, name, reader, source, _ in self.readers:
             for origins, condition in reader.left_out(source):
                 yield name, origins, condition

@@ -21,12 +21,10 @@ machine: 135k images/s with 4, 152k with 6, and more finished batches that may w
 
 
 READ_AHEAD = 6
-"""Minimum number of batches of a job that wait for a GPU, read or being read, if there are threads for it.
-
-Two more are read in addition, each by two threads at least. With only 4 read at once by 16 threads, the launching
-thread waited two thirds of the time (JPEG to JPEG on one H200: 126k to 135k images/s; with ``prefetch_queue_depth`` 4,
-141k). Single files to tensors there, 16 threads: 228k with 5 read at once, 255k with 8, 271k with 16, each by one
-thread."""
+"""Minimum number of batches that a job with a GPU reads ahead, if there are threads for it. Two more are read in
+addition, each by two threads at least. With only 4 read at once by 16 threads, the thread that launches kernels waited
+two thirds of the time (JPEG to JPEG on one H200: 126k to 135k images/s; with ``prefetch_queue_depth`` 4, 141k). Single
+files to tensors there, 16 threads: 228k with 5 read at once, 255k with 8, 271k with 16, each by one thread."""
 
 
 def read_ahead_depth(depth: int, threads: int, *, asked: bool = False) -> int:
@@ -62,8 +60,8 @@ class Options(RunSettings):
     """Whether several small requests may be merged into one launch, which requires that no result of a sample depends
     on the rest of its batch. With ``whole_batches`` they are delivered one by one, otherwise together."""
     uploads: RegistrationCache | None = None
-    """Facts that earlier runs of the graph in this process found out about how files reach the GPU; this run uses them.
-    If None, there are no such facts, and the run assumes that records may be read again."""
+    """Facts about the upload of files to the GPU that earlier runs of the graph in this process have found. If None,
+    there are none, and the run assumes that records may be read again."""
     resources: SharedResources | None = None
     """Memory budgets and lanes (CUDA streams) that this run shares with other runs of a job in this process, or
     None."""

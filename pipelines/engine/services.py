@@ -91,7 +91,7 @@ class Services:
 
     @property
     def waited(self) -> float:
-        """Seconds for which batches for a device waited for decoders' work on the CPU, added over decoders."""
+        """Seconds for which batches for a device waited for decoders' CPU work, added over decoders."""
         return sum(list(self.stats.decoder_waits.values()))
 
     def raised(self, problem: Exception, samples: int) -> Exception | None:

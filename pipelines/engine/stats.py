@@ -74,8 +74,7 @@ class Span:
 
 @dataclass(slots=True)
 class Work:
-    """Seconds that worker threads spent on the chunks of one stage (``name`` of a step), added over threads. Created by
-    `Stats.work`."""
+    """Seconds that worker threads spent on one step of the plan, added over threads. Created by `Stats.work`."""
 
     passed: float = 0.0
     """Elapsed seconds, without those for which the work waited for memory."""
@@ -137,8 +136,8 @@ class Stats:
         return self._stages
 
     def note(self, report: Callable[..., None], *facts: Any) -> None:
-        """Call ``report(*facts)`` later, at the latest when the statistics are read. Doing so at once would take as
-        long as computing a batch of a few numbers."""
+        """Call ``report(*facts)`` later, at the latest when the statistics are read. For a batch of a few numbers, an
+        immediate call would take as long as computing the batch."""
         self._notes.append((report, facts))
         if len(self._notes) > _MAX_NOTES:
             self._add_up()

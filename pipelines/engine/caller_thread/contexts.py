@@ -24,12 +24,12 @@ class Contexts:
         self._services, self._allocate = services, allocate
         self._contexts: dict[tuple[int, int], Context] = {}
         self._run: NodePass | None = None
-        """The pass over the nodes to which kernels report facts, such as counts of decoded images; None before the
-        first batch."""
+        """Object to which kernels report facts about the current batch, such as the number of decoded images. None
+        before the first batch."""
 
     def of(self, node: Node, stage: Stage, it: InFlightBatch, env: Env, lane: Any) -> Context:
-        """Return the context of ``node`` for a batch, as `context_of` does. The batch's random numbers must follow from
-        its samples, not from the saved state of a generator."""
+        """Return the context of ``node``, which its kernel gets besides its inputs. Only for batches whose random
+        numbers follow from their samples, not from the saved state of a generator."""
         key = node.id, id(lane)
         context = self._contexts.get(key)
         args = {k: env[e] for k, e in node.args.items()} if node.args else {}
@@ -51,7 +51,7 @@ class Contexts:
             self._run.reports.deliver()
 
     def discard(self) -> None:
-        """Discard all contexts and the kernels' reports, because the batch is computed again from the start: kernels
-        then report again. (Kernels may also have recorded samples in the contexts.)"""
+        """Discard all contexts, with the samples and facts that kernels recorded in them. Called if the batch is
+        computed again from the start, because kernels then report again."""
         self._contexts.clear()
         self._run = None

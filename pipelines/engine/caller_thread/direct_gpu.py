@@ -28,8 +28,8 @@ from .replayed_step import LaunchedBatch, ReplayedStep
 
 def is_applicable(plan: Plan, options: Options) -> bool:
     """Return whether `DirectGpu` can run the plan. The user's program must request each batch. All work must be kernel
-    launches on one GPU, after at most arithmetic on a few numbers. Decoding is allowed if the program requests one
-    batch at a time: no other batch could be read meanwhile anyway."""
+    launches on one GPU, after at most arithmetic on a few numbers. Decoding is allowed only if the program requests one
+    batch at a time, so that no other batch could be read meanwhile."""
     target, steps = plan.target, plan.steps
     return (
         options.on_demand
@@ -72,8 +72,8 @@ class DirectGpu:
         )
         self._replayed = ReplayedStep(services, budget, self._name, last, device_executor.wanted_on_host(last))
         self._in_flight: deque[tuple[InFlightBatch, Copies | None, LaunchedBatch | None]] = deque()
-        """Launched batches, oldest first. Each has its lane (a CUDA stream with memory), or None if it failed before it
-        got one. The last item is None if `DeviceExecutor` launched the batch."""
+        """Launched batches, oldest first, as tuples: the batch; its lane (a CUDA stream with memory), or None if it
+        failed before it got one; the state of the launch, or None if `DeviceExecutor` launched it."""
         self._requested = 0
         """Number of batches that were requested and are not launched yet."""
 
@@ -90,8 +90,7 @@ class DirectGpu:
         self._replayed.drop_references()
 
     def request_next(self) -> None:
-        """Announce that the schedule has one more batch. The batch is launched now, or later if no lane (CUDA stream
-        with memory) is free."""
+        """Request one more batch. It is launched now, or later if no lane (CUDA stream with memory) is free."""
         self._requested += 1
         self._launch()
 
@@ -140,8 +139,8 @@ class DirectGpu:
             it.fail(e)
 
     def _launch_on(self, it: InFlightBatch, lane: Copies) -> LaunchedBatch | None:
-        """Launch the batch on ``lane`` and return the state of the launch. Return None if `DeviceExecutor` has launched
-        it, because the fast path could not."""
+        """Launch the batch on ``lane`` and return the state of the launch. Return None if the fast path could not
+        launch the batch, so that `DeviceExecutor` did."""
         launched = self._replayed.launch(it, lane) if self._replayed.is_applicable else None
         if launched is None:
             self._device_executor.launch_now(self._name, self._step, it, lane)

@@ -29,11 +29,11 @@ from ..services import Services
 from .contexts import Contexts
 
 _MAX_BYTES = 4 << 20
-"""Limit in bytes for all input batches of a step together, and for each array that a kernel allocates on the host.
-Larger ones do not take the fast path."""
+"""Maximum bytes of all input batches of a step together, and of each host array that a kernel allocates. Larger batches
+are computed with error isolation."""
 _MAX_FAILURES = 8
-"""Number of consecutive batches that may fail on the fast path; after that it is no longer tried. Each of these batches
-is computed again, with error isolation."""
+"""Maximum number of consecutive batches that may fail on the fast path before it is no longer tried. A batch that
+failed is computed again, with error isolation."""
 
 
 class TooLargeError(Exception):
@@ -147,7 +147,7 @@ class FastHostStep:
 
     def run(self, it: InFlightBatch) -> bool:
         """Run the step for the batch and add its outputs to ``it.env``. Return False, with the batch unchanged, if the
-        batch must be computed on the regular path, which isolates samples that fail."""
+        batch must be computed in the way that isolates samples that fail."""
         if it.draws or it.dropped or not len(it.samples.slot) or self._failures > _MAX_FAILURES:
             return False
         self._failures += 1

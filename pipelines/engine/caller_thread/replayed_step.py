@@ -29,9 +29,9 @@ from .fast_path import AGAIN, FastPath, TooLargeError
 _MAX_CACHED = 16
 """Maximum number of entries of `ReplayedStep._needs`, the cache of the memory that batches need, by their shapes."""
 _MAX_COUNTED, _UNTIL_PROGRAM = 256, 4
-"""Two limits for recording launches: the number of pairs (lane, shapes) that are counted, and the number of batches of
-one shape within which a program should be recorded. On each lane (CUDA stream), the first batch is launched, the second
-recorded, the third replayed."""
+"""Two limits for recording launches: the number of combinations of a CUDA stream and shapes whose batches are counted,
+and the number of batches of one shape after which a recorded program is no longer expected. On each stream, the first
+batch is launched, the second recorded, the third replayed."""
 _MAX_FAILURES = 8
 """Number of consecutive failures of the fast path after which all batches go through `DeviceExecutor`."""
 
@@ -55,8 +55,9 @@ class LaunchedBatch(NamedTuple):
 
 
 class ReplayedStep:
-    """A step on a device for small batches, whose kernel launches are recorded once and then replayed. The inputs come
-    from the user's program or were computed on the host. Created by `DirectGpu`; used by the caller's thread only."""
+    """A step on a device for small batches. Its kernel launches are recorded once and repeated for later batches of the
+    same shapes. The inputs come from the user's program or were computed on the host. Created by `DirectGpu`; used by
+    the caller's thread only."""
 
     def __init__(self, services: Services, budget: BatchBudget, name: str, step: Step, to_host: Sequence[Edge]) -> None:
         """``to_host``: the outputs of the step (edges of the graph) that are copied to the host."""
@@ -83,14 +84,15 @@ class ReplayedStep:
             return
         self._sources: list[tuple[Node, FedBatches]] = [(n, services.feed.states[n.id]) for n in sources]
         self._read = [(self._fed.index(e) if e in self._fed else -1, e) for e in read]
-        """For each input batch of the operators, its index in `_fed` (-1 if the host computed the batch), and its edge
-        in the graph. `_fed` lists the batches that the user's program provides."""
+        """For each input batch of the operators: its index among the batches that the user's program provides (`_fed`),
+        or -1 if the host computed it; and its edge (the node output that it is)."""
         self._passed_through = [(k, e) for k, e in enumerate(self._fed) if e in step.gives]
-        """Batches of the user's program that are outputs of the step, unchanged: index in `_fed` and edge of each."""
+        """Batches of the user's program that are also outputs of the step, unchanged: for each, its index in `_fed` and
+        its edge in the graph."""
         self._key = (self._nodes[0].id, len(step.nodes)) if self._nodes else (-1, 0)
         self._last: list[Batch] = []
         self._keys: list[Any] = []
-        """For each input of the last batch: what it adds to the cache key, as `key_of_one` returns it."""
+        """For each input of the last batch: the part of the cache key that describes this input, from `key_of_one`."""
         self._needs: dict[Any, tuple[int, int] | None] = {}
         """Cache: bytes that a batch needs on the device and on the host, by its shapes; None for shapes so large that
         the batch must be cut."""
@@ -166,7 +168,7 @@ class ReplayedStep:
         return LaunchedBatch(lane, timer, sizes, results, nbytes, bool(on_device or on_host), inputs)
 
     def _is_direct(self, lane: Any, shapes: Any) -> bool:
-        """Return whether a batch of ``shapes`` is launched on the fast path, and neither recorded nor replayed. True
+        """Return whether a batch of ``shapes`` is launched operator by operator, neither recorded nor replayed. True
         for the first batch of these shapes, and if there is no recorded program after `_UNTIL_PROGRAM` batches."""
         if not self._launches_directly or self._failures > _MAX_FAILURES:
             return False

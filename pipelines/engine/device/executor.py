@@ -99,7 +99,8 @@ class DeviceExecutor:
             self._launch_one(name, step, it, lane, it.launched)
 
     def _make_room(self, it: InFlightBatch, estimate: MemoryEstimate, *, wait: bool = True) -> None:
-        """Reserve device memory for the batch, and host memory for its results. With ``wait``, wait until both fit."""
+        """Reserve device memory for the batch, and host memory for its results. With ``wait``, wait until the memory is
+        free."""
         assert self._budget.device is not None
         on_host, on_device = self._budget.held_bytes(it)
         need, it.cuts = self._credits.launch(estimate, on_device, on_host)
@@ -203,9 +204,9 @@ class DeviceExecutor:
         self._budget.drop_unneeded(it, step)
 
     def _completed(self, it: InFlightBatch, step: Step, lane: Copies, run: NodePass, attempt: int) -> Env:
-        """Return the results of a launched batch, after the device has finished it and every check has passed. Samples
-        that fail a check are computed again alone, with the next decoder in the list; these results replace the wrong
-        ones."""
+        """Return the results of a launched batch, after the device has finished and every check has passed. Samples
+        that fail a check are computed again alone, with the next decoder in the list; the new results replace
+        theirs."""
         lane.synchronize()
         if run.timer is not None:
             run.timer.read()

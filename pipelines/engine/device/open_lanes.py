@@ -23,8 +23,8 @@ NO_LANE = "out of GPU memory: one batch fewer in flight"
 
 
 class OpenLanes:
-    """The lanes (CUDA streams with their memory) of one run, on all its devices. Created and closed by `Engine`, which
-    opens them in a thread of their own."""
+    """The lanes of one run on all its devices; a lane is a CUDA stream with its memory. Created and closed by `Engine`,
+    which opens them in a thread of their own."""
 
     def __init__(
         self, services: Services, budget: BatchBudget, credits: Credits, open_lane: Callable[[Target, int], Copies]

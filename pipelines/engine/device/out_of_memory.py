@@ -34,8 +34,9 @@ JOINED = "out of GPU memory: joined on the host"
 
 @dataclass(frozen=True, slots=True)
 class OnDevice:
-    """The launch of a step on one lane (CUDA stream) of a device, with fallbacks if GPU memory is exhausted. Created by
-    `DeviceExecutor` for each launch; used by the launching or the completing thread."""
+    """The launch of a step on one CUDA stream of a device. If GPU memory is exhausted, it frees memory or computes
+    fewer samples at a time. Created by `DeviceExecutor` for each launch; used by the launching or the completing
+    thread."""
 
     nodes: Sequence[Node]
     gives: Sequence[Edge]
@@ -59,7 +60,7 @@ class OnDevice:
 
     def run_cut(self, env: Env, run: NodePass, cuts: Sequence[tuple[int, int]], estimates: Outputs = ()) -> Env:
         """Like `run`, but run the nodes for one range of samples [a, b) in ``cuts`` after the other. If the results
-        have the sizes predicted by ``estimates``, all ranges write into one array, so that joining them copies
+        have the sizes that ``estimates`` predicts, all ranges write into one array, so that joining them copies
         nothing."""
         if len(cuts) <= 1:
             return self.run(env, run)

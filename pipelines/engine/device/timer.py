@@ -11,8 +11,8 @@ from ...graph.nodes import Node
 from ..stats import Stats
 
 _CLOCK = "trace clock"
-"""Key in a lane's cache for the zero point of this lane in traces: a CUDA event, its perf_counter in seconds, and the
-name of the lane's track."""
+"""Key in the cache of a lane (CUDA stream) for its zero point in traces: a CUDA event, the event's time (perf_counter,
+in seconds), and the name of the lane's track."""
 
 
 class DeviceTimer:
@@ -40,9 +40,9 @@ class DeviceTimer:
             self._open = self._mark()
 
     def whole(self, nodes: Sequence[Node], samples: int, sizes: Sequence[tuple[int, int]]) -> None:
-        """Record a CUDA event after ``nodes``, which were launched together as one recorded program. Its time is
-        divided among the nodes in proportion to their times when they ran one by one. ``sizes``: bytes that each node
-        reads and writes."""
+        """Record a CUDA event after ``nodes``, which were launched together as one recorded program. The program's time
+        is divided among the nodes in proportion to their times when they ran one by one. ``sizes``: bytes that each
+        node reads and writes."""
         began, self._open = self._open, self._mark()
         alone = [self._stats.node(n).gpu_seconds for n in nodes]
         total = sum(alone)

@@ -23,9 +23,9 @@ are copied together afterwards, which takes almost no time."""
 
 
 def whole_outputs(outputs: Outputs, empty: Empty) -> list[tuple[Array, I64]]:
-    """Allocate one array per large output of a step, of its estimated size, into which all chunks will write. Return
-    each array with the index at which every sample ends in it (int64[N]). If the results have other sizes, the memory
-    is never touched."""
+    """Allocate one array per large output of a step, with the estimated size, into which all chunks of a batch will
+    write. Return each array with the index at which every sample ends in it (int64[N]). If the results have other
+    sizes, the arrays stay unused."""
     arrays = []
     for dtype, elements in outputs:
         ends = np.cumsum(elements)
@@ -35,8 +35,8 @@ def whole_outputs(outputs: Outputs, empty: Empty) -> list[tuple[Array, I64]]:
 
 
 def peak_without_outputs(peak: I64, whole: Sequence[tuple[Array, I64]]) -> I64:
-    """Return the ``peak`` of each sample in bytes (int64[N]), minus the bytes of the sample in the output arrays
-    ``whole``. At least half of the peak is left, because the peak may come before the outputs exist."""
+    """Return the ``peak`` of each sample in bytes (int64[N]), minus the sample's bytes in the output arrays ``whole``.
+    At least half of the peak is left, because the peak may come before the outputs exist."""
     if not whole:
         return peak
     placed = sum(np.diff(ends, prepend=0) * array.dtype.itemsize for array, ends in whole)
@@ -64,8 +64,8 @@ class OutputSlice:
 
 
 def in_place(parts: Sequence[Batch], whole: Sequence[tuple[Array, I64]]) -> Batch | None:
-    """Return ``parts`` as one batch, without a copy, if one of the arrays ``whole`` holds their data one after the
-    other from its beginning; None if not. The arrays may be on the host or on a device."""
+    """Return ``parts`` as one batch, without a copy, if their data follow one another in one of the arrays ``whole``,
+    from its beginning. Return None if they do not. The arrays may be on the host or on a device."""
     filled = [b for b in parts if len(b)]
     first = next(iter(filled), None)
     for array, _ in whole if first is not None else ():

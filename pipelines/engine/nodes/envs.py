@@ -77,7 +77,7 @@ def nothing(nodes: Sequence[Node], samples: Samples, gives: Sequence[Edge]) -> E
 
 
 def gone(dropped: Iterable[Loss]) -> set[int]:
-    """Return the slots (indices) of the dropped samples that are not in the batch any more. (Damaged ones may stay.)"""
+    """Return the indices (slots) of the dropped samples that have left the batch. Damaged samples may stay in it."""
     slots = set[int]()
     for d in dropped:
         if isinstance(d, LeftOut):
@@ -102,8 +102,8 @@ def drop(env: Env, slots: set[int]) -> None:
 
 
 def within(samples: Samples, low: int, high: int, cached: dict[int, tuple[slice, Samples]]) -> tuple[slice, Samples]:
-    """Return where the samples with slots (original indices) in [low, high) are, as a slice, and these samples.
-    ``cached`` keeps the result for each `Samples` object, because most batches of an environment share one."""
+    """Return the index range, as a slice, of the samples with slots (original indices) in [low, high), and these
+    samples. ``cached`` keeps the result for each `Samples` object, which most batches share."""
     result = cached.get(id(samples))
     if result is None:
         slot = samples.slot

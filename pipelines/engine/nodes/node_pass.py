@@ -87,10 +87,9 @@ def one_by_one(lost: Iterable[Loss]) -> Iterator[Dropped]:
 
 
 class DeferredReports:
-    """Calls that report facts, such as counts of decoded images, from the kernels of one pass. They are deferred until
-    it is certain that the results of the pass are used.
-
-    Contexts of kernels refer to this object and not to the pass, to avoid a reference cycle."""
+    """Reports of facts by kernels, such as counts of decoded images. The calls are deferred until it is certain that
+    the results of the pass are used. Contexts of kernels refer to this object and not to the pass, to avoid a reference
+    cycle."""
 
     __slots__ = ("_immediate", "_waiting")
 

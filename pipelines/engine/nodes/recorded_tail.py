@@ -18,11 +18,10 @@ from .node_pass import Env, NodePass, context_of
 
 @dataclass(slots=True)
 class RecordedTail:
-    """The last nodes of a device step, whose kernel launches can be recorded and then replayed together.
-
-    The first two batches of a shape run node by node. From the third on, the recorded launches are replayed as one
-    program (`ops.gpu.launch_program`). Created by `run_nodes` for each pass, through `recorded_tail_of`; used by the
-    launching thread."""
+    """The last nodes of a device step, if their kernel launches can be recorded and then replayed together. The first
+    two batches of a shape run node by node. From the third on, the recorded launches are replayed as one program
+    (`ops.gpu.launch_program`). Created by `run_nodes` for each pass, through `recorded_tail_of`; used by the launching
+    thread."""
 
     nodes: Sequence[Node]
     first: int
@@ -78,8 +77,8 @@ class RecordedTail:
 
 
 def start_of_tail(nodes: Sequence[Node]) -> int:
-    """Return the index in ``nodes`` of the first node of the tail. From there on, every node can be replayed
-    (`replayable`) or depends on shapes only (`shape_only`)."""
+    """Return the index in ``nodes`` from which on every node can be replayed as part of one program: its launches can
+    be repeated (`replayable`), or it depends on shapes only (`shape_only`)."""
     first, read = len(nodes), set[int]()
     while first:
         node = nodes[first - 1]

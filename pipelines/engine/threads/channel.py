@@ -18,10 +18,9 @@ _END: Any = object()
 
 
 class Channel(Generic[T]):
-    """A first-in, first-out queue of at most ``depth`` items between threads.
-
-    Items go from producer to consumer, and permits to put an item go back; both ways are `SimpleQueue`s, which wake a
-    thread at the least cost. The engine creates and closes channels; any thread may call them."""
+    """A first-in, first-out queue of at most ``depth`` items between threads. Two `SimpleQueue`s, which wake a thread
+    at the least cost, carry items to the consumer and permits to put an item back to the producer. The engine creates
+    and closes channels; any thread may call them."""
 
     def __init__(self, name: str, depth: int) -> None:
         self.name = name
