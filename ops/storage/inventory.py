@@ -5,7 +5,6 @@ Readers' sources make them, `pipelines.job.additions` compares them, and an outp
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
 import zlib
@@ -154,7 +153,8 @@ class Inputs:
             for column in (*pieces.state.values(), pieces.records):
                 body.write(np.ascontiguousarray(column, "<i8").tobytes())
         head["readers"] = told
-        return gzip.compress(json.dumps(head).encode() + b"\n" + body.getvalue(), 1, mtime=0)
+        # zlib's own header: gzip.compress writes another byte for the system from Python 3.13 on
+        return zlib.compress(json.dumps(head).encode() + b"\n" + body.getvalue(), 1, wbits=16 + zlib.MAX_WBITS)
 
     @staticmethod
     def decode(data: bytes) -> Inputs:

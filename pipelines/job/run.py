@@ -25,6 +25,7 @@ from ...ops.storage.urls import is_url, plain_path
 from ...readers.base import Reader
 from ...readers.fetch.extents import cut_short
 from ...readers.fetch.gpu_reads import RegistrationCache
+from ...version import __version__
 from ...writers.bytes import sidecar
 from ...writers.bytes.background import waiting_for
 from ...writers.shards.config import WriteConfig
@@ -306,7 +307,7 @@ def identity(prepared: Prepared, sources: Sources) -> dict[str, Any]:
         "batch_size": settings.batch_size if prepared.spec.depends_on_batches else None,
         "device": "gpu" if prepared.target.device == "gpu" else "cpu",
         "inputs": sources.fingerprint(),
-        "versions": {"dali-run": _version("dali-run"), **{p: _version(p) for p in libraries}},
+        "versions": {"dali-run": __version__, **{p: _version(p) for p in libraries}},
     }
 
 
@@ -319,7 +320,7 @@ def _locations(op: Operator) -> Collection[str]:
 def _version(package: str) -> str:
     try:
         return version(package)
-    except PackageNotFoundError:  # a checkout that was never installed
+    except PackageNotFoundError:
         return "unknown"
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import io
 import json
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +165,20 @@ def test_a_changed_job_is_refused_with_the_difference_named(spec: Path) -> None:
     with pytest.raises(JobError, match="inputs"):
         run(spec)
     assert run_job(spec, {"write.path": str(spec.parent / "out")}, fresh=True).exit_code == CLEAN
+
+
+def test_a_job_is_the_same_whether_the_package_was_installed_or_not(
+    spec: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(spec)
+
+    def version(package: str) -> str:
+        if package == "dali-run":
+            raise PackageNotFoundError(package)
+        return importlib.metadata.version(package)
+
+    monkeypatch.setattr("dali_run.pipelines.job.run.version", version)
+    assert run(spec).exit_code == CLEAN
 
 
 def test_parts_of_several_machines_make_the_same_data_set(spec: Path) -> None:

@@ -168,6 +168,7 @@ def test_lists_of_inputs_unpack_to_what_they_promise() -> None:
     pieces = InventoryEntries(b"a\0b", {"size": np.array([1, 2])}, np.array([1, 1]))
     good = Inputs({"Reader": pieces}).encode()
     assert Inputs.decode(good).readers["Reader"].names == [b"a", b"b"]
+    assert good[:10] == bytes.fromhex("1f8b0800000000000403")  # the same header from every version of Python
     head = json.loads(gzip.decompress(good).split(b"\n")[0])
     for key, value in (("names", 1 << 60), ("names", -5), ("pieces", -1), ("pieces", "x"), ("state", 7)):
         told = {**head, "readers": [{**head["readers"][0], key: value}]}
