@@ -445,6 +445,8 @@ class Writer:
     """File name suffix of a shard's main file."""
     default_samples: ClassVar[int | None] = None
     """Default number of samples per shard, if the spec does not say; None for one shard with all samples."""
+    copies: ClassVar[int] = 0
+    """Number of copies of a record of `LARGE` bytes or more that are in memory while the record is written."""
     independent: ClassVar[bool] = False
     """Whether the bytes of a shard depend only on its records, not on `ShardFiles.carry` or its ``state``. Then other
     threads convert large records to the format's bytes, for several shards at the same time."""

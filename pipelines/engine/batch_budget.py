@@ -35,6 +35,9 @@ _SMALL_SAMPLES = 8
 """Maximum number of samples of a batch that one worker thread computes uncut. No results are joined then, so that their
 sizes need not be known in advance."""
 
+_LARGE_SAMPLE = 1 << 20
+"""Mean size in bytes of samples from which the copies of their consumer count."""
+
 _MAX_CACHED = 64
 """Maximum number of entries of `BatchBudget._specs`, the cache of the inferred specs of outputs."""
 
@@ -206,8 +209,12 @@ class BatchBudget:
             yield part, ahead.part(a, b)
 
     def update_reservation(self, it: InFlightBatch) -> int:
-        """Set the batch's memory reservations to the bytes that it holds now; return its bytes on the host."""
+        """Set the batch's memory reservations to the bytes that it holds now, and to those that its consumer will take
+        for large samples; return its bytes on the host."""
         on_host, on_device = self.held_bytes(it)
+        if self._services.options.copies:
+            large = (b for b in it.env.values() if b.nbytes >= _LARGE_SAMPLE * max(1, len(b)))
+            on_host += self._services.options.copies * bytes_of(large)
         self.host.reserve(it.order, on_host, wait=False)
         if self.device is not None:
             self.device.reserve(it.order, on_device, wait=False)

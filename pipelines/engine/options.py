@@ -65,6 +65,9 @@ class Options(RunSettings):
     resources: SharedResources | None = None
     """Memory budgets and lanes (CUDA streams) that this run shares with other runs of a job in this process, or
     None."""
+    copies: int = 0
+    """Number of copies of a large output sample that the consumer of the run makes, for example to write the sample.
+    Batches reserve memory for them."""
     on_demand: bool = False
     """Whether requests come one at a time: each call of `Engine.request_next` adds one batch to the schedule, before
     that batch is taken."""

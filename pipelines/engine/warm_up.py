@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from ...readers.base import Reader
 from ...writers.base import Records, ShardFiles
 from ...writers.shards.config import WriteConfig
 from ..compile.plan import Plan
+from ..graph.nodes import Edge, Node
 from .engine import Feed, Request
 from .memory.budget import MemoryBudget, Reservation
 from .memory.estimate import estimate_memory
@@ -63,13 +65,7 @@ def warm_up(
             try:
                 with on_behalf(node.op.name):
                     estimate = estimate_memory([node], [], env, run.samples, plan.target.device == "null")
-                    large = run.samples.slot[
-                        np.maximum(estimate.peak, estimate.certain) > min(_MAX_BYTES, host.limit // _PARTS)
-                    ]
-                    if len(large):
-                        drop(env, set(large.tolist()))
-                        run.dropped += [Dropped(int(s), node.name, "too_large", "") for s in large]
-                        run.samples = run.samples.take(~np.isin(run.samples.slot, large))
+                    if _leave_out(node, np.maximum(estimate.peak, estimate.certain), env, run, host):
                         estimate = estimate_memory([node], [], env, run.samples, plan.target.device == "null")
                     with host.task(estimate.peak_total):
                         run.reservation = Reservation(host, estimate.peak_total)
@@ -77,6 +73,9 @@ def warm_up(
                             run_nodes([node], env, run)
                         finally:
                             run.reservation.close()
+                    if isinstance(node.op, Reader):  # how large records are, no estimate knows
+                        outputs_of = [env[Edge(node.id, k)] for k in range(node.op.num_outputs)]
+                        _leave_out(node, sum(b.sizes * b.dtype.itemsize for b in outputs_of), env, run, host)
             except Exception:  # errors are reported by the run itself
                 break
     outputs = {name: env[edge] for name, edge in plan.graph.outputs.items() if edge in env}
@@ -90,6 +89,16 @@ def warm_up(
         if outputs and len(outputs) == len(plan.graph.outputs):
             sink(outputs)
     return time.perf_counter() - began
+
+
+def _leave_out(node: Node, nbytes: Any, env: Env, run: NodePass, host: MemoryBudget) -> bool:
+    """Drop the samples of ``run`` that need too large a part of the budget; ``nbytes`` is the need of each. Return
+    whether there are any."""
+    large = run.samples.slot[nbytes > min(_MAX_BYTES, host.limit // _PARTS)]
+    drop(env, set(large.tolist()))
+    run.dropped += [Dropped(int(s), node.name, "too_large", "") for s in large]
+    run.samples = run.samples.take(~np.isin(run.samples.slot, large))
+    return len(large) > 0
 
 
 def _zeros(spec: Spec, samples: Samples) -> Batch:

@@ -8,7 +8,6 @@ from typing import Any
 
 from ...ops.errors import SpecError
 from ...readers.fetch.gpu_reads import RegistrationCache
-from ...writers.bytes.background import waiting_for
 from ...writers.shards.output import Output
 from ...writers.shards.rejects import RejectLimit
 from ..engine.inputs import JobFeed, Sources
@@ -75,7 +74,7 @@ class OpenJob:
             reject_limit=RejectLimit(on_error.max_errors, on_error.max_error_rate),
             inputs=self.sources.inputs if part[0] == 0 else None,  # one list for all parts
             led=True,
-            waiting=waiting_for(self.prepared.spec.pipeline.memory.host_bytes()),
+            memory=self.prepared.spec.pipeline.memory.host_bytes(),
             schema=self._schema,
             unplaced=lambda: rows_unplaced(self.sources),
         )

@@ -87,7 +87,8 @@ def retry_failed(
             schema = sidecar.read_json(root / "manifest.json").get("schema", {})  # the decisions of the first run
             feed = retry_feed(root, sources, pending, decided_in(schema, prepared.plan))
             output = Output.open(config, who, total=len(feed.positions), reject_limit=RejectLimit(),
-                                 addition=pending.retry, schema=schema)  # fmt: skip
+                                 addition=pending.retry, schema=schema,
+                                 memory=prepared.spec.pipeline.memory.host_bytes())  # fmt: skip
             with output:
                 selected = frozenset((r.position, r.part) for r in pending.rows)
                 return JobRun(prepared, feed, output, config, None, progress, command, selected=selected).run()

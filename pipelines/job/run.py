@@ -27,7 +27,6 @@ from ...readers.fetch.extents import cut_short
 from ...readers.fetch.gpu_reads import RegistrationCache
 from ...version import __version__
 from ...writers.bytes import sidecar
-from ...writers.bytes.background import waiting_for
 from ...writers.shards.config import WriteConfig
 from ...writers.shards.lock import Lock
 from ...writers.shards.manifest import OutputFiles
@@ -224,7 +223,7 @@ def run_job(
             reject_limit=reject_limit,
             fresh=fresh,
             inputs=sources.inputs,
-            waiting=waiting_for(settings.memory.host_bytes()),
+            memory=settings.memory.host_bytes(),
             schema=schema_of(prepared, feed, config),
             unplaced=lambda: rows_unplaced(sources),
         )
@@ -250,7 +249,7 @@ def _run_grown(
             reject_limit=reject_limit,
             addition=todo.addition,
             inputs=todo.listing,
-            waiting=waiting_for(prepared.spec.pipeline.memory.host_bytes()),
+            memory=prepared.spec.pipeline.memory.host_bytes(),
             schema=schema_of(prepared, feed, config),
         )
         with output:
@@ -377,7 +376,9 @@ class JobRun:
             feed, self.first, settings.batch_size, prepared.spec.depends_on_batches, trace is not None, selected
         )
         options = options_of(prepared.spec, prepared.target)
-        options = replace(options, uploads=uploads or RegistrationCache(repeatedly=False), resources=resources)
+        options = replace(
+            options, uploads=uploads or RegistrationCache(repeatedly=False), resources=resources, copies=output.copies
+        )
         if any(n.op.output_after_sync and n.stage == "gpu" for n in prepared.whole.nodes):
             options = replace(options, lanes=lanes_for(options.gpu_queue, late=True))
         self.batches: Batches

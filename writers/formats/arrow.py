@@ -34,6 +34,11 @@ class ArrowWriter(Writer, abstract=True):
     key: Annotated[str, Arg("name of the column with the samples' keys; empty for none")] = "key"
     lists: Annotated[tuple[str, ...], Arg("fields that are lists, although some samples have one number")] = ()
 
+    @property
+    def written_at_once(self) -> int:
+        """Size in bytes from which a value is written before `Shard.append` returns, so that it need not be copied."""
+        return _LONGEST + 1
+
     def described(self, table: Any, fields: Mapping[str, FieldConfig]) -> Any:
         """Return the Arrow table in the form that the format stores, by default unchanged."""
         return table
@@ -93,6 +98,7 @@ class ArrowWriter(Writer, abstract=True):
         import pyarrow as pa
 
         columns: dict[str, Any] = {}
+        shared_from = self.written_at_once
         sizes = np.zeros(len(records), np.int64)
         if self.key:
             columns[self.key] = pa.array(
@@ -100,7 +106,7 @@ class ArrowWriter(Writer, abstract=True):
             )
         for name, batch in records.fields.items():
             sizes += batch.sizes * batch.dtype.itemsize
-            columns.update(_columns(name, fields.get(name, FieldConfig()), batch, carry.get("one", {})))
+            columns.update(_columns(name, fields.get(name, FieldConfig()), batch, carry.get("one", {}), shared_from))
         table = self.described(pa.table(columns), fields)
         carry.setdefault("schema", _hex(table.schema))
         return ArrowFrames(sizes, table)
@@ -126,9 +132,11 @@ def schema_in(carry: Mapping[str, Any]) -> Any:
     return pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(carry["schema"])))
 
 
-def _columns(name: str, config: FieldConfig, batch: Batch, one: Mapping[str, bool]) -> dict[str, Any]:
+def _columns(
+    name: str, config: FieldConfig, batch: Batch, one: Mapping[str, bool], shared_from: int = _LONGEST + 1
+) -> dict[str, Any]:
     """Return the Arrow columns of a field by name: three for arrays of any shape, else one. ``one`` tells for each
-    field of numbers whether a sample is one number or a list."""
+    field of numbers whether a sample is one number or a list. For ``shared_from`` see `_binary`."""
     import pyarrow as pa
 
     check_encoded(name, config, batch)
@@ -141,7 +149,7 @@ def _columns(name: str, config: FieldConfig, batch: Batch, one: Mapping[str, boo
         return {name: pa.ListArray.from_arrays(_offsets(counts), array)}
     if kind == "npy":
         return {name: _binary(as_npy(batch))}
-    columns = {name: _binary(as_bytes(batch), config.encode == "text")}
+    columns = {name: _binary(as_bytes(batch), config.encode == "text", shared_from)}
     if kind == "raw":
         shape = pa.array(batch.shapes.reshape(-1).astype(np.int64))
         columns[f"{name}/shape"] = pa.ListArray.from_arrays(_offsets(np.full(len(batch), batch.ndim)), shape)
@@ -169,15 +177,17 @@ def _offsets(counts: Any) -> Any:
     return pa.array(np.concatenate(([0], np.cumsum(counts))).astype(np.int32))
 
 
-def _binary(column: Column, text: bool = False) -> Any:
-    """Return a column of bytes (or texts in UTF-8, with ``text``) as Arrow arrays that own their memory."""
+def _binary(column: Column, text: bool = False, shared_from: int = _LONGEST + 1) -> Any:
+    """Return a column of bytes (or texts in UTF-8, with ``text``) as Arrow arrays that own their memory. If all values
+    have ``shared_from`` bytes or more, each is an array of its own, which shares the memory of the batch."""
     import pyarrow as pa
 
     kind = pa.string() if text else pa.binary()
-    packed = join([column])
-    ends = np.cumsum(packed.sizes)
+    shares = len(column) > 0 and bool((column.sizes >= shared_from).all())
+    packed = column if shares else join([column])
+    ends = packed.starts + packed.sizes
     crosses = packed.starts // _PIECE != ends // _PIECE
-    cuts = np.flatnonzero(crosses[1:] | crosses[:-1]) + 1
+    cuts = np.arange(1, len(column)) if shares else np.flatnonzero(crosses[1:] | crosses[:-1]) + 1
     pieces = []
     for low, high in zip([0, *cuts.tolist()], [*cuts.tolist(), len(packed)], strict=True):
         start, stop = (int(packed.starts[low]), int(ends[high - 1])) if high > low else (0, 0)

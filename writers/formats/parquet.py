@@ -24,6 +24,7 @@ class Parquet(ArrowWriter, name="parquet", suffix=".parquet"):
     """
 
     libraries = ("pyarrow",)
+    copies = 3  # pyarrow's encoder, its page, and the bytes that it passes to the file
 
     row_group: Annotated[int, Arg("largest number of rows per row group", ge=1)] = 256
     row_group_bytes: Annotated[int, Arg("bytes from which a row group is complete", ge=1)] = 1 << 26
@@ -38,6 +39,10 @@ class Parquet(ArrowWriter, name="parquet", suffix=".parquet"):
     def check(self, fields: Mapping[str, FieldConfig], specs: Mapping[str, Spec]) -> None:
         super().check(fields, specs)
         hugging_face.check(self.features, fields, specs)
+
+    @property
+    def written_at_once(self) -> int:
+        return self.row_group_bytes
 
     def described(self, table: Any, fields: Mapping[str, FieldConfig]) -> Any:
         return hugging_face.described(table, self.features, fields)

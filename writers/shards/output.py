@@ -23,7 +23,7 @@ from ...ops.errors import JobError, SpecError
 from .. import base
 from ..base import Records, Refused, Shard, ShardFiles, Writer
 from ..bytes import files_io
-from ..bytes.background import WAITING
+from ..bytes.background import waiting_for
 from ..bytes.files_io import job_errors
 from ..formats.columns import not_text
 from .borders import ShardBounds
@@ -52,7 +52,7 @@ class Output:
 
     def __init__(
         self, config: WriteConfig, writer: Writer, output_files: OutputFiles, lock: Lock, journal: Journal,
-        bounds: ShardBounds, reject_counter: RejectCounter, waiting: int,
+        bounds: ShardBounds, reject_counter: RejectCounter, memory: int | None,
     ) -> None:  # fmt: skip
         self.config = config
         self.reject_counter = reject_counter
@@ -61,7 +61,9 @@ class Output:
         self._lock = lock
         self._journal = journal
         self._bounds = bounds
-        self._publisher = Publisher(output_files, journal, lock, waiting)
+        self._memory = memory
+        """Bytes of the host's memory budget; None if there is none."""
+        self._publisher = Publisher(output_files, journal, lock, waiting_for(memory or 0))
         self._carry: dict[str, Any] = journal.carry
         self._next = journal.stop
         self._shard: _OpenShard | None = None
@@ -83,7 +85,7 @@ class Output:
         cls, config: WriteConfig, identity: Mapping[str, Any], *, total: int | None, start: int = 0,
         whole: int | None = None, part: tuple[int, int] | None = None, reject_limit: RejectLimit | None = None,
         fresh: bool = False, addition: Addition | None = None, inputs: Listing | None = None, led: bool = False,
-        waiting: int = WAITING[0], schema: Mapping[str, Any] | None = None,
+        memory: int | None = None, schema: Mapping[str, Any] | None = None,
         unplaced: Callable[[], Iterable[tuple[str, LeftOutRows]]] | None = None,
     ) -> Output:  # fmt: skip
         """Open the output of the samples at positions [start, start + total), or from start on if ``total`` is None.
@@ -95,7 +97,8 @@ class Output:
         of all parts with the limit, writes the report, and joins the parts in the end; for each of many parts that is
         too much work. ``addition`` adds shards to a finished output (see `retries.next_retry`): `add` then takes
         indices in its list of positions, from 0 to ``total``. ``inputs`` makes the inventories that are stored with the
-        journal, for later appends. Up to ``waiting`` bytes may wait to be written, in memory. ``schema`` (JSON-able)
+        journal, for later appends. ``memory``: bytes of the host's memory budget; a fraction of them may wait to be
+        written, and records that exceed them while they are written are rejected. ``schema`` (JSON-able)
         holds facts that all parts have in common and that the spec leaves open; its ``fields`` are the writer's
         `Writer.schema`. ``unplaced`` yields lines for records that readers left out, each with the reader's name; the
         first part of a job writes them to left_out.jsonl before all others.
@@ -137,7 +140,7 @@ class Output:
                 )
                 reject_counter.resume(journal.stop - start, journal.rejected)
                 output_files.put(output_files.journal)
-                out = cls(config, writer, output_files, lock, journal, bounds, reject_counter, waiting)
+                out = cls(config, writer, output_files, lock, journal, bounds, reject_counter, memory)
                 out._led, out._begun = led, begun
             except BaseException:
                 release_locks(output_files, lock)
@@ -260,7 +263,7 @@ class Output:
         position after the last of these."""
         shard = self._shard or self._open_shard(start)
         refused = {r.at: r for r in self._writer.refuse(records, self._carry)} if len(records) else {}
-        refused.update((r.at, r) for r in not_text(records, self.config.fields))
+        refused.update((r.at, r) for r in (*not_text(records, self.config.fields), *self._over_budget(records)))
         if refused:
             rejects = sorted([*rejects, *(self._row(records, r) for r in refused.values())], key=lambda r: r.position)
             kept = np.ones(len(records), bool)
@@ -296,6 +299,24 @@ class Output:
         if self._bounds.complete(start, stop, shard.bytes, shard.samples):
             self._close_shard()
         return stop
+
+    @property
+    def copies(self) -> int:
+        """Number of copies of a large record that are in memory while the record is written; see `Writer.copies`."""
+        return self._writer.copies
+
+    def _over_budget(self, records: Records) -> list[Refused]:
+        """Return the records that would exceed the memory budget while they are written."""
+        if self._memory is None or not self.copies or not len(records):
+            return []
+        sizes = np.sum([b.sizes * b.dtype.itemsize for b in records.fields.values()], axis=0)
+        needs = sizes * (1 + self.copies)
+        return [
+            Refused(i, "too_large", f"a record of {sizes[i] / 2**20:.1f} MiB takes {needs[i] / 2**20:.0f} MiB of "
+                    f"memory while it is written as {self._writer.name}, the budget is {self._memory / 2**20:.0f} MiB; "
+                    "raise pipeline.memory.host, then run `dali-run retry-failed`")
+            for i in np.flatnonzero((sizes >= base.LARGE) & (needs > self._memory)).tolist()
+        ]  # fmt: skip
 
     def _background_weight(self, shard: _OpenShard, records: Records) -> int:
         """Decide which thread converts ``records`` to the format's bytes. Return 0 for the calling thread. For a

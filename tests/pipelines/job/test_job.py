@@ -385,3 +385,33 @@ def test_an_interrupted_warm_up_leaves_no_process(spec: Path, monkeypatch: pytes
             run(spec)
     assert found[0].pids == []
     assert run(spec).exit_code == CLEAN
+
+
+def test_large_records_are_written_inside_the_memory_budget_or_refused(tmp_path: Path) -> None:
+    """pyarrow has three copies of a record while it writes it: batches reserve them, too."""
+    pytest.importorskip("pyarrow")
+    (tmp_path / "in").mkdir()
+    for k in range(3):
+        (tmp_path / "in" / f"{k}.bin").write_bytes(bytes([k]) * (4 << 20))
+
+    def job(writer: str, host: str) -> dict[str, Any]:
+        spec = tmp_path / "spec.yaml"
+        spec.write_text(f"""
+version: 1
+name: job
+pipeline: {{batch_size: 1, device: cpu, memory: {{host: {host}}}}}
+graph: [{{op: readers.file, file_root: {tmp_path}, file_filters: ["*.bin"], out: [x, _]}}]
+outputs: {{x: x}}
+write: {{writer: {writer}, path: {tmp_path / (writer + host)}, shard: {{samples: 2}}, fields: {{x: {{encode: keep}}}}}}
+on_error: {{policy: skip, max_errors: 100%}}
+""")
+        return run_job(spec, {}).report
+
+    for writer, host, written in (("parquet", "40MiB", 3), ("parquet", "15MiB", 0), ("tfrecord", "15MiB", 3)):
+        report = job(writer, host)
+        assert report["samples"]["written"] == written
+        if writer == "parquet":
+            assert 16 << 20 <= report["memory"]["host_peak_bytes"] <= 40 << 20
+    (row, *_) = (tmp_path / "parquet15MiB" / "rejects.jsonl").read_text().splitlines()
+    assert json.loads(row)["code"] == "too_large"
+    assert "a record of 4.0 MiB takes 16 MiB of memory while it is written as parquet" in json.loads(row)["message"]

@@ -15,7 +15,7 @@ import pytest
 
 from dali_run.ops.batch import Batch
 from dali_run.ops.errors import JobError, SpecError
-from dali_run.writers.base import FieldConfig, find_writer, make_writer
+from dali_run.writers.base import FieldConfig, Records, find_writer, make_writer
 from dali_run.writers.bytes import files_io
 from dali_run.writers.bytes.written import WrittenShard
 from dali_run.writers.shards.config import WriteConfig
@@ -187,3 +187,15 @@ def test_options() -> None:
         make_writer("parquet", {"lists": ["w"]}).check({"v": FieldConfig()}, {})
     with pytest.raises(SpecError, match="already the name"):
         make_writer("parquet", {"key": "v"}).check({"v": FieldConfig()}, {})
+
+
+def test_a_record_that_fills_a_row_group_is_not_copied() -> None:
+    samples = samples_of(np.arange(2))
+    writer = make_writer("parquet", {"row_group_bytes": 1000})
+    for size, shared in ((1000, True), (999, False)):
+        batch = Batch.from_list([np.full(size, k, np.uint8) for k in (1, 2)], "", samples)
+        table = writer.table_of(Records(samples, {"v": batch}), {"v": FieldConfig()}, {}).table
+        addresses = [chunk.buffers()[2].address for chunk in table["v"].chunks]
+        first = batch.data.ctypes.data
+        assert (addresses == [first + at for at in batch.offsets.tolist()]) == shared
+        assert table["v"].to_pylist() == [b"\1" * size, b"\2" * size]
