@@ -20,10 +20,10 @@ RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 CPU, GPU = "gate/cpu-2cores", "gate/nvidia-h100-16cores"
 """Results of the gate that README.md shows."""
 WORK = {
-    "val": "ImageNet JPEGs from files to normalised 224 x 224 tensors, images/s",
+    "val": "ImageNet JPEGs from files to normalized 224 x 224 tensors, images/s",
     "val-2gib": "ImageNet JPEGs to tensors with `memory: {gpu: 2GiB}`, images/s",
     "val-3000": "ImageNet JPEGs to tensors, read by a program that takes 3,000 images/s",
-    "train": "ImageNet JPEGs: random crop, mirror, normalise, images/s",
+    "train": "ImageNet JPEGs: random crop, mirror, normalize, images/s",
     "mix": "web images of mixed sizes: JPEG of all kinds, PNG, WebP, images/s",
     "tfrecord": "ImageNet JPEGs from TFRecord, with checksums, to tensors, images/s",
     "progressive": "progressive JPEGs to tensors, images/s",
