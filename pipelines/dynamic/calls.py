@@ -61,8 +61,8 @@ class CallPlan:
         self.whole = op.per_batch
         self.node = Node(0, op, (), {}, op.name)
         self.pace = 1.0 if op.decodes else 0.0
-        """Processor seconds per byte of input in the last call, from which the work of the next call is estimated. 1.0
-        for decoders, which are always divided between threads."""
+        """Processor seconds per byte of input in the last call, from which the duration of the next call is estimated.
+        1.0 for decoders, whose calls are always divided between threads."""
         self.accepted: dict[Any, tuple[Spec, ...]] = {}
         """Specs (types and dimensions) of the outputs, by kinds of inputs accepted earlier. A kind is (dimensions,
         dtype, layout) per input."""
@@ -213,7 +213,7 @@ def located(problem: SpecError, name: str, location: str = "") -> SpecError:
 
 
 def line() -> str:
-    """Return the line of the program that made the current call, as ``file:line``."""
+    """Return the line of the user's program that made the current call, as ``file:line``."""
     return "{}:{}".format(*user_line())
 
 
@@ -225,8 +225,8 @@ def _in_groups(
     plan: CallPlan, inputs: Sequence[Batch], args: Mapping[str, Batch], samples: Samples, state: State | None,
     context: EvalContext, location: str, problem: UnlikeSamplesError,
 ) -> tuple[Batch, ...]:  # fmt: skip
-    """Run a call and return its outputs, like `run`, but compute samples in groups: some operators can process only
-    certain shapes together."""
+    """Run a call and return its outputs, like `run`, but process the samples in groups, because some operators can
+    process only certain shapes together."""
     known, group = np.unique(problem.shapes, axis=0, return_inverse=True)
     if len(known) < 2:
         raise LocatedError("bad_argument", f"{location}: {plan.op.name}: {problem}")
@@ -266,8 +266,8 @@ def _shared(
     plan: CallPlan, inputs: Sequence[Batch], args: Mapping[str, Batch], samples: Samples, state: State | None,
     context: EvalContext, size: int, location: str,
 ) -> tuple[Batch, ...]:  # fmt: skip
-    """Run a call and return its outputs, like `run`, but divide the samples between the context's pool of threads.
-    Operators process every sample independently."""
+    """Run a call and return its outputs, like `run`, but divide the samples between the threads of the context's pool.
+    For operators that process each sample independently."""
     threads = min(context.num_threads, len(samples))
     ends = np.linspace(0, len(samples), threads + 1).astype(int).tolist()
 
@@ -383,7 +383,7 @@ class DeferredCall:
 
 
 def renumbered(batch: Batch) -> Batch:
-    """Return the batch with its samples numbered from 0, as the outputs of every call are."""
+    """Return the batch with its samples numbered from 0, as in the outputs of every call."""
     samples = batch.samples
     slots = np.arange(len(samples), dtype=np.int32)
     return batch.replace(samples=replace(samples, slot=slots))

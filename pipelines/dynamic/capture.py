@@ -51,12 +51,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _MAX_RECORDED_CALLS = 4096
-"""Largest number of recorded calls of one loop body. More calls mean that their constants change with every iteration;
-the recording then starts over."""
+"""Largest number of calls that are recorded for the body of one loop. More calls mean that their constants change in
+every iteration; the recording then starts over."""
 _MAX_FED_BATCHES = 4
-"""Largest number of batches that a captured loop takes from its source before it needs them."""
+"""Largest number of batches that a captured loop takes from its source in advance."""
 _MAX_REBUILD_INTERVAL = 1024
-"""Largest number of iterations between two compilations of a captured loop body, if its calls keep changing."""
+"""Largest number of iterations until the body of a captured loop is compiled again, if its calls change."""
 
 
 def invariant(value: T) -> T:
@@ -74,20 +74,19 @@ def invariant(value: T) -> T:
 
 
 class Loop:
-    """The calls recorded in the body of one captured loop, and the pipeline that runs them ahead. Owned by a reader or
-    source, one per batch size; used by the program's thread."""
+    """A captured loop: a loop of the user's program whose calls of operators are recorded, so that a pipeline can run
+    them ahead of the program. Owned by a reader or source, one per batch size; used by the program's thread."""
 
     def __init__(self) -> None:
         self.call_numbers: dict[Any, int] = {}
         self.invariants: dict[int, Value] = {}
         """Values that the program marked with `invariant`, by id(). They are kept alive, so that ids stay unique."""
         self.body: dict[int, RecordedCall] = {}
-        """The recorded calls that the pipeline should run ahead, by call number."""
+        """The recorded calls that the pipeline should run ahead of the program, by call number."""
         self.times_seen: dict[int, int] = {}
-        """For each call that is not in ``body``, by call number, the number of iterations that made it."""
+        """For each call that the pipeline does not run, by call number: in how many iterations the program made it."""
         self.results_read: set[ResultKey] = set()
-        """Keys of the results that the pipeline has to return to the program. The program has read them, or no other
-        call uses them."""
+        """Keys of the results that the pipeline returns because the program reads them, or no other call uses them."""
         self.devices: dict[ResultKey, Device] = {}
         """Device of each result of a call, by the result's key."""
         self.first_draws: dict[int, tuple[int, int]] = {}
@@ -115,7 +114,7 @@ class Loop:
         self.pipeline, self.passed_on = None, 0
 
     def note(self, step: LoopIteration) -> None:
-        """Record the calls of a finished iteration. Build the pipeline again if this pays off, as after new calls."""
+        """Record the calls of the finished iteration ``step``. Build the pipeline again if this pays off."""
         self._count += 1
         if len(self.call_numbers) > _MAX_RECORDED_CALLS:  # too many: their constants differ in each iteration
             for cached in (
@@ -156,7 +155,7 @@ class Loop:
         self.forecast.note(places)
 
     def _begin(self, step: LoopIteration) -> None:
-        """Start the pipeline that runs the recorded calls ahead, from the next iteration on."""
+        """Start the pipeline that runs the recorded calls ahead of the program, from the next iteration on."""
         self.forget()
         self._graphs += 1
         self._not_before = self._count + min(2**self._graphs, _MAX_REBUILD_INTERVAL)
@@ -172,7 +171,7 @@ class Loop:
                 self.say(call.where, call.name, self.pipeline.refused[call.number])
 
     def say(self, location: str, name: str, why: str) -> None:
-        """Warn the program that its captured loop runs the call ``name`` in each iteration instead of ahead, because of
+        """Warn the user that the call ``name`` in a captured loop runs in each iteration and not ahead, for the reason
         ``why``. Each warning appears once."""
         self._say(
             f"{location} {name}", f"{location}: {name}: the call is made in each iteration, and not ahead of it: {why}"
@@ -185,8 +184,8 @@ class Loop:
 
 
 class LoopIteration:
-    """One iteration of a captured loop. Its calls return the results of the pipeline, or run at once if the pipeline
-    has none. Created by `run`, used by the program's thread."""
+    """One iteration of a captured loop. A call in it returns the result that the pipeline has computed ahead, or runs
+    at once if there is none. Created by `run`, used by the program's thread."""
 
     def __init__(
         self, loop: Loop, iteration: int, ready: IterationInputs | None, make: Callable[..., CapturedPipeline]
@@ -213,16 +212,16 @@ class LoopIteration:
             loop.missed_result = True
 
     def roots(self, outputs: int, otherwise: Callable[[], tuple[Data, ...]]) -> list[Value]:
-        """Return the values that the loop yields in this iteration. Values that the pipeline did not return are read
-        with ``otherwise``, when the program needs them."""
+        """Return the values that the loop yields in this iteration. A value that the pipeline did not return is read
+        with ``otherwise`` when the program needs it."""
         later = calls.DeferredCall(otherwise, (), True)
         return [self._value((ROOT, k), True, True, later, None) for k in range(outputs)]
 
     def _value(
         self, place: ResultKey, is_batch: bool, sure: bool, later: calls.DeferredCall, data: Data | None
     ) -> Value:
-        """Return the value with the key ``place`` in this iteration: ``data``, or the pipeline's result, or a value
-        that the deferred call ``later`` will compute. ``sure``: whether the value equals what the pipeline uses."""
+        """Return the value with the key ``place`` in this iteration. It is ``data``, or the pipeline's result, or what
+        the deferred call ``later`` will compute. ``sure``: whether the value equals the one in the pipeline."""
         if data is None and self.ready is not None:
             data = self.ready.values.get(place)
         value: Value = made(_KINDS[is_batch], data, None if data is not None else (later, max(place[1], 0)))
@@ -285,8 +284,8 @@ class LoopIteration:
         return moved
 
     def _refs(self, values: list[Value], name: str) -> tuple[bool, list[Any]] | None:
-        """Return (whether the pipeline uses equal values, keys) for ``values``, the inputs of a call. Return None if an
-        input is neither from this iteration nor `invariant`."""
+        """Return a pair for ``values``, the inputs of a call: whether the pipeline has equal values, and the keys of
+        the values. Return None if an input is neither from this iteration nor `invariant`."""
         sure = True
         refs: list[Any] = []
         for v in values:
@@ -320,8 +319,7 @@ class LoopIteration:
                 self._taken.add(ref[0])
 
     def _learn(self, number: int, results: list[Value]) -> None:
-        """Attach keys to the results of a call that did not run ahead, so that later calls with these inputs can be
-        recorded."""
+        """Give keys to the results of a call that did not run ahead, so that calls that use them can be recorded."""
         for k, value in enumerate(results):
             if value._data is not None:
                 self.loop.devices[number, k] = value.device
@@ -339,12 +337,10 @@ def run(
     read_iteration: Callable[[int, IterationInputs | None], Callable[[], tuple[Data, ...]]], convert:
     Callable[[list[Value]], Any], before: Callable[[int], bool],
 ) -> Iterator[Any]:  # fmt: skip
-    """Yield the values for a captured loop's body, for ``count`` iterations (None: all) from number ``start`` on.
-
-    ``make`` creates the pipeline from an iteration on. ``read_iteration`` returns a function that reads an iteration's
-    values without the pipeline. ``convert`` converts them for the body. ``before`` is called before each iteration, and
-    returns False at the end.
-    """
+    """Yield the values for the body of a captured loop, for ``count`` iterations (None: all) from number ``start`` on.
+    ``make`` creates the pipeline that begins at an iteration. ``read_iteration`` returns a function that reads an
+    iteration's values without the pipeline. ``convert`` converts the values for the body. ``before`` is called before
+    each iteration, and returns False at the end."""
     if loop.pipeline is not None and loop.pipeline.iteration != start:  # the program continued at another iteration
         loop.forget()
     at = start

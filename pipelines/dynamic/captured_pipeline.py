@@ -36,9 +36,9 @@ ResultKey = tuple[int, int]
 `ROOT` for values that the loop yields."""
 ROOT = -1
 QUEUE = 2
-"""Number of finished batches that the engine's queue holds, as in pipelines."""
+"""Capacity of the engine's queue of finished batches, as in pipelines."""
 _READER = 1 << 62
-"""Seed of the reader's graph node. It differs from all call numbers, which are the seeds of other nodes."""
+"""Seed of the reader's graph node. It differs from all call numbers, which are the other nodes' seeds."""
 
 
 class CapturedConstant(Operator, name="_captured.constant"):
@@ -83,7 +83,7 @@ class RecordedCall:
     n: int | None
     rng: RNG | None
     at: int
-    """Number of numbers that the body draws from the generator ``rng`` before this call."""
+    """Count of random numbers that the loop's body draws from the generator ``rng`` before this call."""
 
 
 class RngForecast:
@@ -116,7 +116,7 @@ class RngForecast:
 
 @dataclass(frozen=True, slots=True)
 class ReaderInputs:
-    """Description of the reader whose values a captured loop yields, for the loop's pipeline."""
+    """Description of the reader over which a captured loop runs, for the loop's pipeline."""
 
     op: Any
     source: Any
@@ -128,7 +128,7 @@ class ReaderInputs:
 
 @dataclass(frozen=True, slots=True)
 class ProgramInputs:
-    """Marker of a captured loop over a source: the program passes each batch with `CapturedPipeline.give`."""
+    """Marker of a captured loop over a source of the program, which passes batches to `CapturedPipeline.give`."""
 
     outputs: int
 
@@ -152,7 +152,7 @@ class BodyGraph:
         self.nodes: list[Node] = []
         self.edges: dict[ResultKey, Edge] = {}
         self.refused: dict[int, str] = {}
-        """Reasons for which calls are not in the graph, by call number. These calls run in the loop's body."""
+        """Reasons for which calls are not in the graph, by call number. The loop's body runs these calls itself."""
         self._specs: dict[Edge, Spec] = {}
         self._on_gpu: set[Edge] = set()
         self._first = first
@@ -219,8 +219,8 @@ class BodyGraph:
 
 
 class CapturedPipeline:
-    """The running pipeline that runs the calls of a captured loop ahead. Created and stopped by `capture.Loop`; used by
-    the program's thread."""
+    """A running pipeline that makes the calls of a captured loop ahead of the user's program. Created and stopped by
+    `capture.Loop`; used by the program's thread."""
 
     def __init__(
         self, root: ReaderInputs | ProgramInputs, body: Sequence[RecordedCall], wanted: Collection[ResultKey],
@@ -304,8 +304,8 @@ class CapturedPipeline:
 
 
 class _Feed:
-    """Feed from which the engine gets the samples of each batch. It has no reference to the program's reader, whose
-    deletion stops the engine."""
+    """Object from which the engine gets the samples of each batch. It has no reference to the program's reader, because
+    deleting the reader has to stop the engine."""
 
     def __init__(self, number: int, fed: FedBatches, root: ReaderInputs | ProgramInputs) -> None:
         """``number`` is the id of the graph node for the values that the loop yields."""

@@ -19,7 +19,7 @@ _OWN = "__op_"
 
 
 class StateEntry(NamedTuple):
-    """State of one registered object (reader or generator): an object, or text if it was loaded."""
+    """State of a registered reader or random generator: a Python object, or text if the state was loaded."""
 
     state: Any
     type_name: str | None = None
@@ -114,8 +114,7 @@ class Checkpoint:
         self._complete, self._loaded = True, False
 
     def restore(self) -> None:
-        """Pass all states that are not passed yet to their objects. Raises RuntimeError if an object or a state is
-        missing."""
+        """Pass each state to its object, if not done yet. Raises RuntimeError if an object or a state is missing."""
         if not self._states:
             return
         self._check_known()

@@ -91,8 +91,8 @@ def copied(data: Data) -> Data:
 
 
 def _cut(data: Data) -> Data:
-    """Return a view of the batch with only the bytes of its samples. Otherwise, copying one sample of a large batch
-    would copy all of the batch."""
+    """Return a view of the batch without the bytes of other samples in its array. Otherwise, copying one sample of a
+    large batch would copy all of the batch."""
     if len(data) == 0:
         return data
     low, high = int(data.offsets.min()), int((data.offsets + data.sizes).max())

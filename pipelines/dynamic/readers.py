@@ -113,7 +113,7 @@ class Reader:
         self._resumed = False
         self._way: str | None = None
         self._where = ""
-        """Line of the program that last requested data from this reader, for error messages."""
+        """Line of the user's program that last requested data from this reader, for error messages."""
         self.captured: Any = None
         """Pair of batch size and `capture.Loop` for captured epochs; None until the first one."""
 
@@ -150,8 +150,8 @@ class Reader:
         return tuple(value_of(data, True).to_device(self._device).data for data in outputs)
 
     def given(self, outputs: tuple[Data, ...], batched: bool) -> Any:
-        """Return the outputs of a read for the program's loop: a tuple, or a mapping if the outputs have names. They
-        are Batches if ``batched``, else Tensors."""
+        """Return the outputs of a read as the program's loop gets them: a tuple, or a mapping if the outputs have
+        names, of Batches if ``batched``, else of Tensors."""
         return self.named([value_of(data, batched) for data in outputs])
 
     def named(self, values: Sequence[Value]) -> Any:

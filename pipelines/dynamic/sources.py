@@ -101,8 +101,7 @@ class ExternalSource:
             captured[1].pipeline.abandon(lambda: None)
 
     def captured(self, batch_size: int, ctx: EvalContext | None = None) -> Iterator[Any]:
-        """Iterate over the source once, in a captured loop, whose body becomes a pipeline that runs ahead; see
-        `Reader.next_epoch`."""
+        """Iterate over the source once. A pipeline runs the calls in the loop's body ahead; see `Reader.next_epoch`."""
         from .capture import source_epoch
 
         return source_epoch(self, batch_size, EvalContext.current() if ctx is None else ctx)

@@ -53,20 +53,20 @@ class Value(Arithmetic[Any]):
     _data: Data | None
     _later: tuple[calls.DeferredCall, int] | None
     trace: Any
-    """For a value of a captured loop: (its `capture.LoopIteration`, its key, whether it equals what the pipeline uses).
-    None for other values."""
+    """Origin of a value in a captured loop: (its `capture.LoopIteration`, its key, whether it equals the value in the
+    pipeline). None for other values."""
     invariant: bool
-    """Whether the program promised that the value stays the same in every iteration of a captured loop."""
+    """Whether the program promised, by `capture.invariant`, that the value never changes in a captured loop."""
 
     @property
     def data(self) -> Data:
-        """The engine's batch in this value, for the program to read; computed now if it was deferred."""
+        """The data as a batch of the engine, for the program to read. A deferred value is computed now."""
         if self.trace is not None:
             self.trace[0].note_read(self.trace[1])
         return self.computed_data()
 
     def computed_data(self) -> Data:
-        """Return the engine's batch in this value, for calls that use it; computed now if it was deferred."""
+        """Return the data as a batch of the engine, for calls that use it. A deferred value is computed now."""
         if self._data is None:
             assert self._later is not None
             later, k = self._later
@@ -349,7 +349,7 @@ def _described(kind: str, value: Value, text: str, *rest: str) -> str:
 
 
 def made(kind: Any, data: Data | None, later: tuple[calls.DeferredCall, int] | None = None) -> Any:
-    """Create a Tensor or Batch (the class ``kind``) with ``data``. If this is None, the data will be output
+    """Return a Tensor or Batch (the class ``kind``) with ``data``. If ``data`` is None, it will be output number
     ``later[1]`` of the deferred call ``later[0]``."""
     value = kind.__new__(kind)
     value._data = data
@@ -499,7 +499,7 @@ _PLAIN = frozenset({int, float, bool, str, DALIDataType, DALIImageType, DALIInte
 class _Loops(threading.local):
     def __init__(self) -> None:
         self.steps: list[Any] = []
-        """The running iterations (`capture.LoopIteration`) of this thread's captured loops, innermost last."""
+        """The iterations (`capture.LoopIteration`) that run now in this thread's captured loops, innermost last."""
 
 
 loops = _Loops()

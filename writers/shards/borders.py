@@ -15,8 +15,9 @@ from .rejects import RejectRow
 
 
 class ShardBounds:
-    """Decides at which positions of the job's samples shards begin and end. An addition (a retry or append) has a list
-    of positions; for it, indices in this list take the place of positions. Created and used by `Output`."""
+    """Decides at which samples the shards of an output begin and end. Samples are counted by their position in the
+    job's order. For a retry or append, which has a list of positions, indices in this list are counted instead. Created
+    and used by `Output`."""
 
     def __init__(
         self, config: WriteConfig, files: OutputFiles, start: int, total: int | None, whole: int | None
@@ -39,23 +40,24 @@ class ShardBounds:
             )
 
     def indices(self, positions: I64) -> I64:
-        """Return the index of each position: the position itself, or in an addition (a retry or append) its index in
-        the list of positions to write."""
+        """Return the index of each position, by which shards are cut: the position itself or, for a retry or append,
+        its index in the list of positions to write."""
         return positions if self._output_files.addition is None else self._output_files.addition.indices(positions)
 
     def index(self, position: int) -> int:
-        """Return the index of one position, see `indices`."""
+        """Return the index of one position; see `indices`."""
         return int(self.indices(np.array([position]))[0])
 
     # -- borders --------------------------------------------------------------------------------------------------
 
     def _border(self, start: int) -> int | None:
-        """Return the end of the shard that holds position ``start``; None if shards do not end at fixed positions."""
+        """Return the position after the shard that holds position ``start``; None if shards have no fixed ends."""
         return None if self._samples is None or self._config.full else (start // self._samples + 1) * self._samples
 
     def end(self, start: int, stop: int, positions: I64, held: int) -> int:
-        """Return up to which position of [start, stop) samples go into the open shard; sizes in bytes are not
-        considered here. The shard holds ``held`` samples already. ``positions`` are those of the samples to write."""
+        """Return the position in [start, stop) before which samples still go into the open shard, by their number
+        alone: sizes in bytes are not considered. ``positions``: positions of the samples to write. ``held``: number of
+        samples in the shard."""
         border = self._border(start)
         if self._config.full and self._samples is not None:
             indices = self.indices(positions)

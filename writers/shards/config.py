@@ -35,19 +35,19 @@ class WriteConfig:
     url: str = ""
     """URL of the output; empty if the output is a local folder."""
     split: bool = False
-    """Whether the job splits its samples into parts (`split_samples`) and writes these. Positions count the unsplit
-    samples."""
+    """Whether the job splits each sample into items (`split_samples`) and writes these. Positions then count the
+    samples before the split."""
 
     leaves_out: bool = False
     """Whether the job may leave samples out on purpose (`keep_if`); they are listed in left_out.jsonl."""
     full: bool = False
-    """Whether every shard gets ``samples`` written samples; else rejected and left-out samples also count."""
+    """Whether every shard gets ``samples`` written samples. If False, rejected and left-out ones also count."""
     sha256: bool = False
     """Whether SHA-256 is computed for every file, in addition to the other checksums."""
 
     @property
     def by_content(self) -> bool:
-        """Whether the written samples, for example their sizes, decide where shards end, and not positions alone."""
+        """Whether the ends of shards depend on the samples written, such as their sizes, not only on positions."""
         return self.bytes is not None or self.full
 
     @property
@@ -72,9 +72,9 @@ class WriteConfig:
         return writer
 
     def part_range(self, whole: range, part: tuple[int, int]) -> range:
-        """Return which positions of ``whole`` the job part (i, n) writes. Job parts consist of complete shards, so that
-        n parts make the same files as one job. If the written samples decide where shards end, each part has its own
-        shards and an equal share of the positions."""
+        """Return the positions, out of ``whole``, that part i of n of a job writes. A part writes complete shards, so
+        that n parts make the same files as one job. If the written samples decide where shards end, each part has its
+        own shards and an equal share of the positions."""
         i, n = part
         unit = (self.samples_of_shard(len(whole), part) or 1) if not self.by_content else 1
         units = -(-len(whole) // unit)

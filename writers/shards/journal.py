@@ -23,7 +23,8 @@ _VERSIONS = (1, VERSION)
 
 
 class ForgedError(JobError):
-    """Raised for a forged journal: its checksums are right, but this program never writes such content."""
+    """Raised for a journal (list of an output's shards) that was forged: its checksums are right, but this program
+    never writes such content."""
 
 
 def encode_json(value: Any, indent: int | None = None) -> bytes:
@@ -39,13 +40,13 @@ def _checksum(body: bytes) -> str:
 
 
 def _line(entry: Mapping[str, Any]) -> bytes:
-    """Encode an entry as a line of a journal. Its last key is the CRC-32C of the entry's text."""
+    """Encode the entry of one shard as a line of a journal. Its last key is the CRC-32C of the entry's text."""
     body = encode_json(entry)[:-2]
     return body + f',"crc32c":"{_checksum(body)}"}}\n'.encode()
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:
-    """Parse a complete line of a journal into its entry; None for anything else."""
+    """Parse a complete line of a journal into its entry. Return None for anything else."""
     body, comma, tail = line.rpartition(b',"crc32c":"')
     if not comma or not tail.endswith(b'"}') or tail[:-2] != _checksum(body).encode():
         return None
@@ -58,7 +59,7 @@ def _parse(line: bytes) -> dict[str, Any] | None:
 
 @dataclass(slots=True)
 class JournalContents:
-    """Contents of a journal: its header, and its entries so far."""
+    """Contents of a journal (the list of an output's shards): its header, and its entries so far."""
 
     header: dict[str, Any]
     entries: list[dict[str, Any]] = field(default_factory=list)
@@ -124,8 +125,8 @@ def read_journal(path: Path, *, header_only: bool = False) -> JournalContents | 
 
 
 def salvage(path: Path) -> list[dict[str, Any]] | None:
-    """Return the entries of shards that a damaged journal still lists, so that their files can be removed; unreadable
-    lines are skipped. None if this program wrote no line of the file. Raises JobError if it is not a regular file."""
+    """Return the entries of shards that can still be read from a damaged journal, so that the shards' files can be
+    removed. Return None if no line of the file comes from this program. Raises JobError if it is not a regular file."""
     try:
         lines = sidecar.read(path).split(b"\n")
     except OSError:
@@ -146,8 +147,8 @@ def _count(value: object) -> bool:
 
 
 def _wrong_header(header: Mapping[str, Any]) -> str:
-    """Check a journal's header. Return the key whose value this program never writes; empty if there is none. (A forger
-    can compute right checksums.)"""
+    """Check the header of a journal. Return the name of a key whose value this program never writes, empty if there is
+    none. A forger can compute right checksums, so these prove nothing."""
     whole, part, write = header.get("whole"), header.get("part"), header.get("write")
     range_ = header.get("range")
     if not isinstance(range_, list) or len(range_) != 2 or not _count(range_[0]):
@@ -178,13 +179,13 @@ def _wrong_header(header: Mapping[str, Any]) -> str:
 
 
 def left_out_of(entry: Mapping[str, Any]) -> int:
-    """Return how many lines of left_out.jsonl belong to an entry of the journal. The first entry also has those of
-    records that readers left out (``unplaced``), which have no position."""
+    """Return how many lines of left_out.jsonl belong to one shard's ``entry`` in the journal. The first entry also
+    counts the records that readers left out (``unplaced``), which have no position."""
     return int(entry.get("left_out", 0)) + int(entry.get("unplaced", 0))
 
 
 def _wrong_entry(entry: Mapping[str, Any]) -> str:
-    """Check a line after the header. Return the key whose value this program never writes; empty if there is none."""
+    """Check a shard's entry in a journal. Return a key whose value this program never writes; empty if none."""
     if "done" in entry:
         return ""
     positions, files = entry.get("positions"), entry.get("files", [])
@@ -212,8 +213,7 @@ def _wrong_entry(entry: Mapping[str, Any]) -> str:
 
 
 def _follows(entry: Mapping[str, Any], found: JournalContents) -> bool:
-    """Whether ``entry`` may follow the entries in ``found``, as the next shard or as the final line. If not, a valid
-    line was copied to a wrong place."""
+    """Whether ``entry`` may come next in a journal that has ``found`` so far, and was not copied to a wrong place."""
     if found.done:
         return False
     if "done" in entry:
@@ -227,7 +227,7 @@ def _follows(entry: Mapping[str, Any], found: JournalContents) -> bool:
 def encode_journal(
     header: Mapping[str, Any], entries: Iterable[Mapping[str, Any]], stop: int, version: int
 ) -> Iterator[bytes]:
-    """Iterate over the lines of a finished job's journal, as `Journal` would have written them."""
+    """Yield the lines of a finished job's journal, as `Journal` would have written them."""
     yield _line({"format": "dali-run-journal", "version": version, **header})
     yield from map(_line, entries)
     yield _line({"done": True, "stop": stop})
@@ -307,7 +307,7 @@ class Journal:
 
     @property
     def done(self) -> bool:
-        """Whether the job is finished: all positions are in published shards."""
+        """Whether the job is finished: all positions are in published shards, and the final line says so."""
         return self._contents.done
 
     @property
@@ -344,8 +344,8 @@ class Journal:
 
     @property
     def carry(self) -> dict[str, Any]:
-        """State (``carry``) that the writer keeps from shard to shard, as it was after the last published shard. Before
-        the first shard it is the job's schema."""
+        """State (``carry``) that the writer passes from shard to shard, as it was after the last published shard.
+        Before the first shard it is the job's schema."""
         return copy.deepcopy(
             self.entries[-1]["carry"] if self.entries else self.header.get("schema", {}).get("fields", {})
         )

@@ -22,7 +22,7 @@ class LeftOutRows:
     positions: I64
     """Position of each sample in the job's order, [N]."""
     parts: I32
-    """Number of the part of a split sample, -1 for a whole sample, [N]."""
+    """Number of each row's item if its sample was split, -1 if it was not, [N]."""
     lines: list[str]
     """JSON of each sample with a final newline, N texts."""
 
@@ -30,7 +30,7 @@ class LeftOutRows:
         return len(self.lines)
 
     def take(self, selected: npt.NDArray[np.intp]) -> LeftOutRows:
-        """Return those lines of the log whose indices are ``selected``."""
+        """Return the rows whose indices are ``selected``."""
         return LeftOutRows(self.positions[selected], self.parts[selected], [self.lines[i] for i in selected.tolist()])
 
     @staticmethod
@@ -57,7 +57,7 @@ def rows_without_position(origins: Sequence[Origin], operator: str, condition: s
 
 
 def _head(position: int, origin: Origin) -> str:
-    """Return the beginning of a line: position and origin of its sample."""
+    """Return the beginning of a line of left_out.jsonl: position and origin of its sample."""
     return (f'{{"position": {position}, "key": {quoted(origin.key)}, "source": {quoted(origin.source)}, '
             f'"record": {origin.record}, "offset": {origin.offset}, ')  # fmt: skip
 

@@ -33,7 +33,7 @@ class Addition:
     """An addition to a finished output: a retry of rejected samples, or an append of new inputs."""
 
     number: int
-    """Number of the addition among all additions to its output, from 1."""
+    """Number of this retry or append among all retries and appends of the output, counted from 1."""
     kind: Literal["retry", "append"]
     positions: Sequence[int]
     """Positions of the addition's samples, ascending. Those of an append are consecutive, after all earlier ones."""
@@ -43,13 +43,13 @@ class Addition:
         return f"{self.kind}-{self.number:03d}"
 
     def header(self) -> dict[str, Any]:
-        """Return the number and the positions of the addition, as the header of a journal lists them."""
+        """Return number and positions of this retry or append, as the header of its journal stores them."""
         told = self.positions
         return {"stage": self.number, "positions": [told.start, told.stop] if isinstance(told, range) else list(told)}
 
     @staticmethod
     def of(contents: JournalContents) -> Addition:
-        """Create the addition (a retry or append) that the header of a journal describes."""
+        """Create the retry or append that the header of its journal, in ``contents``, describes."""
         if "retry" in contents.header:
             told = contents.header["retry"]
             return Addition(told["stage"], "retry", tuple(told["positions"]))
@@ -57,14 +57,14 @@ class Addition:
         return Addition(told["stage"], "append", range(*told["positions"]))
 
     def published(self, root: Path) -> bool:
-        """Whether the manifest in ``root`` already includes this addition."""
+        """Whether the manifest of the output in ``root`` already includes this retry or append."""
         try:
             return int(sidecar.read_json(root / "manifest.json").get("stages", 0)) >= self.number
         except (OSError, ValueError, TypeError):
             return False
 
     def indices(self, positions: I64) -> I64:
-        """Return for each of ``positions`` its index in the addition's list of positions; -1 if the list lacks it."""
+        """Return for each of ``positions`` its index in the list of positions to write; -1 if the list lacks it."""
         if isinstance(self.positions, range):
             inside = (positions >= self.positions.start) & (positions < self.positions.stop)
             return np.where(inside, positions - self.positions.start, -1)
@@ -76,8 +76,8 @@ class Addition:
 
 
 class OutputFiles:
-    """Paths of the files of an output that describe its shards, such as journal, reject log and manifest. Each part of
-    a job (part i of n) and each addition has its own."""
+    """Paths of the files that describe the shards of an output, such as journal, reject log and manifest. Each part of
+    a job and each addition (retry or append) has its own."""
 
     def __init__(self, root: Path, part: tuple[int, int] | None = None, addition: Addition | None = None) -> None:
         mark = "" if part is None else f"-{part[0]:05d}-of-{part[1]:05d}"
@@ -96,7 +96,7 @@ class OutputFiles:
         self.inputs = root / (f"inputs{mark}.gz" if addition is not None else "inputs.gz")
         """File that lists the job's input files, with sizes and times. All parts of a job share one."""
         self.before = root / f"rejects-before{mark}.jsonl"
-        """Copy of the reject log as it was before this addition (a retry or append); only additions have one."""
+        """Copy of the reject log as it was before this retry or append; a job's first run has none."""
         self.mirror: Mirror | None = None
         """The store that holds the output; ``root`` is then a local copy of journals, logs and manifests. None if the
         output is in a local folder."""
@@ -131,8 +131,7 @@ class OutputFiles:
 
     @property
     def removable(self) -> list[Path]:
-        """Paths of the files, in the order in which they are removed. The journal is last, because it lists the
-        others."""
+        """Paths of all these files, in the order in which to remove them: last the journal, which lists the others."""
         return [self.manifest, self.report, self.before, self.left_out, self.rejects, self.inputs, self.journal]
 
 
@@ -169,8 +168,8 @@ def addition_files_of(root: Path) -> list[OutputFiles]:
 
 
 def base_rejects(root: Path, base: OutputFiles | None = None) -> Path:
-    """Return the path of the reject log of the first run (or of the job part ``base``). It is a copy, if there are
-    additions."""
+    """Return the path of the reject log that the first run (or the job part ``base``) wrote. After a retry or append
+    this is the copy that was made before it."""
     if base is not None and base.part is not None:
         return base.rejects
     aside = [root / f"rejects-before-{kind}-001.jsonl" for kind in ("retry", "append")]
@@ -199,8 +198,8 @@ def publish_addition(root: Path, files: OutputFiles) -> None:
 
 
 def publish_manifest(root: Path, manifest: bytes, files: OutputFiles) -> None:
-    """Publish the manifest of a complete output, after the files that describe all shards together (made by the
-    writer)."""
+    """Publish the manifest of a complete output. Files such as index.json, in which the writer describes all shards
+    together, are published before it."""
     told = parse_json(manifest)
     writer, carry = find_writer(told["write"]["writer"]), last_carry(root, told)
     writer.complete(root, told, carry)
@@ -210,7 +209,7 @@ def publish_manifest(root: Path, manifest: bytes, files: OutputFiles) -> None:
 
 
 def last_carry(root: Path, manifest: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the writer's state (``carry``) at the end of a job: the manifest's schema, or else the last shard's
+    """Return the writer's state (``carry``) after a job's last shard: the manifest's schema, or that shard's
     ``carry``."""
     carry: Mapping[str, Any] | None = manifest.get("schema", {}).get("fields")
     if carry is None:
@@ -280,7 +279,7 @@ def build_manifest(contents: JournalContents, rejects: Path, left_out: Path, inp
 
 
 def version_of(journals: Sequence[JournalContents]) -> int:
-    """Return the version of the format for a file that is made from several journals."""
+    """Return the version of the format for a file that combines several journals."""
     return max(contents.version for contents in journals)
 
 
@@ -399,7 +398,7 @@ def journals_of(found: Sequence[OutputFiles]) -> list[JournalContents]:
 
 
 def check_parts(found: Sequence[OutputFiles], journals: Sequence[JournalContents]) -> None:
-    """Check that job parts belong to the same job and follow on each other. Raises JobError."""
+    """Check that job parts belong to one job, and begin where the part before ends. Raises JobError."""
     first = journals[0].header
     at = first["range"][0]
     carry: tuple[str, Any] | None = None

@@ -64,13 +64,10 @@ def _merge(files: OutputFiles, place: str) -> int:
 
 
 def join(files: OutputFiles, report: Mapping[str, Any]) -> None:
-    """Join the outputs of job parts that are all finished into one output with ``report``, equal to the byte to the
-    output of a single process.
-
-    ``files`` are the paths of the joined output, whose lock the caller holds. Safe to repeat; an interrupted join is
-    completed. If shards end at a size in bytes, parts keep their own shards, and only the manifest is made. Raises
-    JobError if parts are missing or do not fit together, OSError.
-    """
+    """Join the outputs of job parts, all finished, into one output with ``report``. It equals the output of a single
+    process to the byte. ``files`` are the paths of the joined output, whose lock the caller holds. Safe to repeat; an
+    interrupted join is completed. If shards end at a size in bytes, parts keep their own shards, and only the manifest
+    is made. Raises JobError if parts are missing or do not fit together, OSError."""
     root, parts = files.root, part_files_of(files.root)
     for part in parts:
         part.mirror = files.mirror
@@ -109,8 +106,8 @@ def join(files: OutputFiles, report: Mapping[str, Any]) -> None:
 
 
 def _in_a_row(journals: list[JournalContents]) -> Iterator[dict[str, Any]]:
-    """Iterate over the journal entries of all job parts' shards. Cumulative values, such as sizes of logs, count all
-    parts."""
+    """Yield the journal entries of all job parts' shards, one part after the other. Cumulative values, such as sizes of
+    logs, count all parts."""
     before = dict.fromkeys(_LOG_SIZES, 0)
     carry: dict[str, Any] = {}
     for contents in journals:

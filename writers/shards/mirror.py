@@ -85,7 +85,7 @@ class Mirror:
 
     def fetch_own(self, names: Sequence[str]) -> None:
         """Download those of the files ``names`` that exist, without listing the store. With thousands of parts and
-        shards, a listing would take longer than the work of a job part."""
+        shards, listing the store would take longer than a job part."""
         self.sizes = {}
         for name in names:
             with contextlib.suppress(JobError):

@@ -259,8 +259,8 @@ class Output:
         self, start: int, stop: int, records: Records, rejects: Sequence[RejectRow], left_out: LeftOutRows,
         check_intact: Callable[[], None],
     ) -> int:  # fmt: skip
-        """Write the samples at the first positions of [start, stop), as many as go into the open shard. Return the
-        position after the last of these."""
+        """Write samples from position ``start`` on, before ``stop``, as many as go into the open shard. Return the
+        position after the last one."""
         shard = self._shard or self._open_shard(start)
         refused = {r.at: r for r in self._writer.refuse(records, self._carry)} if len(records) else {}
         refused.update((r.at, r) for r in (*not_text(records, self.config.fields), *self._over_budget(records)))
@@ -319,17 +319,18 @@ class Output:
         ]  # fmt: skip
 
     def _background_weight(self, shard: _OpenShard, records: Records) -> int:
-        """Decide which thread converts ``records`` to the format's bytes. Return 0 for the calling thread. For a
-        framing thread, return the size of the records in bytes, which counts in its queue. A framing thread takes over
-        a shard at its first large records, unless the size of records decides where the shard ends."""
+        """Decide whether a background thread converts ("frames") ``records`` to the format's bytes. Return 0 if the
+        calling thread does it. Otherwise return the size of the records in bytes, which counts in the background
+        thread's queue. That thread takes over a shard at its first large records, unless the size of records decides
+        where the shard ends."""
         if not self._writer.independent or self.config.bytes is not None:
             return 0
         nbytes = sum(int(b.sizes.sum()) * b.dtype.itemsize for b in records.fields.values())
         return nbytes if nbytes >= base.LARGE else int(shard.framed is not None)
 
     def _frame_in_background(self, shard: _OpenShard, work: Callable[[], object], weight: int) -> None:
-        """Enqueue ``work`` for the framing thread that converts all records of this shard to the format's bytes.
-        ``weight``: number of bytes that the work keeps in memory."""
+        """Enqueue ``work`` for the background thread that converts ("frames") all records of this shard to the format's
+        bytes. ``weight``: number of bytes that the work keeps in memory."""
         frames = self._publisher.workers.frames
         if shard.thread is None:
             shard.thread = frames.least_busy()
@@ -463,13 +464,13 @@ class Output:
 
 
 def _put(shard: Shard, records: Records, check_intact: Callable[[], None]) -> None:
-    """Convert all of ``records`` to the format's bytes and write them to the shard."""
+    """Convert ``records`` to the format's bytes and write them to the shard."""
     shard.append(shard.frame(records), len(records))
     check_intact()
 
 
 def _close(shard: Shard, files: ShardFiles) -> None:
-    """Write the end of a shard, such as its index, and declare that no more writes follow."""
+    """Write the end of a shard, such as its index, and declare that no other writes follow."""
     shard.close()
     files.seal()
 
@@ -484,12 +485,11 @@ class _OpenShard:
     rejects: int = 0
     left_out: int = 0
     replaced: int = 0
-    """Number of reject-log lines whose sample was written nevertheless: as a replacement, or itself although
-    damaged."""
+    """Number of lines of the reject log whose sample was replaced by another one, or written although damaged."""
     bytes: int = 0
     first_key: str | None = None
     last: tuple[Samples, int] | None = None
-    """The shard's last sample, as (samples, index); its key is needed when the shard is complete."""
+    """The last sample written to the shard, as (samples, index); the journal gets its key in the end."""
     thread: int | None = None
     """Number of the framing thread (which converts records to the format's bytes) that does all work on this shard;
     None until there is work for one."""
@@ -497,8 +497,7 @@ class _OpenShard:
     """Last task on this shard in the queue of a framing thread; None if there was none."""
 
     def add(self, records: Records, n: int, nbytes: int) -> None:
-        """Count the first ``n`` of ``records`` as written to the shard. They take ``nbytes``, or 0 if the size does not
-        matter."""
+        """Count the first ``n`` of ``records`` as written to the shard, with ``nbytes`` (0 if sizes do not matter)."""
         self.samples += n
         self.bytes += nbytes
         if self.first_key is None:
@@ -506,7 +505,7 @@ class _OpenShard:
         self.last = records.samples, n - 1
 
     def entry(self, log_sizes: Mapping[str, int], carry: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the entry of the shard for the journal. Its list of files is empty until they are published."""
+        """Return the shard's entry for the journal; its list of files is filled in when they are published."""
         return {
             "shard": self.files.stem,
             "positions": [self.start, self.stop],

@@ -21,8 +21,8 @@ from .rejects import RejectRow
 
 
 class Publisher:
-    """Publishes complete shards: gives their files the final names, and records them in logs and journal. Shards are
-    durable before logs and journal list them. `Output` creates, calls and closes it."""
+    """Publishes complete shards: makes their files durable, gives them their final names, and then records them in logs
+    and journal. `Output` creates, calls and closes it."""
 
     def __init__(self, output_files: OutputFiles, journal: Journal, lock: Lock, waiting: int) -> None:
         """``waiting``: limit on the bytes that wait to be written."""
@@ -72,9 +72,9 @@ class Publisher:
     def take(
         self, files: ShardFiles, entry: dict[str, Any], *, has_files: bool, framed: Future[None] | None = None
     ) -> None:
-        """Publish a closed shard, and add its ``entry`` to the journal. If other threads still work on its files,
-        another thread does this when they have finished, in the order of the calls. ``framed`` is the last task that
-        writes the shard. Without ``has_files`` the shard is only an entry in the journal."""
+        """Publish a closed shard, and add its ``entry`` to the journal. If other threads still write its files, a
+        background thread publishes it when they have finished, in the order of the calls. ``framed``: the last task
+        that writes the shard. Without ``has_files`` the shard is only an entry in the journal."""
         pending = framed is not None or files.seal()
         self._waiting.append(files)
         if pending or not self.workers.publishing.idle:
@@ -128,7 +128,7 @@ class Publisher:
             self._output_files.put(*paths)
 
     def finish(self, stop: int) -> None:
-        """Wait until all shards are published. Then record in the journal that positions up to ``stop`` are done."""
+        """Wait until all shards are published. Then record in the journal that the job is done up to ``stop``."""
         self.workers.publishing.wait()
         self._journal.append({"done": True, "stop": stop})
         self._put([*(log.path for log in self._logs), self._output_files.journal])

@@ -37,7 +37,7 @@ class RejectRow:
 
     @property
     def there(self) -> bool:
-        """Whether a sample was written at this position nevertheless: a replacement, or the damaged sample itself."""
+        """Whether a sample was written at this position nevertheless: a replacement, or the damaged sample."""
         return self.replaced or self.kept
 
     @staticmethod
@@ -107,12 +107,10 @@ class RejectLimit:
 
 
 class RejectCounter:
-    """Counts the rejects of a job, and ends the job if there are too many.
-
-    If the limit is a count, the first reject beyond it ends the job. A share refers to all samples of the job if their
-    number is known, so that many rejects at the start do not end the job. Otherwise it refers to the samples so far,
-    from the `GRACE`-th on and at the end.
-    """
+    """Counts the rejects of a job, and ends the job if there are too many. If the limit is a count, the first reject
+    beyond it ends the job. If the limit is a share, it refers to all samples of the job if their number is known, so
+    that many rejects at the start do not end the job. Otherwise the share refers to the samples so far, from the
+    `GRACE`-th on and at the end."""
 
     GRACE = 1000
 

@@ -68,8 +68,8 @@ def open_journal(
 
 
 def _check_same_job(files: OutputFiles, config: WriteConfig, header: Mapping[str, Any]) -> None:
-    """Check that all job parts in the folder belong to the same job. Raises JobError if one does not: the parts could
-    never be joined."""
+    """Check that all job parts in the folder are of the same job. Raises JobError if one is not: it cannot be
+    joined."""
     for other in output_files_of(config.path):
         known = None if other.part == files.part else read_journal(other.journal, header_only=True)
         if known is None:
@@ -189,8 +189,8 @@ _STAGE = re.compile(r"journal-(retry|append)-(\d{3,})\.jsonl")
 
 
 def _shards_named(files: OutputFiles, name: str, writer: Writer) -> list[Mapping[str, Any]]:
-    """Return journal entries for the shards of job ``name``, made from the names of files because the journal is
-    damaged. The entries include the samples' files that the shards' listings name."""
+    """Return entries like a journal's for the shards of job ``name``, made from the names of files because the journal
+    is damaged. They include the samples' files that the shards' listings name."""
     shard = re.compile(rf"{re.escape(name)}(-(retry|append)-\d{{3,}})?-\d{{5,}}(-of-\d{{5,}})?\.[^/]*")
     found: list[Mapping[str, Any]] = []
     for entry in filter(shard.fullmatch, files.names()):
@@ -204,7 +204,7 @@ def _shards_named(files: OutputFiles, name: str, writer: Writer) -> list[Mapping
 
 
 def refuse_foreign(files: OutputFiles, config: WriteConfig, writer: Writer) -> None:
-    """Check that a new job would not replace files in the folder that no job has written. Raises JobError."""
+    """Raise JobError if a new job would replace files in the output folder that no job has written."""
     ours = re.compile(rf"{re.escape(config.name)}-\d{{5,}}(-of-\d{{5,}})?(\..*)?")
     own_names = [p.name for p in files.removable if p != files.journal and (files.part is None or p != files.inputs)]
     own_names += [*writer.collection, *writer.folders]
@@ -222,7 +222,7 @@ def refuse_foreign(files: OutputFiles, config: WriteConfig, writer: Writer) -> N
 
 def remove_unlisted(files: OutputFiles, name: str, journal: Journal, stem: str | None) -> None:
     """Remove what an interrupted run did after the last line of its journal: temporary files of the shards of job
-    ``name``, and published files of the next shard, ``stem`` (None if there is no next shard)."""
+    ``name``, and the files of the next shard, ``stem``, that were published (None if there is no next shard)."""
     root = files.root
     for entry in sorted(os.listdir(root)):
         if entry.startswith(f".{name}-") and f".tmp-{files.tag}" in entry:

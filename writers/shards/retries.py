@@ -14,7 +14,7 @@ from .rejects import RejectRow
 
 @dataclass(frozen=True, slots=True)
 class PendingRetry:
-    """The retry of an output's rejected samples that was interrupted, or else the next one."""
+    """The next retry of an output's rejected samples: the one that was interrupted, if any, otherwise a new one."""
 
     retry: Addition
     rows: tuple[RejectRow, ...]
@@ -22,7 +22,7 @@ class PendingRetry:
 
 
 def next_retry(root: Path) -> PendingRetry:
-    """Return which samples of the finished output ``root`` are to be retried. Raises JobError if it is not finished."""
+    """Return the next retry for the finished output ``root``. Raises JobError if it is not finished."""
     check_finished(root)
     later = addition_files_of(root)
     number = len(later) + 1

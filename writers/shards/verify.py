@@ -55,7 +55,7 @@ class Verdict:
     hashed: int
     """Number of files whose SHA-256 was compared."""
     unchecked: Sequence[str]
-    """The parts of the output that were not checked, each with the reason."""
+    """Parts of the output that were not checked, such as a shard's records, each with the reason."""
 
     @property
     def sound(self) -> bool:
@@ -142,7 +142,7 @@ def _bytes_of(entry: Mapping[str, Any]) -> int:
 
 
 def _check_whole(root: Path, parts: bool) -> Iterator[Problem]:
-    """Check the manifest and reject log of the complete output, which cover all parts and additions."""
+    """Check a complete output's manifest and reject log, which cover all job parts, retries and appends."""
     published = {"rejects.jsonl": rejects_with_additions, "manifest.json": manifest_with_additions}
     for name, made in published.items():
         try:
@@ -301,7 +301,7 @@ def _check_left_out(log: Path, contents: JournalContents) -> Iterator[Problem]:
 
 @contextlib.contextmanager
 def _at_hand(mirror: Mirror | None, entry: Mapping[str, Any]) -> Iterator[None]:
-    """Context manager that downloads the files of a shard from the store that holds the output, and removes them at its
+    """Context manager that downloads one shard's files from the store that holds the output, and removes them at its
     end. Does nothing for an output in a folder."""
     for info in entry["files"] if mirror is not None else ():
         assert mirror is not None
