@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import import_module
@@ -332,6 +333,16 @@ def test_the_guide_to_faster_jobs_has_every_bottleneck() -> None:
     assert len(named) > 6
     rows = re.findall(r"^\| ([^|]+) \|", (ROOT / "docs" / "guides" / "faster.md").read_text(), re.M)
     assert not [name for name in named if not any(row.startswith(name) for row in rows)]
+
+
+def test_the_page_on_installing_has_every_extra() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    page = (ROOT / "docs" / "install.md").read_text()
+    assert not [e for e in extras if f"`{e}`" not in page and e not in ("test", "docs", "browser", "lint")]
+    named = {e for text in map(Path.read_text, PAGES) for group in re.findall(r"dali-run\[([\w,-]+)\]", text)
+             for e in group.split(",")}  # fmt: skip
+    assert len(named) > 4
+    assert named <= set(extras), "extras that pyproject.toml does not have"
 
 
 def test_troubleshooting_has_a_remedy_for_every_reject_code() -> None:
