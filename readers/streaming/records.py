@@ -6,7 +6,7 @@ A record is the sizes of its values (uint32), those of constant size left out in
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -115,7 +115,7 @@ def shard_path(index: str, name: Any) -> str:
 
 
 _MODELS = 64
-"""Number of records among which the first valid one decides dtype and number of dimensions."""
+"""Number of records that are checked at a time for one whose array is valid, and of arrays that are tried in all."""
 
 
 class IndexedRecords(BatchedOrigins):
@@ -163,15 +163,48 @@ class IndexedRecords(BatchedOrigins):
         return table + at
 
     def _model(self, k: int) -> tuple[str, int]:
-        """Return dtype and number of dimensions that all arrays of field ``k`` must have: those of the first record."""
-        field = self._fields[k]
-        if not len(self):
-            return field.dtype or "uint8", 1
+        """Return dtype and number of dimensions that all arrays of field ``k`` must have: those of the first valid
+        array. Raises JobError if arrays have more dimensions than are read."""
+        problem: JobError | None = None
+        for tried, (at, size) in enumerate(self._valid_places(k)):
+            if tried >= _MODELS:
+                break
+            try:
+                found, shapes = self._array_heads(k, at, size, -1)
+            except JobError as e:
+                problem = problem or e
+            else:
+                model = str(found.dtype[0]), found.shapes.shape[1]
+                if model[0] and self._are_arrays(model[0], found, shapes, size)[0]:
+                    return model
+        if problem is not None:
+            raise problem
+        return self._fields[k].dtype or "uint8", 1
+
+    def _valid_places(self, k: int) -> Iterator[tuple[I64, I64]]:
+        """Yield offset and size, int64[1] each, of the value of field ``k`` in each valid record, in order."""
+        for low in range(0, len(self), _MODELS):
+            at, sizes, good = self._places(np.arange(low, min(low + _MODELS, len(self))))
+            for i in np.flatnonzero(good).tolist():
+                yield at[i : i + 1, k], sizes[i : i + 1, k]
+
+    def _array_heads(self, k: int, at: I64, sizes: I64, ndim: int) -> tuple[ArrayHeads, I64]:
+        """Return the headers of the arrays at offsets ``at``, with values of ``sizes`` bytes, and the arrays' shapes;
+        see `__init__` for ``ndim``."""
         assert self._mapped is not None
-        at, _, good = self._places(np.arange(min(len(self), _MODELS)))
-        first = int(np.argmax(good))  # a damaged record decides nothing
-        found = self._heads(field, self._mapped.data, at[first : first + 1, k], -1)
-        return str(found.dtype[0]) or "uint8", found.shapes.shape[1]
+        field = self._fields[k]
+        found = self._heads(field, self._mapped.data, at, ndim)
+        if field.shape is None and field.encoding.startswith("no_header"):
+            return found, (sizes // np.dtype(found.dtype[0]).itemsize)[:, None] if len(at) else found.shapes
+        return found, found.shapes
+
+    @staticmethod
+    def _are_arrays(name: str, found: ArrayHeads, shapes: I64, sizes: I64) -> Good:
+        """Return which values of ``sizes`` bytes, with the headers ``found``, are arrays of dtype ``name``."""
+        right = (found.dtype == name) & ((shapes >= 0) & (shapes <= MAX_RECORD)).all(axis=1)
+        elements = np.prod(np.where(right[:, None], shapes, 0).astype(np.float64), axis=1)  # integers would overflow
+        right &= found.sizes + elements * np.dtype(name).itemsize == sizes
+        return right
 
     def __len__(self) -> int:
         return len(self._starts)
@@ -259,13 +292,8 @@ class IndexedRecords(BatchedOrigins):
         assert self._mapped is not None
         field, data, (name, ndim) = self._fields[k], self._mapped.data, self._models[k]
         dtype, n = np.dtype(name), len(at)
-        found = self._heads(field, data, at, ndim)
-        shapes = found.shapes
-        if field.shape is None and field.encoding.startswith("no_header"):
-            shapes = (sizes // dtype.itemsize)[:, None]
-        right = good & (found.dtype == name) & ((shapes >= 0) & (shapes <= MAX_RECORD)).all(axis=1)
-        elements = np.prod(np.where(right[:, None], shapes, 0).astype(np.float64), axis=1)  # integers would overflow
-        right &= found.sizes + elements * dtype.itemsize == sizes
+        found, shapes = self._array_heads(k, at, sizes, ndim)
+        right = good & self._are_arrays(name, found, shapes, sizes)
         for i in np.flatnonzero(good & ~right).tolist():
             ctx.reject(i, "bad_shape", f"{field.name!r} is not an array of {name} with {ndim} dimensions, as that of "
                        "the first record")  # fmt: skip

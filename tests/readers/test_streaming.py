@@ -14,6 +14,7 @@ import pytest
 from dali_run.ops.errors import JobError, SpecError
 from dali_run.pipelines.job.run import run_job
 from dali_run.readers.base import Reader
+from dali_run.readers.streaming import records
 from dali_run.readers.streaming.litdata import LitData
 from dali_run.readers.streaming.mds import Mds
 from tests.kit.readers import content, fetch, open_reader
@@ -271,16 +272,36 @@ def names_of(index: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["mds", "litdata"])
-def test_arrays_of_too_many_dimensions_are_refused(tmp_path: Path, outputs: Path, name: str) -> None:
+def test_damaged_records_decide_nothing_for_the_others(
+    tmp_path: Path, outputs: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither those whose sizes do not add up, as many as they are, nor those whose array is damaged."""
     shutil.copytree(outputs / name, tmp_path, dirs_exist_ok=True)
-    shard = sorted(tmp_path.glob("train-00000*"))[0]
-    source = open_reader(READERS[name](path=str(tmp_path), columns=("tensor",)))
-    at = int(source._places(np.array([0]))[0][0, source._columns[0]] - source._mapped.starts[0])
-    raw = bytearray(shard.read_bytes())
-    if name == "mds":
-        raw[at] = 63 << 2
-    else:
-        raw[at + 4 : at + 8] = (63).to_bytes(4, "little")
-    shard.write_bytes(raw)
+    reader = READERS[name](path=str(tmp_path), columns=("tensor",))
+    source = open_reader(reader)
+    files = source._files.files(np.arange(len(source)))
+    places = source._places(np.arange(len(source)))[0][:, source._columns[0]] - source._mapped.starts[files]
+    starts, paths = source._starts - source._mapped.starts[files], [source._mapped.paths[f] for f in files]
+
+    def change(record: int, at: int, content: bytes) -> None:
+        raw = bytearray(Path(paths[record]).read_bytes())
+        raw[at : at + len(content)] = content
+        Path(paths[record]).write_bytes(raw)
+
+    def absurd(record: int) -> None:
+        at = int(places[record])
+        change(record, at, bytes([63 << 2])) if name == "mds" else change(record, at + 4, (63).to_bytes(4, "little"))
+
+    monkeypatch.setattr(records, "_MODELS", 4)
+    for record in range(5):
+        change(record, int(starts[record]), b"\xff" * 4)
+    absurd(5)
+    source = open_reader(reader)
+    (tensors,), rejects = fetch(reader, source, range(len(source)))
+    assert [(r.slot, r.code) for r in rejects] == [*((k, "corrupt_record") for k in range(5)), (5, "bad_shape")]
+    for k in range(6, len(source)):
+        assert tensors.sample(k).ndim == 2
+    for record in range(6, len(source)):
+        absurd(record)
     with pytest.raises(JobError, match="has 63 dimensions; at most 32 are read"):
-        open_reader(READERS[name](path=str(tmp_path), columns=("tensor",)))
+        open_reader(reader)

@@ -18,7 +18,7 @@ from ...ops.storage.json_text import parse_json
 from ..base import ENCODED, FieldConfig, Frames, Records, Refused, Shard, ShardFiles
 from ..bytes import sidecar
 from ..bytes.written import Problem, WrittenShard
-from .columns import check_field, is_encoded
+from .columns import check_field, is_encoded, numbers_of
 from .files import Files, FilesFrames, FilesShard, UsedPaths
 
 
@@ -169,8 +169,8 @@ class CocoShard(Shard):
         sizes = [(int(w), int(h)) for h, w in headers.extents.tolist()]
         others = {n: b for n, b in records.fields.items() if n != image and n not in self._writer.objects()}
         images: list[dict[str, Any]] = []
-        for i, (line, (width, height)) in enumerate(zip(files.lines, sizes, strict=True)):
-            number = line["position"] * 1_000_000 + line["part"] if "part" in line else line["position"]
+        numbers = numbers_of(records.samples).tolist()
+        for i, (line, number, (width, height)) in enumerate(zip(files.lines, numbers, sizes, strict=True)):
             entry = {"id": number + 1, "file_name": line["files"][0], "width": width, "height": height}
             images.append({**entry, **{n: self._other(n, b.sample(i)) for n, b in others.items()}})
         return CocoFrames(files.sizes, files, images, self._objects(records, images))

@@ -174,12 +174,16 @@ def keys_of(samples: Samples) -> Column:
     return from_values(samples.names())
 
 
+def numbers_of(samples: Samples) -> I64:
+    """Return a number for each sample, int64[N], in the order of the samples: its position. Parts of split samples have
+    a million numbers for each position."""
+    return samples.position if samples.part is None else samples.position * 1_000_000 + samples.part
+
+
 def position_names(samples: Samples) -> Column:
     """Return the samples' positions as names of ten digits, and six more for parts of split samples: sorting the names
     sorts the samples."""
-    if samples.part is None:
-        return as_decimal(samples.position, 10)
-    return as_decimal(samples.position * 1_000_000 + samples.part, 16)
+    return as_decimal(numbers_of(samples), 10 if samples.part is None else 16)
 
 
 def as_decimal(values: npt.NDArray[Any], width: int = 0) -> Column:

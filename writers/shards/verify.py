@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import io
 import os
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from typing import Any
 
 from ...ops.errors import JobError, SpecError
 from ...ops.storage.json_text import parse_json
-from ...ops.storage.urls import is_url, plain_path
+from ...ops.storage.urls import is_url, join, plain_path
 from ..base import Writer, find_writer
 from ..bytes import sidecar
 from ..bytes.checksums import checksums_of
@@ -89,10 +90,9 @@ def _verify(root: Path, mirror: Mirror | None, progress: Callable[[int, int], No
     entries: list[dict[str, Any]] = []
     found = output_files_of(root)
     if not found:
-        inside = sorted(p.parent.name for p in root.glob("*/journal.jsonl")) if mirror is None else []
+        inside = _outputs_below(root, mirror)
         if inside:  # the parts of a split, or the outputs of several jobs
-            where = " and ".join(str(root / name) for name in inside)
-            problems.append(Problem("journal.jsonl", "", f"is in the folders below: verify {where}"))
+            problems.append(Problem("journal.jsonl", "", f"is in the folders below: verify {' and '.join(inside)}"))
             return Verdict(problems, 0, 0, 0, 0, 0, 0, ())
         problems.append(
             Problem("journal.jsonl", "", "is missing: this is not an output of dali-run, or the job never started")
@@ -135,6 +135,13 @@ def _verify(root: Path, mirror: Mirror | None, progress: Callable[[int, int], No
     unchecked += _check_reports(root, [*found, *later], problems)
     return Verdict(problems, len(entries), sum(e["samples"] for e in entries), rejects, done, files.files,
                    files.hashed, unchecked)  # fmt: skip
+
+
+def _outputs_below(root: Path, mirror: Mirror | None) -> list[str]:
+    """Return the paths, or URLs, of the outputs in the folders of ``root``, or of the mirrored store."""
+    names = (p.relative_to(root).as_posix() for p in root.glob("*/journal.jsonl")) if mirror is None else mirror.sizes
+    place = str(root) if mirror is None else mirror.store.url
+    return sorted(join(place, name.partition("/")[0]) for name in names if re.fullmatch(r"[^/]+/journal\.jsonl", name))
 
 
 def _bytes_of(entry: Mapping[str, Any]) -> int:

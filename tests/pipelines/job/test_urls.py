@@ -396,6 +396,15 @@ def test_commands_take_urls(place: Path, pictures: Path, capsys: pytest.CaptureF
     assert cli.main(["verify", "memory://bucket/out"]) == 0
     assert cli.main(["inspect", "memory://bucket/out", "--json"]) == 0
     assert cli.main(["retry-failed", "memory://bucket/out"]) == 0
+    assert cli.main(["convert", url, "memory://bucket/other/deep", "--to", "files"]) == 0
+    capsys.readouterr()
+    assert cli.main(["verify", "memory://bucket/other"]) == 1
+    assert "verify memory://bucket/other/deep\n" in " ".join(capsys.readouterr().err.split()) + "\n"
+    assert cli.main(["verify", "memory://bucket/other/deep"]) == 0
+    assert cli.main(["convert", url, str(place / "other" / "deep"), "--to", "files"]) == 0
+    capsys.readouterr()
+    assert cli.main(["verify", str(place / "other")]) == 1
+    assert f"verify {place}/other/deep" in "".join(capsys.readouterr().err.splitlines())
     assert cli.main(["verify", "memory://bucket/nothing"]) == 1
     assert cli.main(["inspect", "memory://bucket/nothing"]) == 2
     assert "no such file" in capsys.readouterr().err
