@@ -24,8 +24,8 @@ from .ordered_inputs import Lineup
 
 @dataclass(frozen=True, slots=True)
 class AdditionPlan:
-    """A run that a job still has to do: for its first inputs if ``addition`` is None, otherwise for inputs that were
-    added later. Created by `find_growth`."""
+    """A run that a job still has to do. If ``addition`` is None, it is the run over the job's first inputs, otherwise
+    over inputs that were added later. Created by `find_growth`."""
 
     number: int
     """Number of the run in the `Lineup`, the order of all records: 0 for the job's first inputs, then one per
@@ -35,7 +35,7 @@ class AdditionPlan:
     """The inputs (files with size and time) of the run. The journal records ``inputs.identity`` for them."""
 
     def listing(self) -> Inputs:
-        """Return the inputs, to be stored beside the journal of the output."""
+        """Return the inputs, which are stored with the journal of the output."""
         return self.inputs
 
 
@@ -164,7 +164,8 @@ def _joined(parts: list[InventoryEntries]) -> InventoryEntries:
 
 
 def _places(stages: list[Inputs], changes: Mapping[str, Changes]) -> list[dict[str, Any]]:
-    """Return, for each run of ``stages`` and each reader, the indices of its files in the present inventory."""
+    """Return, for each run in ``stages`` and each reader, the indices of the run's files in the present list of
+    files."""
     result: list[dict[str, Any]] = []
     for k in range(len(stages)):
         at = {name: sum(len(i.readers[name]) for i in stages[:k]) for name in changes}
@@ -173,8 +174,8 @@ def _places(stages: list[Inputs], changes: Mapping[str, Changes]) -> list[dict[s
 
 
 def _unfinished(root: Path, stages: list[tuple[OutputFiles, Inputs]], now: Inputs) -> Iterator[AdditionPlan]:
-    """Yield the first run and the additions that were begun and not finished. Raises JobError if one of them is a retry
-    of rejected samples, or if samples would get other keys."""
+    """Yield the runs (the first one and later additions) that were begun and not finished. Raises JobError if one of
+    them is a retry of rejected samples, or if samples would get other keys."""
     for files in addition_files_of(root):
         if files.addition is not None and files.addition.kind == "retry" and not files.addition.published(root):
             raise JobError(f"{root}: a retry was interrupted; run dali-run retry-failed {root} to its end first")

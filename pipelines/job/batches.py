@@ -46,8 +46,8 @@ class RunRange:
     """First position to process."""
     batch_size: int
     whole: bool
-    """Whether batches must be cut as in an uninterrupted job, because a sample's result depends on the rest of its
-    batch."""
+    """Whether batches must have the same borders as in an uninterrupted job, because a sample's result depends on the
+    rest of its batch."""
     trace: bool
     selected: frozenset[tuple[int, int]] | None = None
     """For jobs that split samples into items: the (position, item) pairs to process. Item -1 stands for all items of
@@ -60,8 +60,8 @@ class RunRange:
 
 
 class Batches:
-    """Runs an engine over a range of a job's samples, and yields the finished batches. Created and stopped by `JobRun`;
-    used by one thread."""
+    """The batches of one run of a job: iterating over it runs an engine over a range of samples and yields finished
+    batches. Created and stopped by `JobRun`; used by one thread."""
 
     def __init__(self, plan: Plan, run_range: RunRange, options: Options) -> None:
         self.plan = plan
@@ -113,7 +113,8 @@ class Batches:
         return Finished(start, stop, samples, outputs, rows, it.number, omitted)
 
     def report(self, seconds: float, counts: Mapping[str, int], sink_seconds: float) -> dict[str, Any]:
-        """Return the report of the run so far, as `build_report` makes it."""
+        """Return the report of the run so far, as `build_report` makes it. ``sink_seconds``: time that the writer
+        took."""
         return build_report(self.engine, seconds, counts, sink_seconds=sink_seconds)
 
 

@@ -28,18 +28,18 @@ from .data_layout import KEYS, SourceLayout, find_data, first_records, is_pictur
 from .run import JobResult, Progress, run_job
 
 RECODED, SMALL = "decode", "decode_small"
-"""Names of the steps that decode images which must be encoded again: images that are also resized, and images that are
-small enough already."""
+"""Names of two steps of the generated spec. Both decode images to encode them again: the first for images that are also
+resized, the second for images that are small enough."""
 FITS = "small_enough"
-"""Name of the step that tests whether an image is smaller than the requested size."""
+"""Name of the step of the generated spec that tests whether an image is smaller than the requested size."""
 TEST = "as_wanted"
-"""Name of the step that tests whether an image already has the requested size and format."""
+"""Name of the step of the generated spec that tests whether an image already has the requested size and format."""
 _SUFFIXES = {"jpeg": "jpg", "png": "png", "webp": "webp"}
 
 _TYPED = ("parquet", "lance", "mds", "litdata")
 """Writers of containers whose columns have a type, so that text differs from bytes."""
 _DALI_NAMES = {"float32": "FLOAT"}
-"""DALI's names of NumPy's types, where they are not NumPy's names in capitals."""
+"""DALI's names of those NumPy types whose name in capitals is not DALI's."""
 _IN_FILE_NAMES = ("webdataset", "files", "numpy")
 """Writers that make names of fields a part of file names."""
 
@@ -192,10 +192,9 @@ def convert(
     by: Callable[..., JobResult] = run_job,
 ) -> JobResult:
     """Convert ``source`` into directory ``target``, or continue a conversion; ``append`` adds records that are new.
-
     ``device``: where images are resized and encoded. ``note`` is called with each line about fields that get another
-    name. ``by``: function that runs the job, `run_job` or one with the same arguments that uses several workers. Raises
-    SpecError and JobError."""
+    name. ``by``: function that runs the job, `run_job` or one with the same arguments. Raises SpecError and
+    JobError."""
     spec = conversion(source, target, requested, note)
     spec["pipeline"]["device"] = device
     amend = _with_kept if requested.touches_pictures else dict
@@ -222,7 +221,7 @@ _STEPS = {"decoders.image", "decoders.numpy", "resize", "encoders.image", "encod
 
 
 def is_conversion(spec: Any) -> bool:
-    """Return whether ``spec`` could come from `conversion`: it has no plugins and no functions of users."""
+    """Return whether `conversion` could have made ``spec``, which then has no plugins and no functions of users."""
 
     def known(steps: Any) -> bool:
         return isinstance(steps, list) and all(
@@ -236,7 +235,8 @@ def is_conversion(spec: Any) -> bool:
 
 
 def _with_kept(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the report with an additional count, ``kept``: the number of images whose bytes needed no change."""
+    """Return the report of a conversion with a further count, ``kept``: the number of images whose bytes needed no
+    change."""
     looked_at, recoded = (
         sum(o["samples"] for o in report["operators"] if o["name"] in names) for names in ((TEST,), (RECODED, SMALL))
     )
@@ -249,8 +249,8 @@ def _place(target: Path | str) -> str:
 
 
 def _picture(layout: SourceLayout) -> str | None:
-    """Return the name of the field that holds the images, or None. If several fields hold bytes, it is the first one
-    whose content looks like an image."""
+    """Return the name of the field that holds images, or None. It is the only field of bytes or, of several, the first
+    one whose content looks like an image."""
     names = [f for f, kind in layout.fields.items() if kind == "bytes" and f not in layout.text]
     if len(names) > 1:
         arguments = {k: v for k, v in layout.step.items() if k != "op"}

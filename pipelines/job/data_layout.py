@@ -55,8 +55,8 @@ MAX_EXAMINED_BYTES = 1 << 26
 
 @dataclass(slots=True)
 class SourceLayout:
-    """How a data set is to be read: the spec's step with the reader, and facts about each field that the reader
-    outputs. Created by `look`."""
+    """Layout of a data set that was examined: the step of a spec that reads it, and facts about each field that the
+    reader outputs. Created by `look`."""
 
     step: dict[str, Any]
     fields: dict[str, str] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class SourceLayout:
     extensions: dict[str, str] = field(default_factory=dict)
     """File extension of each field that was an archive member or a file, by the field's name."""
     named: bool = False
-    """Whether records have keys of their own, which should be kept."""
+    """Whether records have keys of their own, which the output should keep."""
     key: str = ""
     """Name of the column or feature of the source that holds the records' keys, and is therefore not among `fields`;
     empty if there is none."""
@@ -612,8 +612,8 @@ def is_picture(data: bytes) -> bool:
 
 
 def _mostly(test: Callable[[bytes], Any], values: list[bytes]) -> bool:
-    """Return whether more than half of ``values`` pass ``test``, so that one damaged record does not decide how all are
-    read."""
+    """Return whether more than half of ``values`` pass ``test``. The majority decides, so that one damaged record
+    changes nothing."""
     return 2 * sum(bool(test(v)) for v in values) > len(values)
 
 

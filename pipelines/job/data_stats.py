@@ -109,8 +109,8 @@ def spec_stats(
 
 
 def _content_of(layout: SourceLayout) -> dict[str, str]:
-    """Return, by field name, which fields of bytes hold media: ``picture`` or ``sound``. Decided by the majority of
-    some records from all over the data set. Fields with other content are left out."""
+    """Return the fields of bytes that hold media, by name: ``picture`` or ``sound``. The majority of some records from
+    all over the data set decides. Fields with other content are left out."""
     names = [f for f, kind in layout.fields.items() if kind == "bytes" and f not in (*layout.text, *layout.numerals)]
 
     def fields(outputs: list[Any]) -> dict[str, Any]:
@@ -160,8 +160,8 @@ def _document(
 
 
 def _reduced(graph: Graph) -> tuple[Graph, dict[str, Kind]]:
-    """Return a copy of ``graph`` with small outputs: in place of each array, its shape and the mean and extremes of
-    each channel. Also return the kind of each output."""
+    """Return a copy of ``graph`` whose outputs are small: in place of each array, its shape and the mean and extremes
+    of each channel. Also return the kind of each output."""
     builder = GraphBuilder.of(graph.nodes)
     outputs: dict[str, Edge] = {}
     kinds: dict[str, Kind] = {}

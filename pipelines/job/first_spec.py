@@ -69,7 +69,7 @@ class SampleFacts:
     about: str
     """Description of the data set for users, such as ``72 files in 4 folders (.jpg)``."""
     reader: dict[str, Any]
-    """The step of the spec with the reader, without `out`; ``${data}`` stands for the path of the data."""
+    """The reader's step of the generated spec, without `out`; ``${data}`` stands for the path of the data."""
     fields: dict[str, str] = field(default_factory=dict)
     """Outputs of the reader in order: their names, and whether they are ``bytes`` or ``numbers``. The name is empty if
     no task uses the output."""
@@ -221,8 +221,8 @@ def _files(folder: Path) -> SampleFacts:
 def _readable(
     folder: Path, suffixes: Counter[str], holders: Mapping[str, Counter[str]], known: Sequence[str]
 ) -> tuple[bool, str]:
-    """Return whether ``folder`` itself is read, as it has files with the suffixes ``known`` and its folders have none,
-    and the description of the data set. Raises SpecError if all files are in folders of folders."""
+    """Return a pair: whether the data set's files (with the suffixes ``known``) are in ``folder`` itself, not in
+    folders inside; and a description of the data set. Raises SpecError if all files are in folders of folders."""
     places: Counter[str] = sum((holders[s] for s in known if s in holders), Counter())
     total, top = places.total(), places.pop(os.curdir, 0)
     classes = sum(n for place, n in places.items() if os.sep not in place)

@@ -16,11 +16,11 @@ LAUNCHERS = (
     ("PMI_SIZE", "PMI_RANK"),
     ("AWS_BATCH_JOB_ARRAY_SIZE", "AWS_BATCH_JOB_ARRAY_INDEX"),
 )
-"""Environment variables that launchers set: pairs of the number of processes and the number of this process. Those of
-torchrun come first, because Slurm may have started the processes in which torchrun starts several."""
+"""Pairs of environment variables that launchers set: the number of processes, and the number of this process. The
+variables of torchrun come first, because Slurm may have started the processes in which torchrun starts several."""
 INDICES = ("SLURM_ARRAY_TASK_ID", "JOB_COMPLETION_INDEX", "AWS_BATCH_JOB_ARRAY_INDEX", "RANK", "SLURM_PROCID",
            "OMPI_COMM_WORLD_RANK", "PMI_RANK")  # fmt: skip
-"""Environment variables that hold the number of this process; used if the user gives only the number of parts."""
+"""Environment variables with the number of this process; used if the user gives only the number of parts."""
 _PART = re.compile(r"(auto|\d{1,9})(?:/(\d{1,9}))?")
 _HELP = "give --part as I/N, or as auto/N where only the number of parts is not in the environment"
 
@@ -73,7 +73,7 @@ def part_from_environment(environment: Mapping[str, str], option: str = "--num-s
 
 def _of_array(environment: Mapping[str, str], option: str) -> tuple[tuple[int, int], str]:
     """Return (part, number of parts) for a task of a Slurm array, and a text that says where the numbers come from. If
-    srun starts several processes in a task, each of them is a part."""
+    srun starts several processes in a task, each process is a part."""
     names = ("SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN", "SLURM_ARRAY_TASK_MAX")
     index, count, low, high = (_number(environment.get(name, "")) for name in names)
     if count < 1 or high - low + 1 != count or not low <= index <= high:

@@ -38,7 +38,7 @@ less often."""
 _WINDOW = 5.0
 """Seconds over which the current rates are averaged."""
 _SILENT = 60.0
-"""Seconds without a new status after which a job on another machine is shown as lost."""
+"""Seconds without a new status after which a job on another machine counts as lost."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,7 @@ from ..engine.inputs import JobFeed, Sources, inventory_of
 
 
 class RenumberedSource(BatchedOrigins):
-    """A data set with other record numbers: record ``i`` is record ``numbers[i]`` of the original. Created by
-    `Lineup`."""
+    """A view of a data set in which record ``i`` is record ``numbers[i]`` of the original. Created by `Lineup`."""
 
     def __init__(self, source: Source, numbers: I64, groups: I64 | None) -> None:
         self.groups = groups
@@ -54,7 +53,7 @@ class RenumberedSource(BatchedOrigins):
         return inventory_of(self._source)
 
     def close(self) -> None:
-        """Do nothing: the code that opened the original data set closes the data set."""
+        """Do nothing: the object that opened the original data set also closes it."""
 
 
 class Lineup:
@@ -69,8 +68,8 @@ class Lineup:
         self.states, self._plan = dict(sources.states), sources.plan
         self._readers: list[tuple[int, Source, I64]] = []
         self._epochs: list[I64 | None] = []
-        """For each reader, by position of the sample: the number of the pass over the reader's data set. None if all
-        are in pass 0."""
+        """For each reader, by position of the sample: how many times the reader has passed over its whole data set
+        before. None if always 0."""
         self._stored: list[I64] = []
         """For each reader: the numbers of its first records in stored order, at most `MAX_TRIED`."""
         self.ends: list[int] = []
@@ -147,7 +146,8 @@ class Lineup:
 
 class LineupFeed(JobFeed):
     """Source of samples for a job that processes only some positions of a `Lineup` (the order of first and added
-    records), in ascending order. Requests count only these positions. Created by jobs with additions and by retries."""
+    records), in ascending order. Requests count only these selected positions. Created by jobs with additions and by
+    retries."""
 
     def __init__(self, lineup: Lineup, selected: Sequence[int], decided: Decided | None = None) -> None:
         """``decided``: types and ranks that the first sample of the data set decides, from the job's journal. If None,

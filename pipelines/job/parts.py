@@ -40,8 +40,8 @@ class Lost:
 
 @dataclass(slots=True)
 class PartBatch:
-    """A batch of items (such as frames of a video) for the engine that runs the graph after `split_samples`: all items
-    of the samples at the positions [start, stop). Samples in ``lost`` and ``left_out`` have no items. Created by
+    """A batch of items (such as frames of a video) for the engine that runs the graph after `split_samples`. It has all
+    items of the samples at the positions [start, stop). Samples in ``lost`` and ``left_out`` have no items. Created by
     `PartsFeed`."""
 
     start: int
@@ -147,8 +147,7 @@ class PartsFeed:
         return int(self._run_range.feed.places(np.array([lost.position]))[0])
 
     def _beside(self, outputs: Mapping[str, Batch]) -> list[Batch]:
-        """Return the other outputs of the first engine that are split like its main one. They contain the same
-        samples."""
+        """Return further outputs of the first engine that are split like the main one, with the same samples."""
         slots = outputs[self._split_plans.data].samples.slot
         batches = [outputs[name] for name in self._split_plans.beside]
         return [b.take(np.searchsorted(b.samples.slot, slots)) for b in batches]
@@ -202,7 +201,8 @@ class PartsFeed:
 
 
 def _lost(iteration: InFlightBatch) -> list[Lost]:
-    """Return those samples of a batch that were dropped or were damaged and only reported, ordered by position."""
+    """Return the samples of a batch that were dropped, or that are damaged but kept and only reported, ordered by
+    position."""
     everyone, dropped = iteration.all_samples, gone(iteration.dropped)
     losses = []
     for d in rejected(iteration.dropped):
@@ -213,7 +213,7 @@ def _lost(iteration: InFlightBatch) -> list[Lost]:
 
 
 def _same(piece: Samples, some: Samples) -> bool:
-    """Return whether the items ``some`` (such as frames of a video) belong to the batch of items ``piece``."""
+    """Return whether the items ``some`` (such as frames of a video) come from the batch of items ``piece``."""
     assert piece.part is not None
     assert some.part is not None
     at = int(some.slot[0])

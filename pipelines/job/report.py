@@ -178,7 +178,8 @@ def _channels(engine: Engine, i: int) -> tuple[Channel[Any] | None, Channel[Any]
 
 
 def _waits(engine: Engine, i: int) -> dict[str, float]:
-    """Return the seconds for which step ``i`` waited for batches, and for room in the next queue."""
+    """Return the seconds for which step ``i`` of the engine waited for batches, and for free capacity in the next
+    queue."""
     name = _stage_id(engine, i)
     before, after = _channels(engine, i)
     waited, blocked = before.waited_empty if before is not None else 0.0, after.waited_full
@@ -223,8 +224,8 @@ def operator_seconds(engine: Engine) -> list[dict[str, Any]]:
 
 
 def overlap(engine: Engine) -> int:
-    """Return the number of lanes (CUDA streams) whose GPU work overlaps: the sum of their times exceeds the elapsed
-    time."""
+    """Return the number of lanes (CUDA streams) that compute at the same time, on all GPUs. The sum of their times
+    exceeds the elapsed time by up to this factor."""
     return max(1, engine.options.lanes - 1) * len(engine.plan.target.indices)
 
 
@@ -296,11 +297,11 @@ def loads_of(
 _LOCK_ADVICE = "Fewer threads, several processes (--on processes:N), or a larger batch_size."
 """Advice if threads wait for the interpreter's lock; a job of few batches says too little for it."""
 _CPU_BOUND = 0.7
-"""Share of worker time spent on processors above which the report advises to use more cores."""
+"""Share of the worker threads' time on processors above which the report advises to use more cores."""
 
 
 def _workers(stats: Stats, operators: Sequence[Mapping[str, Any]], threads: int, cores: int, seconds: float) -> Load:
-    """Return how busy the worker threads were, and what they waited for while they were not on processors."""
+    """Return how busy the worker threads were, and what kept them from computing: missing cores or Python's lock."""
     share = sum(o["cpu_seconds"] for o in operators) / (threads * seconds)
     work = _total(stats)
     computing, no_core = work.processor / work.passed, work.no_core / work.passed
@@ -320,7 +321,7 @@ def _workers(stats: Stats, operators: Sequence[Mapping[str, Any]], threads: int,
 
 
 def _total(stats: Stats) -> Work:
-    """Return the times of all workers added up. In a run without chunks, all time counts as computing."""
+    """Return the times of all worker threads, added up. In a run without chunks, all time counts as computing."""
     works = list(stats.worked.values()) or [Work(1.0, 1.0)]
     return Work(max(1e-9, sum(w.passed for w in works)), sum(w.processor for w in works), sum(w.no_core for w in works))
 

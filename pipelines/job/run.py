@@ -94,7 +94,7 @@ class JobResult:
     path: Path | str
     """The output folder: a Path, or a URL as a str."""
     final: bool = False
-    """Whether another try would fail in the same way, because a sample failed in a job whose policy is ``fail``."""
+    """Whether another try would fail in the same way: a sample failed in a job whose policy is ``fail``."""
     ran: bool = True
     """Whether this run did any work. If False, the output was complete, and the report is that of the run that
     completed it."""
@@ -106,7 +106,7 @@ class Prepared:
 
     built: BuiltSpec
     plan: Plan
-    """The plan of the job; of a job that splits samples, the plan of all that comes before the split."""
+    """The plan of the job. If the job splits samples, the plan of everything before the split."""
     split_plans: SplitPlans | None = None
     """The plans before and after the split, if the job splits samples into items; otherwise None."""
 
@@ -134,7 +134,7 @@ def prepare(
     part: tuple[int, int] | None = None,
     ahead: bool = False,
 ) -> Prepared:
-    """Read and compile a spec. ``part`` (i, n): this is part i of n of a job. ``ahead``: the job will run in this
+    """Read and compile a spec. ``part`` (i, n): it is for part i of n of a job. ``ahead``: the job will run in this
     process, so the GPU may be started meanwhile. Raises SpecError and DeviceError."""
     built = load_spec(path, overrides)
     settings = built.spec.pipeline
@@ -148,10 +148,9 @@ def prepare(
 
 
 def check_parts(graph: Graph, part: tuple[int, int]) -> None:
-    """Raise SpecError if ``part`` is impossible, or if readers have shards of their own.
-
-    Parts are ranges of the job's samples, cut at the borders of output shards, so any number of parts writes the same
-    files. Readers do not know of parts."""
+    """Raise SpecError if ``part`` is impossible, or if readers have shards of their own. Parts are ranges of the job's
+    samples that begin and end with output shards, so any number of parts writes the same files. Readers do not know of
+    parts."""
     index, count = part
     if not 0 <= index < count:
         raise SpecError(f"--shard-id must be from 0 to {count - 1}, got {index}")

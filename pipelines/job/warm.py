@@ -22,10 +22,9 @@ def warm(
     spec: Path | None = None, overrides: Mapping[str, Any] | None = None, *, device: str | None = None,
     processes: int | None = None, progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Compile the native loops and CUDA kernels that ``spec`` needs, or all in the list of the package, unless they are
-    cached already. Return a summary as plain data. If the data of the spec exist, the job is also started on two
-    samples, so that code that is not in the list is compiled too; nothing is written. Raises SpecError for a wrong
-    spec."""
+    """Compile the native loops and CUDA kernels that ``spec`` needs, or all that the package lists, unless they are
+    cached. Return a summary as plain data. If the data of the spec exist, also run the job on two samples without
+    writing, which compiles code that is not in the list. Raises SpecError for a wrong spec."""
     began = time.perf_counter()
     prepared = prepare(spec, overrides, device=device) if spec is not None else None
     if prepared is None:

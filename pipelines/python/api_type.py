@@ -16,8 +16,8 @@ class PipelineAPIType(enum.Enum):
 
 
 class ApiCheck:
-    """Check, as in DALI, that a program runs one pipeline in one way only, such as `Pipeline.run`. Owned by the
-    pipeline. Inside `scope`, methods of the other ways may be called too."""
+    """Check, as in DALI, that a program does not mix several ways to run one pipeline, such as `Pipeline.run` and
+    `schedule_run`. Owned by the pipeline. Inside `scope`, methods of the other ways may be called too."""
 
     __slots__ = ("used", "wanted")
 

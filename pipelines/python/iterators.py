@@ -112,7 +112,7 @@ class ReaderEpochs:
 
     @property
     def _sizes(self) -> I64:
-        """Number of samples in this epoch, for the pipelines that began with shard 0, 1, ..."""
+        """Number of samples in this epoch by shard: entry i is for a pipeline whose reader began with shard i."""
         return self.shard_sizes if self.sticks else np.roll(self.shard_sizes, -self.epoch)
 
     @property
@@ -284,8 +284,8 @@ class BaseIterator:
             else Regroup(self.batch_size, batching == "shapes", (extra or {}).get("delivered", ()))
         )
         self._states: deque[tuple[int, int, bytes]] = deque()
-        """With checkpointing, and samples that wait to be grouped: (position, number of batches, checkpoint) before
-        each batch of the pipeline that is not wholly returned."""
+        """States of the pipeline before each batch that was not wholly returned: (position, number of batches,
+        checkpoint). Used with checkpointing, if samples wait to be grouped into other batches."""
         self._total = self._epochs.batches()
         self._scheduled = False
         if prepare_first_batch:
@@ -316,8 +316,8 @@ class BaseIterator:
         return ReaderEpochs.of([p.reader_meta(reader_name) for p in self.pipelines], self.batch_size, policy)
 
     def _remember_state(self) -> None:
-        """Store a checkpoint of the pipeline before the next batch, for checkpoints of the iterator while samples of
-        that batch wait to be grouped."""
+        """Store a checkpoint of the pipeline before its next batch. A checkpoint of the iterator needs it while samples
+        of that batch wait to be grouped."""
         pipe, regroup = self.pipelines[0], self._regroup
         if pipe._settings.checkpointing and regroup is not None:
             waiting = regroup.first_position()

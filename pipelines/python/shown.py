@@ -88,8 +88,8 @@ def _before(output: DataNode) -> list[Node]:
 def _ends(
     output: DataNode, edges: Iterable[Edge], places: Mapping[tuple[int, int], int]
 ) -> tuple[tuple[int, int | None], ...]:
-    """For each of ``edges`` of the graph, return (index of the box where it begins, index of the output or None if
-    there is only one). Conditionals have no box: an edge from them begins at the boxes before."""
+    """Return where each of ``edges`` begins in the drawing: (index of the box, index of the box's output or None if it
+    has only one). Conditionals have no box: an edge from one begins at the boxes before it."""
     nodes = output.builder.nodes
     ends: dict[tuple[int, int | None], None] = {}
     pending = list(edges)[::-1]

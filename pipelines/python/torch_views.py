@@ -15,7 +15,7 @@ from ...ops.batch import Batch
 from .arrays import lent
 
 _waiting: deque[tuple[list[Any], _Memory]] = deque()
-"""GPU memory that waits to be released, with CUDA events. When these have passed, no kernel can still read the
+"""GPU memory that waits to be released, with CUDA events: when the events have passed, no kernel can still read the
 memory."""
 _spare: defaultdict[int, list[Any]] = defaultdict(list)
 """CUDA events to use again, by GPU. They are never destroyed, because that would release the GIL."""

@@ -31,8 +31,8 @@ class CompileError(Exception):
 
 
 def image(library: str, text: str, kernel: str, kind: str, folder: Path | None) -> tuple[bytes, str]:
-    """Compile ``kernel`` of the CUDA source ``text`` for ``kind``: a GPU architecture such as ``sm_90``, or PTX such as
-    ``ptx_80``. Return the image and the mangled name of ``kernel``. Raises CompileError."""
+    """Compile ``kernel``, a function in the CUDA source ``text``, for ``kind``: a GPU architecture such as ``sm_90``,
+    or PTX such as ``ptx_80``. Return the compiled image and the mangled name of ``kernel``. Raises CompileError."""
     nvrtc = ctypes.CDLL(library)
     program = ctypes.c_void_p()
 
@@ -73,8 +73,8 @@ def _log(nvrtc: Any, program: Any) -> str:
 
 @cache
 def text_of(source: str) -> tuple[str, Path | None]:
-    """Return the text that NVRTC compiles for ``source``, a name in the list of CUDA sources, and the folder of its
-    include files."""
+    """Return the CUDA text that NVRTC compiles for ``source``, a name in the list of CUDA sources, and the folder of
+    its include files."""
     if source == JPEG:
         return source_text(), None
     return (binaries.SOURCES / source).read_text(), binaries.SOURCES
@@ -135,7 +135,7 @@ def compile_pack(out: Path, library: str, architectures: Sequence[int], processe
 
 
 _COMPILER = "compiler"
-"""Key under which a pack of images stores the version of NVRTC that compiled it."""
+"""Key under which a file of compiled kernels stores the version of NVRTC that compiled them."""
 
 
 def _version(library: str) -> str:

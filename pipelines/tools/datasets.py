@@ -62,7 +62,7 @@ class Record:
 
 @dataclass(slots=True)
 class DataSet:
-    """The records found at a path, with their kind and number."""
+    """The records that were found at a path, their number, and the kind of the data set."""
 
     kind: str
     count: int | None
@@ -352,8 +352,9 @@ def _table(kind: str, reader: str, paths: list[Path], columns: list[ReadableColu
 def read_through(
     kind: str, name: str, arguments: dict[str, Any], take_apart: Any, spread: int | None = None
 ) -> DataSet:
-    """Return the data set that the reader operator ``name`` opens with ``arguments``. ``take_apart`` converts the
-    reader's outputs to a record's fields. ``spread``: number of records to read, evenly distributed; None reads all."""
+    """Return the data set that the reader operator ``name`` opens with ``arguments``. ``take_apart``: function that
+    turns the reader's outputs into the fields of a record. ``spread``: number of records to read, evenly distributed
+    over the data set; None reads all."""
     op_class = find(name)
     assert issubclass(op_class, Reader)
     known = parameters(op_class)
@@ -367,8 +368,8 @@ def read_through(
 
 
 def _through(reader: Reader, source: Any, indices: Iterable[int], take_apart: Any) -> Iterator[Record]:
-    """Yield a reader's records with these ``indices``. If a record cannot be read, its field ``problem`` is the
-    reason."""
+    """Yield the records with these ``indices``, as a reader reads them. If a record cannot be read, its field
+    ``problem`` is the reason."""
     for i in indices:
         at = np.array([i], np.int64)
         samples = Samples(np.zeros(1, np.int32), at, np.zeros(1, np.int64), at, source)

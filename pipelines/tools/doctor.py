@@ -51,8 +51,8 @@ def examine() -> dict[str, Any]:
 
 
 def _guarded(probe: Callable[[], Iterator[Finding]]) -> list[Finding]:
-    """Return the findings of ``probe``. If ``probe`` raises an exception, the last finding describes it: doctor must
-    work on a broken machine."""
+    """Return the findings of ``probe``. If ``probe`` raises an exception, the last finding describes the exception,
+    because doctor must work on a broken machine."""
     findings: list[Finding] = []
     try:
         findings.extend(probe())
@@ -92,7 +92,7 @@ OPTIONAL = {
     "ray": ("jobs on a Ray cluster (--on ray)", "ray"),
     "opencv-python-headless": ("optical_flow if no GPU has an engine for it", "flow"),
 }
-"""Optional packages, each with its purpose and the extra of dali-run that installs it; without those for GPUs."""
+"""Optional packages, without those for GPUs: the purpose of each, and the extra of dali-run that installs it."""
 _SAME = {"opencv-python-headless": ("opencv-python", "opencv-contrib-python", "opencv-contrib-python-headless")}
 """For a package, other packages with the same modules that can be installed instead."""
 
@@ -281,7 +281,7 @@ def _uploads() -> Iterator[Finding]:
 
 
 def _direct_storage() -> Iterator[Finding]:
-    """Yield a finding about reading arrays into GPU memory: whether kvikio is there, and uses GPUDirect Storage."""
+    """Yield a finding about reading arrays into GPU memory: whether kvikio is installed and uses GPUDirect Storage."""
     from ...ops.gpu import direct_storage as kvikio
 
     what = "arrays read into GPU memory"

@@ -51,7 +51,7 @@ class InspectedSamples:
     nodes: list[Node]
     entries: list[Entry]
     edges: list[Edge]
-    """For each of ``entries``, the edge of the graph (an operator's output) that it shows."""
+    """For each of ``entries``, the edge of the graph (output of an operator) whose batch the entry holds."""
     samples: list[str]
     """Keys of the inspected samples."""
     rejects: list[dict[str, str]]
@@ -90,8 +90,8 @@ def inspect_spec(
 
 @contextmanager
 def _looked_at(path: Path, overrides: Mapping[str, Any] | None, n: int) -> Iterator[InspectedSamples]:
-    """Context manager with the outputs of a spec's operators for its first ``n`` samples. Use them only in its body,
-    because batches may be views of open data sets."""
+    """Context manager that yields the outputs of a spec's operators for its first ``n`` samples. The outputs are valid
+    only in its body, because batches may be views of open data sets."""
     built = load_spec(path, overrides)
     settings = built.spec.pipeline
     plan = compile_graph(built.graph, Target("cpu"), settings.seed, fusing=False)
@@ -115,12 +115,10 @@ def _looked_at(path: Path, overrides: Mapping[str, Any] | None, n: int) -> Itera
 
 
 def apart(batch: Batch, other: Batch) -> dict[str, Any]:
-    """Return the differences between two results for the same samples.
-
-    ``samples`` is the number of samples that both results have at the same index. ``other_shape`` is the number of
-    these with different shapes, whose values are not compared. ``differ`` is the share of unequal values. ``max`` and
-    ``mean`` are of the absolute differences, None if nothing was compared.
-    """
+    """Return the differences between two results for the same samples. ``samples``: number of samples that both results
+    have at the same index. ``other_shape``: number of these with different shapes, whose values are not compared.
+    ``differ``: share of unequal values. ``max`` and ``mean``: of the absolute differences, None if nothing was
+    compared."""
     second = dict(_by_record(other))
     pairs = [(x, second[k]) for k, x in _by_record(batch) if k in second]
     alike = [(a.astype(np.float64), b.astype(np.float64)) for a, b in pairs if a.shape == b.shape and a.size]
@@ -136,8 +134,8 @@ def apart(batch: Batch, other: Batch) -> dict[str, Any]:
 
 
 def _by_record(batch: Batch) -> Iterator[tuple[tuple[int, int], NDArray[Any]]]:
-    """Yield ((index in the batch, number of the record), sample) for each sample; the pair identifies a sample in
-    comparisons."""
+    """Yield ((index in the batch, number of the record), array) for each sample. The pair identifies a sample in two
+    results that are compared."""
     who = zip(batch.samples.slot.tolist(), batch.samples.index.tolist(), strict=True)
     for key, sample in zip(who, batch, strict=True):
         yield key, np.asarray(sample)

@@ -15,13 +15,10 @@ _DALI = ("nvidia.dali.fn", "nvidia.dali.ops", "dali_run.fn", "dali_run.ops", "da
 
 
 def operators_like(name: str) -> list[dict[str, Any]]:
-    """Return steps of a spec that are equivalent to ``name``, a transform of another library: ``[{"name", "steps",
-    "note", "operators"}]``, for every library with such a transform, or the one that ``name`` includes. Without an
-    equivalent, an entry has no steps, but a note. For DALI's own names, also older ones and classes, the operator
-    itself is returned.
-
-    Raises SpecError with the nearest names.
-    """
+    """Return the steps of a spec that are equivalent to ``name``, a transform of another library: ``[{"name", "steps",
+    "note", "operators"}]``, one entry per library with such a transform, or only for the library in ``name``. An entry
+    for a transform without an equivalent has a note and no steps. For DALI's own names, also older ones and classes,
+    the operator itself is returned. Raises SpecError with the nearest names."""
     transform = name.strip().removesuffix("()")
     answers = [_answer(known, **table()[known]) for known in matches(transform)]
     dali_operator = _of_dali(transform)

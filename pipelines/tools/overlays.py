@@ -34,7 +34,7 @@ class Drawing:
     """Layout of the boxes, such as xyXY or xyWH; empty for other kinds."""
     edge: Edge
     others: dict[str, Edge] = field(default_factory=dict)
-    """Other outputs of the operator that are drawn with it, by name: labels of boxes, vertices of polygons."""
+    """Other outputs of the operator that the drawing needs, by name: labels of boxes, vertices of polygons."""
 
 
 def drawings(nodes: Sequence[Node]) -> list[Drawing]:
@@ -60,8 +60,9 @@ def drawings(nodes: Sequence[Node]) -> list[Drawing]:
 def overlays(
     nodes: Sequence[Node], batches: Mapping[Edge, Batch], pictures: Mapping[Edge, Pictures]
 ) -> list[tuple[Edge, Pictures]]:
-    """Return (edge, images) for each drawable output of the graph. Preferred is the next image that the graph computes,
-    then the last image before, then a blank. The next image is not used after another output of the same kind."""
+    """Return (edge, images) for each output of the graph that can be drawn, such as boxes. It is drawn over the next
+    image that the graph computes, unless another output of the same kind comes first; otherwise over the last image
+    before, or over nothing."""
     to_draw = drawings(nodes)
     masks = {d.edge for d in to_draw if d.kind == "classes"}
     plain = sorted((e for e in pictures if e not in masks), key=lambda e: (e.node, e.output))
@@ -84,8 +85,8 @@ def overlays(
 def _of_its_size(
     drawing: Drawing, batches: Mapping[Edge, Batch], pictures: Mapping[Edge, Pictures], plain: Sequence[Edge]
 ) -> Pictures:
-    """Return the images of the graph on which to draw class masks: the nearest ones of equal size, preferably computed
-    later."""
+    """Return the images over which to draw class masks: the nearest ones in the graph of equal size, preferably later
+    ones."""
     extents = {int(s): _plane(np.asarray(x)).shape[::-1] for s, x in _by_slot(batches[drawing.edge])}
     for edge in sorted(plain, key=lambda e: (abs(e.node - drawing.node), -e.node)):
         if all(s in pictures[edge] and pictures[edge][s].size == size for s, size in extents.items()):

@@ -41,8 +41,8 @@ _METHODS = {
     "serialize": "gives JSON, not DALI's protobuf",
     "executor_statistics": "has calls, samples, bytes and seconds of every operator besides DALI's sizes",
 }
-"""Methods of DALI's pipelines that differ in dali-run, with the difference. Calls are found by the method's name alone,
-because types are unknown without running the program."""
+"""Methods of DALI's pipelines that work differently in dali-run, with the difference. A call is recognized by the
+method's name alone, because types are unknown until the program runs."""
 _PRIVATE = {
     "_batches_to_consume", "_build_graph", "_consumer_iter", "_feed_input", "_first_iter", "_get_checkpoint",
     "_get_params", "_iter_setup", "_last_iter", "_names_and_devices", "_py_graph_built", "_run_input_callbacks",
@@ -108,7 +108,7 @@ def examine(path: Path) -> Report:
 
 
 def lines_of(reports: Iterable[Report]) -> Iterator[str]:
-    """Yield lines of text about the findings: each finding once, at its first position, with the number of
+    """Yield lines of text about the findings in programs: each finding once, at its first position, with the number of
     positions."""
     first: dict[tuple[Kind, str], str] = {}
     places: Counter[tuple[Kind, str]] = Counter()
@@ -178,8 +178,7 @@ def _dotted(node: ast.expr, bound: dict[str, str]) -> str:
 
 
 def _missing(full: str) -> str:
-    """Return the reason for which dali-run lacks the member of DALI with the name ``full``; empty if dali-run has
-    it."""
+    """Return the reason why dali-run lacks the member of DALI with the name ``full``; empty if dali-run has it."""
     module_name = _OURS
     module: Any = importlib.import_module(_OURS)
     parts = dali_run_name(full.removeprefix(_DALI).removeprefix(".")).split(".") if full != _DALI else []

@@ -63,8 +63,8 @@ def problem_line(problem: Mapping[str, Any]) -> str:
 
 
 def _target_of(device: str) -> Target:
-    """Return the target (the device to compile for) that ``device`` names. Without that GPU, graphs can be compiled for
-    it, but not run."""
+    """Return the target (device to compile for) that ``device`` names. The machine need not have the GPU; graphs can
+    then be compiled for it, but not run."""
     try:
         return resolve_target(device)
     except DeviceError:

@@ -130,8 +130,8 @@ def _argument(p: Parameter) -> dict[str, Any]:
 
 
 def without_effect(operator: Mapping[str, Any], quote: str = "") -> str:
-    """Return text about the arguments of DALI that a described operator accepts without effect, with the reasons; ""
-    for none."""
+    """Return text that lists the arguments of DALI that this operator accepts without effect, with the reasons; "" for
+    none."""
     why: dict[str, list[str]] = {}
     for a in operator["arguments"]:
         if a["without_effect"]:

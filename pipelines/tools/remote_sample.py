@@ -25,23 +25,21 @@ CONTAINERS: tuple[tuple[str, ...], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Skeleton:
-    """A partial local copy of a remote data set, for inspecting it."""
+    """A local copy of a part of a remote data set, for inspecting it."""
 
     place: Path
     """Path of the copy: a folder, or a file if the URL names a file."""
     containers: tuple[str, ...]
     """URLs of all containers of the kind that was found. Only the first one was copied."""
     deeper: str = ""
-    """Name of a file that is nested too deep (two folders) to be a sample, for a message; empty if there is none."""
+    """Name of a file two folders deep, which is too deep for a sample, for a message; empty if there is none."""
 
 
 @contextlib.contextmanager
 def skeleton(url: str, files: int) -> Iterator[Skeleton]:
-    """Context manager with a temporary copy of a part of the data set at ``url``. The copy has the first container.
-    Without containers, it has ``files`` files, and the others as empty files.
-
-    Raises SpecError if there is no data, JobError if the store cannot be read.
-    """
+    """Context manager that yields a temporary copy of a part of the data set at ``url``: its first container or,
+    without containers, ``files`` files and all others as empty files. Raises SpecError if there is no data, JobError if
+    the store cannot be read."""
     store = Store(url)
     info = store.info()
     if info is None:

@@ -148,8 +148,8 @@ def _write(root: Path, count: int, seed: int, progress: Callable[[int, int], Non
 
 
 def _validates(turn: int, count: int) -> bool:
-    """Return whether round ``turn`` makes images for validation. A round makes one image per class. Every fourth round
-    is for validation, or the last one if there are fewer than four."""
+    """Return whether the images of round ``turn`` are for validation. A round makes one image per class. Every fourth
+    round is for validation, or the last one if there are fewer than four."""
     turns = count // len(CLASSES)
     return turn % 4 == 3 if turns >= 4 else turn == turns - 1
 

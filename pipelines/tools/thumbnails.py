@@ -23,7 +23,8 @@ _QUALITY = 80
 _MOST_PIXELS = 100_000_000
 _MEMORY, _CPU_SECONDS, _SECONDS = 2 << 30, 20, 40
 _RESTARTS = 3
-"""Number of times that the decoding process is started again after a crash. Later images get no thumbnails."""
+"""Number of times that the decoding process is started again after a crash. After that, the remaining images get no
+thumbnails."""
 _LENGTH = struct.Struct("<q")
 
 
@@ -48,7 +49,7 @@ def thumbnails(encoded: Sequence[bytes]) -> list[bytes | None]:
 
 
 def _apart(encoded: Sequence[bytes]) -> list[bytes | None]:
-    """Return the thumbnails that a separate process makes of images; not of all if the process crashes."""
+    """Return the thumbnails of images, made by a separate process; fewer than images if the process crashes."""
     request = b"".join(_LENGTH.pack(len(image)) + image for image in encoded)
     try:
         done = subprocess.run([sys.executable, "-m", __name__], input=request, stdout=subprocess.PIPE,

@@ -246,7 +246,7 @@ def _shut_down(workers: list[_Worker]) -> None:
 
 def _hear(worker: _Worker) -> None:
     """Receive the next answer of a worker, and its shared-memory block if that is new. If the block cannot be opened,
-    the answer is "lost", and the slot must not be used again. Raises EOFError and OSError."""
+    the answer is "lost", and the index of the block (slot) must not be used again. Raises EOFError and OSError."""
     kind, value = worker.connection.recv()
     task = worker.queue.pop(0)
     if kind == "data" and task.slot not in worker.blocks:

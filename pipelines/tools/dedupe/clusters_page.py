@@ -18,22 +18,22 @@ from .deduplicate import Duplicates
 from .score_files import Kind
 
 CLUSTERS = 50
-"""Largest number of clusters of duplicates on the HTML page. The largest clusters are shown."""
+"""Largest number of clusters (groups of duplicate samples) on the HTML page. The largest clusters are shown."""
 MEMBERS = 8
-"""Largest number of rows shown per cluster of duplicates: the kept row, then those whose keys sort first."""
+"""Largest number of samples that the page shows per cluster: the kept one, then those with the smallest keys."""
 _MOST_BYTES = 64 << 20
 """Largest size in bytes of an image file that the page shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One row of a cluster of duplicates that the page shows."""
+    """One sample of a cluster of duplicates, as the HTML page shows it."""
 
     key: str
     kept: bool
     distance: int | None
-    """Number of bits in which the perceptual hashes of this row and of the cluster's kept row differ; None without
-    perceptual hashes."""
+    """Number of bits in which the perceptual hashes of this sample and of the cluster's kept sample differ; None
+    without perceptual hashes."""
 
 
 def clusters_page(found: Duplicates, images: Path | None, command: Sequence[str]) -> str:
@@ -84,7 +84,7 @@ def largest(found: Duplicates) -> list[int]:
 
 
 def members_of(found: Duplicates, shown: Sequence[int]) -> list[list[Member]]:
-    """Return the rows to show of each cluster whose number is in ``shown``, the kept row first."""
+    """Return the samples to show of each cluster whose number is in ``shown``, the kept sample first."""
     import pyarrow as pa
 
     options, wanted = found.options, np.zeros(len(found.sizes), np.bool_)
@@ -114,8 +114,8 @@ def members_of(found: Duplicates, shown: Sequence[int]) -> list[list[Member]]:
 
 
 def _thumbnails(clusters: Sequence[Sequence[Member]], images: Path | None) -> dict[str, bytes]:
-    """Return small JPEGs of the rows' image files, by key. Keys are paths in the folder ``images``; keys that lead out
-    of it have no JPEG."""
+    """Return small JPEGs of the samples' image files, by key. Keys are paths in the folder ``images``; keys that lead
+    out of it have no JPEG."""
     if images is None:
         return {}
     root, files = images.resolve(), dict[str, bytes]()

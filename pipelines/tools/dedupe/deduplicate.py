@@ -30,9 +30,9 @@ U64 = npt.NDArray[np.uint64]
 EXACT, NEAR = "content_hash", "phash"
 """Default names of the columns of content hashes and of perceptual hashes."""
 _PENDING = 1 << 20
-"""Number of rows that are collected in memory before all but the best row of each cluster are dropped."""
+"""Number of rows that are collected in memory before all but the best row of each cluster of duplicates are dropped."""
 _CLUSTERS = 1 << 22
-"""Number of clusters whose best rows are found in one pass over the files, to limit memory."""
+"""Number of clusters of duplicates whose best rows are found in one pass over the files, to limit memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +55,8 @@ class DedupeOptions:
 
 @dataclass(frozen=True, slots=True)
 class Duplicates:
-    """Result of a deduplication: the clusters of duplicate rows, and which rows to keep. Rows are numbered over all
-    files."""
+    """Result of a deduplication: the clusters of duplicate rows, and which rows to keep. A row is one sample of a score
+    file; rows are numbered over all files."""
 
     files: list[ScoreFile]
     options: DedupeOptions
@@ -192,7 +192,7 @@ def _check_keys(files: list[ScoreFile], name: str) -> int:
 
 
 def _find_twice(files: list[ScoreFile], name: str, hashes: U64) -> None:
-    """Raise JobError if a key occurs twice. Only keys with one of these ``hashes`` are compared, as text, in a second
+    """Raise JobError if a key occurs twice. Only keys whose hash is among ``hashes`` are compared, as text, in a second
     pass over the files."""
     seen: dict[str, str] = {}
     for _, block in _numbered(files, {name: "key"}):
@@ -206,8 +206,8 @@ def _find_twice(files: list[ScoreFile], name: str, hashes: U64) -> None:
 
 
 def _best_rows(files: list[ScoreFile], options: DedupeOptions, roots: I32, sizes: I64, low: int, high: int) -> I64:
-    """Return the numbers of the rows to keep, one per cluster, of clusters with several rows and numbers from ``low``
-    to ``high``."""
+    """Return the numbers of the best rows, which are kept: one per cluster with several rows, for clusters with numbers
+    from ``low`` to ``high``."""
     import pyarrow as pa
 
     wanted: dict[str, Kind] = {options.key: "key"}
@@ -231,9 +231,9 @@ def _best_rows(files: list[ScoreFile], options: DedupeOptions, roots: I32, sizes
 
 
 def _sortable(column: Any) -> npt.NDArray[np.float64]:
-    """Return two parts, [2, N], of the numbers in an Arrow column: numbers are in the order of the first parts and,
-    among equal ones, of the second. Integers above 2^53, which float64 does not hold, keep their order. Missing numbers
-    and NaN come before all others."""
+    """Return the numbers in an Arrow column as two arrays to sort by, [2, N]: by the first and, among equal values, by
+    the second. Integers above 2^53, which float64 cannot represent, thus keep their order. Missing numbers and NaN come
+    first."""
     missing, numbers = column.is_null().to_numpy(), column.fill_null(0).to_numpy()
     numbers = numbers.astype({"i": np.int64, "u": np.uint64}.get(numbers.dtype.kind, np.float64))
     parts = np.zeros((2, len(numbers)))

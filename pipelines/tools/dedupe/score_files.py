@@ -41,7 +41,7 @@ class Block:
     """Consecutive rows of one score file (a file with keys, hashes and scores of samples)."""
 
     place: str
-    """Path of the file and position of these rows in it, for messages."""
+    """Path of the file and position of these rows in the file, for messages."""
     line: str
     """The word that messages use for a row: ``row`` or ``line``."""
     start: int
@@ -127,8 +127,8 @@ def _opened(path: str, keys: str | None) -> ScoreFile:
 
 
 def as_wanted(table: Any, wanted: dict[str, Kind], place: str, line: str, start: int) -> Block:
-    """Return the rows in ``table`` as a block, with columns converted to the types ``wanted``. Raises JobError for
-    columns of other types, and for rows without a value."""
+    """Return the rows in ``table`` as a block, with the columns ``wanted``, converted to these types. Raises JobError
+    for columns of other types, and for rows without a value."""
     import pyarrow as pa
     import pyarrow.types as kinds
 
@@ -266,7 +266,7 @@ class JsonScores(ScoreFile):
 
     def _widen(self, wanted: dict[str, Kind]) -> bool:
         """Read columns of numbers as float64 from now on, because a later line has another type than the first ones.
-        Return whether a column was read otherwise before."""
+        Return whether this changes the type of any column."""
         narrow = [n for n, kind in wanted.items() if kind == "number" and self._values.get(n, (None, 0))[0] is not None]
         self._values |= dict.fromkeys(narrow, (None, False))
         return bool(narrow)
@@ -289,7 +289,7 @@ class JsonScores(ScoreFile):
 
 
 class NpyScores(ScoreFile):
-    """Hashes in a .npy file. The keys of its rows are in a text file; without one, they are the row numbers from 0
+    """Hashes of samples in a .npy file. Their keys are the lines of a text file or, without one, the row numbers from 0
     on."""
 
     def __init__(self, path: str, keys: str | None) -> None:

@@ -56,7 +56,7 @@ class Merged(TypedDict):
 
 
 class Refused(TypedDict):
-    """A sample that cannot be decoded or, if ``kept``, only in part."""
+    """A sample that cannot be decoded or, if ``kept`` is true, only in part."""
 
     key: str
     source: str

@@ -106,7 +106,7 @@ class Warmed(TypedDict):
 
 
 class Setting(TypedDict):
-    """Settings, with the speed of a spec under them."""
+    """Settings of a pipeline, with the speed that a spec reached under them."""
 
     settings: dict[str, Any]
     samples_per_second: float
