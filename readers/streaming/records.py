@@ -201,7 +201,7 @@ class IndexedRecords(BatchedOrigins):
     @staticmethod
     def _are_arrays(name: str, found: ArrayHeads, shapes: I64, sizes: I64) -> Good:
         """Return which values of ``sizes`` bytes, with the headers ``found``, are arrays of dtype ``name``."""
-        right = (found.dtype == name) & ((shapes >= 0) & (shapes <= MAX_RECORD)).all(axis=1)
+        right: Good = (found.dtype == name) & ((shapes >= 0) & (shapes <= MAX_RECORD)).all(axis=1)
         elements = np.prod(np.where(right[:, None], shapes, 0).astype(np.float64), axis=1)  # integers would overflow
         right &= found.sizes + elements * np.dtype(name).itemsize == sizes
         return right
