@@ -48,32 +48,9 @@ def needed_by(clients: Collection[str]) -> list[Loop]:
     return sorted((loop for loop in loops() if loop.clients & wanted), key=lambda loop: -loop.seconds)
 
 
-def explicit() -> list[Loop]:
-    """Return the Numba functions that have argument types in their decorators, so that Numba compiles them on import.
-    Only modules that loops.json names are searched."""
-    from importlib import import_module
-
-    from . import numba_cache as hooks
-    from .stamp import PACKAGE
-
-    hooks.collect()
-    found = []
-    for module in sorted({loop.module for loop in loops()}):
-        import_module(f"{PACKAGE}.{module}")
-        clients = frozenset[str]().union(*(loop.clients for loop in loops() if loop.module == module))
-        for (place, function), dispatcher in hooks.defined.items():
-            for args in hooks.collecting.explicit.get(id(dispatcher), ()) if place == f"{PACKAGE}.{module}" else ():
-                words = tuple(in_words(kind) or "" for kind in args)
-                found.append(Loop(module, function, words, clients, 0.7))
-    return found
-
-
 def main(recorded: Iterable[str]) -> None:
-    """Add Numba functions to loops.json: those in the files ``recorded``, written with DALI_RUN_RECORD_LOOPS set, and
-    those that are compiled on import of the listed modules."""
+    """Add Numba functions to loops.json: those in the files ``recorded``, written with DALI_RUN_RECORD_LOOPS set."""
     found = {loop: loop for loop in loops()}
-    for loop in explicit():
-        found.setdefault(loop, loop)
     for name in recorded:
         for line in Path(name).read_text().splitlines():
             new = of_line(line)

@@ -1,11 +1,12 @@
 """How Numba compiles, stores and loads the loops of this package.
 
 Numba compiles a function for one list of argument types when it is first called. For functions of this package alone,
-three things differ from plain Numba:
+four things differ from plain Numba:
 
 * A function that only compiled code calls is not compiled separately. Numba optimises and assembles every function
   separately and again in each caller; here its intermediate code goes into its callers, and is optimised there. That
   saves two fifths of the time for the longest loops.
+* A signature in a decorator is not compiled when its module is imported, but when it is first called.
 * Only machine code of functions that Python called is stored, in files of its own (`store`), by a stamp of all sources
   that it was compiled from. Numba stores every function with its intermediate code, by the source of the function
   alone; its index loses entries if processes write at the same time; and it refuses to run if it cannot write.
@@ -30,9 +31,9 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
-from . import store, target
+from . import numba_speed, store, target
 from .interrupts import hold_interrupts
 from .signatures import Loop, in_words
 from .stamp import PACKAGE, stamp
@@ -105,45 +106,18 @@ to it, and its table of overloads, which has references, may replace a loaded fu
 be inlined."""
 
 
-class _Collecting:
-    """State of a process that only compiles the functions of loops.json. While ``on`` is set, functions with argument
-    types in their decorators are not compiled on import; ``explicit`` gets the types."""
-
-    on = False
-    explicit: ClassVar[dict[int, list[Any]]] = {}
-    """Argument types that decorators requested on import, by id() of the dispatcher."""
-
-
-collecting = _Collecting()
-
-
-def collect() -> None:
-    """Let this process compile a Numba function only when `compile_listed` is called."""
-    import numba.core.dispatcher as numbas
-
-    install()
-    collecting.on = True
-    disable = numbas.Dispatcher.disable_compile
-
-    def disable_compile(self, val=True):
-        if mine(self):
-            self._can_compile = not val
-        else:
-            disable(self, val)
-
-    numbas.Dispatcher.disable_compile = disable_compile
-
-
 def compile_listed(found: Any, args: tuple[Any, ...]) -> None:
     """Compile the dispatcher ``found`` for the argument types ``args``, and store the code. Does nothing for a C
     callback, which was compiled when it was defined."""
-    if not hasattr(found, "py_func"):
-        return
-    able, found._can_compile, collecting.on = found._can_compile, True, False
-    try:
+    if hasattr(found, "py_func"):
         found.compile(args)
-    finally:
-        found._can_compile, collecting.on = able, True
+
+
+def declared(dispatcher: Any) -> Any:
+    """Return the signatures that the decorator of a function of this package names, else nothing. Numba would compile
+    all of them when the
+    module is imported; here each is compiled when it is first called."""
+    return getattr(dispatcher, "declared", ())
 
 
 def _record(function: Any, args: Any) -> None:
@@ -328,6 +302,7 @@ def install() -> bool:
     )
     if not all(hasattr(owner, name) for owner, names in places for name in names.split()):
         return False
+    numba_speed.install()
     _hook_compile(dispatcher, compiler, library)
     _hook_caches(dispatcher.Dispatcher, ccallback.CFunc)
     return True
@@ -356,12 +331,13 @@ def _hook_caches(dispatcher: Any, callback: Any) -> None:
 
 
 def _hook_compile(numbas: Any, compiler: Any, library: Any) -> None:
-    from numba.core import errors, sigutils
+    from numba.core import errors, sigutils, typing
     from numba.core.caching import NullCache
     from numba.core.compiler_lock import global_compiler_lock
 
     dispatcher = numbas.Dispatcher
     compile_as_numba, call_template = dispatcher.compile, dispatcher.get_call_template
+    disable = dispatcher.disable_compile
     flags_of, add_linking_library = compiler._customize_flags, library.add_linking_library
 
     def compiled(self, args, return_type):
@@ -381,18 +357,36 @@ def _hook_compile(numbas: Any, compiler: Any, library: Any) -> None:
             if not (state.depth or mine(self)):
                 return compile_as_numba(self, sig)
             args, return_type = sigutils.normalize_signature(sig)
-            args = tuple(args)
-            known = self.overloads.get(args)
-            if known is not None and (known.library is not None if state.inner else not _is_inner(known)):
-                return known.entry_point
-            if not self._can_compile:
-                raise RuntimeError("compilation disabled")
-            return for_compiled_code(self, args, return_type) if state.inner else for_python(self, args, return_type)
+            if not state.inner and not isinstance(sig, tuple):  # called by the decorator
+                self.declared = [*declared(self), typing.Signature(return_type, args, None)]
+                return None
+            if not state.inner and declared(self) and self._can_compile:
+                return compile_declared(self, args)
+            return compile_now(self, args, return_type)
+
+    def compile_declared(self, args):
+        """Compile the signature that has these types, else all of them: then Numba selects one, and converts."""
+        for signature in self.declared:
+            if signature.args == args:
+                return compile_now(self, args, signature.return_type)
+        for signature in self.declared:
+            compile_now(self, signature.args, signature.return_type)
+        disable(self)
+        return self
+
+    def compile_now(self, args, return_type):
+        known = self.overloads.get(args)
+        if known is not None and (known.library is not None if state.inner else not _is_inner(known)):
+            return known.entry_point
+        if not self._can_compile:
+            raise RuntimeError("compilation disabled")
+        return for_compiled_code(self, args, return_type) if state.inner else for_python(self, args, return_type)
+
+    def disable_compile(self, val=True):
+        if not declared(self):
+            disable(self, val)
 
     def for_python(self, args, return_type):
-        if collecting.on:
-            collecting.explicit.setdefault(id(self), []).append(args)
-            return None
         cache = None if isinstance(self._cache, NullCache) else self._cache
         if cache is not None and (found := cache.load(args, self.targetctx)) is not None:
             times.loaded += 1
@@ -427,13 +421,13 @@ def _hook_compile(numbas: Any, compiler: Any, library: Any) -> None:
             state.inner += 1
             able = self._can_compile
             try:
-                if mine(self):  # with explicit signatures, all of them are candidates
+                if mine(self):
                     self._can_compile = True
-                    for explicit in collecting.explicit.pop(id(self), ()):
-                        self.compile(explicit)
+                    for signature in declared(self):  # all of them are candidates
+                        self.compile(signature)
                     for known in [known for known in self.overloads.values() if known.library is None]:
                         self.compile(known.signature)
-                    self._can_compile = able
+                    self._can_compile = able and not declared(self)
                 return call_template(self, args, kws)
             finally:
                 self._can_compile = able
@@ -453,6 +447,7 @@ def _hook_compile(numbas: Any, compiler: Any, library: Any) -> None:
         add_linking_library(self, other)
 
     dispatcher.compile, dispatcher.get_call_template = compile, get_call_template
+    dispatcher.disable_compile = disable_compile
     compiler._customize_flags, library.add_linking_library = _customize_flags, link
 
 

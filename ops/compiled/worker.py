@@ -45,9 +45,6 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     os.nice(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
-    from . import numba_cache
-
-    numba_cache.collect()
     for line in sys.stdin:
         try:
             answer = compiled(line)

@@ -10,6 +10,8 @@ import numba
 import numpy as np
 import pytest
 from numba import types
+from numba.core import ir
+from numba.core.compiler import run_frontend
 
 from dali_run.ops.compiled import ahead, listed, numba_cache, store, target
 from dali_run.ops.compiled.signatures import in_words, of_words
@@ -104,3 +106,27 @@ def test_levels_of_processors(monkeypatch: pytest.MonkeyPatch) -> None:
         assert levels(v3) == ()
     finally:
         target.levels.cache_clear()
+
+
+def test_variables_of_statements_are_those_that_numba_lists() -> None:
+    """`numba_speed` lists them faster. With another order or number, Numba would compile something else."""
+
+    def of(value: object) -> list[object]:
+        if isinstance(value, ir.Var):
+            return [value]
+        inner = value.__dict__ if isinstance(value, ir.Inst) else value
+        inner = value._kws if isinstance(value, ir.Expr) else inner
+        parts = inner.values() if isinstance(inner, dict) else inner if isinstance(inner, list | tuple) else ()
+        return [name for part in parts for name in of(part)]
+
+    def loop(x, y=2):  # type: ignore[no-untyped-def]
+        total = {0: x, 1: [x, (y, x)]}
+        for k in range(x):
+            total[k + 1] = max(x, y, k)
+            print(k, total, f"{x}{y}")
+        return total[0][1:x], [v + 1 for v in y]
+
+    statements = [s for block in run_frontend(loop).blocks.values() for s in block.body]
+    assert len(statements) > 30
+    for statement in statements:
+        assert statement.list_vars() == of(statement)

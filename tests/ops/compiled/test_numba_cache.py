@@ -138,10 +138,31 @@ def test_nothing_need_be_writable(source: Path, tmp_path: Path) -> None:
 
 def test_what_was_loaded_goes_into_other_loops_and_can_still_be_called(source: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    ended(start(source, cache, "tested.total(np.arange(3.0)); print(json.dumps({}))"))
+    ended(start(source, cache, "tested.total(np.arange(3.0)); tested.explicit(1); print(json.dumps({}))"))
     script = "import gc\n" + SHOW.replace("tested.both(values), ", "tested.both(values), gc.collect() * 0 or ", 1)
     shown = ended(start(source, cache, script))
     assert shown == {"found": RIGHT, "compiled": 1, "loaded": 2}
+
+
+def test_signatures_of_decorators_are_compiled_when_they_are_called(source: Path, tmp_path: Path) -> None:
+    """As if Numba had compiled both on import: the exact one is taken, other types are converted, or are an error."""
+    with (source / "loops.py").open("a") as file:
+        file.write(
+            '@numba.njit(["float64(float64)", "int64(int64)"], cache=True)\ndef wide(x):\n    return x + x\n'
+            "@jit\ndef outer(x):\n    return wide(x)\n"
+        )
+    script = """
+times, at_import = numba_cache.times, numba_cache.times.compiled
+first = [tested.wide(3), times.compiled, tested.wide(4), times.compiled]
+small = tested.outer(np.int16(5)), times.compiled
+both = [tested.wide(np.int16(7)), times.compiled, tested.wide(1.5), tested.wide(np.float32(0.5)), tested.wide(2)]
+try:
+    tested.wide("text")
+except TypeError as e:
+    error = str(e)
+print(json.dumps([at_import, first, small, both, len(tested.wide.overloads), "No matching definition" in error]))
+"""
+    assert ended(start(source, tmp_path / "cache", script)) == [0, [6, 1, 8, 1], [10, 2], [14, 3, 3.0, 1.0, 4], 2, True]
 
 
 @pytest.mark.parametrize(
