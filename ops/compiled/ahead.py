@@ -50,22 +50,27 @@ def compile_all(
     wanted: Sequence[Loop], processes: int, done: Callable[[Loop, Answer], None],
     environment: Mapping[str, str] | None = None,
 ) -> None:  # fmt: skip
-    """Compile the Numba functions ``wanted`` in this order, in up to ``processes`` processes. After each function,
-    ``done`` is called with the answer, never by two threads at a time.
+    """Compile the Numba functions ``wanted`` in up to ``processes`` processes. Each takes the first that is left, then
+    others of its module, which often call the same functions. After each function, ``done`` is called with the answer,
+    never by two threads at a time.
 
     If LLVM crashes, only that function fails: its answer is an ``error``, and a new process compiles the next one. All
     processes end when this function returns or raises, also after an interrupt. Code that was stored before stays
     stored."""
-    todo: queue.SimpleQueue[Loop] = queue.SimpleQueue()
-    for loop in wanted:
-        todo.put(loop)
+    todo, lock = list(wanted), threading.Lock()
+
+    def next_of(module: str) -> Loop | None:
+        with lock:
+            same = (k for k, loop in enumerate(todo) if loop.module == module)
+            return todo.pop(next(same, 0)) if todo else None
+
     answers: queue.SimpleQueue[tuple[Loop, Answer] | None] = queue.SimpleQueue()
     workers: list[Compiler] = []
     try:
         for _ in range(max(1, min(processes, len(wanted)))):
             workers.append(Compiler(environment or {}))
             workers[-1].start()
-            threading.Thread(target=_feed, args=(workers[-1], todo, answers), daemon=True).start()
+            threading.Thread(target=_feed, args=(workers[-1], next_of, answers), daemon=True).start()
         ended = 0
         while ended < len(workers):
             answer = answers.get()
@@ -148,15 +153,14 @@ def _above_package() -> Any:
     return Path(sys.modules[PACKAGE].__file__ or ".").absolute().parents[1]
 
 
-def _feed(worker: Compiler, todo: Any, answers: Any) -> None:
-    """Let one process compile the Numba functions in the queue ``todo``, one after the other, until the queue is empty
-    or `Compiler.end` was called. Puts each answer into ``answers``, and None at the end."""
+def _feed(worker: Compiler, next_of: Callable[[str], Loop | None], answers: Any) -> None:
+    """Let one process compile Numba functions one after the other, until ``next_of(module)`` returns None or
+    `Compiler.end` was called; ``module`` is that of the function before. Puts each answer into ``answers``, then
+    None."""
+    module = ""
     try:
-        with suppress(queue.Empty):
-            while True:
-                loop = todo.get_nowait()
-                if (answer := worker.compile(loop)) is None:
-                    break
-                answers.put((loop, answer))
+        while (loop := next_of(module)) is not None and (answer := worker.compile(loop)) is not None:
+            answers.put((loop, answer))
+            module = loop.module
     finally:
         answers.put(None)

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable
 from functools import cache
 from pathlib import Path
 
-from .signatures import Loop, in_words
+from .signatures import Loop
 
 FILE = Path(__file__).with_name("loops.json")
 
