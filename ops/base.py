@@ -261,6 +261,11 @@ class Operator:
         """Return the stages in which this instance can run: those with a kernel for its arguments."""
         return self.stages
 
+    @property
+    def loop_client(self) -> str:
+        """Name by which the list of compiled loops says which loops this instance calls in common jobs."""
+        return self.name
+
     def same_on_gpu(self) -> Operator | None:
         """Return an operator whose mixed or gpu kernel gives the results of this cpu kernel bit for bit, so that the
         compiler may move this operator to the GPU; None if there is none."""

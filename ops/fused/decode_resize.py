@@ -80,6 +80,11 @@ class DecodeResize(Operator, name="_fused.decode_resize"):
         return str(self.decode.who_decodes)
 
     @property
+    def loop_client(self) -> str:
+        normalizes = isinstance(self.resize, ResizeCropMirrorNormalize)
+        return f"{self.name}.normalize" if normalizes else self.name
+
+    @property
     def needs_header_only(self) -> bool:
         return bool(self.decode.needs_header_only)
 

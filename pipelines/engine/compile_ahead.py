@@ -35,7 +35,7 @@ def clients_of(plan: Plan, writer: str | None = None) -> set[str]:
     """Return the names of the host operators of ``plan``, and of its writer, as the list of compiled loops spells
     them."""
     gpu = plan.target.device == "gpu"
-    names = {node.op.name for node in plan.graph.nodes if not (gpu and node.stage != "cpu")}
+    names = {node.op.loop_client for node in plan.graph.nodes if not (gpu and node.stage != "cpu")}
     return names | ({f"writers.{writer}"} if writer else set())
 
 

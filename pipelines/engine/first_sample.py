@@ -84,7 +84,7 @@ def attempt(nodes: Sequence[Node], run: NodePass, env: Env) -> Env:
     run.emulate = True
     for node in nodes:
         if all(e in env for e in node.reads):
-            with suppress(Exception), on_behalf(node.op.name):  # the run itself reports errors
+            with suppress(Exception), on_behalf(node.op.loop_client):  # the run itself reports errors
                 run_nodes([node], env, run)
     return env
 

@@ -49,7 +49,7 @@ class Sources:
                     self.readers.append((node.id, node.name, node.op, source, order))
                     continue
                 try:
-                    with on_behalf(node.op.name):
+                    with on_behalf(node.op.loop_client):
                         source = node.op.open()
                 except SpecError as e:
                     raise e.at(node.where) from None

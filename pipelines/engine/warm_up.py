@@ -63,7 +63,7 @@ def warm_up(
         on_host = node.stage == "cpu" or plan.target.device == "null"
         if on_host and not stateful and all(e in env for e in node.reads):
             try:
-                with on_behalf(node.op.name):
+                with on_behalf(node.op.loop_client):
                     estimate = estimate_memory([node], [], env, run.samples, plan.target.device == "null")
                     if _leave_out(node, np.maximum(estimate.peak, estimate.certain), env, run, host):
                         estimate = estimate_memory([node], [], env, run.samples, plan.target.device == "null")
