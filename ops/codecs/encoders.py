@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from ..base import Arg, Operator, Spec, Stage
 from ..batch import Batch
+from ..compiled.background import awaited
 from ..context import Context
 from ..errors import SpecError
 from ..types import DALIDataType
@@ -99,7 +100,9 @@ class EncodeImage(Operator, name="encoders.image"):
         fit = self.fit(images)
         for i in np.flatnonzero(~fit).tolist():
             ctx.reject(i, "encode_failed", self.unfit(tuple(images.shapes[i].tolist())) or "cannot be encoded")
-        if self.format == "jpeg" and not self.fast_dct:
+        # Pillow has too small a buffer for some images with optimize
+        by_pillow = awaited("ops.codecs.jpeg.encode_cpu") and not self.optimize
+        if self.format == "jpeg" and not self.fast_dct and not by_pillow:
             return encoders_cpu.jpeg_files(self, ctx.empty, images, fit)
         encode = partial(encoders_cpu.ENCODERS[self.format], self)
         encoded = [b""] * len(images)

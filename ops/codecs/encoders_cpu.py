@@ -1,5 +1,6 @@
-"""Encoders on the CPU. JPEGs are encoded by a compiled loop over the batch, or by simplejpeg with the fast DCT; PNG,
-WebP and AVIF by Pillow. None holds the GIL while it encodes, see tests/test_interpreter_lock.py."""
+"""Encoders on the CPU. JPEGs are encoded by a compiled loop over the batch, by Pillow until that loop is compiled, or
+by simplejpeg with the fast DCT; PNG, WebP and AVIF by Pillow. None holds the GIL while it encodes, see
+tests/test_interpreter_lock.py."""
 
 from __future__ import annotations
 
@@ -68,9 +69,11 @@ def jpeg_files(op: EncodeImage, empty: Empty, images: Batch, fit: npt.NDArray[np
     return Batch(data, places, sizes, "", images.samples)
 
 
-def _fast_jpeg(op: EncodeImage, image: Picture) -> bytes:
-    """Encode an image as JPEG with the fast DCT, which simplejpeg has no option for; TurboJPEG uses it below quality
-    96."""
+def _jpeg(op: EncodeImage, image: Picture) -> bytes:
+    """Encode an image as JPEG: with the fast DCT, which simplejpeg has no option for, but TurboJPEG uses below quality
+    96; or by Pillow, with the bytes of `jpeg_files`."""
+    if not op.fast_dct:
+        return _save(image, "JPEG", quality=op.quality, subsampling=op.subsampling)
     gray = image.shape[2] == 1
     chroma = "Gray" if gray else op.subsampling.replace(":", "")
     data: bytes = simplejpeg.encode_jpeg(image, op.quality, "GRAY" if gray else "RGB", chroma)
@@ -98,7 +101,7 @@ def _save(image: Picture, kind: str, **options: Any) -> bytes:
 
 
 ENCODERS: dict[str, Callable[[EncodeImage, Picture], bytes]] = {
-    "jpeg": _fast_jpeg, "png": _png, "webp": _webp, "avif": _avif,
+    "jpeg": _jpeg, "png": _png, "webp": _webp, "avif": _avif,
 }  # fmt: skip
 """Function that encodes one image (H, W, C), C-contiguous, to a file, by format. For JPEG it is used only with the fast
-DCT."""
+DCT, or while the compiled loop is awaited."""

@@ -44,7 +44,7 @@ def compile_ahead(
     background: bool = True,
 ) -> None:  # fmt: skip
     """Compile the native loops that these operators and writers usually need and that are not cached; print progress. A
-    process does this once for each of them. With ``background``, loops of decoders that a library can replace meanwhile
+    process does this once for each of them. With ``background``, loops that a library can replace meanwhile
     are compiled in the background. ``check()`` is called before compiling begins, and its exceptions propagate; it is
     for callers that open their data sets in another process. Other failures are ignored: a missing loop is compiled
     when it is called."""
@@ -66,9 +66,9 @@ def compile_ahead(
 
 
 def _can_wait(loop: Loop) -> bool:
-    """Return whether the loop may be compiled in the background. A decoder's loop may, if a library gives the same
-    result until the loop is compiled."""
-    return loop.module.startswith("ops.codecs.") and loop.function == "decode_images"
+    """Return whether the loop may be compiled in the background. The loop of a decoder or encoder may, if a library
+    gives the same result until the loop is compiled."""
+    return loop.module.startswith("ops.codecs.") and loop.function in ("decode_images", "encode_images")
 
 
 def _to_compile(loops: Sequence[Loop]) -> Sequence[Loop]:
