@@ -22,9 +22,9 @@ _REPEATS = 3
 
 
 def limits(files: Sequence[str], threads: int, gpu: int | None = None) -> dict[str, float]:
-    """Measure the machine and return speeds in GB/s: reading ``files`` from the page cache and copying memory, with
-    ``threads`` threads. With a ``gpu``, also uploads from page-locked memory and copies on the device. Speeds that
-    cannot be measured are left out."""
+    """Measure the speeds of this machine in GB/s and return them by name: reading ``files`` from the page cache and
+    copying memory, with ``threads`` threads. With a ``gpu``, also uploads from page-locked memory and copies on the
+    device. Speeds that cannot be measured are left out."""
     measured: dict[str, float] = {}
     with ThreadPoolExecutor(threads) as pool:
         if files:
@@ -36,7 +36,7 @@ def limits(files: Sequence[str], threads: int, gpu: int | None = None) -> dict[s
 
 
 def _best(work: Callable[[], int]) -> float:
-    """Call ``work``, which returns a number of bytes, a few times. Return the speed of the fastest call in GB/s. A
+    """Return the speed of ``work`` in GB/s: the fastest of a few calls, each of which returns a number of bytes. A
     first call, which is not measured, fills caches."""
     work()
     speeds = []

@@ -32,8 +32,7 @@ from .machine import limits
 from .strata import only
 
 MIN_BATCHES = 4
-"""Minimum number of batches of a measurement. The time of one batch alone would be arbitrary, because batches are
-computed ahead."""
+"""Minimum number of batches of a measurement. One batch alone would say nothing, because batches are computed ahead."""
 READY = "ready"
 """Line that a measuring process prints when it has warmed up and is ready to measure."""
 _MAX_FILES = 4096
@@ -87,8 +86,9 @@ class Measurement:
 
 
 def measure(this: Measurement, together: Callable[[], None] = lambda: None) -> dict[str, Any]:
-    """Run the spec's graph repeatedly, without writing. Return the samples per second after the warm-up, with the
-    report of that time. ``together()`` is called after the warm-up, and waits for the other processes."""
+    """Run the spec's graph repeatedly, without writing. Return a report of the time after the warm-up, with the samples
+    per second. ``together()`` is called after the warm-up and waits for other processes that measure at the same
+    time."""
     built, plan = this.compiled()
     settings = built.spec.pipeline
     by_batches = built.spec.depends_on_batches  # otherwise like `dali-run run`
@@ -125,7 +125,7 @@ def measure(this: Measurement, together: Callable[[], None] = lambda: None) -> d
 
 
 def _requests(this: Measurement, sources: Sources, size: int) -> Iterator[Request]:
-    """Yield requests for batches without end, beginning with this process' part of the data set."""
+    """Yield requests for batches without end. They begin with the part of the data set that belongs to this process."""
     turn, of = this.turn
     records = len(sources.readers[0][4].job()) if sources.readers else 0
     first = records * turn // of // size * size

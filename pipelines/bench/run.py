@@ -51,7 +51,7 @@ _SCRIPTS = {"nvjpeg": "nvjpeg.py", **dict.fromkeys(("torchvision", "dataloader")
 _MEDIA = ("torchaudio", "librosa", "torchcodec", "pyav")
 """Other libraries that can be measured with audio and video, on the CPU."""
 _PIPELINE_KEYS = ("batch_size", "num_threads", "device", "prefetch_queue_depth", "rng")
-"""Settings of ``pipeline:`` that a sweep may name without that prefix."""
+"""Settings of the ``pipeline:`` section that the user may vary in a benchmark without naming the section."""
 _MAX_START_SECONDS = 600
 """Maximum seconds for a measuring process to start and warm up."""
 
@@ -64,8 +64,8 @@ class Bench:
     """One measurement per spec, by the spec's name in labels. Overrides in a measurement hold for all settings of the
     sweep."""
     sweep: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Keys of the spec to vary, each with the values to measure. All combinations are measured. Keys of ``pipeline:``
-    may be written without the section."""
+    """Keys of the spec to vary, each with the values to measure, in all combinations. Keys of ``pipeline:`` may be
+    written without the section."""
     repeats: int = 3
     peers: Mapping[str, str] = field(default_factory=dict)
     """Other libraries to measure, by name, each with the path of the Python interpreter that has it."""
@@ -105,7 +105,8 @@ def _full_key(key: str) -> str:
 
 @dataclass(slots=True)
 class _Subject:
-    """One setting, measured with dali-run or another library (a peer), and its results. Created by `run_bench`."""
+    """One setting that is measured, with dali-run or another library (a peer), and its results. Created by
+    `run_bench`."""
 
     label: str
     engine: str
@@ -204,8 +205,8 @@ def _medians(report: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _reject_different(peer: _Subject, subjects: Sequence[_Subject]) -> None:
-    """Remove the results of ``peer`` if its outputs differ from those of dali-run in number, type, dimensions or
-    layout."""
+    """Remove the results of ``peer``, another library, if its outputs differ from dali-run's in number, type,
+    dimensions or layout."""
     ours = next(s for s in subjects if s.label == peer.label and s.engine == OURS)
     if peer is ours or "outputs" not in peer.results[-1] or "outputs" not in ours.results[-1]:
         return
@@ -217,7 +218,7 @@ def _reject_different(peer: _Subject, subjects: Sequence[_Subject]) -> None:
 
 
 def _alike(a: Sequence[Any], b: Sequence[Any]) -> bool:
-    """Return whether two outputs, each (type, dimensions, layout), are equal. A layout that is unknown equals any
+    """Return whether two outputs of libraries, each (type, dimensions, layout), are equal. An unknown layout equals any
     other."""
     return a[:2] == b[:2] and (a[2] == b[2] or not a[2] or not b[2])
 

@@ -32,8 +32,8 @@ def check(on: str) -> None:
 
 
 def resources_of(on: str, target: Target) -> list[WorkerResources]:
-    """Return the resources (cores and GPU) of each process, if several processes measure together: because of ``on``,
-    or for several GPUs. Empty for a single process."""
+    """Return the resources (cores and GPU) of each process that measures, if ``on`` requests several or there are
+    several GPUs. Empty for a single process."""
     match = _PROCESSES.fullmatch(on)
     n = int(match[1]) if match and match[1] else 0
     if not n and (target.device != "gpu" or len(target.indices) < 2):

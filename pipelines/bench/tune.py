@@ -22,7 +22,7 @@ Point = dict[str, int]
 
 _RANGES = {"batch_size": (1, 4096), "num_threads": (1, 1024), "prefetch_queue_depth": (1, 16)}
 _GAIN = 1.03
-"""Factor by which a setting must be faster to be accepted; smaller gains are noise."""
+"""Minimum factor by which a new setting must be faster to be accepted; smaller gains count as noise."""
 _CONFIRMATIONS = 3
 """Number of times that the spec's own and the fastest settings are measured again at the end of tuning."""
 _MAX_ROUNDS = 3
@@ -98,7 +98,8 @@ def _overridden(base: Measurement, point: Mapping[str, int]) -> Measurement:
 
 
 def _measured(base: Measurement, point: Mapping[str, int], repeats: int) -> float:
-    """Return the median speed with the settings ``point``; 0 if they do not run (for example for lack of memory)."""
+    """Return the median speed, in samples per second, with the settings ``point``; 0 if they do not run (for example
+    for lack of memory)."""
     results = [run_in_process(_overridden(base, point), "measure") for _ in range(repeats)]
     return statistics.median(float(r.get("samples_per_second", 0.0)) for r in results)
 

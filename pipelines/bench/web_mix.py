@@ -81,8 +81,8 @@ def write_mix(
 
 
 def _all_encoded(kind: str, ones: Sequence[tuple[Path, int]], megapixels: Sizes) -> list[bytes]:
-    """Encode all ``ones``, pairs of (image, variant), as files of ``kind`` with `encoded`, and return the files. If
-    there are many, several processes encode, because Pillow's encoders hold the GIL."""
+    """Encode each of ``ones``, pairs of (image, variant), as a file of ``kind``, and return the files. If there are
+    many, several processes encode, because Pillow's encoders hold the GIL."""
     if len(ones) <= _MAX_IN_PROCESS:
         return [encoded(kind, *one, pixels_of(k, megapixels)) for k, one in enumerate(ones)]
     with ProcessPoolExecutor(usable_cores(), get_context("spawn")) as pool:
@@ -103,8 +103,8 @@ def _name(folder: Path, number: int, kind: str) -> Path:
 
 
 def _write_different(pictures: Sequence[Path], jobs: Sequence[tuple[Path, str, int]], megapixels: Sizes) -> None:
-    """Write a different file for each of ``jobs``: (path, kind, number k of the file within its kind). The file is a
-    variant of image k modulo the number of images."""
+    """Write a different file for each of ``jobs``: (path, kind, number k of the file within its kind). The image is
+    number k of ``pictures``, which start again after the last one."""
     jobs_of_image: list[list[tuple[Path, str, int]]] = [[] for _ in pictures]
     for path, kind, k in jobs:
         jobs_of_image[k % len(pictures)].append((path, kind, k // len(pictures)))
@@ -139,8 +139,8 @@ def in_turns(shares: Mapping[str, float], count: int) -> Iterator[str]:
 
 
 def pixels_of(number: int, table: Sizes = MEGAPIXELS) -> int:
-    """Return the number of pixels that image ``number`` gets. Any number of consecutive images has about the
-    distribution of sizes in ``table``."""
+    """Return the number of pixels that generated image ``number`` gets. The sizes of consecutive images, however many,
+    follow about the distribution in ``table``."""
     shares, megapixels = zip(*table, strict=True)
     share = (0.5 + number * (5**0.5 - 1) / 2) % 1  # multiples of the golden ratio fill the range evenly
     return int(1e6 * np.exp(np.interp(share, shares, np.log(megapixels))))

@@ -27,18 +27,17 @@ from ..graph.renumber import renumber
 from .place import Target
 
 Joined = tuple[Operator, dict[str, Edge]]
-"""An operator that replaces a chain of nodes, and the edges of its argument inputs, by argument name."""
+"""Result of joining nodes: one operator that replaces a chain of nodes, and the edges (node outputs) of its argument
+inputs, by argument name."""
 Rule = tuple[Callable[[Node, Node], Joined | None], str, str]
-"""A rule for joining two nodes: the function that joins a node with the one before it, or returns None; and the
-prefixes that the arguments of the two nodes get in the joined operator."""
+"""A rule for joining two nodes: a function that returns the joined operator, or None if it cannot join them; and the
+two prefixes that the arguments of the first and second node get in the joined operator."""
 
 
 def fuse(graph: Graph, target: Target, separate: Container[str] = ()) -> tuple[Graph, tuple[str, ...], dict[int, int]]:
-    """Return the graph with chains of nodes joined; descriptions of the joined chains for users; and, for each new
-    node, the id of the old node whose seed it has.
-
-    Nodes whose names are in ``separate`` are not joined: a joined decoder rounds less often, so that a pixel may differ
-    by one."""
+    """Return the graph with chains of nodes joined (fused); descriptions of the chains for users; and, for each new
+    node, the id of the old node whose seed it has. Nodes whose names are in ``separate`` are not joined: a joined
+    decoder rounds less often, so that a pixel may differ by one."""
     rules: tuple[Rule, ...] = (_COLORS, _RESIZE_AND_NORMALIZE)
     if target.device != "null":
         rules = (*rules, _DECODE_AND_RESIZE, _MEL, _DECIBELS)
@@ -67,8 +66,8 @@ def fuse(graph: Graph, target: Target, separate: Container[str] = ()) -> tuple[G
 
 
 def _only_input(node: Node, nodes: dict[int, Node], graph: Graph) -> Node | None:
-    """Return the node that computes the input of ``node``, if no other node reads that input and both run on the same
-    device and in the same branch. Return None otherwise."""
+    """Return the node that computes the only input of ``node``. Return None if another node also reads that input, or
+    if the two nodes run on different devices or in different branches."""
     if len(node.inputs) != 1 or node.inputs[0].node not in nodes:
         return None
     before = nodes[node.inputs[0].node]

@@ -33,8 +33,8 @@ def infer(graph: Graph) -> Graph:
 
 
 def check_numbers(op: Operator, argument_specs: Mapping[str, Spec]) -> None:
-    """Raise SpecError if an argument that must be one number per sample gets arrays of another shape: every sample
-    would be rejected."""
+    """Raise SpecError if an argument that must be one number per sample gets arrays of another shape. Otherwise the
+    operator would reject every sample."""
     for name, spec in argument_specs.items():
         shape = spec.shape if spec.shape is None or spec.layout[:1] != "F" else spec.shape[1:]  # one for each frame
         wrong = shape is not None and None not in shape and math.prod(n or 0 for n in shape) != 1

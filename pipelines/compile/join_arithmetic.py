@@ -16,8 +16,8 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def join_arithmetic(graph: Graph) -> Graph:
-    """Return the graph with every expr node that only one other expr node reads merged into that node. The results stay
-    the same, with their types and layouts."""
+    """Return the graph with arithmetic nodes (`expr`) merged: a node that only one other `expr` node reads becomes a
+    part of that node. Results keep their values, types and layouts."""
     readers = Counter(e for n in graph.nodes for e in n.reads)
     readers.update(graph.outputs.values())
     nodes: list[Node] = []
@@ -57,8 +57,8 @@ def _joined(before: Node, node: Node, k: int, nodes: list[Node]) -> Node | None:
 
 
 def _renamed(op: Expr, inputs: tuple[Edge, ...], letter: dict[Edge, str], written: dict[Edge, ast.expr]) -> ast.expr:
-    """Return the expression ``op`` with its inputs renamed by ``letter``, and with the edges in ``written`` replaced by
-    the expressions that compute them."""
+    """Return the expression ``op`` as text, with its inputs named as in ``letter``, and with the edges in ``written``
+    replaced by the expressions that compute them."""
     names = op.names or tuple(_LETTERS[: len(inputs)])
     edge_of = dict(zip(names, inputs, strict=True))
 

@@ -103,8 +103,8 @@ def _stages(graph: Graph, target: Target) -> tuple[list[Stage], list[tuple[Node,
 
 
 def is_late(node: Node) -> bool:
-    """Return whether the node runs on the GPU although its outputs are in host memory, so that they exist only after
-    the GPU has finished."""
+    """Return whether the node runs on the GPU but returns its outputs in host memory, which exist only after the GPU
+    has finished."""
     return node.op.output_after_sync and node.stage != "cpu"
 
 
@@ -119,8 +119,8 @@ def _accepts_gpu(node: Node) -> bool:
 
 
 def _bound_to_host(graph: Graph) -> set[int]:
-    """Return the ids of the nodes that must stay on the host, unless their device is set, because a CPU-only node or an
-    argument of a node needs their output."""
+    """Return the ids of the nodes that must stay on the host, unless the user sets their device: a node that runs only
+    on the CPU, or an argument, needs their output."""
     bound: set[int] = set()
     pending: list[Edge] = []
     for node in graph.nodes:

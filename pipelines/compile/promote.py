@@ -38,10 +38,9 @@ def promote(graph: Graph) -> tuple[Graph, tuple[str, ...], dict[int, int]]:
 
 
 def _movable(graph: Graph) -> Mapping[int, tuple[Operator, Stage]]:
-    """Return the nodes that can move to the GPU, by id, each with the operator and the stage that replace its own.
-
-    A decoder takes host data to the GPU. Any other operator moves only along with all its inputs, so that nothing is
-    uploaded that was not uploaded before. Nodes are dropped from the candidates until both hold for all of them."""
+    """Return the nodes that can move to the GPU, by id, each with the operator and stage that replace its own. Decoders
+    can, since they take host data to the GPU anyway. Any other operator moves only together with all its inputs, so
+    that nothing new is uploaded. Candidates are dropped until this holds for all of them."""
     readers = _readers(graph)
     moved = {n.id: to for n in graph.nodes if readers[n.id] and (to := _on_gpu(n)) is not None}
     while True:
@@ -67,7 +66,7 @@ def _readers(graph: Graph) -> list[list[tuple[Node, Edge]]]:
 
 
 def _on_gpu(node: Node) -> tuple[Operator, Stage] | None:
-    """Return the GPU operator with the same results as the CPU ``node``, and its stage; None if there is none."""
+    """Return the GPU operator that gives the same results as the CPU ``node``, and its stage; None if there is none."""
     if node.stage != "cpu" or node.scope or not node.inputs:
         return None
     op = node.op.same_on_gpu()
@@ -77,7 +76,8 @@ def _on_gpu(node: Node) -> tuple[Operator, Stage] | None:
 
 
 def _reads_on_gpu(node: Node, edge: Edge, moved: Mapping[int, object]) -> bool:
-    """Return whether ``node`` reads ``edge`` from GPU memory, after the nodes in ``moved`` have moved to the GPU."""
+    """Return whether ``node`` reads the batch at ``edge`` from GPU memory, once the nodes in ``moved`` run on the
+    GPU."""
     if node.scope or edge not in node.inputs or edge in node.args.values() or edge == node.samples_of:
         return False
     if node.op.host_arguments and edge in node.inputs[1:]:

@@ -22,8 +22,7 @@ from .place import is_late
 Kind = Literal["whole", "chunk", "device"]
 _ORDER: dict[Kind, int] = {"whole": 0, "chunk": 1, "device": 2}
 _MAX_TRIVIAL_ELEMENTS = 64
-"""Maximum number of elements per sample for which it costs less to compute the sample than to pass it to another
-thread."""
+"""Maximum number of elements per sample for which computing the batch costs less than passing it to another thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +33,9 @@ class Step:
     kind: Kind
     nodes: tuple[Node, ...]
     needs: tuple[Edge, ...]
-    """Edges whose batches these nodes read and earlier steps compute."""
+    """Edges (node outputs) that these nodes read and earlier steps compute."""
     gives: tuple[Edge, ...]
-    """Edges whose batches these nodes compute and later steps, or the graph's outputs, need."""
+    """Edges (node outputs) that these nodes compute and that later steps, or the graph's outputs, need."""
 
     @property
     def name(self) -> str:
@@ -78,9 +77,8 @@ def schedule(graph: Graph) -> tuple[Step, ...]:
 
 def segments(steps: Sequence[Step]) -> list[tuple[Step, ...]]:
     """Group consecutive steps that the same thread runs. A group is either one device step, or a sequence of host
-    steps; it ends after a host step that is slow, or whose chunks the thread must wait for.
-
-    The first group, whose thread also takes requests from the schedule, has host steps only, and may be empty."""
+    steps. A sequence ends after a slow host step, or after one whose chunks worker threads compute. The first group has
+    only host steps, and may be empty, because its thread also takes requests for batches."""
     groups: list[tuple[Step, ...]] = [()]
     for step in steps:
         last = groups[-1]

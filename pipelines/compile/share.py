@@ -14,11 +14,10 @@ __all__ = ["share"]
 
 
 def share(graph: Graph, seeds: Mapping[int, int]) -> tuple[Graph, dict[int, int]]:
-    """Merge nodes that compute the same: return the graph without nodes that equal an earlier one in operator,
-    arguments, inputs, device and branch; and the ``seeds`` of the remaining nodes, by their new ids.
-
-    Random operators are equal if the program gave them equal seeds. Operators that call the program are not merged, nor
-    are operators that the program named, because it refers to them by name."""
+    """Merge nodes that compute the same. Return the graph without nodes that equal an earlier one in operator,
+    arguments, inputs, device and branch; and the ``seeds`` of the remaining nodes, by their new ids. Random operators
+    are equal if the program gave them equal seeds. Operators that call the program are not merged, nor are operators
+    that the program named, because it refers to them by name."""
     instead: dict[int, int] = {}
     by_key: dict[Hashable, list[Node]] = {}
     nodes: list[Node] = []
@@ -68,8 +67,8 @@ def _edge(edge: Edge, instead: Mapping[int, int]) -> Edge:
 
 
 def _redirected(node: Node, instead: Mapping[int, int]) -> Node:
-    """Return ``node`` with its edges changed from removed nodes to the equal nodes that are computed ``instead``;
-    ``instead`` has the ids of both."""
+    """Return ``node`` with its edges to removed nodes replaced. ``instead``: by the id of each removed node, the id of
+    the equal node that remains."""
     if not instead:
         return node
     scope: Scope = tuple((_edge(e, instead), branch) for e, branch in node.scope)

@@ -24,8 +24,8 @@ from .prune import prune
 
 
 class SplitOutputs(Operator, name="_parts"):
-    """First node of the graph after `split_samples`: outputs the items into which samples were split, and the data that
-    are repeated for each item of a sample."""
+    """First node of the graph after `split_samples`. It outputs the items into which samples were split, and the data
+    that each item shares with the others of its sample."""
 
     inputs = (0, 0)
     per_batch = True
@@ -49,9 +49,9 @@ class SplitPlans:
     whole: Graph
     """The graph of the whole job, before it was cut in two, with the specs (dtype, shape) of all edges."""
     front: Plan
-    """The plan before the split, which runs on the CPU. Its outputs are named in `data`, `beside` and `repeated`."""
+    """The plan before the split, which runs on the CPU. `data`, `beside` and `repeated` name its outputs."""
     back: Plan
-    """The plan after the split, which processes items. Its node with the id `source` outputs them."""
+    """The plan after the split, which processes the items. They come from its node with the id `source`."""
     split: SplitSamples
     name: str
     """Name of the operator `split_samples` in reports."""
@@ -62,8 +62,8 @@ class SplitPlans:
     beside: tuple[str, ...]
     """Names of the further outputs of `front` that are cut into items in the same way as `data`."""
     repeated: tuple[str, ...]
-    """Names of the outputs of `front` that every item of a sample gets a copy of. They are the further outputs of node
-    `source`, in this order."""
+    """Names of the outputs of `front` that are copied to every item of a sample. Node `source` outputs them after the
+    items, in this order."""
     source: int
     """Id of the node in `back` that outputs the items (a `SplitOutputs`)."""
 
@@ -136,8 +136,8 @@ def _front(graph: Graph, split: Node, after: set[int], names: Mapping[Edge, str]
 
 
 def _back(graph: Graph, split: Node, after: set[int], crossing: tuple[Edge, ...]) -> tuple[Graph, int]:
-    """Return the graph after the split, and the id of its first node, a `SplitOutputs`. That node replaces
-    `split_samples`: it outputs the items, and the data that later nodes need from before the split (``crossing``)."""
+    """Return the graph after the split, and the id of its first node, a `SplitOutputs`, which replaces `split_samples`.
+    It outputs the items, and the data from before the split that later nodes need (``crossing``)."""
     op = SplitOutputs(count=split.op.num_outputs + len(crossing))
     specs: tuple[Spec, ...] = (*split.specs, *(graph.spec(e) for e in crossing))
     new = {e: Edge(split.id, split.op.num_outputs + k) for k, e in enumerate(crossing)}

@@ -16,10 +16,10 @@ START_SECONDS = 5.0
 """Seconds until the workers of a job begin to process samples: processes start, import modules, open their data sets.
 Listing files takes additional time."""
 PART_SECONDS = 0.1
-"""Seconds that each job part (a range of shards) costs besides the work on its samples, for example for threads, a
+"""Seconds that each job part (a range of shards) takes in addition to its samples, for example for starting threads, a
 lock, a journal, and making files durable."""
 JOIN_SECONDS = 200e-6
-"""Seconds that each shard costs when the parts of a job are joined into one output."""
+"""Seconds that each shard takes when the parts of a job are joined into one output."""
 MANIFEST_BYTES = 744
 """Bytes that each shard with one file and an index takes in the manifest; in the journal it takes 590 more."""
 INDEX_BYTES = 20
@@ -34,7 +34,7 @@ class Forecast:
     parts: int
     seconds: float
     efficiency: float
-    """Rate of the job divided by the rate of an ideal job with as many workers, none of which loses any time."""
+    """Rate of the job divided by the rate of an ideal job with as many workers that lose no time."""
     read_per_second: float | None
     """Bytes that all workers together read per second; None if that was not measured."""
     written_per_second: float
@@ -68,9 +68,9 @@ def forecast(
 
 
 def on_machines(measured: Mapping[str, Any], nodes: int, gpus: int, device: str) -> dict[str, Any] | None:
-    """Predict the time of a job on ``nodes`` machines from what `job.forecast` has ``measured`` on this one. Assume one
-    worker per GPU, or one per machine on all cores if ``gpus`` is 0, each as fast as this machine was. Return None if
-    the number of samples is not known."""
+    """Predict the time of a job on ``nodes`` machines from ``measured``, a forecast for this machine by `job.forecast`.
+    Assume one worker per GPU, or one per machine on all cores if ``gpus`` is 0, each as fast as this machine was.
+    Return None if the number of samples is not known."""
     samples = measured["samples"]
     if not samples or not measured["samples_per_second"]:
         return None

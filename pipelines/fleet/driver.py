@@ -30,8 +30,8 @@ _MAX_BUSY_SECONDS = 20 * 60.0
 """Maximum seconds to wait for a job part that another process writes. In an object store, the lock of a dead machine is
 stale after 15 minutes."""
 _MIN_PARTS_AHEAD = 4
-"""Limit on giving a worker a second job part in advance: the part may be at most 1/4 (one divided by this number) of
-the remaining work per worker."""
+"""Divisor that limits which job part a worker gets in advance, as its second: at most 1/4 (one divided by this number)
+of the remaining work per worker."""
 _CHECK = 10.0
 """Seconds between two checks whether this job still holds the output's lock."""
 _SHOW = 0.1
@@ -89,7 +89,7 @@ class WorkerState:
         self.report = WorkerReport(worker.name, worker.node)
         self.ready = False
         self.ends = False
-        """Whether the worker has failed and gets no more job parts. A new process may then succeed."""
+        """Whether the worker has failed and gets no more job parts. A new process in its place may succeed."""
         self.process: Mapping[str, Any] = {}
         self.parts: deque[Part] = deque()
         """The job parts that the worker has: the one that it runs, and perhaps the next one."""
@@ -98,7 +98,7 @@ class WorkerState:
         self.done = self.refused = self.finished = 0
         """Totals of the job parts that the worker has finished: samples read, samples rejected, and number of parts."""
         self.idle_since = 0.0
-        """Time at which the worker ran out of job parts (seconds of time.monotonic)."""
+        """Time at which the worker last ran out of job parts (time.monotonic, in seconds)."""
 
 
 class Driver:
@@ -114,7 +114,7 @@ class Driver:
         self.group = group
         self.parts: list[Part] = []
         self._left = 0
-        """Number of samples that this run of the job still had to process when it began."""
+        """Number of samples that were not yet processed when this run of the job began."""
         self.read = 0
         """Number of samples in the job parts that were finished in this run."""
         self._reject_limit = reject_limit
@@ -139,7 +139,7 @@ class Driver:
         self._span = range(0)
         self._failures = self._max_workers = 0
         self._failure = ""
-        """Message of the last failure that a worker reported, or of the last process that ended."""
+        """Message of the last failure: the one that a worker reported, or the end of a process."""
         self._no_device = 0
         """Number of workers that found no working GPU on their machines."""
         self._reject_counter: RejectCounter | None = None
@@ -228,8 +228,8 @@ class Driver:
         return f"no worker is left.{why} Run the same command again: it continues after the last finished shards"
 
     def _too_many_rejects(self, counted: int) -> str:
-        """Return the message that too many samples were rejected, with their codes and the first one, as a job in one
-        process writes it."""
+        """Return the message that too many samples were rejected, worded as for a job in one process: with the codes of
+        the rejects and the first reject."""
         assert self._reject_counter is not None
         rows, begun = self.whole.publish_rejects(), self.whole.earlier_parts()
         self._reject_counter.seen = sum(c.stop - c.header["range"][0] for c in begun[1].values()) if begun else 0
@@ -265,7 +265,7 @@ class Driver:
         return self._states[id(worker)]
 
     def _receive(self, state: WorkerState, message: Message) -> None:
-        """Call the method for the kind of a worker's message."""
+        """Call the method that handles this kind of message from a worker."""
         if "opened" in message:
             self._welcome(state, message)
         elif "at" in message:
@@ -378,8 +378,8 @@ class Driver:
             self._todo.append(part)
 
     def _check_failures(self, why: str) -> None:
-        """Raise JobError if one job part after the other fails, because the workers are then not the cause. Failures
-        do not count if a machine is lost with all of its workers."""
+        """Raise JobError if one job part after the other fails, because then the workers are not to blame. Failures do
+        not count if a machine is lost with all of its workers."""
         max_failures = min(_TRIES, self.group.room()) - 1 if self._who is None else max(_TRIES, 2 * self._max_workers)
         if self._failures > max_failures:
             raise JobError(why)

@@ -50,7 +50,7 @@ def cuda_is_initialised(descriptors: Path = Path("/proc/self/fd")) -> bool:
 
 
 def _become_fresh_worker(fd: int, resources: WorkerResources, job: JobMessage) -> NoReturn:
-    """Replace this forked process by a new program, which runs the worker and opens the data sets itself."""
+    """Replace this forked process by a new Python program, which opens the data sets itself and runs the worker."""
     assert resources.visible is not None
     file = os.memfd_create("resources", 0)
     os.write(file, json.dumps({"resources": resources.to_dict(), "job": job.to_dict()}).encode())
@@ -106,8 +106,8 @@ class ForkServer:
                     return
 
     def _fork(self, job: JobMessage, opened: Opened | None, own_fds: tuple[int, int]) -> bool:
-        """Fork one worker, after receiving its resources and its end of a socket. Return False if the driver has
-        ended."""
+        """Receive the resources of a worker and its end of a socket, then fork the worker. Return False if the driver
+        has ended."""
         try:
             text, fds, _, _ = socket.recv_fds(self._sock, 1 << 16, 1)
         except OSError:

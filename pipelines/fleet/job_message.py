@@ -20,8 +20,8 @@ class JobMessage:
     path: str
     """Path of the spec on the driver's machine."""
     text: str
-    """Content of the spec file, whose bytes are decoded as Latin-1 (it may be a serialized pipeline). Other machines
-    need not have the file."""
+    """Content of the spec file, because other machines need not have the file. Its bytes are decoded as Latin-1, since
+    it may be a serialized pipeline."""
     overrides: Mapping[str, Any]
     device: str
     """Device on which the worker computes: ``cpu``, ``gpu`` (the only GPU that the worker sees) or ``null``."""
@@ -35,8 +35,8 @@ class JobMessage:
 
     @contextlib.contextmanager
     def file(self) -> Iterator[Path]:
-        """Context manager: the path of a spec file with the content `text`. The original file is used if it still has
-        this content, so that files named relative to it are found. Otherwise the file is temporary."""
+        """Context manager that yields the path of a spec file with the content `text`: the original file, if it still
+        has this content, so that files named relative to it are found; otherwise a temporary file."""
         original = Path(self.path)
         text = self.text.encode("latin-1")
         with contextlib.suppress(OSError):

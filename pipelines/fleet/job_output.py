@@ -23,17 +23,16 @@ from ...writers.shards.rejects import RejectRow
 from ...writers.shards.resume import refuse_foreign, release_locks, remove_all
 
 _PER_WORKER = {"gpu": 4, "cpu": 16, "null": 16}
-"""Number of job parts per worker, by device: several, so that all workers end at about the same time. There are not
-many more, because a part costs one or two tenths of a second, in which a GPU computes several shards. Instead the last
-parts are smaller."""
+"""Number of job parts per worker, by device. Several, so that all workers end at about the same time. Not many, because
+each costs one or two tenths of a second, in which a GPU computes several shards; instead, the last parts are
+smaller."""
 _TAPER = {"gpu": 3.0, "cpu": 1.5, "null": 1.5}
-"""Exponent, by device, that decides how fast job parts become smaller as less work remains.
-
-Simulated with 0.2 s per part and 128 shards: two workers that take 0.05 s per shard work 79 % of the time with 4 parts
-each and a power of 3, and 50 % with 16 and 1.5; two that take 5 s per shard work 99 % of the time with both."""
+"""Exponent, by device, that decides how fast job parts become smaller toward the end of a job. Simulated with 0.2 s per
+part and 128 shards: two workers that take 0.05 s per shard work 79 % of the time with 4 parts each and a power of 3,
+and 50 % with 16 and 1.5; two that take 5 s per shard work 99 % of the time with both."""
 _LONGEST = {"gpu": 20_000_000, "cpu": 500_000, "null": 500_000}
-"""Maximum number of samples of a job part, by device: one to five minutes of a good worker, so that workers that come
-later find work."""
+"""Maximum number of samples of a job part, by device: one to five minutes for a fast worker, so that workers that start
+later still find work."""
 _MAX_PARTS = 99_999
 """Maximum number of parts of a job: file names have five digits for the number."""
 
@@ -67,7 +66,7 @@ def parts_for(samples: int, unit: int, workers: int, device: str) -> int:
 
 def tapered(units: int, n: int, device: str) -> list[int]:
     """Return n + 1 borders that cut ``units`` shards into ``n`` job parts. The first parts are half as large again as
-    the mean (three times on GPUs), and the last ones small, so that workers end together. No part is empty if there are
+    the mean (three times on GPUs) and the last ones small, so that workers end together. No part is empty if there are
     at least ``n`` shards."""
     power = _TAPER[device]
     return [max(0, min(units - (n - i), units - int(units * (1 - i / n) ** power))) for i in range(n + 1)]
@@ -171,7 +170,7 @@ class JobOutput:
             )
 
     def break_lock(self, part: tuple[int, int], dead: Mapping[str, Any]) -> None:
-        """Release the lock of a job part that the worker ``dead`` held. This worker is known to be gone, together with
+        """Release the lock of a job part that the worker ``dead`` held. That worker is known to be gone, together with
         its machine."""
         files = OutputFiles(self.config.path, part)
         if self.files.mirror is not None:

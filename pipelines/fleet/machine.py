@@ -42,7 +42,7 @@ def share_gpus(indices: Sequence[int], n: int | None = None) -> list[WorkerResou
 
 
 def cores_of(near: Sequence[frozenset[int]], usable: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return the cores to which each worker is bound. ``near`` are the cores near each worker's GPU; workers whose GPUs
+    """Return the cores to which each worker is bound, given the cores ``near`` each worker's GPU. Workers whose GPUs
     are near the same cores share these equally. No worker is bound if all GPUs are near the same cores (one NUMA node),
     or if the near cores are not known."""
     usable_near = [tuple(c for c in usable if c in cores) for cores in near]
@@ -59,9 +59,9 @@ def cores_of(near: Sequence[frozenset[int]], usable: Sequence[int]) -> list[tupl
 
 
 def visible(gpu: int) -> str:
-    """Return the value of CUDA_VISIBLE_DEVICES for a process that is to see only GPU ``gpu``, counted among those that
-    this process sees. If this process has that variable, the value is the entry of the GPU in it, such as GPU-... or
-    MIG-...; otherwise it is a number."""
+    """Return the value of CUDA_VISIBLE_DEVICES with which a new process sees only GPU ``gpu``, counted as in this
+    process. If this process has the variable, the value is the GPU's entry in it, such as GPU-... or MIG-...; otherwise
+    a number."""
     names = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
     return names[gpu] if gpu < len(names) and names[gpu] else str(gpu)
 

@@ -175,7 +175,7 @@ class Actors:
         return max(1, min([_CORES, *(int(n["Resources"]["CPU"]) for n in nodes if n["Resources"].get("CPU", 0) >= 1)]))
 
     def _count_room(self) -> None:
-        """Count the workers for which the present nodes of the Ray cluster have room."""
+        """Count how many workers fit on the present nodes of the Ray cluster."""
         if time.monotonic() - self._counted_at < _NODES_SECONDS:
             return
         self._counted_at = time.monotonic()
@@ -190,7 +190,8 @@ class Actors:
             self._wait_for_a_node()
 
     def _wait_for_a_node(self) -> None:
-        """Tell the user from time to time that no node has room for a worker. Raises JobError if no node will come."""
+        """Remind the user from time to time that no node has room for a worker. Raises JobError if no node will
+        come."""
         now = time.monotonic()
         if self._empty_since is None:
             self._empty_since, self._reminded = now, now - _REMIND
@@ -220,8 +221,8 @@ class Actors:
             actor.turn = handle.turn.remote(self._seconds())
 
     def _seconds(self) -> float:
-        """Return the seconds for which each actor waits for messages. With thousands of actors they wait longer, so
-        that the driver keeps up."""
+        """Return the seconds for which each actor waits for messages in one call. Of thousands of actors, each waits
+        longer, so that the driver keeps up."""
         return max(_TURN, len(self._actors) / 500)
 
     # -- for the driver -----------------------------------------------------------------------------------------------

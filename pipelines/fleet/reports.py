@@ -88,8 +88,8 @@ def _mixtures(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _kernels(tables: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Combine the facts about CUDA kernels from all workers' processes: compiled images, and seconds of waiting for the
-    compiler NVRTC. Time for which several workers waited at once counts once."""
+    """Combine the facts about CUDA kernels from all workers: counts of compiled images, and seconds of waiting for the
+    compiler NVRTC. Seconds for which several workers waited at once count once."""
     waited: dict[str, float] = {}
     for name, seconds in (pair for one in tables for pair in one["nvrtc"].items()):
         waited[name] = max(seconds, waited.get(name, 0.0))
@@ -149,8 +149,8 @@ def _peaks(tables: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _loads(reports: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the loads of resources (shares of the working time for which they were busy), as an average over all job
-    parts, weighted by duration."""
+    """Return the load of each resource (share of the working time for which it was busy), averaged over all job parts,
+    weighted by duration."""
     seconds = sum(float(r["seconds"]) for r in reports) or 1.0
     names = {n: None for r in reports for n in r.get("loads", {})}
     return {n: round(sum(r["loads"].get(n, 0) * r["seconds"] for r in reports) / seconds, 4) for n in names}

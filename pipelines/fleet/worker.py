@@ -36,11 +36,11 @@ Opened = tuple[Sources, Mapping[str, Any]]
 _NOT_SENT = ("over_time", "command")
 """Keys of a job part's report that the worker does not send to the driver."""
 NEARLY_DONE_BATCHES = 10
-"""Number of batches that are still unwritten when about all batches of a job part have been read: they are in flight on
-a GPU, and in queues before and after it. The next part may then begin."""
+"""Number of last batches of a job part after which the next part may begin. When all batches have been read, about as
+many are not yet written: they are in flight on a GPU, and in queues before and after it."""
 NEARLY_DONE_SECONDS = 0.4
-"""Remaining seconds, at the rate so far, from which on a job part counts as nearly done in any case. Opening the next
-part's output and reading its first batches takes some tenths of a second."""
+"""Remaining seconds, at the rate so far, from which on a job part counts as nearly done in any case. Opening the output
+of the next part and reading its first batches takes some tenths of a second."""
 _HANG_CHECK_SECONDS = 0.5
 """Seconds between two checks whether a GPU hangs, by a thread that waits for another one."""
 SECONDS_BETWEEN_MESSAGES = 0.5
@@ -85,7 +85,7 @@ def bind_to(resources: WorkerResources) -> None:
 
 
 class _RunningPart:
-    """A job part that the worker runs or has run, in a thread of its own. Created by `WorkerLoop`."""
+    """A job part that the worker runs in a thread, or has run. Created by `WorkerLoop`."""
 
     def __init__(self, before: _RunningPart | None, nearly_done_samples: int) -> None:
         """``before``: the previous job part, whose end must be reported first. ``nearly_done_samples``: number of
@@ -96,7 +96,7 @@ class _RunningPart:
         self.thread: threading.Thread | None = None
 
     def join(self) -> None:
-        """Wait until the job part has ended and the driver has been told. Stop waiting if a GPU hangs."""
+        """Wait until the job part has ended and its end was reported to the driver. Stop waiting if a GPU hangs."""
         while self.thread is not None and self.thread.is_alive() and not any_hung():
             self.thread.join(_HANG_CHECK_SECONDS)
 
@@ -170,8 +170,8 @@ class WorkerLoop:
             last = last.before
 
     def _part(self, job: OpenJob, part: tuple[int, int], span: range, running: _RunningPart) -> None:
-        """Run one job part. Report the end of this part to the driver after that of the previous part. If the worker
-        cannot continue, it begins no further part."""
+        """Run one job part, and report its end to the driver after the end of the previous part. If the worker cannot
+        continue, it begins no further part."""
         report_message: dict[str, Any] | None = None
         can_continue = False
         try:

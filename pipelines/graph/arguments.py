@@ -14,8 +14,8 @@ from .nodes import Edge
 
 
 def check_arguments(cls: type[Operator], args: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Edge], list[str]]:
-    """Divide ``args`` into constants and argument inputs (edges), and check them. Return both by name, and the texts of
-    all errors."""
+    """Check the arguments ``args`` of an operator, and divide them into constants and argument inputs (edges). Return
+    both by name, and the texts of all errors."""
     declared = parameters(cls)
     constants: dict[str, Any] = {}
     edges: dict[str, Edge] = {}
@@ -40,7 +40,7 @@ def tensor_of(parameter: Parameter | None, value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         try:
             array = np.asarray(value)
-        except ValueError:  # of different lengths
+        except ValueError:  # rows of different lengths
             return None
         return array.astype(np.float32) if array.ndim > 1 and array.dtype.kind in "biuf" else None
     return value if hasattr(value, "__array__") and np.ndim(value) > 0 else None

@@ -55,8 +55,8 @@ def _node(node: Node) -> dict[str, Any]:
 
 
 def _left_out(node: Node, name: str) -> bool:
-    """Return whether an argument is not written to JSON. These are functions of the program that provide data: the
-    program that loads the JSON feeds the pipeline itself."""
+    """Return whether an argument is not written to JSON because it is a function that provides data. A program that
+    loads the JSON feeds the pipeline itself."""
     return isinstance(node.op, ExternalSource) and name in ("source", "cycle", "parallel", "cuda_stream")
 
 
@@ -149,10 +149,9 @@ def digest(graph: Graph) -> str:
 
 
 def described(graph: Graph, left_out: Callable[[Operator], Collection[str]]) -> dict[str, dict[str, str]]:
-    """Return what `digest` hashes as readable texts, so that differences can be shown: for each operator the arguments
-    that are not defaults, and the outputs.
-
-    ``left_out`` returns the names of an operator's arguments that do not count."""
+    """Return readable texts of everything that `digest` hashes, so that differences can be shown: for each operator the
+    arguments that are not defaults, and the outputs. ``left_out`` returns the names of an operator's arguments that do
+    not count."""
     names = {node.id: f"{k} {node.op.name}" for k, node in enumerate(graph.nodes, 1)}
 
     def place(edge: Edge) -> str:

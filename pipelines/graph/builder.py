@@ -39,7 +39,8 @@ class GraphBuilder:
     _conditions: dict[Edge, Edge] = field(default_factory=dict)
     """Predicates that were passed to `split`, each with the edge of its conversion to truth values."""
     _parts: dict[Scope, list[Edge]] = field(default_factory=dict)
-    """For each branch that `split` opened: the edges that have the samples of this branch, outermost branch first."""
+    """For each branch that `split` opened: the edges that have its samples, from the outermost branch to the
+    innermost."""
     _given_names: set[str] = field(default_factory=set)
     """Names that the user's program chose for operators."""
     _adopted: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -168,8 +169,8 @@ class GraphBuilder:
 
     @contextlib.contextmanager
     def _branch_of(self, *edges: Edge) -> Iterator[None]:
-        """Context manager: inside its body, operators are added to the innermost branch of `split` to which one of
-        ``edges`` belongs, if that branch is inside the current one."""
+        """Return a context manager. In its body, operators are added to the innermost branch of `split` that has one of
+        ``edges``, if that branch is inside the current one."""
         before = self._scope, self._scope_edges
         inner = max((self.scope_of(e) for e in edges), key=len, default=()) if self._parts else ()
         if inner in self._parts and inner[: len(self._scope)] == self._scope:
@@ -197,7 +198,7 @@ class GraphBuilder:
         return node.scope
 
     def _reach(self, edge: Edge) -> Edge:
-        """Return the edge that has those samples of ``edge`` that belong to the current branch. A split is added for
+        """Return an edge with only the samples of ``edge`` that belong to the current branch. A split is added for
         every branch in between."""
         scope = self.scope_of(edge)
         if self._scope[: len(scope)] != scope:

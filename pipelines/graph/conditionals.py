@@ -84,8 +84,8 @@ class Condition(Operator, name="_conditional.condition"):
 
 
 def without_conditions(graph: Graph) -> Graph:
-    """Return the graph without `Condition` nodes; whatever read them reads their inputs. YAML needs none, because it
-    accepts any number as a condition."""
+    """Return the graph without `Condition` nodes; nodes that read them read their inputs instead. YAML needs none,
+    because it accepts any number as a condition."""
     through = {n.id: n.inputs[0] for n in graph.nodes if isinstance(n.op, Condition)}
 
     def before(edge: Edge) -> Edge:

@@ -148,7 +148,7 @@ class Server:
     # -- batches ------------------------------------------------------------------------------------------------
 
     def _answer(self, group: Sequence[_Checked], answers: list[Any]) -> None:
-        """Run the requests of ``group`` as one batch, or each of them alone if that batch fails. Store their results in
+        """Run the requests in ``group`` as one batch or, if that batch fails, one by one. Store their results in
         ``answers``."""
         try:
             outputs, why = self._run([r.samples for r in group])
@@ -233,7 +233,7 @@ def _joined(parts: Sequence[Any]) -> Any:
 
 
 def _part(outputs: Mapping[str, TensorList], why: Mapping[int, str], start: int, n: int) -> dict[str, Any]:
-    """Return the part of a batch's outputs for one request: samples ``start`` to ``start + n``. Raises RequestError
+    """Return the outputs that belong to one request: samples ``start`` to ``start + n`` of a batch. Raises RequestError
     with the reason in ``why`` if one is missing."""
     missing = [slot for slot in range(start, start + n) if slot in why]
     if missing:

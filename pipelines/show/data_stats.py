@@ -86,7 +86,7 @@ def _numbers(values: Sequence[float]) -> str:
 
 
 def _chosen(stats: Mapping[str, Any]) -> list[RenderableType]:
-    """Return lines of text about the samples that a spec leaves out, and the number from each data set of a mixture."""
+    """Return lines of text about which samples a spec leaves out, and how many come from each data set of a mixture."""
     parts = [Text(f"{name} leaves out {count(n, 'sample')}") for name, n in stats.get("left_out", {}).items()]
     for reader, counts in stats.get("mixtures", {}).items():
         parts.append(Text(f"{reader} mixes {', '.join(f'{n:,} of {name}' for name, n in counts.items())}"))

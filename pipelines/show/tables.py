@@ -55,8 +55,7 @@ class FittingTable:
         yield from self._paragraphs(shown, rows, options.max_width)
 
     def _least(self, shown: Sequence[int], widths: Sequence[int], width: int) -> int:
-        """Return the smallest width of a table, in characters, in which its columns with the indices ``shown`` are
-        readable."""
+        """Return the smallest width, in characters, at which a table of the columns ``shown`` (indices) is readable."""
         return sum(self._narrowest(i, widths, width) for i in shown) + _GAP * (len(shown) - 1)
 
     def _narrowest(self, i: int, widths: Sequence[int], width: int) -> int:
@@ -91,7 +90,8 @@ class FittingTable:
                 yield Padding(line, (0, 0, 0, _INDENT * (2 if grouped and k else 1)))
 
     def _told(self, i: int, cell: Text) -> Text:
-        """Return cell ``i`` of a row as one line, with its column's heading if the cell is not clear without it."""
+        """Return cell ``i`` of a row as one line, preceded by the heading of its column if the cell is not clear
+        alone."""
         text = Text(", ").join(cell.split("\n"))
         return text if i == 0 or self.columns[i] in _SPEAKING else Text.assemble((f"{self.columns[i]} ", "dim"), text)
 
@@ -128,8 +128,7 @@ _FEWEST = 3
 
 @dataclass(frozen=True, slots=True)
 class OneScreen:
-    """A view for the terminal that fits one screen. ``of`` is called with a number of rows, and returns the view with
-    so many of all ``rows``."""
+    """A view for the terminal that fits one screen. ``of(n)`` returns the view with ``n`` of all ``rows``."""
 
     of: Callable[[int], RenderableType]
     rows: int

@@ -24,7 +24,7 @@ _BAR = 12
 _MACHINES = 8
 """Largest number of machines of a job that are listed, one per line."""
 _NAMED = 3
-"""Largest number of names in a list, such as operators of a stage. Of the others, only the number is given."""
+"""Largest number of names in a list, such as operators of a stage. Further names are only counted."""
 
 
 def report_view(report: Mapping[str, Any]) -> RenderableType:
@@ -67,8 +67,8 @@ def _machines(report: Mapping[str, Any]) -> list[Text]:
 
 
 def operator_table(report: Mapping[str, Any], max_rows: int | None = None) -> FittingTable:
-    """Return a table of a report's operators, or of the ``max_rows`` busiest, with a last line for the others
-    together."""
+    """Return a table of a report's operators. With ``max_rows``, only the busiest have a row; a last line sums up the
+    others."""
     operators = report["operators"]
     busiest = max((_busy(o) for o in operators), default=0.0) or 1.0
     total = sum(_busy(o) for o in operators) or 1.0

@@ -134,7 +134,8 @@ def _takes(cls: type[Operator], argument: str, value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Partial:
-    """Marker of a batch name that only one branch of a conditional defines."""
+    """Marker of a batch name that only one branch of a conditional defines, so that it has no value after the
+    conditional."""
 
     branch: str
     label: str
@@ -465,7 +466,7 @@ class _Build:
         then: Mapping[str, Known],
         otherwise: Mapping[str, Known],
     ) -> Known:
-        """Return the meaning of a batch name after a conditional, from the meanings in the two branches."""
+        """Return the meaning of a batch name after a conditional, given its meanings in the two branches."""
         if name not in then or name not in otherwise:
             return _Partial("then" if name in then else "else", step.label)
         a, b = then[name], otherwise[name]
@@ -546,7 +547,7 @@ class _Build:
         return edges, {field.name: field.config for field in fields}
 
     def comes_from_reader(self, edge: Edge) -> bool:
-        """Return whether samples of ``edge`` may be files with unchanged bytes. This holds after a reader (also through
+        """Return whether samples at ``edge`` may be files with unchanged bytes: after a reader (also through
         `split_samples` or conditionals), and after a plugin, whose output the writer checks."""
         node = self.graph.nodes[edge.node]
         if isinstance(node.op, SplitSamples):

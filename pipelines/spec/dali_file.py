@@ -53,8 +53,8 @@ def spec_text(data: bytes) -> str:
 
 
 def _sources_first(graph: Graph, seed: int | None) -> Graph:
-    """Return ``graph``; if it has conditionals, with operators without inputs before all others. DALI stores these in a
-    branch, although they run for the whole batch. Seeds are assigned before, in DALI's order."""
+    """Return ``graph``. If it has conditionals, operators without inputs come before all others, because they run for
+    the whole batch, although DALI stores them in a branch. Seeds are assigned before, in DALI's order."""
     if not any(isinstance(n.op, Split) for n in graph.nodes):
         return graph
     if seed is not None:

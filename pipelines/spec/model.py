@@ -218,8 +218,8 @@ def spec_of(root: Value, overrides: Mapping[str, Any], problems: Problems) -> Sp
 
 
 def _zero_characters(value: Value, problems: Problems) -> bool:
-    """Report every text in ``value`` that contains a character with code 0, and return whether there is one. Operating
-    systems reject them in file names, and no other text in a spec needs them."""
+    """Report every text in ``value`` that contains the character with code 0, which operating systems reject in file
+    names and no text needs. Return whether there is one."""
     if isinstance(value.data, str):
         if "\0" in value.data:
             problems.add(
@@ -260,8 +260,8 @@ def _default_name(file: str) -> str:
 
 
 class _Section:
-    """A mapping of the spec while it is parsed. Each known key is taken once; `finish` reports the remaining ones as
-    unknown. Wrong values are reported and replaced by defaults."""
+    """A mapping of the spec while it is parsed. `take` removes each known key; `finish` then reports the remaining keys
+    as unknown. Wrong values are reported and replaced by defaults."""
 
     def __init__(self, value: Value, title: str, problems: Problems) -> None:
         self.value = value

@@ -79,9 +79,9 @@ class _Dump:
         conditional."""
         self.taken: set[str] = set()
         self.node_names: set[str] = set()
-        """Names that the steps so far would get automatically when the spec is read."""
+        """Names that reading the spec would give to the steps written so far."""
         self.copies: dict[tuple[int, bool], list[Step]] = {}
-        """`copy` steps to add at the end of a branch, by (id of the conditional's Merge node, branch)."""
+        """`copy` steps to add at the end of a branch, by (id of the Merge node that ends the conditional, branch)."""
         self.readers = self._readers()
         for output, edge in graph.outputs.items():
             self._call(self._base(edge), output)
@@ -92,8 +92,8 @@ class _Dump:
     # -- edges and their names ------------------------------------------------------------------------------------
 
     def _base(self, edge: Edge) -> Edge:
-        """Return the edge from before the outermost conditional that ``edge`` is a part of; ``edge`` itself outside of
-        conditionals."""
+        """Return the edge before the outermost conditional from which the samples of ``edge`` come; ``edge`` itself
+        outside of conditionals."""
         while isinstance(self.graph.node(edge).op, Split):
             edge = self.graph.node(edge).inputs[0]
         return edge
@@ -132,8 +132,8 @@ class _Dump:
         return name
 
     def _name_merge(self, merge: Node) -> None:
-        """Give both branches' results the name of the merged result of a conditional. For a result that cannot have
-        this name, record a `copy` step."""
+        """Give the results of both branches of a conditional the name of the merged result. For a result that cannot
+        have this name, record a `copy` step."""
         result = Edge(merge.id)
         ends = [(branch, end, self._base(end)) for branch, end in zip((True, False), merge.inputs, strict=True)]
         passed = [base for _, end, base in ends if base != end]
@@ -166,8 +166,8 @@ class _Dump:
     # -- steps ----------------------------------------------------------------------------------------------------
 
     def block(self, nodes: Sequence[Node], scope: Scope) -> list[Step]:
-        """Return the steps of the spec for ``nodes``, which belong to ``scope`` (the branches of conditionals around
-        them) or to a scope inside it."""
+        """Return the steps of the spec for ``nodes``. They belong to ``scope`` (the branches of conditionals around
+        them) or to a conditional inside it."""
         steps: list[Step] = []
         pending = [n for n in nodes if not isinstance(n.op, Split)]
         at = 0
@@ -208,8 +208,8 @@ class _Dump:
         return after is not None and after.scope == scope and self._predicate(after, scope) == predicate
 
     def _predicate(self, node: Node, scope: Scope) -> Edge | None:
-        """Return the condition of the conditional directly inside ``scope`` to which ``node`` belongs; None if it
-        belongs to none."""
+        """Return the condition of the conditional, directly inside ``scope``, that contains ``node``; None if there is
+        none."""
         if len(node.scope) > len(scope):
             return node.scope[len(scope)][0]
         if isinstance(node.op, Merge):

@@ -21,7 +21,7 @@ from ...spec.model import Settings
 
 _OURS_ALONE = ("encoders.", "python_function", "expr.")
 _OURS_TO_CHOOSE = ("jpeg_decoder", "hw_decoder_load")
-"""Arguments that select among dali-run's decoders. They are not passed to DALI, whose decoders keep their defaults."""
+"""Arguments that choose between dali-run's own decoders. DALI does not get them, and uses its default decoders."""
 
 _FEATURE_TYPES: Mapping[str, tuple[str, Any]] = {
     "string": ("string", ""),
@@ -209,7 +209,8 @@ def _expression(op: Expr, inputs: list[str]) -> str:
 
 
 def _constants(node: Node) -> dict[str, Any]:
-    """Return the arguments of a node whose values differ from the defaults (the same as DALI's)."""
+    """Return the arguments of a node whose values differ from the defaults; dali-run and DALI have the same
+    defaults."""
     return {
         p.name: getattr(node.op, p.name)
         for p in parameters(type(node.op)).values()

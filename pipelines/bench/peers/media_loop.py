@@ -68,7 +68,7 @@ def by_torchaudio(i: int) -> Any:
 
 
 def size_of(height: int, width: int) -> tuple[int, int]:
-    """Return height and width of a frame after resizing, whose shorter side has the requested length."""
+    """Return (height, width) of a frame after resizing; the shorter side then has the requested length."""
     scale = RECIPE["shorter"] / min(height, width)
     return round(height * scale), round(width * scale)
 

@@ -22,9 +22,8 @@ _WITHOUT_EFFECT = {"num_threads", "name", "initial_fill", "max_samples"}
 
 
 def media_recipe_of(graph: Graph) -> dict[str, Any]:
-    """Return ``graph`` as a recipe for scripts that measure other libraries. It computes decibels of mel bands from
-    audio files, or resized and normalised sequences from videos; and labels. The graph must not be fused.
-
+    """Return ``graph`` as a recipe (plain data) from which scripts measure other libraries. It computes decibels of mel
+    bands from audio files, or resized and normalised sequences from videos; and labels. The graph must not be fused.
     Raises SpecError with the node that a recipe cannot contain."""
     outputs, steps = [], []
     for name, edge in graph.outputs.items():

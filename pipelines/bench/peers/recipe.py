@@ -109,7 +109,7 @@ def chain(graph: Graph, edge: Edge, readers: tuple[type[Operator], ...] = (File,
 
 
 def files_of(node: Node) -> Recipe:
-    """Return a recipe with the files and labels of the readers.file ``node``, and without any step."""
+    """Return a recipe that only reads: the files and labels of the readers.file ``node``, and no step."""
     assert isinstance(node.op, File)
     arguments = _given(node, {"file_root", "files", "labels", "file_list", "file_filters", "dir_filters",
                           "case_sensitive_filter", "random_shuffle", "shuffle", "shuffle_after_epoch"})  # fmt: skip
