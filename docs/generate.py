@@ -49,6 +49,7 @@ def pages() -> dict[Path, str]:
 def package_page(readme: str) -> str:
     """Return README.md for a package index, which has neither the files that it links to nor its images."""
     without_pictures = re.sub(r"^!\[[^]]*\]\([^)]*\)\n\n", "", readme, flags=re.M)
+    without_pictures = re.sub(r"^\[Documentation\]\(.*?\n\n", "", without_pictures, flags=re.M | re.S)
     return re.sub(r"\[([^]]+)\]\((?!https?://)[^)]*\)", r"\1", without_pictures)
 
 

@@ -35,8 +35,9 @@ def main(page: str, status: str, folder: str) -> None:
                 shot.convert("RGB").quantize(128, dither=Image.Dither.NONE).save(out / f"{name}.png", optimize=True)
         browser.close()
     console = Console(record=True, width=80, file=io.StringIO(), force_terminal=True, highlight=False)
-    console.print(live_view(json.loads(Path(status).read_text())[0]))
-    console.save_svg(str(out / "top.svg"), title="dali-run top out/pictures", unique_id="top")
+    (job, *_) = json.loads(Path(status).read_text())
+    console.print(live_view(job))
+    console.save_svg(str(out / "top.svg"), title=f"dali-run top {job['output']}", unique_id="top")
 
 
 if __name__ == "__main__":

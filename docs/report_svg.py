@@ -13,9 +13,12 @@ from dali_run.pipelines.show.terminal import report_view
 
 
 def main(report: str, picture: str) -> None:
+    found = json.loads(Path(report).read_text())
+    command = ["dali-run run", Path(found["command"]["spec"]).stem]
+    command += [f"--set {key}={value}" for key, value in found["command"]["overrides"].items()]
     console = Console(record=True, width=124, file=io.StringIO(), force_terminal=True, highlight=False)
-    console.print(report_view(json.loads(Path(report).read_text())))
-    console.save_svg(picture, title="dali-run run configs/quickstart.yaml", unique_id="report")
+    console.print(report_view(found))
+    console.save_svg(picture, title=" ".join(command), unique_id="report")
 
 
 if __name__ == "__main__":
