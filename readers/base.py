@@ -36,11 +36,9 @@ class Source(Origins, Protocol):
         ...
 
     def fetch(self, ctx: Context) -> tuple[Batch, ...]:
-        """Read the records ``ctx.samples.index``. Return one batch per output, in host memory.
-
-        Bytes of the records are read into ``ctx.staging(nbytes)``, with one large read per extent if possible, or are
-        views of a mapped file. Records that cannot be read are rejected through ``ctx``, never raised.
-        """
+        """Read the records ``ctx.samples.index`` and return one batch per output, in host memory. Their bytes are read
+        into ``ctx.staging(nbytes)``, if possible with one large read for neighbouring records, or are views of a mapped
+        file. Records that cannot be read are rejected through ``ctx``, never raised."""
         ...
 
     def fingerprint(self) -> str:
@@ -100,13 +98,13 @@ class Reader(Operator, abstract=True):
     locations: ClassVar[tuple[str, ...]] = (
         "path", "paths", "files", "labels", "file_root", "file_list", "index_path", "index_paths", "annotations_file",
     )  # fmt: skip
-    """Names of the arguments that only tell where the data is, such as `file_root`. A resumed job may change these,
-    because `Source.fingerprint` identifies the data."""
+    """Names of the arguments that only tell where the data is, such as `file_root`. A job that resumes may change
+    these, because `Source.fingerprint` identifies the data."""
     maps_files: ClassVar[bool] = False
-    """Whether records are views of mapped files, which a GPU can read without a copy on the host (`fetch.gpu_reads`).
-    """
+    """Whether records are views of memory-mapped files, which a GPU can read without a copy on the host
+    (`fetch.gpu_reads`)."""
     shuffles_list: ClassVar[bool] = False
-    """Whether `random_shuffle` begins by shuffling the list of all records once, as DALI's readers of files do."""
+    """Whether `random_shuffle` first shuffles the list of all records once, as DALI's readers of files do."""
 
     def check(self) -> None:
         if self.shard_id >= self.num_shards:
@@ -159,8 +157,8 @@ class Reader(Operator, abstract=True):
         self, size: int, seed: int = 0, batch_size: int = 1, groups: npt.NDArray[np.int64] | None = None,
         chosen: npt.NDArray[np.bool_] | None = None,
     ) -> Order:  # fmt: skip
-        """Order in which to read a data set of ``size`` records. ``groups`` is `Source.groups`; ``chosen`` marks the
-        records to read, as `chosen_of` returned them."""
+        """Return the order in which a data set of ``size`` records is read. ``groups`` is `Source.groups`; ``chosen``
+        marks the records to read, as `chosen_of` returned them."""
         shuffle: Shuffle = self.shuffle or ("window" if self.random_shuffle else "none")
         if self.shuffle_after_epoch:
             shuffle, seed = "epoch", self.shuffle_after_epoch_seed
@@ -192,8 +190,8 @@ class Reader(Operator, abstract=True):
         return self.order(len(source), seed, batch_size, getattr(source, "groups", None), self.chosen_of(source))
 
     def chosen_of(self, source: Source) -> npt.NDArray[np.bool_] | None:
-        """Return which records of the open data set ``source`` this reader reads (arguments such as `split`),
-        bool[records]; None for all. Raises JobError if the split finds no group in a record's key."""
+        """Return which records of the open data set ``source`` the reader's arguments, such as `split`, choose:
+        bool[records], or None for all. Raises JobError if the split finds no group in a record's key."""
         if self.split is None or self.use is None:
             return None
         return Split.of(self.split).part_of(self.use, source, len(source))

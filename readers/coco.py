@@ -32,13 +32,13 @@ F32 = npt.NDArray[np.float32]
 _INT32 = 2**31 - 1
 _MAX_PIXELS = 1 << 28  # largest mask, in pixels
 _MAX_SHARED = 1 << 24
-"""Largest number of box and polygon numbers for all images with one id together. Each of these images gets all objects
-of the id, so that a file of 40 MB could otherwise ask for terabytes."""
+"""Largest number of box and polygon coordinates that all images with one id get together. Each of these images gets all
+objects of the id, so that a file of 40 MB could otherwise ask for terabytes."""
 
 
 @dataclass(slots=True)
 class _Objects:
-    """Annotations (boxes, labels, masks) of one image id that passed the reader's filters."""
+    """Annotations (boxes, labels, masks) of one image id, without the objects that the reader's filters exclude."""
 
     images: int = 0
     """Number of images that have this id; each of them receives all of the id's objects, as in DALI."""
@@ -54,7 +54,8 @@ class _Objects:
 
     @property
     def shared(self) -> int:
-        """Number of box and polygon numbers for all images with this id together; 0 if only one image has it."""
+        """Number of box and polygon coordinates that all images with this id get together; 0 if only one image has
+        it."""
         return self.images * (4 * len(self.boxes) + sum(len(xy) for _, xy in self.polygons)) if self.images > 1 else 0
 
 
@@ -108,8 +109,8 @@ def load_annotations(path: str) -> Any:
 
 
 class _Annotated(BatchedOrigins):
-    """An open COCO data set: images in reading order, and arrays of the annotations of all images, one image after the
-    other."""
+    """An open COCO data set: its images in reading order, and the annotations of all images in arrays, one image after
+    the other."""
 
     groups: I64 | None = None
 
@@ -237,7 +238,7 @@ class _Annotated(BatchedOrigins):
         return InventoryEntries(files.blob, {**files.state, "annotations": told}, files.records)
 
     def _told(self, i: int) -> tuple[list[object], ...]:
-        """Return id, labels, boxes and vertices of image ``i``; the inventory stores a hash of these."""
+        """Return id, labels, boxes and vertices of image ``i``; a job's list of inputs stores a hash of these."""
         box, vertex = int(self._first[i]), int(self._first_vertex[i])
         boxes, vertices = slice(box, box + int(self._counts[i])), slice(vertex, vertex + int(self._vertex_counts[i]))
         return ([int(self._ids[i])], self._labels[boxes].tolist(), self._boxes[boxes].tolist(),

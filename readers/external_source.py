@@ -16,7 +16,7 @@ from ..ops.errors import ArgumentTypeError, ArgumentValueError, SpecError
 from ..ops.types import DALIDataType, parse_dtype
 
 _KEPT = 8
-"""Number of batches of the user's data that are kept after a GPU has used them, for retries of samples."""
+"""Number of used batches of the user's data that are kept, if a GPU reads them, so that samples can be retried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +109,8 @@ class ExternalSource(ProgramInput, name="external_source"):
                 raise SpecError(f"the layout {layout!r} names {len(layout)} dimensions, ndim is {ndim}")
 
     def each(self, name: str) -> list[Any]:
-        """Return the value of the argument ``name`` for each output; None for outputs after the last entry of a shorter
-        list."""
+        """Return the value of the argument ``name`` for each output. A list may be shorter: the remaining outputs then
+        get None."""
         value, n = getattr(self, name), self.num_outputs
         each = [*value, *[None] * (n - len(value))] if isinstance(value, (list, tuple)) else [value] * n
         return [None if v is None else parse_dtype(v) for v in each] if name == "dtype" else each
@@ -134,11 +134,8 @@ class ExternalSource(ProgramInput, name="external_source"):
 
 
 class FedBatches:
-    """The queue of one external_source: batches that the program provided and the engine has not taken. The thread that
-    feeds the pipeline calls `put`; the thread that runs the operator calls the other methods.
-
-    The thread that feeds the pipeline calls `put`, the thread that runs the operator the other methods.
-    """
+    """The queue of one external_source: batches that the program provided and the engine has not taken yet. The thread
+    that feeds the pipeline calls `put`; the thread that runs the operator calls the other methods."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[int, tuple[Batch, ...]]] = deque()
@@ -151,7 +148,7 @@ class FedBatches:
 
     def take(self, ctx: Context) -> tuple[Batch, ...]:
         """Return the user's data for the samples of ``ctx``, which are all or some samples of one batch in the queue.
-        The batch is removed; batches for a GPU are retained for retries."""
+        The batch leaves the queue; batches for a GPU are kept for retries."""
         first = int(ctx.samples.position[0])
         on_device = ctx.stage != "cpu"
         for start, outputs in self._taken:
@@ -165,7 +162,7 @@ class FedBatches:
                 return tuple(_placed(ctx, b, start) for b in outputs)
 
     def first(self, start: int, n: int) -> tuple[Batch, ...] | None:
-        """Return the next batch of the queue as it was put, without removing it. None if it is not the batch of the
+        """Return the next batch of the queue, unchanged, and leave it there. Return None if it is not the batch of the
         ``n`` samples from position ``start``."""
         if not self._waiting or self._waiting[0][0] != start or len(self._waiting[0][1][0].offsets) != n:
             return None

@@ -197,7 +197,7 @@ class FileSet(BatchedOrigins):
         return Batch(out, at, shapes, "", ctx.samples)
 
     def _whole(self, ctx: Context, which: I64, nbytes: int, at: I64, sizes: I64, status: I32) -> U8:
-        """Read the files ``which`` into one array in host memory, file k at offset ``at[k]``."""
+        """Read the files ``which`` into one array in host memory: file k at offset ``at[k]``."""
         out, files = ctx.staging(nbytes), (self._directory, _FLAGS, self._names, self._starts, which)
 
         def read(a: int, b: int) -> None:
@@ -209,9 +209,9 @@ class FileSet(BatchedOrigins):
     def _sent(
         self, ctx: Context, uploads: Uploader, which: I64, nbytes: int, at: I64, sizes: I64, status: I32
     ) -> U8 | None:  # fmt: skip
-        """Read the files ``which``, and upload them in pieces at the same time. Return an array of all files, of which
-        the host has only the header bytes. None if the upload is not possible; the caller then reads the files into
-        host memory."""
+        """Read the files ``which``, and upload them to a GPU in pieces meanwhile. Return an array of all files, of
+        which the host has only the first bytes. Return None if the upload is not possible; the caller then reads the
+        files into host memory."""
         files = self._directory, _FLAGS, self._names, self._starts, which
         try:
             upload = uploads.begin(nbytes, sizes)
@@ -414,7 +414,7 @@ def _where_they_are(root: str, folders: Sequence[bytes], wanted: Callable[[bytes
 
 
 def check_choice(root: str | None, files: Sequence[str] | None, file_list: str | None) -> None:
-    """Check that exactly one of ``files``, ``file_list`` and ``root`` alone says which files to read. Raises
+    """Check that exactly one of ``files``, ``file_list`` and ``root`` alone determines which files to read. Raises
     SpecError."""
     if files is not None and file_list is not None:
         raise SpecError("files and file_list exclude each other")
@@ -429,9 +429,9 @@ def check_choice(root: str | None, files: Sequence[str] | None, file_list: str |
 def chosen_files(
     root: str | None, files: Sequence[str] | None, file_list: str | None, file_filter: str
 ) -> tuple[str | None, list[bytes], bool]:
-    """Return the root folder, the names of the files relative to it, and whether folders were searched for them. Files
-    are ``files``, or the lines of ``file_list``, or those in ``root`` and its folders that match ``file_filter``.
-    Raises JobError."""
+    """Find the files to read: ``files``, or the lines of ``file_list``, or the files in ``root`` and its folders that
+    match ``file_filter``. Return the root folder, the names relative to it, and whether folders were searched. Raises
+    JobError."""
     if files is not None:
         return root, [os.fsencode(f) for f in files], False
     if file_list is not None:

@@ -262,7 +262,7 @@ def _tile(
 
 class _Images(FileSet):
     """Open data set of the reader `Fits`: files of images. The first readable file determines the dtypes and numbers of
-    dimensions of all."""
+    dimensions of all files."""
 
     def __init__(self, root: str | None, names: list[bytes], reader: Fits, *, only_files: bool) -> None:
         super().__init__(root, names, only_files=only_files)

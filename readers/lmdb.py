@@ -41,7 +41,7 @@ _MAGIC, _EMPTY = 0xBEEFC0DE, 2**64 - 1
 
 @dataclass(frozen=True, slots=True)
 class _Meta:
-    """Fields of the newest meta page of an LMDB database."""
+    """Fields of the newest meta page (root page of a commit) of an LMDB database."""
 
     page_size: int
     root: int
@@ -51,7 +51,7 @@ class _Meta:
 
 def _meta(path: str, data: U8, start: int, size: int) -> _Meta:
     """Return the newest meta page of the database ``data[start : start + size]``. Raises JobError unless there are two:
-    a lost one may be that of the last commit, whose records the other page does not have."""
+    the missing one may be that of the last commit, and the records of that commit would be lost."""
     found: list[_Meta] = []
     problem = "no page is a meta page of LMDB"
     for page_size in (4096, 8192, 16384, 32768, 65536, 2048, 1024, 512):  # the second meta page is the second page
@@ -161,8 +161,8 @@ class _LmdbRecords(BatchedOrigins):
             raise JobError(message if whole else f"{files[file]}: byte {int(self._rows[0, 2])}: {message}")
 
     def _walked(self, i: int) -> tuple[I64, int, str]:
-        """Like `_walk`, and also return an error message, or an empty text. A database that cannot be read at all
-        becomes a single record, which is rejected."""
+        """Like `_walk`, and also return an error message, or an empty text. A database that cannot be read at all gives
+        a single record, which is rejected."""
         try:
             return *_walk(self._mapped, i), ""
         except JobError as e:

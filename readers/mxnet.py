@@ -89,8 +89,8 @@ class _RecordIORecords(BatchedOrigins):
         return "corrupt_record", f"the record is no image record: its {size} bytes do not hold the labels that they say"
 
     def _headers(self, rows: I64, kinds: I64, sizes: I64, staging: Callable[[int], U8]) -> tuple[U8, I64, I64]:
-        """Return memory with the records that ``rows`` describe, their offsets in it, and the flags of their headers.
-        Sets ``kinds`` of records without a header. Records stored in several parts are joined in memory from
+        """Return an array with the records that ``rows`` describe, their offsets in it, and the flags of their headers.
+        ``kinds`` is set for records without a header. A record stored in several parts is joined in memory from
         ``staging``."""
         from . import recordio_cpu as cpu
 
@@ -173,7 +173,8 @@ def labels_of(paths: Sequence[str]) -> tuple[int, bool, bool]:
 
 
 def _index(mapped: Mapped, i: int) -> I64:
-    """Return a row of facts (see `recordio_cpu`) per record of file ``i``, from the cached index or by scanning."""
+    """Return a row of facts (see `recordio_cpu`) for each record of file ``i``, from the cached index or by scanning
+    the file."""
     from .recordio_cpu import LOST, walk
 
     start, size = int(mapped.starts[i]), int(mapped.sizes[i])
@@ -222,7 +223,7 @@ def _located(mapped: Mapped, i: int, starts: I64) -> I64:
 
 
 def _listed(path: str, mapped: Mapped, i: int) -> I64:
-    """Read an index as im2rec and rec2idx write it: lines of key and offset. Records are ordered by offset, as in
+    """Read an index file of im2rec or rec2idx, with lines of key and offset. Records are ordered by offset, as in
     DALI."""
     size = int(mapped.sizes[i])
     try:

@@ -100,8 +100,8 @@ class _Arrays(FileSet):
         return (run(ctx, self._plan(ctx, arrays, fortran), arrays),)
 
     def _fetch_to_gpu(self, ctx: Context, uploader: Uploader) -> Batch | None:
-        """Read the arrays into GPU memory, and return a batch whose bytes are there. None if that is not possible; the
-        caller then reads them into host memory. Samples are rejected only if a batch is returned."""
+        """Read the arrays into GPU memory, and return a batch whose bytes are there. Return None if that is not
+        possible; the caller then reads them into host memory, and only then rejects samples."""
         from .fetch import stored_arrays
 
         which = ctx.samples.index
@@ -180,7 +180,7 @@ class _Arrays(FileSet):
 
     def _stored_plan(self, ctx: Context, headers: list[NpyHeader | SampleError]) -> tuple[CopyPlan, I64]:
         """Return the plan that copies the arrays, or regions of them, from where they are stored, and the offset of
-        each array in its file. Samples whose header is an error are rejected; their arrays are empty."""
+        each array in its file. A sample with an error instead of a header is rejected; its array is empty."""
         n, ndim = len(headers), len(self._model.shape)
         shapes, offsets, fortran = np.zeros((n, ndim), np.int32), np.zeros(n, np.int64), np.zeros(n, np.bool_)
         for k, header in enumerate(headers):

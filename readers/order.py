@@ -35,13 +35,13 @@ class Job:
     """Positions of this shard in the order of the whole data set of N records; shard k of n has the positions [floor(N
     k/n), floor(N (k+1)/n))."""
     first: int
-    """Index of the record at position 0, if records come in stored order."""
+    """Index of the record at position 0; used if records are read in stored order."""
     shuffled: I64 | None
     """Index of the record at each position of the whole data set's order. None for stored order, because a list of a
     billion consecutive numbers would take 8 GB."""
     epochs: I64 | None = None
-    """For mixtures, whose records may come more than once: the number of the pass over its own data set to which each
-    position belongs. None if that is pass 0 for all."""
+    """For mixtures, whose records may come several times: for each position, how often its data set was read before
+    (its pass). None if always 0."""
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -62,11 +62,9 @@ class Job:
 
 @dataclass(slots=True)
 class Order:
-    """Order in which one reader returns its samples. One thread at a time may use it.
-
-    A pass is one walk over one shard; the endless sequence of samples is pass 0, 1, ... Without ``stick_to_shard`` pass
-    ``e`` walks shard (shard_id + e) mod num_shards, as a DALI reader that is run epoch after epoch.
-    """
+    """Order in which one reader returns its samples. One thread at a time may use it. A pass reads one shard once; the
+    endless sequence of samples is pass 0, 1, ... Without ``stick_to_shard``, pass ``e`` reads shard (shard_id + e) mod
+    num_shards, as a DALI reader does epoch after epoch."""
 
     size: int
     """Number of records of the data set that the reader reads, before it is divided into shards."""
@@ -156,12 +154,12 @@ class Order:
         return self._passes[epoch]
 
     def records(self, numbers: I64) -> I64:
-        """Return the indices in the data set of the records ``numbers``, which count only records that take part, in
-        stored order."""
+        """Convert ``numbers``, which count only the records that are read, in stored order, to indices in the data
+        set."""
         return numbers + self.first if self.subset is None else self.subset[numbers]
 
     def pass_epochs(self, epoch: int) -> I64 | None:
-        """Return for each sample of pass ``epoch`` of a mixture the number of the pass over its own data set. None if
+        """Return for each sample of pass ``epoch`` of a mixture how often its own data set was read before. None if
         that is ``epoch`` for all."""
         return None
 
@@ -279,8 +277,8 @@ _BLOCK = 1 << 14
 
 
 class _Words:
-    """Base of random number generators that compute words in blocks. A caller looks at words with `peek`; words that it
-    does not `skip` are returned again."""
+    """Base of random number generators that compute words in blocks. `peek` shows the next words to a caller; words
+    that are not skipped (`skip`) come again."""
 
     bits: int
 
@@ -368,7 +366,7 @@ def _multiply64(words: U64, bounds: U64) -> tuple[U64, U64]:
 
 
 def _lemire(words: _Words, bounds: U64) -> U64:
-    """Return random integers, each at least 0 and below its element of ``bounds``: the high half of word x bound
+    """Return one random integer per element of ``bounds``, at least 0 and below it: the high half of word x bound
     (Lemire, "Fast random integer generation")."""
     multiply: Callable[[U64, U64], tuple[U64, U64]] = _multiply32 if words.bits == 32 else _multiply64
     mask = np.uint64((1 << words.bits) - 1)
@@ -408,7 +406,8 @@ def std_shuffle(values: I64, words: _Words) -> I64:
 
 
 def _swap(values: I64, targets: I64, first: int = 0) -> I64:
-    """Return ``values`` after exchanges of element first + k with element targets[k], for k = 0, 1, ... in turn."""
+    """Return a copy of ``values`` in which element first + k was exchanged with element targets[k], for k = 0, 1, ...
+    in turn."""
     if len(targets) > 50_000:  # enough elements to be worth the import of compiled code
         from .order_cpu import swap
 

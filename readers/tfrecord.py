@@ -31,9 +31,9 @@ _BLOCK = 1 << 22
 """Number of records that are scanned at a time. Arrays of this size are returned to the system when they are freed."""
 _THREADS = 16
 _SEARCH, _SEARCH_RATIO = 1 << 24, 16
-"""Limits on the bytes of an unpacked gzip file that are searched for records after damage: at least _SEARCH, and up to
-_SEARCH_RATIO times the packed size. Searching takes three times as long as unpacking, and a gzip bomb is nothing but
-damage."""
+"""Limits on the bytes of an unpacked gzip file that are searched for valid records after damage: at least _SEARCH, and
+up to _SEARCH_RATIO times the packed size. Searching takes three times as long as unpacking, and a gzip bomb contains
+only damage."""
 
 
 class _TFRecords(BatchedOrigins):
@@ -237,7 +237,7 @@ def framed(path: str) -> tuple[I64, I64]:
 
 
 def _listed(path: str, mapped: Mapped, i: int) -> tuple[I64, I64, I32]:
-    """Read an index as DALI's tfrecord2idx writes it: lines of offset and length, framing included."""
+    """Read an index file of DALI's tfrecord2idx, with lines of offset and length, framing included."""
     start, size = int(mapped.starts[i]), int(mapped.sizes[i])
     try:
         text = Path(local_copy(path)).read_bytes()

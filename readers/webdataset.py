@@ -214,8 +214,8 @@ class _Samples(BatchedOrigins):
 
 
 def _as(batch: Batch, dtype: np.dtype[np.generic]) -> Batch:
-    """View a batch of members' bytes as numbers of ``dtype``. This is possible because members begin at multiples of
-    512, copies at multiples of 16."""
+    """Return a batch of members' bytes as a view of type ``dtype``. This is possible because members begin at multiples
+    of 512 bytes, copies at multiples of 16."""
     if dtype.itemsize == 1:
         return batch.replace(data=batch.data.view(dtype))
     whole = len(batch.data) // dtype.itemsize * dtype.itemsize
@@ -315,8 +315,8 @@ def _walk(mapped: Mapped, start: int, stop: int) -> tuple[I64, U8]:
 
 
 def _follow(members: I64, names: U8) -> I64:
-    """Replace the extents of links by the extents of the members to which the links point. Links to outside of the
-    archive become unsupported. (GNU tar stores the second name of a file as a hard link.)"""
+    """Give links in a tar archive the extents of the members to which they point. Links that point out of the archive
+    become unsupported. (GNU tar stores the second name of a file as a hard link.)"""
     links = np.flatnonzero(members[:, _KIND] >= _HARD_LINK)
     if not len(links):
         return members
@@ -349,8 +349,8 @@ def _plain(text: bytes, at: int, size: int) -> str:
 
 
 def _listed(path: str, mapped: Mapped, i: int, wanted: _Extensions) -> _Archive:
-    """Read an index as DALI's wds2idx writes it: ``v1.2 <samples>``, then per sample a line of ``ext offset size name``
-    for every part. Versions 1.0 and 1.1 have no names."""
+    """Read an index file of DALI's wds2idx: ``v1.2 <samples>``, then per sample a line of ``ext offset size name`` for
+    every member. Versions 1.0 and 1.1 have no names."""
     size = int(mapped.sizes[i])
     try:
         lines = Path(local_copy(path)).read_text("utf-8", "surrogateescape").splitlines()

@@ -52,9 +52,9 @@ _NOTHING: frozenset[str] = frozenset()
 
 
 def watch(base: int, length: int, starts: Sequence[int], names: Sequence[str], *, second: bool = False) -> None:
-    """Watch a memory mapping: missing pages in [base, base + length) are replaced by zeros when they are touched. File
-    i of ``names`` begins at ``base + starts[i]``. ``second``: the files have another mapping already, and `lost_files`
-    keeps what it reports of them."""
+    """Watch a memory mapping: a page in [base, base + length) that is missing when it is touched is replaced by zeros.
+    File i of ``names`` begins at ``base + starts[i]``. ``second``: the files have another mapping already, and
+    `lost_files` keeps what it reports of them."""
     with _lock:
         if not _mappings:
             _install()

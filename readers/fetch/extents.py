@@ -146,8 +146,8 @@ class Mapped:
             return os.dup(out.fileno())
 
     def records_left(self, i: int, found: int) -> int:
-        """Return how many more records to look for in file ``i`` after the first ``found`` ones. 0 if a gzip'ed file
-        holds more records than its size allows (a bomb of empty records); what follows counts as damage."""
+        """Return how many more records may be read from file ``i``, after ``found`` records. 0 if a gzip'ed file holds
+        more records than its size allows (a bomb of empty records); the rest of the file then counts as damage."""
         if not self.unpacked[i]:
             return sys.maxsize
         max_records = max(FREE_RECORDS, int(self.stored[i]))
@@ -169,8 +169,8 @@ class Mapped:
         return h.hexdigest()
 
     def inventory(self, names: Sequence[str], records: I64, keys: str = "") -> InventoryEntries:
-        """Entries of the inventory (a job's list of its inputs) for these files under the given ``names``. ``records``
-        are the files' numbers of records."""
+        """Return the entries of a job's list of inputs for these files, with the given ``names``. ``records``: number
+        of records in each file."""
         state = {"size": self.stored, "modified": self.mtimes}
         return InventoryEntries(b"\0".join(os.fsencode(n) for n in names), state, records, keys)
 
@@ -223,7 +223,7 @@ class Mapped:
         return handle is not None
 
     def expect_jumps(self) -> None:
-        """Turn off the operating system's read-ahead, because only a few bytes at scattered offsets will be read."""
+        """Turn off the operating system's read-ahead, because only a few bytes will be read at scattered offsets."""
         _libc().madvise(self.data.ctypes.data, len(self.data), _MADV_RANDOM)
 
     def truncated(self, offsets: I64) -> npt.NDArray[np.bool_]:
@@ -444,13 +444,11 @@ NO_RECORDS = UncheckedRecords(
 def payload(
     ctx: Context, data: U8, offsets: I64, sizes: I64, output: int = 0, records: UncheckedRecords = NO_RECORDS
 ) -> Batch:  # fmt: skip
-    """Return the extents of ``data``, such as records in mapped files, as a batch of bytes, for output number
-    ``output`` of the reader.
-
-    The batch is a view if the engine accepts views, or if the GPU reads the files itself; otherwise the bytes are
-    copied into memory of the engine. Extents must lie in ``data``; rejected records have size 0. ``records`` are the
-    TFRecords around the extents: a copy also checks their checksums, unless that was done before.
-    """
+    """Return the extents (offset, size) of ``data``, such as records in mapped files, as a batch of bytes, for output
+    number ``output`` of the reader. The batch is a view if the engine accepts views, or if the GPU reads the files
+    itself; otherwise the bytes are copied into memory of the engine. Extents must lie in ``data``; rejected records
+    have size 0. ``records``: the TFRecords around the extents. A copy also checks their checksums, unless that was done
+    before."""
     if ctx.allocate_staging is None:
         return Batch(data, offsets, sizes.astype(np.int32).reshape(-1, 1), "", ctx.samples)
     mapped, why = mapped_of(data), ""
@@ -489,9 +487,9 @@ def _sent(
     ctx: Context, uploads: Uploader, data: U8, offsets: I64, sizes: I64, at: I64, nbytes: int, why: str,
     records: UncheckedRecords,
 ) -> U8 | None:  # fmt: skip
-    """Upload the extents of ``data`` through page-locked memory, a piece at a time, while others are read. Return an
-    array whose extents are on the GPU. None if the upload is not possible; the caller then copies the extents. ``why``:
-    for the report, why the host copies them although a GPU could read them itself."""
+    """Upload the extents of ``data`` to the GPU in pieces, through page-locked memory, while others are read. Return an
+    array whose extents are on the GPU. Return None if that is not possible; the caller then copies the extents.
+    ``why``: reason for the report why the host copies them although a GPU could read them itself."""
     try:
         upload = uploads.begin(nbytes, reason=why)
         if upload is None:

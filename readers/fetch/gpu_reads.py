@@ -32,20 +32,20 @@ UploadMethod = Literal["copy", "registered", "pieces"]
 see `Upload`."""
 
 WINDOW = 256 << 20
-"""Size in bytes of a window, the range of a mapped file that is registered with CUDA as a unit. Registering takes about
+"""Size in bytes of a window: a range of a mapped file that is registered with CUDA as a whole. Registering takes about
 10 ms if the window is in the page cache."""
 _MAX_WINDOWS = 4
 """Largest number of windows that are registered with CUDA for one batch. If a batch needs more, it is copied, and later
 batches register the others. So the first batches of a shuffled data set need not wait until all of it is registered."""
 _MIN_RESIDENT = 0.9
-"""Share of a window's pages that must be in the page cache before the window is registered. Reading the others from a
-disk for the sake of a few records takes too long."""
+"""Share of a window's pages that must be in the page cache before the window is registered with CUDA. Reading more
+pages from a disk for a few records would take too long."""
 _IDLE_BATCHES = 8
-"""Number of batches that do not use a window after which it counts as idle and may be unregistered. A window that was
-not in the page cache is checked again after this many batches."""
+"""Number of batches after which a window (range of a mapped file) that none of them used counts as idle and may be
+unregistered. A window that was not in the page cache is checked again after this many batches."""
 _SOON_BATCHES = 256
-"""Number of batches. A window that is needed again within this many batches after it was unregistered shows that
-records are spread over more windows than may be registered at once. From then on registered windows stay."""
+"""Limit in batches. If a window is needed again so soon after it was unregistered, records are spread over more windows
+than may be registered at once. From then on, registered windows stay."""
 _MAX_FAILURES = 3
 """Number of consecutive windows that CUDA may refuse to register; then no more are tried."""
 
@@ -60,8 +60,8 @@ class _Window:
     rejection: str = ""
     """Reason for which the window can never be registered; empty if it can."""
     last: int = -_IDLE_BATCHES
-    """Number of the last batch that needed the window, or, if the window is not registered, that last checked whether
-    it can be."""
+    """Number of the last batch that used the window. If the window is not registered: of the last batch that checked
+    whether it can be."""
     unregistered_at: int = -_SOON_BATCHES
     leases: weakref.WeakSet[RegisteredLease] = field(default_factory=weakref.WeakSet)
 
@@ -99,13 +99,10 @@ class _ReaderWindows:
 
 
 class RegisteredFiles:
-    """Lends arrays over mapped files, whose bytes the GPUs ``indices`` read from the page cache without a copy by the
-    host.
-
-    At most ``limit`` bytes are registered at a time; unused windows are unregistered to make space. ``account(nbytes)``
-    is called when the number of registered bytes changes, ``told(method, nbytes)`` for each batch that is lent. All
-    methods may be called from several threads. `close` ends it.
-    """
+    """Provides arrays over mapped files whose bytes the GPUs ``indices`` read from the page cache, without a copy by
+    the host. At most ``limit`` bytes are registered with CUDA at a time; unused ranges are unregistered to make space.
+    ``account(nbytes)`` is called when the number of registered bytes changes, ``told(method, nbytes)`` for each batch
+    for which an array is provided. Several threads may call all methods. `close` ends it."""
 
     def __init__(
         self, indices: Sequence[int], limit: int, account: Callable[[int], None], told: Callable[[str, int], None],
@@ -123,8 +120,8 @@ class RegisteredFiles:
         self._clock = 0
         self._failures = 0
         self._scattered = False
-        """Whether registered windows stay until the end, because records are spread over more windows than may be
-        registered."""
+        """Whether registered ranges stay registered until the end, because records are spread over more ranges than may
+        be registered."""
         self._lock = threading.Lock()
 
     def begin(self, account: Callable[[int], None], told: Callable[[str, int], None]) -> None:
@@ -136,11 +133,12 @@ class RegisteredFiles:
             self._account(self._used)
 
     def of(self, number: int) -> RegisteredFiles:
-        """Return the object that lends arrays for batch ``number``: this one, because all GPUs read the same memory."""
+        """Return the object that provides the arrays for batch ``number``: this one, because all GPUs read the same
+        memory."""
         return self
 
     def holds(self, mapped: Mapped, offsets: I64, sizes: I64) -> bool:
-        """Whether the extents of ``mapped`` are registered with CUDA, and therefore in memory."""
+        """Whether the extents (offset, size) of ``mapped`` are registered with CUDA, and therefore in memory."""
         with self._lock:
             area = self._areas.get(id(mapped))
             return (
@@ -148,8 +146,8 @@ class RegisteredFiles:
             )
 
     def lend(self, mapped: Mapped, offsets: I64, sizes: I64) -> U8 | str:
-        """Return the files of ``mapped`` as an array from which a GPU can read the extents itself. If it cannot, return
-        the reason for which the host must copy them."""
+        """Return the files of ``mapped`` as an array from which a GPU can read the extents (offset, size) itself. If it
+        cannot, return the reason why the host must copy them."""
         with self._lock:
             self._clock += 1
             lent = self._why_not or self._lent(mapped, offsets, sizes)
@@ -179,8 +177,8 @@ class RegisteredFiles:
         return lease.array()
 
     def _register_window(self, shared: Shared, window: _Window, *, local: bool) -> str:
-        """Register ``window`` with CUDA. Return the reason if that is not possible, else an empty text. ``local``: the
-        batch needs few windows, so that others may be unregistered for it."""
+        """Register ``window`` (a range of a mapped file) with CUDA. Return the reason if that is not possible, else an
+        empty text. ``local``: the batch needs few windows, so that others may be unregistered for it."""
         if window.rejection:
             return window.rejection
         if self._clock - window.last < _IDLE_BATCHES:
@@ -229,8 +227,8 @@ class RegisteredFiles:
         self._account(self._used)
 
     def close(self) -> None:
-        """Stop lending arrays, and start to unregister all windows in a background thread (`wait_until_released`). The
-        device must have finished with everything that was lent; the host may still read it."""
+        """Stop providing arrays, and start to unregister all files in a background thread (`wait_until_released`). The
+        device must have finished with all arrays; the host may still read them."""
         if self._kept:
             return
         with self._lock:
@@ -274,7 +272,7 @@ def _do_in_background(work: Callable[[], None]) -> None:
 
 
 def wait_until_released() -> None:
-    """Wait until all closed `RegisteredFiles` have unregistered their windows."""
+    """Wait until the files of all closed `RegisteredFiles` are unregistered."""
     with _lock:
         threads = list(_background)
     for thread in threads:
@@ -334,9 +332,9 @@ def lender_for(
     method: UploadMethod, indices: Sequence[int], limit: int, account: Callable[[int], None],
     told: Callable[[str, int], None], registrations: RegistrationCache | None = None,
 ) -> RegisteredFiles | None:  # fmt: skip
-    """Return the `RegisteredFiles` that lends records of containers to the GPUs ``indices``; None if the host copies
-    them. ``registrations`` holds files that earlier runs of the graph have registered; the other parameters are those
-    of `RegisteredFiles`."""
+    """Return the object through which the GPUs ``indices`` read records of containers; None if the host copies them.
+    ``registrations`` holds files that earlier runs of the graph have registered; the other parameters are those of
+    `RegisteredFiles`."""
     return (
         (registrations or RegistrationCache()).files(indices, limit, account, told) if method == "registered" else None
     )

@@ -40,10 +40,7 @@ def _index_paths(path: str, kind: str) -> list[Path]:
 
 def load(path: str, kind: str, version: int, size: int, mtime_ns: int, columns: int) -> list[I64] | None:
     """Return the columns of the cached index of ``path``; None if no index fits its size, time and version. Anyone may
-    have written the index file, so the caller checks every bound.
-
-    Anyone may have written the file with the index: the caller checks every bound.
-    """
+    have written the file with the index, so the caller checks every bound."""
     if size < WORTHWHILE:
         return None
     for place in _index_paths(path, kind):
@@ -79,8 +76,8 @@ def _crc(*arrays: I64) -> int:
 
 
 def joined(parts: list[tuple[Any, ...]]) -> tuple[Any, ...]:
-    """Concatenate the columns of several indexes. Empties ``parts`` on the way, so that at most one column is in memory
-    twice at a time."""
+    """Concatenate the columns of several indexes, and empty ``parts`` meanwhile, so that at most one column is in
+    memory twice."""
     columns = [list(column) for column in zip(*parts, strict=True)]
     parts.clear()
     found = []

@@ -15,11 +15,9 @@ _MAX_THREADS = 16
 
 
 def spread(ctx: Context, n: int, nbytes: int, work: Callable[[int, int], object]) -> None:
-    """Call ``work(low, high)`` for ranges that cover range(n), in the calling thread and in idle threads of the pool.
-
-    The ranges may run concurrently and in any order. The caller runs the ranges that no other thread has started, and
-    so never waits for a busy pool. Each thread takes one range, and needs the GIL only before and after it.
-    """
+    """Call ``work(low, high)`` for ranges that together cover range(n), in the calling thread and in idle threads of
+    the pool, concurrently and in any order. The calling thread runs the ranges that no other thread has started, and so
+    never waits for a busy pool. Each thread takes one range, and needs the GIL only before and after it."""
     parts = 1 if ctx.pool is None else min(n, nbytes // _PART, ctx.pool.count + 1, _MAX_THREADS)
     if ctx.pool is None or parts < 2:
         work(0, n)

@@ -33,8 +33,8 @@ larger reads."""
 
 @dataclass(frozen=True, slots=True)
 class StoredRanges:
-    """For N arrays: the byte range of its file that each array needs, and the place of that range in a block of device
-    memory. All fields are int64[N]; offsets and sizes are in bytes."""
+    """The bytes to read for N arrays: for each array, a range of its file, and where this range goes in a block of
+    device memory. All fields are int64[N]; offsets and sizes are in bytes."""
 
     starts: I64
     """Offset of each range in its file."""
@@ -42,7 +42,7 @@ class StoredRanges:
     places: I64
     """Offset of each range in the block, a multiple of `ALIGNMENT`."""
     bases: I64
-    """Index of the element of each array whose indices are all 0, counted in elements from the start of the block."""
+    """For each array, the index in the block of the element whose indices are all 0, counted in elements."""
 
     @staticmethod
     def of(plan: CopyPlan, offsets: I64, itemsize: int) -> StoredRanges:
@@ -107,11 +107,11 @@ def read_ranges(
 
 
 class StoredArrays(UploadedLease):
-    """Owner of the device memory of arrays as their files store them. ``plan`` copies each array, or a region of it, to
-    C order. Created by `lease_arrays`, owned by the arrays of the batch; any thread may use it."""
+    """Owner of the device memory that holds arrays as stored in their files. ``plan`` copies each array, or a region of
+    it, to C order. Created by `lease_arrays`, owned by the arrays of the batch; any thread may use it."""
 
     def __init__(self, upload: Upload, event: Any, block: Any, arrays: Batch, op: Operator, plan: CopyPlan) -> None:
-        """``arrays``: the batch as the host sees it, whose memory is filled by `show`. The other arguments are those of
+        """``arrays``: the batch as the host sees it; `show` fills its memory. The other arguments are those of
         `UploadedLease`, and the reader."""
         super().__init__(upload, event, block, arrays.data.view(np.uint8))
         self._arrays, self._op, self._plan = arrays, op, plan
@@ -141,8 +141,8 @@ class StoredArrays(UploadedLease):
         return gathered(batch)[0] if self._is_copied else super().places(batch)
 
     def bring(self, lane: Lane, batch: Batch) -> Any:
-        """Return a flat device array with the samples of ``batch`` at the elements that `places` returns: the block
-        itself, or a copy in C order. The host does not wait for the device."""
+        """Return a flat device array that holds the samples of ``batch``, at the elements that `places` returns: the
+        block as it was read, or a copy in C order. The host does not wait for the device."""
         block = super().bring(lane, batch)
         if not self._is_copied:
             return block
@@ -179,8 +179,8 @@ class StoredArrays(UploadedLease):
 
 
 def lease_arrays(ctx: Context, upload: StartedUpload, plan: CopyPlan) -> Batch:
-    """Return the arrays that ``plan`` takes from the memory of ``upload``, into which they were read, as a batch whose
-    bytes are on the device."""
+    """Return the arrays that ``plan`` takes from the memory of ``upload`` as a batch whose bytes are on the device. The
+    files were read into this memory before."""
     shapes = plan.shape.astype(np.int32)
     item = plan.dtype.itemsize
     sizes = np.maximum(shapes.prod(axis=1, dtype=np.int64), 1) * item  # arrays are told apart by where they begin

@@ -49,7 +49,7 @@ class Join:
     rows: str = "$"
     """JSON path of the array or object that holds the rows of a JSON file."""
     part: int = field(default=0)
-    """Number of the choice ``match`` for compiled code: 0 path, 1 name, 2 stem."""
+    """Code of the choice ``match`` for compiled loops: 0 path, 1 name, 2 stem."""
 
     @staticmethod
     def of(given: Mapping[str, Any]) -> Join:
@@ -95,8 +95,8 @@ class Join:
 
     @property
     def digest(self) -> tuple[Any, ...]:
-        """Settings that decide which keys the table has, and in which rows. A cached index is valid for equal settings
-        only."""
+        """Return the settings that decide which keys the table has, and in which rows. A cached index of the table is
+        valid only for equal settings."""
         return (self.key, self.part, self.format, self.columns, self.delimiter, self.quotes, self.rows)
 
 

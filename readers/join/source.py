@@ -26,7 +26,7 @@ _ABSENT = 4  # json_cpu.ABSENT
 _BLOCK = 1 << 16
 """Number of keys per block, when the keys of a data set are looked up in the table."""
 _PROBED = 1000
-"""Number of records whose keys are looked up first, to find out early if no key of the data set is in the table."""
+"""Number of records whose keys are looked up first, to find out early if the table has no key of the data set."""
 
 
 class JoinedSource(BatchedOrigins):
@@ -37,8 +37,8 @@ class JoinedSource(BatchedOrigins):
         self._source, self._table, self._join = source, table, table.join
         self._own_outputs = own_outputs
         self._numbers: I64 | None = None
-        """Indices of the records that have a row in the table, counted before the join left out the others. None if all
-        records are kept."""
+        """Indices of the records that have a row in the table, counted over all records of the data set. None if every
+        record has one."""
         self.groups = source.groups
         n = len(source)
         probed = np.arange(min(n, _PROBED))
@@ -81,8 +81,8 @@ class JoinedSource(BatchedOrigins):
             yield origins_of(self._source, records[at : at + _BLOCK]), condition
 
     def _left(self, records: I64) -> I64:
-        """Return how many records of each group (or inventory entry) the join keeps. ``records`` are the numbers before
-        the join, in the data set's order of groups."""
+        """Return how many records of each file (or inventory entry) the join keeps. ``records``: the numbers of records
+        before the join."""
         assert self._numbers is not None
         ends = np.cumsum(records)
         return np.diff(np.searchsorted(self._numbers, ends), prepend=0).astype(np.int64)
@@ -155,6 +155,7 @@ class JoinedSource(BatchedOrigins):
 
 
 def _cut(key: str, match: str) -> str:
-    """Return the part of a key that ``match`` compares: the name after the last slash, or the stem, without suffix."""
+    """Return the part of a key that ``match`` compares: the name after the last slash, or the name without suffix
+    (stem)."""
     name = key.rpartition("/")[2]
     return name if match == "name" else name[:1] + name[1:].partition(".")[0]

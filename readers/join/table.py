@@ -49,7 +49,7 @@ _SYNTAXES = {"csv": _DELIMITED, "tsv": _DELIMITED, "parquet": _DELIMITED, "jsonl
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """Settings for reading a table's rows. They are passed to the loops of `rows_cpu` after the table's bytes."""
+    """Settings for reading a table's rows, passed to the compiled loops of `rows_cpu`."""
 
     syntax: int
     delimiter: int
@@ -62,7 +62,7 @@ class _Row:
     """Index of the column of each joined field; -1 for JSON."""
     paths: Path
     ends: I64
-    """End of each joined field's JSON path in ``paths``, after a leading 0."""
+    """End in ``paths`` of each joined field's JSON path, after a leading 0."""
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -197,7 +197,8 @@ class Table:
         return row, at
 
     def _enter(self, i: int, at: int, stop: int) -> int:
-        """Return the offset of the JSON array or object that holds the table's rows. The JSON text is at [at, stop)."""
+        """Find the JSON array or object that holds the table's rows in the JSON text at [at, stop), and return its
+        offset."""
         from ...ops.arrays import json_cpu
 
         path = Path.of(self.join.rows)[0]
@@ -271,7 +272,7 @@ class Table:
         self._first_skipped = text
 
     def _key_at(self, row: int) -> bytes:
-        """Read the key of a row. Return the part of it that is compared."""
+        """Return the key of a row, or the part of the key that is compared."""
         values, scratch, state = np.zeros((1, 3), np.int64), np.empty(1 << 16, np.uint8), np.zeros(2, np.int64)
         stop = int(_rows.stop_of(row, self._firsts, self._stops))
         _rows.read_key(self._data, *self._row.key, row, stop, values, scratch, state)

@@ -21,7 +21,7 @@ MAX_EPOCH = 1 << 32
 def samples_of_epoch(
     sizes: Sequence[int], weights: Sequence[float], epoch: Literal["shortest", "longest"], count: int | None
 ) -> I64:
-    """Return how many samples of each data set a mixture's epoch has. ``shortest``: as many as possible without
+    """Return how many samples of each data set an epoch of a mixture has. ``shortest``: as many as possible without
     repeating a record of any data set; ``longest``: as few as possible so that every record of every data set comes at
     least once. With ``count``, that many samples are divided by the weights. Raises JobError if a data set would give
     none, and if the epoch would have more than `MAX_EPOCH` samples."""
@@ -83,8 +83,8 @@ class MixedOrder(Order):
         return self._mixed(epoch)[1][low:high]
 
     def _mixed(self, epoch: int) -> tuple[I64, I64]:
-        """Return, for all samples of an epoch of the mixture, the index of the record, and the pass over its data set
-        that it belongs to."""
+        """Return two arrays for all samples of an epoch of the mixture: the index of the record, and how often its data
+        set was read before (its pass)."""
         if self._mixture is None or self._mixture[0] != epoch:
             index, passes, places = [], [], []
             for k, (part, count) in enumerate(zip(self.parts, self.counts.tolist(), strict=True)):

@@ -31,7 +31,7 @@ _MOST_ROWS = 2**31 - 1
 _FOOTERS = 256
 """Number of parsed footers that are cached; parsing another one costs a millisecond."""
 _STREAMS = 4
-"""Number of large row groups that stay open, so that reading can continue after their last block that was read."""
+"""Number of large row groups that stay open. Reading one of them can continue after the block that was read last."""
 
 
 @dataclass(slots=True)
@@ -141,7 +141,7 @@ class ParquetFiles:
 
 def wrong_sizes(data: memoryview, meta: Any) -> str:
     """Check the size statistics in the footer ``meta`` of the file ``data``. Return the problem if pyarrow would end
-    the process when it reads such a column; an empty text if they are valid."""
+    the process on reading a column with them; an empty text if they are valid."""
     from .footer_cpu import COLUMNS, DEFINITION, ENCRYPTED, REPETITION, UNENCODED, size_statistics
 
     size = int.from_bytes(data[-8:-4], "little")
@@ -202,7 +202,7 @@ class Blocks:
         )
         cuts = np.maximum(1, -(-self.bytes // BLOCK))
         self.step: I64 = np.maximum(1, -(-self.rows // cuts))
-        """Number of rows of each row group's blocks; the last block may have fewer."""
+        """Number of rows per block in each row group; the last block may have fewer."""
         self._kept: OrderedDict[tuple[int, int], Block] = OrderedDict()
         self._size = 0
         self._lock = threading.Lock()
@@ -210,7 +210,7 @@ class Blocks:
         self._streaming = threading.Lock()
 
     def locate(self, index: I64) -> tuple[I64, I64, I64]:
-        """Return the row group of each of the records ``index``, its block in the row group, and its row in the
+        """Return for each of the records ``index`` its row group, the block in the row group, and the row in the
         block."""
         group = np.searchsorted(self.firsts, index, side="right") - 1
         row = index - self.firsts[group]

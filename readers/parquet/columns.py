@@ -39,7 +39,7 @@ class ReadableColumn:
 
 @dataclass(frozen=True, slots=True)
 class ColumnValues:
-    """Values of a column in some rows: row i has ``data[starts[i] : starts[i] + counts[i]]``, 1-D."""
+    """Values of a column in some rows. Row i has the values ``data[starts[i] : starts[i] + counts[i]]``, 1-D."""
 
     data: npt.NDArray[Any]
     starts: I64

@@ -186,8 +186,8 @@ def _type_text(where: ReadableColumn) -> str:
 
 
 def _rows(values: ColumnValues, rows: I64, alone: bool) -> ColumnValues:
-    """Return the values of the given ``rows`` of a block. They are copied, so that the block can be freed, unless all
-    rows of the batch are in it (``alone``)."""
+    """Return the values of the given ``rows`` of a block. They are copied, so that the block can be freed, unless the
+    block holds all rows of the batch (``alone``)."""
     picked = ColumnValues(values.data, values.starts[rows], values.counts[rows], values.missing[rows])
     if alone:
         return picked

@@ -145,7 +145,7 @@ def _declared(value: Any) -> Feature:
 
 @dataclass(frozen=True, slots=True)
 class FeatureExtents:
-    """Positions of the requested features in some records, as filled by compiled code."""
+    """Positions of the requested features in some records. Compiled loops fill the arrays."""
 
     found: I64
     """For each record and feature: start and stop of its bytes, number of values, and kind. Shape [records, features,
@@ -163,8 +163,8 @@ class RecordParser:
     names: U8
     name_starts: I64
     wanted: I64
-    """Requirements for each feature (kind, number of values, rules), which `example_checks_cpu` checks. Shape
-    [features, 3]."""
+    """Requirements for each feature (kind, number of values, rules), which compiled loops of `example_checks_cpu`
+    check. Shape [features, 3]."""
 
     @staticmethod
     def of(features: Mapping[str, Feature], wire: Wire = "example") -> RecordParser:
@@ -215,7 +215,8 @@ class RecordParser:
         )  # fmt: skip
 
     def sift(self, extents: FeatureExtents) -> npt.NDArray[np.bool_] | None:
-        """Mask of the records that have all requested features in ``extents``; None if all records do."""
+        """Check that the records have all requested features, by ``extents``. Return a mask of the records that do;
+        None if all do."""
         right = np.empty(len(extents.found), np.bool_)
         return right if _found.sift(extents.found, extents.status, self.wanted, MAX_RECORD, right) else None
 

@@ -22,17 +22,15 @@ _BLOCK = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A checked `split` argument of a reader: ``{train: 0.9, val: 0.1, by: key, seed: 7}``.
-
-    A record's part (such as ``train``) depends only on its key (or its group), the seed and the shares. So neither the
-    order of the records, nor the number of job parts, nor records that are added later move it to another part.
-    """
+    """A checked `split` argument of a reader: ``{train: 0.9, val: 0.1, by: key, seed: 7}``. The part of a record (such
+    as ``train``) depends only on its key or group, the seed and the shares. It does not change with the order of the
+    records, the number of job parts, or records that are added later."""
 
     shares: Mapping[str, float]
     """Share of the records that each part, such as ``train``, gets, by the part's name. The shares add up to 1."""
     by: str = "key"
-    """Property that a record's part is chosen by. ``key``: each record is assigned by its own key; ``group``: all
-    records of one group are in the same part."""
+    """Property of a record that decides its part. ``key``: each record is assigned by its own key; ``group``: all
+    records of a group are in the same part."""
     group: re.Pattern[str] | None = None
     """Pattern that finds the group in a record's key: the match, or its first capture group if it has one. None: the
     key's folder is the group."""

@@ -105,7 +105,8 @@ class _ArrayRecords(BatchedOrigins):
         return [found[i] or b"" for i in index.tolist()]
 
     def _own_keys(self, index: I64, data: U8, offsets: I64, sizes: I64, problems: dict[int, str]) -> list[bytes]:
-        """Keys of the records ``index``, which `_read` returned. Records without a key get their number."""
+        """Return the keys of the records ``index``, from the results of `_read`. Records without a key get their
+        number."""
         assert self._key is not None
         good = np.array([i not in problems for i in range(len(index))], np.bool_)
         return self._key.first_strings(data, offsets, sizes, good, self._numbers.numbered(self._names, index))

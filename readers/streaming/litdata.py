@@ -26,8 +26,8 @@ _TORCH = {0: "float32", 1: "float32", 2: "float64", 3: "float64", 8: "float16", 
 
 
 def _field(place: str, name: str, encoding: str) -> Field:
-    """Return how to read one value of every sample, from its name and its format in the index. Raises SpecError for
-    formats that are Python's pickles, or unknown."""
+    """Return how to read one value of every sample, given its name and its format in the index. Raises SpecError for
+    unknown formats, and for formats that are Python's pickles."""
     kind, _, rest = encoding.partition(":")
     if kind in _BYTES:
         return Field(name, encoding, "bytes")
@@ -43,7 +43,7 @@ def _field(place: str, name: str, encoding: str) -> Field:
 
 
 def _names(place: str, spec: str, count: int) -> list[str]:
-    """Return the names of a sample's ``count`` values, from litData's description ``spec`` of samples: keys of a
+    """Return the names of a sample's ``count`` values, from ``spec``, litData's description of samples: keys of a
     dictionary, numbers in a tuple or list, ``value`` for a single one."""
     told = parse_json(spec)[1]
     children = told["children_spec"]

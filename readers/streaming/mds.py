@@ -30,8 +30,8 @@ _CODES = {8: "uint8", 9: "int8", 16: "uint16", 17: "int16", 18: "float16", 32: "
 
 
 def _field(place: str, name: str, encoding: str, size: int | None) -> Field:
-    """Return how to read a column, from its entries in the index. Raises SpecError for encodings that hold no data
-    without Python's pickles."""
+    """Return how to read a column, given its entries in the index. Raises SpecError for encodings that can be read only
+    with Python's pickles."""
     kind, _, rest = encoding.partition(":")
     size = count_of(size or 0)
     if kind in _BYTES:

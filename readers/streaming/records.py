@@ -84,15 +84,16 @@ def read_index(path: str) -> tuple[str, Any]:
 
 
 def count_of(value: Any, most: int = MAX_RECORD) -> int:
-    """Check a count from an index and return it. Raises ValueError if it is not a whole number from 0 to ``most``."""
+    """Check a count from an index file, and return it. Raises ValueError if it is not a whole number from 0 to
+    ``most``."""
     if type(value) is not int or not 0 <= value <= most:
         raise ValueError(f"{value!r} is not a count")
     return value
 
 
 def shape_of(dimensions: Iterable[int]) -> tuple[int, ...]:
-    """Check the shape of arrays from an index and return it. Raises ValueError for lengths that are no counts, and for
-    too many dimensions."""
+    """Check the shape of arrays from an index file, and return it. Raises ValueError for lengths that are not counts,
+    and for too many dimensions."""
     shape = tuple(count_of(d) for d in dimensions)
     count_of(len(shape), MAX_DIMENSIONS)
     return shape
@@ -115,7 +116,8 @@ def shard_path(index: str, name: Any) -> str:
 
 
 _MODELS = 64
-"""Number of records that are checked at a time for one whose array is valid, and of arrays that are tried in all."""
+"""Number of records that are checked at a time to find one whose array is valid, and maximum number of arrays that are
+tried."""
 
 
 class IndexedRecords(BatchedOrigins):
@@ -200,7 +202,8 @@ class IndexedRecords(BatchedOrigins):
 
     @staticmethod
     def _are_arrays(name: str, found: ArrayHeads, shapes: I64, sizes: I64) -> Good:
-        """Return which values of ``sizes`` bytes, with the headers ``found``, are arrays of dtype ``name``."""
+        """Return which of the values, of ``sizes`` bytes and with the headers ``found``, are arrays of dtype
+        ``name``."""
         right: Good = (found.dtype == name) & ((shapes >= 0) & (shapes <= MAX_RECORD)).all(axis=1)
         elements = np.prod(np.where(right[:, None], shapes, 0).astype(np.float64), axis=1)  # integers would overflow
         right &= found.sizes + elements * np.dtype(name).itemsize == sizes

@@ -35,16 +35,15 @@ Rounding = Literal["start_down_end_up", "start_up_end_down", "all_up", "all_down
 
 _WORK = 64 << 20  # bytes of one file's frames that are worth a task of their own
 _MAX_SHARED_FRAMES = 64
-"""Largest number of frames, shared by two batches with overlapping sequences, that the first batch retains for the
-second."""
+"""Largest number of decoded frames that a batch keeps for the next batch, if their sequences overlap."""
 _MAX_HANDOFFS = 16
-"""Largest number of batches in flight between which a decoder can be passed on; beyond it, waiting for an earlier batch
-would gain nothing."""
+"""Largest number of batches in flight between which a video decoder is passed on. With more, waiting for an earlier
+batch would gain nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class VideoSegment:
-    """A video file to read, or the segment of it that a line of the file list names."""
+    """A video file to read, or a segment of one, as a line of the file list names it."""
 
     path: str
     label: int
@@ -78,8 +77,9 @@ class SequenceCutting:
     uniform: bool
 
     def starts(self, first: int, end: int) -> list[int]:
-        """Numbers of the first frames of the sequences within frames [first, end). A sequence is complete if it ends,
-        including one stride after its last frame, by ``end``. If sequences are padded, one more follows."""
+        """Return the numbers of the first frames of the sequences that are within frames [first, end). A sequence is
+        complete if it ends, including one stride after its last frame, by ``end``. If sequences are padded, one more
+        follows."""
         if end <= first:
             return []
         if self.uniform:
@@ -90,8 +90,8 @@ class SequenceCutting:
 
 
 def boundary(times: npt.NDArray[np.float64], second: float, up: bool) -> int:
-    """Number of the frame that begins at ``second``. If none begins just then: of the next frame if ``up``, else of the
-    frame before."""
+    """Return the number of the frame that begins at ``second``. If none begins then, return the next frame if ``up``,
+    else the frame before."""
     close = 1e-9 * max(1.0, abs(second))
     if up:
         return int(np.searchsorted(times, second - close, side="left"))
@@ -109,7 +109,7 @@ class _StartedBatch:
     numbers: list[list[int]]
     shapes: npt.NDArray[np.int32]
     which: dict[int, list[int]]
-    """For each file, by its number, the indices in the batch of its sequences."""
+    """For each file, by its number: the indices in the batch of its sequences."""
     parts: list[Future[nvdec.NvClip | SampleError]]
     """For each file, the future of reading its packets."""
     nbytes: int
@@ -131,8 +131,8 @@ class _Videos:
         self._indexes: list[Index | None] = []
         self._known: list[Known | None] = []
         self._relays: dict[int, DecoderHandoff[Any]] = {}
-        """Decoders that a batch passes on to the next batch, which continues in the same file. Keys are the next
-        batch's first sequence."""
+        """Video decoders that one batch passes on to the next batch, which continues in the same file. Keys are the
+        next batch's first sequence."""
         self._lock = threading.Lock()
         rows = []
         for number, part in enumerate(parts):
@@ -208,12 +208,9 @@ class _Videos:
         self._files.close()
 
     def _shared_groups(self, index: I64, numbers: list[list[int]]) -> SharedGroups:
-        """Return the groups of frames (to be decoded from one key frame on) that a batch shares with the batches before
-        and after it. ``index`` are the batch's sequences, ``numbers`` their frames.
-
-        Called once per batch, in the order of the batches as far as possible: if the earlier batch calls later, both
-        batches decode the shared frames.
-        """
+        """Return the groups of frames that a batch shares with the batches before and after it; a group is decoded from
+        one key frame on. ``index`` are the batch's sequences, ``numbers`` their frames. Called once per batch, in the
+        order of batches if possible. If an earlier batch calls later, both batches decode the shared frames."""
         if not self._reader.in_order or not len(index) or (np.diff(index) < 0).any():
             return SharedGroups()
         first, following = int(index[0]), int(index[-1]) + 1
@@ -240,7 +237,7 @@ class _Videos:
         return min(n for n in self._numbers(*self._rows[row].tolist()) if n != NO_FRAME)
 
     def _frames_needed_again(self, row: int, last: int) -> frozenset[int]:
-        """Numbers of the frames up to ``last`` that are needed again, by sequences from ``row`` on of the same file."""
+        """Return which frames up to number ``last`` are needed again, by sequences from ``row`` on of the same file."""
         file, found = int(self._rows[row, 0]), set[int]()
         while row < len(self._rows) and self._rows[row, 0] == file and self._first(row) <= last:
             found |= {n for n in self._numbers(*self._rows[row].tolist()) if NO_FRAME < n <= last}
@@ -350,8 +347,8 @@ class _Videos:
     def _read(
         self, file: int, some: Sequence[int], numbers: list[list[int]], shared: SharedGroups | None = None
     ) -> nvdec.NvClip | SampleError:
-        """Read the packets for NVDEC of the batch's sequences ``some``, which are all from ``file``. Return an error
-        instead of raising it."""
+        """Read the packets of the sequences ``some``, which are all from ``file``, for NVDEC. Return an error instead
+        of raising it."""
         try:
             if file in self._problems:
                 raise self._problems[file]
@@ -412,8 +409,8 @@ class _Videos:
 
     def _decode(self, file: int, which: list[int], numbers: list[list[int]], out: Batch,
                 problems: dict[int, SampleError], shared: SharedGroups | None = None) -> None:  # fmt: skip
-        """Decode the sequences ``which`` of the batch, which are all from ``file``, into ``out``; in one pass if they
-        follow each other."""
+        """Decode the sequences ``which`` of the batch, which are all from ``file``, into ``out``. If they follow each
+        other, one pass decodes all."""
         if file in self._problems:
             problems.update(dict.fromkeys(which, self._problems[file]))
             return
@@ -433,7 +430,7 @@ class _Videos:
                 self._decode(file, [i], numbers, out, problems)
 
     def _show(self, file: int, places: dict[int, list[npt.NDArray[np.generic]]], shared: SharedGroups) -> None:
-        """Decode frames of a file. ``places`` lists, by number of the frame, the arrays that get it. Raises
+        """Decode frames of a file into arrays. ``places``: by number of the frame, the arrays that get it. Raises
         SampleError."""
         index, before, after = self._indexes[file], shared.before, shared.after
         like = next((there[0] for there in places.values()), None)

@@ -20,7 +20,7 @@ from ...ops.video.media import Clip, Index, require
 from ..external_source import ProgramInput
 
 _RETAINED = 8
-"""Number of batches that are retained after they were used, because samples may be retried."""
+"""Number of used batches that are kept, because samples may be retried."""
 _MOST_THREADS = 16
 
 
@@ -87,10 +87,11 @@ class VideoBatch:
 
 @dataclass(slots=True)
 class FedSequences:
-    """Batches of videos that the program provided and the engine has not taken yet: the queue of one such operator."""
+    """The queue of one video input operator: batches of sequences that the program provided and the engine has not
+    taken yet."""
 
     parts: deque[tuple[int, VideoBatch]] = field(default_factory=deque)
-    """Batches by the position of their first sample; the last few are retained after they were used."""
+    """Batches by the position of their first sample; the last few are kept after they were used, for retries."""
     _lock: Any = field(default_factory=threading.Lock)
 
     def put(self, start: int, outputs: tuple[VideoBatch, ...]) -> None:
