@@ -54,12 +54,12 @@ from benchmarks.natural import ROOT, DataSets, add_data_arguments, dali_run, dat
 
 KEPT = ROOT / "benchmarks" / "results" / "gate"
 LOSS = 0.03
-"""Share of a row's figure that a change may cost."""
+"""Share of its figure (mostly samples per second) that a row may lose by a change of the code."""
 
 
 def images(d: Side, *, program: str = "val", record: bool = False, iterator: bool = False, pace: float = 0,
            **settings: Any) -> dict[str, Any]:  # fmt: skip
-    """Image files, or TFRecords, through the program `Side.val` or `Side.train`."""
+    """Measure image files, or TFRecords, in the pipeline `Side.val` or `Side.train`."""
 
     def define() -> Any:
         return getattr(d, program)(records(d) if record else d.files())
@@ -83,7 +83,7 @@ def thumbnails(d: Side) -> dict[str, Any]:
 
 
 def audio(d: Side) -> dict[str, Any]:
-    """Clips decoded as in a program for DALI: on the CPU, then copied to the GPU."""
+    """Measure audio clips, decoded as in a program for DALI: on the CPU, then copied to the GPU."""
 
     def define() -> Any:
         audio, _ = d.fn.decoders.audio(d.files(), dtype=d.types.FLOAT, downmix=True)
@@ -104,7 +104,7 @@ def video(d: Side) -> dict[str, Any]:
 
 
 def augmentation(d: Side) -> dict[str, Any]:
-    """RandAugment of images that are on the device as one array."""
+    """Measure RandAugment of images that are on the device as one array."""
     pixels, augment = d.pixels(), d.module(".auto_aug.rand_augment").rand_augment
 
     def define() -> Any:
@@ -133,7 +133,7 @@ def by_pipeline(d: Side, batch: int) -> Callable[[list[np.ndarray]], Any]:
 
 
 def request(d: Side, batch: int = 1, server: Any = by_pipeline) -> dict[str, Any]:
-    """Milliseconds until ``batch`` encoded images at a time are complete tensors of 224 x 224."""
+    """Measure the milliseconds until ``batch`` encoded images at a time are complete tensors of 224 x 224."""
     found = sorted(p for p in Path(d.data).rglob("*.*") if p.is_file())
     if Path(d.data).name == "val":
         found = [p for p in found if 80e3 < p.stat().st_size < 120e3]
@@ -158,7 +158,7 @@ def request(d: Side, batch: int = 1, server: Any = by_pipeline) -> dict[str, Any
 
 
 def pipelines(d: Side) -> dict[str, Any]:
-    """Pipelines per minute that are built, return one batch of 32 and are dropped."""
+    """Measure how many pipelines per minute are built, return one batch of 32, and are dropped."""
     made, begun = 0, [time.perf_counter()]
     while made < 3 or time.perf_counter() - begun[3] < d.seconds:
         pipe = d.pipeline(lambda: d.val(d.files()), 32)
@@ -174,9 +174,9 @@ def pipelines(d: Side) -> dict[str, Any]:
 
 
 def run_job(d: Side, threads: int = 0, encode: str = "jpeg") -> dict[str, Any]:
-    """configs/imagenet_resize.yaml by `dali-run run`: files to images whose shorter side is 256, in tar files. The rate
-    excludes the start of the command, which ``wall_s`` includes; processor time covers all of it. ``encode`` selects
-    another output format."""
+    """Measure configs/imagenet_resize.yaml with `dali-run run`: from files to images whose shorter side is 256, in tar
+    files. The rate excludes the start of the command, which ``wall_s`` includes; processor time covers all of it.
+    ``encode`` selects another output format."""
     spec, out = (d.package / "configs/imagenet_resize.yaml").read_text(), d.scratch / "out"
     if encode != "jpeg":
         spec = spec.replace("jpg", encode).replace("encode: jpeg, quality: 90", f"encode: {encode}")
@@ -194,7 +194,7 @@ def run_job(d: Side, threads: int = 0, encode: str = "jpeg") -> dict[str, Any]:
 
 
 def exact(d: Side) -> dict[str, Any]:
-    """SHA-256 of the output of `dali-run run` on the corpus ``data``, and of the codes of its rejects."""
+    """Return SHA-256 of the output of `dali-run run` on the corpus ``data``, and of the codes of its rejects."""
     spec = d.scratch / "exact.yaml"
     spec.write_text(
         "version: 1\nname: exact\ngraph:\n"
@@ -219,8 +219,8 @@ def exact(d: Side) -> dict[str, Any]:
 
 
 def resnet18(d: Side) -> dict[str, Any]:
-    """Training of a ResNet-18 (bf16, channels_last, batch 256) on a resident batch, fed by this loader, and resident
-    again: images per second, and the share that the loader keeps."""
+    """Measure the training of a ResNet-18 (bf16, channels_last, batch 256): on a batch that stays on the GPU, fed by
+    this loader, and on a batch that stays again. Return images per second, and the share that the loader keeps."""
     import torch
 
     torch.manual_seed(0)
@@ -265,7 +265,7 @@ def resnet18(d: Side) -> dict[str, Any]:
 
 
 def small_resnet(torch: Any) -> Any:
-    """ResNet-18 as torchvision builds it, without torchvision."""
+    """Return a ResNet-18 as torchvision builds it, without torchvision."""
     nn = torch.nn
 
     class Block(nn.Module):  # type: ignore[misc]
@@ -318,7 +318,8 @@ ROWS: dict[str, tuple[Callable[[Side], dict[str, Any]], str, str, str]] = {
     "thumbnails": (thumbnails, "cpu", TFRECORD_SMALL, "both"),
     "exact": (exact, "gpu cpu", "exact", "ours"),
 }
-"""Row -> the program, the devices that it belongs to, its data set, and whether DALI also runs it."""
+"""For each row of the gate's table: the function that measures it, the devices that it belongs to, its data set, and
+whether DALI also runs it."""
 
 
 # -- the gate -----------------------------------------------------------------------------------------------------
@@ -343,7 +344,7 @@ class Gate:
         return made
 
     def measure(self, row: str, library: str, package: Path, device: str) -> dict[str, Any]:
-        """One measurement of ``row``; {"error": ...} if it fails."""
+        """Return one measurement of ``row``; {"error": ...} if it fails."""
         work = Path(tempfile.mkdtemp(dir=self.scratch))
         try:
             return measure(__file__, row, self.args.limit, library=library, device=device, package=str(package),
@@ -364,16 +365,16 @@ class Gate:
 
 
 def figure(found: dict[str, Any], device: str) -> float:
-    """The figure of a row that is compared, larger is better: the rate, on the CPU samples per second of processor
-    time; 0 if there is none."""
+    """Return the number by which a row is compared, larger is better: the rate, on the CPU samples per second of
+    processor time; 0 if there is none."""
     if device == "cpu" and found.get("cpu_ms"):
         return 1e3 / float(found["cpu_ms"])
     return float(found.get("rate", 0))
 
 
 def difference(one: dict[str, Any], other: dict[str, Any]) -> str:
-    """Text that names the samples of the row exact that differ between two measurements; removes their lists of
-    samples."""
+    """Return text that names the samples of the row ``exact`` that differ between two measurements. Remove the
+    measurements' lists of samples."""
     lines = set(one.pop("lines")) ^ set(other.pop("lines"))
     names = sorted({line.split()[0] for line in lines})
     return f"DIFFERENT in {len(names)} samples: {', '.join(names[:12])}" if names else "equal"
@@ -393,7 +394,8 @@ def shown(found: dict[str, Any]) -> str:
 
 
 def full(gate: Gate, rows: list[str], kept: dict[str, Any], target: Path, machine: dict[str, Any]) -> int:
-    """Measure ``rows`` once, with dali-run and DALI, write them to ``target`` as they come, compare with ``kept``."""
+    """Measure ``rows`` once, with dali-run and DALI, write each result to ``target`` at once, and compare with the
+    earlier results ``kept``."""
     result: dict[str, Any] = {**machine, "rows": {}}
     lost = []
     for k, row in enumerate(rows):
@@ -428,7 +430,7 @@ def full(gate: Gate, rows: list[str], kept: dict[str, Any], target: Path, machin
 
 
 def in_turns(gate: Gate, rows: list[str], other: Path, target: Path, machine: dict[str, Any]) -> int:
-    """Measure this checkout and ``other`` in turns; print the ratio of each pair."""
+    """Measure this checkout of dali-run and the one at ``other`` in turns; print the ratio of each pair."""
     result: dict[str, Any] = {**machine, "against": versions(other), "rows": {}}
     lost = []
     for k, row in enumerate(rows):

@@ -30,9 +30,9 @@ from benchmarks.natural import ROOT
 
 BATCHES = {"gpu": 256, "cpu": 64}
 LEAST = 10
-"""Smallest number of batches for a rate, however slow they are (within six times the time of a row)."""
+"""Smallest number of batches for measuring a rate, however slow they are (within six times the time of a row)."""
 WARM_UP = 1.5
-"""Seconds that a pipeline runs before the clock starts: it allocates memory in them."""
+"""Seconds that a pipeline runs before the clock starts, because it first allocates memory."""
 MEAN, STD = [123.675, 116.28, 103.53], [58.395, 57.12, 57.375]
 
 
@@ -68,7 +68,7 @@ class GpuMemory:
 
 
 class Side:
-    """One library, and the settings of one measurement: the argument of each row's function."""
+    """One library, and the settings of one measurement; the functions that measure rows of a table get it."""
 
     def __init__(self, library: str, device: str, data: str, threads: int, seconds: float, package: str, scratch: str):
         self.library, self.device, self.data, self.threads, self.seconds = library, device, data, threads, seconds
@@ -82,7 +82,7 @@ class Side:
         return importlib.import_module(self.library + name)
 
     def pipeline(self, define: Callable[[], Any], batch: int = 0, **settings: Any) -> Any:
-        """The pipeline whose outputs ``define`` returns; it is not built."""
+        """Return a pipeline, not built yet, whose outputs ``define`` returns."""
         more = {"device_id": 0 if self.gpu else None, "num_threads": self.threads, **settings}
         return self.module().pipeline_def(batch_size=batch or self.batch, **more)(define)()
 
@@ -91,7 +91,7 @@ class Side:
             self.memory.synchronize()
 
     def pixels(self) -> Any:
-        """A batch of images of 224 x 224 as one uint8 array, on the device of the measurement."""
+        """Return a batch of images of 224 x 224 as one uint8 array, on the device of the measurement."""
         small = np.random.default_rng(5).integers(0, 256, (self.batch, 28, 28, 3), np.uint8)
         array = small.repeat(8, axis=1).repeat(8, axis=2)
         return importlib.import_module("cupy").asarray(array) if self.gpu else array
@@ -116,7 +116,7 @@ class Side:
 
 
 def busy() -> float:
-    """Seconds of processor time of this process with all its threads, and of all its descendants, because decoders may
+    """Return the seconds of processor time that this process and all its descendants have used, because decoders may
     run in separate processes."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     parents, ticks = dict[int, int](), dict[int, int]()
@@ -133,9 +133,9 @@ def busy() -> float:
 
 def measured(d: Side, pipe: Any, *, batch: int = 0, each: int = 1, iterator: bool = False,
              pace: float = 0) -> dict[str, Any]:  # fmt: skip
-    """Rates of ``pipe`` in samples (times ``each``) per second: first epoch and later ones. With ``iterator``, through
-    DALIGenericIterator and a PyTorch program that sums every value, on a GPU if PyTorch is installed. ``pace`` is the
-    number of samples that the consumer takes per second; 0 for all it gets."""
+    """Return rates of ``pipe`` in samples (times ``each``) per second, for the first epoch and later ones. With
+    ``iterator``, through DALIGenericIterator and a PyTorch program that sums every value, on a GPU if PyTorch is
+    installed. ``pace``: number of samples that the consumer takes per second; 0 for as many as it gets."""
     batch = batch or d.batch
     began = time.perf_counter()
     pipe.build()
@@ -194,7 +194,7 @@ def dali_is_installed() -> bool:
 
 
 def gpu_name() -> str:
-    """Name of the first GPU, empty if there is none."""
+    """Return the name of the first GPU, empty if there is none."""
     with contextlib.suppress(OSError, subprocess.CalledProcessError):
         query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
         return subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()[0].strip()
@@ -202,7 +202,8 @@ def gpu_name() -> str:
 
 
 def answer(asked: str, rows: Mapping[str, Callable[[Side], dict[str, Any]]]) -> None:
-    """Measure a row, print the result as JSON, and end the process; ``asked`` is the argument that `measure` passed."""
+    """Measure a row in the process that `measure` started, print the result as JSON, and end the process. ``asked``:
+    the argument that `measure` passed."""
     settings = json.loads(asked)
     row = settings.pop("row")
     sys.path[:] = [settings["package"], *(path for path in sys.path if path != str(ROOT))]
@@ -219,9 +220,9 @@ def answer(asked: str, rows: Mapping[str, Callable[[Side], dict[str, Any]]]) -> 
 
 
 def measure(script: str, row: str, limit: float = 180, **settings: Any) -> dict[str, Any]:
-    """Run ``script`` for ``row`` in a process that imports ``settings["package"]``; the other settings are `Side`'s.
-    Return the result; {"error": ...}, or {"skipped": ...} if a library is missing. The process ends after ``limit``
-    seconds."""
+    """Run ``script`` for ``row`` in a process that imports dali-run or DALI from ``settings["package"]``; the other
+    settings are `Side`'s. Return the result, {"error": ...}, or {"skipped": ...} if a library is missing. The process
+    is ended after ``limit`` seconds."""
     paths = filter(None, (settings["package"], os.environ.get("PYTHONPATH")))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     line = [sys.executable, "-W", "ignore", script, "--child", json.dumps({"row": row, **settings})]

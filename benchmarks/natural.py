@@ -57,7 +57,7 @@ _TASK = 16
 
 
 def sizes(count: int, table: Sequence[tuple[float, float]] = IMAGENET_SIZES, seed: int = 0) -> list[int]:
-    """Pixels of ``count`` images: evenly spaced quantiles of ``table``, shuffled."""
+    """Return the pixels of ``count`` images: evenly spaced quantiles of ``table``, shuffled."""
     shares, megapixels = zip(*table, strict=True)
     quantiles = (np.arange(count) + 0.5) / count
     pixels = np.exp(np.interp(quantiles, shares, np.log(megapixels))) * 1e6
@@ -151,7 +151,7 @@ def _on_all_cores(function: Callable[[Any], None], tasks: Sequence[Any], at_once
 
 @lru_cache(maxsize=1)
 def _voice() -> np.ndarray:
-    """Noise with the spectrum and pauses of speech, 130 s at 16 kHz, int16."""
+    """Return noise with the spectrum and pauses of speech, 130 s at 16 kHz, int16."""
     draw = np.random.default_rng(0)
     noise = np.convolve(draw.standard_normal(130 * 16000), np.hanning(12), "same")
     noise *= np.interp(np.arange(noise.size), np.arange(0, noise.size, 4000), draw.random(-(-noise.size // 4000)) ** 2)
@@ -175,7 +175,7 @@ def write_clip(path: Path, number: int) -> None:
 
 
 def _in_turns(shares: Mapping[str, float], count: int) -> Iterator[str]:
-    """Yield ``count`` kinds so that any stretch of them has about the given shares."""
+    """Yield ``count`` kinds of files in such an order that every stretch has about the given shares."""
     owed = dict.fromkeys(shares, 0.0)
     for _ in range(count):
         for kind, share in shares.items():
@@ -195,7 +195,8 @@ class DataSets:
         self.root, self.images, self.nbytes, self.command = root, list(images), nbytes, command
 
     def path(self, name: str) -> Path:
-        """Folder of the data set ``name``: a key of IMAGE_SETS, wav, flac, video, or NAME.tfrecord (with an index)."""
+        """Return the folder of the data set ``name``: a key of IMAGE_SETS, wav, flac, video, or NAME.tfrecord (with an
+        index)."""
         place = self.root / name
         if not (self.root / f"{name}.done").exists():
             shutil.rmtree(place, ignore_errors=True)  # left by a run that was ended
@@ -209,7 +210,7 @@ class DataSets:
         return place
 
     def files(self, name: str) -> list[Path]:
-        """Files of the data set ``name``, in the order of their numbers."""
+        """Return the files of the data set ``name``, in the order of their numbers."""
         return sorted((p for p in self.path(name).rglob("*") if p.is_file()), key=lambda p: p.name)
 
     def _images(self, place: Path, name: str, table: Sequence[tuple[float, float]] = IMAGENET_SIZES) -> None:
@@ -282,8 +283,8 @@ def add_data_arguments(parser: argparse.ArgumentParser, gigabytes: float | None)
 
 @contextlib.contextmanager
 def data_sets(args: argparse.Namespace, folder: Path | None = None) -> Iterator[tuple[Path, DataSets]]:
-    """Context manager for a scratch folder (below ``folder``) and the data sets of the options ``args``. Compiles loops
-    first, so that no measurement does."""
+    """Context manager that yields a scratch folder (below ``folder``) and the data sets of the options ``args``. It
+    compiles loops first, so that no measurement does."""
     with tempfile.TemporaryDirectory(prefix="benchmark-", dir=folder, ignore_cleanup_errors=True) as work:
         scratch, command = Path(work), dali_run(ROOT)
         if getattr(args, "warm", True):
@@ -302,8 +303,8 @@ def save(path: Path | None, result: object) -> None:
 
 
 def source_images(folder: Path | None, scratch: Path, command: Callable[..., Any]) -> list[Path]:
-    """Images from which data sets are made: those of ``folder``; else the ImageNet sample next to the checkout; else
-    images that `dali-run sample-data` draws."""
+    """Return images from which data sets are made: those of ``folder``; else the ImageNet sample next to the checkout;
+    else images that `dali-run sample-data` draws."""
     for place in (folder, shared("imagenet_sample")):
         if place and place.is_dir():
             return sorted(p for p in place.rglob("*") if p.suffix.lower() in (".jpg", ".jpeg"))
@@ -312,7 +313,7 @@ def source_images(folder: Path | None, scratch: Path, command: Callable[..., Any
 
 
 def shared(name: str) -> Path | None:
-    """The folder ``name`` of the test data, if it is in or next to the checkout; else None."""
+    """Return the folder ``name`` of the test data, if it is in or next to the checkout; else None."""
     places = (ROOT / "shared" / "data" / name, ROOT.parent / "shared" / "data" / name)
     return next((place for place in places if place.is_dir()), None)
 

@@ -92,8 +92,8 @@ class Refused:
 
 @dataclass(slots=True)
 class Frames:
-    """Records of a batch, converted ("framed") to the bytes that a format writes into a shard. Each format's subclass
-    adds its data."""
+    """Records of a batch, converted ("framed") to the bytes that a format writes into a shard. Each format has a
+    subclass with its own data."""
 
     sizes: I64
     """Number of bytes that each record adds to the shard."""
@@ -163,7 +163,7 @@ class ShardFile:
         self._sums = Checksums()
         self._summing: list[Future[None]] = []
         self._summed = 0
-        """Number of bytes from the file's start whose checksums are computed or queued."""
+        """Number of bytes, from the start of the file, whose checksums are computed or queued."""
         self._in_order = True
         """Whether all bytes were hashed in the order in which they were written."""
         self._rewritten: set[int] = set()

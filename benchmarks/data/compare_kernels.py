@@ -21,15 +21,15 @@ from dali_run.ops.codecs.gpu_streams import streams
 from dali_run.ops.codecs.gpu_streams.planes import Packed, Where, restore, unpacking
 
 Differences = Callable[[Any, list[bytes], int], tuple[int, Sequence[int]]]
-"""Function of a lane, files, and the number of files per batch. It returns the number of files that the kernels accept,
-and the indices of those that the CPU decodes otherwise."""
+"""Type of a function of a lane (CUDA stream), files, and the number of files per batch. It returns the number of files
+that the GPU kernels accept, and the indices of those that the CPU decodes differently."""
 
 
 def main(
     doc: str | None, small_files: Callable[[list[Path], int], list[bytes]], differences: Differences, images: int = 120
 ) -> None:
-    """Make small files from up to ``images`` images of a folder, and compare GPU and CPU. Ends with status 1 if a file
-    that the kernels accept differs. ``doc``: help text of the program."""
+    """Make small files from up to ``images`` images of a folder, and compare what GPU and CPU decode from them. Exit
+    with status 1 if a file that the kernels accept differs. ``doc``: help text of the program."""
     from dali_run.ops.gpu.lane import Lane
 
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -50,31 +50,31 @@ def main(
 
 
 def allocate_apart() -> None:
-    """Give every buffer an allocation of its own: memcheck does not see overruns from one part of CuPy's pool into the
-    next, and the pool also rounds sizes up."""
+    """Give every buffer of CuPy an allocation of its own. Otherwise memcheck would not see overruns from one part of
+    CuPy's pool into the next, and the pool rounds sizes up."""
     import cupy
 
     cupy.cuda.set_allocator(None)
 
 
 def batch_of(files: list[bytes]) -> Batch:
-    """The files as a batch."""
+    """Return the files as one batch of bytes."""
     return Batch.from_list([np.frombuffer(f, np.uint8) for f in files], "", Samples.numbered(len(files)))
 
 
 def shapes_of(files: list[bytes]) -> I32:
-    """[N, 3]: shapes of the files' images, with the stored channels."""
+    """Return the shapes of the files' images, with the stored channels, [N, 3]."""
     return np.array([(h.height, h.width, h.channels) for h in (probe(memoryview(f)) for f in files)], np.int32)
 
 
 def whole(out: Batch) -> Where:
-    """Destination of images that are decoded whole, as RGB."""
+    """Return the place in ``out`` for images that are decoded whole, as RGB."""
     return Where(out.offsets, out.shapes, None, False)
 
 
 def pixels_by_gpu(lane: Any, batch: Batch, shapes: I32, packed: Packed) -> list[Any]:
-    """Pixels that the kernels decode from the ``packed`` streams of a batch of files, 8 bits per stored channel; None
-    for other files, and for files that the kernels reject."""
+    """Return the pixels that the GPU kernels decode from the ``packed`` streams of a batch of files, 8 bits per stored
+    channel; None for other files, and for files that the kernels reject."""
     found: list[Any] = [None] * len(batch)
     if not len(packed.owner):
         return found
@@ -91,7 +91,8 @@ def pixels_by_gpu(lane: Any, batch: Batch, shapes: I32, packed: Packed) -> list[
 
 
 def pixels_by_cpu(decoder: Any, data: bytes) -> Any:
-    """Pixels of a file from the CPU ``decoder``, 8 bits per stored channel; None if it rejects the file."""
+    """Return the pixels of a file as the CPU ``decoder`` decodes it, 8 bits per stored channel; None if it rejects the
+    file."""
     (height, width, channels), one = shapes_of([data])[0].tolist(), np.zeros(1, np.int64)
     pixels, window = np.empty((height, width, channels), np.uint8), np.array([[0, 0, height, width]], np.int64)
     wanted = window, one + channels, False, pixels.reshape(-1), one, one + width * channels

@@ -37,7 +37,7 @@ SMALL: tuple[dict[str, Any], ...] = (
         for order in ("LRCP", "RLCP", "RPCL", "PCRL", "CPRL")
     ),
 )  # fmt: skip
-"""Pillow's options by which the small files are saved."""
+"""Options with which Pillow saves the small files, one entry per way."""
 
 
 def encoded(image: Image.Image, how: dict[str, Any]) -> bytes:
@@ -47,8 +47,8 @@ def encoded(image: Image.Image, how: dict[str, Any]) -> bytes:
 
 
 def small_files(paths: list[Path], count: int) -> list[bytes]:
-    """JPEG 2000 files of up to 70 x 70 pixels, saved in all ways: a tenth valid, others with changed bytes, most of
-    them in parts that the CPU reads. The decoder accepts the headers of all of them."""
+    """Return small JPEG 2000 files of up to 70 x 70 pixels, saved in all ways of `SMALL`. A tenth are valid; in the
+    others bytes are changed, mostly in parts that the CPU reads. The decoder accepts the headers of all of them."""
     draw, sound, found = random.Random(7), list[bytes](), list[bytes]()
     for k, how in enumerate(SMALL * 4):
         with Image.open(paths[k % len(paths)]) as opened:
@@ -69,7 +69,7 @@ def small_files(paths: list[Path], count: int) -> list[bytes]:
 
 
 def header_of(data: bytes) -> Header | None:
-    """Header of a file that the decoder accepts, up to 2^16 pixels; None for others."""
+    """Return the header of a file that the decoder accepts and that has up to 2^16 pixels; None for other files."""
     try:
         header = probe(memoryview(data))
     except SampleError:
@@ -79,8 +79,8 @@ def header_of(data: bytes) -> Header | None:
 
 
 def differences(lane: Any, files: list[bytes], each: int) -> tuple[int, list[int]]:
-    """Number of ``files`` that the kernels accept, in batches of ``each``, and the indices of those for which OpenJPEG
-    gives other pixels."""
+    """Return the number of ``files`` that the kernels accept, in batches of ``each``, and the indices of the files for
+    which OpenJPEG gives other pixels."""
     accepted, wrong = 0, []
     for begin in range(0, len(files), each):
         some = files[begin : begin + each]

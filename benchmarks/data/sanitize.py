@@ -29,7 +29,7 @@ _HERE = Path(__file__).parent
 
 
 def sanitizer() -> str:
-    """Path of compute-sanitizer: on the PATH, or in the CUDA installation."""
+    """Return the path of compute-sanitizer: on the PATH, or in the CUDA installation."""
     found = shutil.which("compute-sanitizer")
     roots = [os.environ[k] for k in ("CUDA_HOME", "CUDA_PATH") if k in os.environ] + ["/usr/local/cuda"]
     for root in () if found else roots:
@@ -41,7 +41,7 @@ def sanitizer() -> str:
 
 
 def runs(decoder: str, folder: Path, bad: Path | None, mutations: int) -> Iterator[tuple[str, list[str]]]:
-    """Runs that check a decoder: a name, and a script with its arguments."""
+    """Yield the runs that check a decoder: for each, a name, and a script with its arguments."""
     if decoder == "jpeg":
         common = [str(_HERE.parent / "jpeg" / "gpu_jpeg.py"), str(folder), "--lanes", "", "--apart"]
         yield "good files", [*common, "--batch", "64"]

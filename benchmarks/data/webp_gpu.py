@@ -27,7 +27,7 @@ from dali_run.pipelines.bench.web_mix import encoded
 
 
 def small_files(paths: list[Path], count: int) -> list[bytes]:
-    """Valid WebPs of the images, and ``count`` copies of them with changed bytes."""
+    """Return valid WebPs of the images, and ``count`` copies of them with changed bytes."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         valid = list(pool.map(lambda path: encoded("webp", path, 0, 4000), paths))
     draw, corrupt = random.Random(5), []
@@ -41,7 +41,8 @@ def small_files(paths: list[Path], count: int) -> list[bytes]:
 
 
 def table(files: list[bytes]) -> np.ndarray:
-    """Rows of `on_gpu.PICTURE` for the whole images of files that are stored one after the other."""
+    """Return one row (`on_gpu.PICTURE`) per file, for decoding whole images of files that are stored one after the
+    other."""
     pictures, at, to = np.zeros(len(files), on_gpu.PICTURE), 0, 0
     for k, data in enumerate(files):
         header = probe(memoryview(data))
@@ -52,8 +53,8 @@ def table(files: list[bytes]) -> np.ndarray:
 
 
 def differences(lane: Lane, files: list[bytes], each: int) -> tuple[int, list[int]]:
-    """Number of ``files`` that the kernels accept, in batches of ``each``, and the indices of those with other pixels
-    than libwebp's."""
+    """Return the number of ``files`` that the kernels accept, in batches of ``each``, and the indices of the files with
+    other pixels than libwebp's."""
     accepted, wrong = 0, []
     for begin in range(0, len(files), each):
         some = files[begin : begin + each]

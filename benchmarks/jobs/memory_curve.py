@@ -85,7 +85,7 @@ def measure(root: str, batch: int, limit: str, per_second: float, threads: int) 
 
 
 def counters(pipe: Any) -> dict[str, float]:
-    """Seconds and counts of the engine so far."""
+    """Return seconds and counts that the engine has recorded so far."""
     engine = pipe._session.engine()
     found: dict[str, Any] = {f"{k} waited": v.waited for k, v in engine.budgets.items()}
     for c in engine.channels:
@@ -95,7 +95,7 @@ def counters(pipe: Any) -> dict[str, float]:
 
 
 def owners(pipe: Any) -> dict[str, Any]:
-    """Numbers of the engine about its launches and memory."""
+    """Return numbers of the engine about its launches and memory."""
     engine = pipe._session.engine()
     pool, credits = engine.lanes.all[0].memory, engine.credits
     budgets = {k: v.peak >> 20 for k, v in engine.budgets.items()}

@@ -31,8 +31,8 @@ class _Mallinfo2(ctypes.Structure):
 
 
 def malloc() -> dict[str, int]:
-    """Bytes of glibc's malloc, over all arenas: in use, free but not returned, mapped separately (large blocks, in
-    use); and the number of arenas. Empty if the C library does not report them."""
+    """Return the bytes of glibc's malloc over all arenas: in use, free but not returned, and mapped separately (large
+    blocks, in use); and the number of arenas. Empty if the C library does not report them."""
     libc = ctypes.CDLL(None)
     if not hasattr(libc, "mallinfo2"):
         return {}
@@ -56,9 +56,9 @@ def _arenas(libc: ctypes.CDLL) -> int:
 
 
 def mappings() -> dict[str, int]:
-    """Resident bytes that belong to this process alone, by kind: the heap of the main thread, heaps of other threads'
-    arenas, stacks, written pages of mapped files, and all others (Python's own arenas, large blocks, mappings of
-    drivers)."""
+    """Return the resident bytes that belong to this process alone, by kind: the heap of the main thread, heaps of other
+    threads' arenas, stacks, written pages of mapped files, and all others (Python's own arenas, large blocks, mappings
+    of drivers)."""
     found: Counter[str] = Counter()
     kind, before = "", (0, 0, "")
     for line in Path("/proc/self/smaps").read_text().splitlines():
@@ -82,8 +82,8 @@ def mappings() -> dict[str, int]:
 
 
 def pools() -> dict[str, int]:
-    """Bytes in CuPy's pool of GPU memory, in use and cached, and idle blocks of its pool of page-locked memory; empty
-    if CuPy was not imported."""
+    """Return the bytes in CuPy's pool of GPU memory, in use and cached, and the idle blocks of its pool of page-locked
+    memory; empty if CuPy was not imported."""
     cupy = sys.modules.get("cupy")
     if cupy is None:
         return {}
@@ -95,7 +95,7 @@ def pools() -> dict[str, int]:
 
 
 def now() -> dict[str, int]:
-    """One row; takes milliseconds."""
+    """Return all these numbers for this moment, as one row; takes milliseconds."""
     return {
         **mappings(), **malloc(), **pools(), "python_blocks": sys.getallocatedblocks(),
         "objects": len(gc.get_objects()), "threads": threading.active_count(),
@@ -104,12 +104,12 @@ def now() -> dict[str, int]:
 
 
 def kinds() -> Counter[str]:
-    """Number of objects that the garbage collector tracks, by type."""
+    """Return the number of objects that the garbage collector tracks, by type."""
     return Counter(f"{type(o).__module__}.{type(o).__qualname__}" for o in gc.get_objects())
 
 
 def give_back() -> None:
-    """Collect garbage, empty CuPy's pools and trim malloc: memory that stays resident is referenced."""
+    """Collect garbage, empty CuPy's pools and trim malloc. Memory that then stays resident is referenced."""
     gc.collect()
     if (cupy := sys.modules.get("cupy")) is not None:
         cupy.get_default_memory_pool().free_all_blocks()

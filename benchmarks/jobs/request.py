@@ -88,7 +88,8 @@ SERVERS: dict[str, tuple[str, Callable[[Side, int], Serve]]] = {
     "torchvision": ("dali_run", torchvision),
     "Pillow": ("dali_run", pillow),
 }
-"""Name of a row -> the library of its process, and the function that creates the server of requests."""
+"""For each row of the table: the library that its process uses, and the function that creates the server of
+requests."""
 
 
 def main() -> None:

@@ -42,7 +42,7 @@ from dali_run.writers.shards.rejects import RejectLimit
 
 
 def resident() -> int:
-    """Resident bytes of this process."""
+    """Return the resident bytes of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
@@ -57,7 +57,7 @@ def apart(work: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any
 
 
 def planned(records: int, shuffle: str, device: str) -> dict[str, Any]:
-    """Memory and time of the order of ``records`` records, and of the driver's parts of them."""
+    """Measure memory and time of the order of ``records`` records, and of the driver's division into parts."""
     before = resident()
     began = time.process_time()
     job = Order(records, shuffle=shuffle, shuffled_list=shuffle == "window").job()  # type: ignore[arg-type]
@@ -89,7 +89,7 @@ def memory(most: int) -> list[dict[str, Any]]:
 
 
 def opened(path: str, records: int) -> dict[str, Any]:
-    """Memory and time of opening the data set at ``path``, and of a batch in its middle."""
+    """Measure memory and time of opening the data set at ``path``, and of a batch in its middle."""
     from dali_run.readers.tfrecord import TFRecord
     from dali_run.readers.tfrecord_cpu import walk
 
@@ -107,7 +107,7 @@ def opened(path: str, records: int) -> dict[str, Any]:
 
 
 def tiny(records: int) -> bytes:
-    """TFRecords of one byte each."""
+    """Return ``records`` TFRecords of one byte each, as the bytes of a file."""
     from dali_run.ops.storage.crc32c_cpu import masked_crc32c
 
     def crc(data: bytes) -> bytes:
@@ -136,7 +136,7 @@ def index(most: int, folder: Path | None) -> list[dict[str, Any]]:
 
 
 def entry(k: int, samples: int) -> dict[str, Any]:
-    """A line of the journal for a TFRecord shard."""
+    """Return a line of the journal (list of finished shards) for a TFRecord shard."""
     name = f"imagenet-{k:07d}-of-1000000"
     files = [{"name": name + s, "bytes": 1 << 30, "crc32c": f"{k % 2**32:08x}", "tree": f"{k:064x}"}
              for s in (".tfrecord", ".idx")]  # fmt: skip
@@ -146,7 +146,7 @@ def entry(k: int, samples: int) -> dict[str, Any]:
 
 
 def joined(shards: int, parts: int) -> dict[str, Any]:
-    """Make one output of journals with ``shards`` shards in total."""
+    """Join the journals of ``parts`` job parts, with ``shards`` shards in total, into one output, and measure it."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         write = {"name": "imagenet", "writer": "tfrecord", "options": {}, "shard": {"samples": 10_000, "bytes": None}}
@@ -184,7 +184,7 @@ def joining(most: int) -> list[dict[str, Any]]:
 
 
 class Clock:
-    """Simulated seconds, which replace the driver's module `time`."""
+    """Clock with simulated seconds, which replaces the module `time` in the driver."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -285,7 +285,7 @@ class Cluster:
         return [(worker, told)]
 
     def on_lost(self, node: int) -> list[Any]:
-        """Keep the completed shards, as the journals do."""
+        """Keep the completed shards of a lost worker, as the journals do."""
         gone = []
         self.lost += 1
         running = {id(w): (i, t0, left, j) for _, _, kind, x in self.events if kind == "ended"
@@ -307,7 +307,7 @@ class Cluster:
 
 
 class JobOutput:
-    """The output of a simulated job: only the remainder of each part."""
+    """The output of a simulated job. It only has the remaining samples of each part."""
 
     def __init__(self, samples: int, shard: int) -> None:
         self.samples, self.shard = samples, shard

@@ -67,14 +67,15 @@ def make(folder: Path, count: int) -> None:
 
 
 def resident() -> dict[str, int]:
-    """Resident bytes of this process: all, its own (``anonymous``), and shared or page-locked (``shared``)."""
+    """Return the resident bytes of this process: all, its own (``anonymous``), and shared or page-locked
+    (``shared``)."""
     lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     kilobytes = {key: int(lines[name].split()[0]) for key, name in RESIDENT.items()}
     return {key: 1024 * value for key, value in kilobytes.items()}
 
 
 def on_gpu(device: str) -> int:
-    """Bytes of the GPU's memory in use by all processes."""
+    """Return the bytes of the GPU's memory that all processes use."""
     if not device.startswith("gpu"):
         return 0
     import cupy
@@ -104,7 +105,8 @@ def one_job(place: Path, device: str, seed: int) -> dict[str, Any]:
 
 
 def compared(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Ratio of the median of the last third to that of the first third after the warm-up."""
+    """Return the ratio of the median of the last third to that of the first third after the warm-up, for each number in
+    ``rows``."""
     steady = rows[max(1, len(rows) // 10) :]
     third = max(1, len(steady) // 3)
     return {

@@ -54,7 +54,7 @@ def jobs(command: list[str], folder: Path, repeats: int, **more: str) -> list[di
 
 
 def of_wheel(wheel: Path, folder: Path, repeats: int) -> list[dict[str, object]]:
-    """Measure in a new environment, and compare site-packages before and after."""
+    """Measure the wheel in a new environment, and compare site-packages before and after."""
     subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
     python = folder / "venv/bin/python"
     subprocess.run([python, "-I", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel], check=True)
@@ -77,7 +77,7 @@ def of_checkout(folder: Path, repeats: int) -> list[dict[str, object]]:
 
 
 def of_install(folder: Path, repeats: int) -> list[dict[str, object]]:
-    """A clone of what is committed, installed by pip into a new environment."""
+    """Measure a clone of the committed files, installed by pip into a new environment."""
     subprocess.run(["git", "clone", "--quiet", ROOT, folder / "clone"], check=True)
     return of_wheel(folder / "clone", folder, repeats)
 
@@ -91,7 +91,7 @@ LIMITS: dict[str, tuple[list[str], dict[str, str]]] = {
 
 
 def of_limits(folder: Path, repeats: int) -> list[dict[str, object]]:
-    """The first job of a new clone on each machine that lacks something."""
+    """Measure the first job of a new clone on each machine that lacks something, as in `LIMITS`."""
     found = []
     for k, (limit, (before, variables)) in enumerate(LIMITS.items()):
         clone = folder / str(k)

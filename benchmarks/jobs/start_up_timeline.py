@@ -54,7 +54,7 @@ notes: list[tuple[float, float, str, str]] = []
 
 
 def note(what: str, start: float) -> None:
-    """Record a part that began at ``start`` and has ended."""
+    """Record that the call ``what``, which began at ``start``, has ended."""
     notes.append((start - began, time.time() - start, threading.current_thread().name, what))
 
 

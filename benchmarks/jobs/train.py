@@ -36,7 +36,7 @@ STEPS = 20
 
 
 def training(d: Side, model: str) -> tuple[Any, Step]:
-    """PyTorch, and a function that trains ``model`` for one step on images (N, 3, 224, 224) and labels (N)."""
+    """Return PyTorch, and a function that trains ``model`` for one step on images (N, 3, 224, 224) and labels (N)."""
     import torch
     import torchvision
 
@@ -64,8 +64,8 @@ def resident(d: Side, torch: Any, batch: int) -> Iterator[tuple[Any, Any]]:
 
 
 def from_pipeline(d: Side, torch: Any, batch: int, decoder: str = "") -> Iterator[tuple[Any, Any]]:
-    """Batches of `Side.train` through DALIGenericIterator, of dali-run or DALI; with ``decoder`` "cpu" all of it on the
-    CPU."""
+    """Yield batches of the pipeline `Side.train` through DALIGenericIterator, of dali-run or DALI; with ``decoder``
+    "cpu", all work is on the CPU."""
     d.mixed = decoder or d.mixed
     pipe = d.pipeline(lambda: d.train(d.files()), batch, **({"device_id": None} if decoder == "cpu" else {}))
     labels = torch.randint(0, 1000, (batch,), device=d.torch_device)
@@ -74,7 +74,7 @@ def from_pipeline(d: Side, torch: Any, batch: int, decoder: str = "") -> Iterato
 
 
 def from_dataloader(d: Side, torch: Any, batch: int) -> Iterator[tuple[Any, Any]]:
-    """Batches of PyTorch's DataLoader with as many workers as threads."""
+    """Yield batches of PyTorch's DataLoader with as many workers as threads."""
     from torchvision import datasets, transforms
 
     steps = [transforms.RandomResizedCrop(224), transforms.RandomHorizontalFlip(), transforms.ToTensor(),
@@ -88,7 +88,7 @@ def from_dataloader(d: Side, torch: Any, batch: int) -> Iterator[tuple[Any, Any]
 
 
 def train(d: Side, model: str, batch: int, source: str) -> dict[str, Any]:
-    """Rate, step times, memory and processor time of ``model`` fed by ``source``."""
+    """Measure rate, step times, memory and processor time of ``model``, fed by ``source``."""
     torch, step = training(d, model)
     batches = SOURCES[source][1](d, torch, batch)
     warm_up, warmed = time.perf_counter() + WARM_UP, 0
@@ -118,7 +118,7 @@ def train(d: Side, model: str, batch: int, source: str) -> dict[str, Any]:
 
 
 def largest_batch(d: Side, model: str) -> dict[str, Any]:
-    """Largest batch size, a multiple of 16, with which ``model`` can train three steps without a loader."""
+    """Return the largest batch size, a multiple of 16, with which ``model`` can train three steps without a loader."""
     torch, step = training(d, model)
 
     def fits(batch: int) -> bool:
@@ -147,7 +147,7 @@ SOURCES: dict[str, tuple[str, Callable[..., Iterator[tuple[Any, Any]]]]] = {
     "DALI cpu": ("nvidia.dali", partial(from_pipeline, decoder="cpu")),
     "DataLoader": ("dali_run", from_dataloader),
 }
-"""Name of a source of batches -> the library of its process, and its function."""
+"""For each source of batches, by name: the library that its process uses, and the function that yields the batches."""
 
 
 def main() -> None:

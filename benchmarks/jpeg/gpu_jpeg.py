@@ -175,7 +175,8 @@ def check(defines: str, files: list[bytes], names: list[str], size: int, job: st
 
 
 def check_damaged(defines: str, files: list[bytes], what: str, size: int) -> bool:
-    """Whether all accepted ``files`` have Pillow's pixels, and both jobs accept the same files."""
+    """Return whether all ``files`` that the decoder accepts have Pillow's pixels, and whether both jobs (see `check`)
+    accept the same files."""
     result = check(defines, files, [f"{what} {i}" for i in range(len(files))], size, "stored")
     found = dict(result["rejected"])
     late = jpeg_gpu.OUT_OF_RANGE  # an error found only in the computed blocks, of which a resize may need fewer
@@ -195,7 +196,7 @@ def check_damaged(defines: str, files: list[bytes], what: str, size: int) -> boo
 
 
 def copy_rate(nbytes: int = 1 << 30, repeats: int = 10) -> float:
-    """Bytes per second that a copy within the GPU's memory reads and writes."""
+    """Return the bytes per second that a copy within the GPU's memory reads and writes."""
     source, target = cupy.zeros(nbytes, np.uint8), cupy.empty(nbytes, np.uint8)
     times = []
     for _ in range(repeats):
@@ -209,7 +210,7 @@ def copy_rate(nbytes: int = 1 << 30, repeats: int = 10) -> float:
 
 
 def needed_bytes(lane: Lane) -> dict[str, int]:
-    """Bytes that each kernel must read and write at least once for the batch that the lane has decoded."""
+    """Return the bytes that each kernel must at least read and write for the batch that the lane has decoded."""
     plan, output = lane.plan, lane.output
     images, part = plan.images, plan.images["component"]
     go = plan.status == 0
@@ -239,8 +240,8 @@ def needed_bytes(lane: Lane) -> dict[str, int]:
 
 
 def floors(lane: Lane, times: dict[str, float], rate: float) -> dict[str, dict[str, float]]:
-    """For every kernel: its milliseconds, the bytes it needs, their milliseconds at the copy rate, and the ratio. All
-    kernels that resize count as one."""
+    """Return for every kernel: its milliseconds, the bytes that it needs, the milliseconds for copying these at
+    ``rate``, and the ratio. All kernels that resize count as one."""
     result = {}
     for name, nbytes in needed_bytes(lane).items():
         if name in times:
@@ -251,8 +252,8 @@ def floors(lane: Lane, times: dict[str, float], rate: float) -> dict[str, dict[s
 
 
 def phases(lane: Lane, repeats: int = 20) -> dict[str, float]:
-    """Milliseconds of each launch, the median of several runs, one batch alone on the GPU. If a kernel is launched
-    twice, the second launch is called ``kernel 2``."""
+    """Return the milliseconds of each kernel launch: the median of several runs, with one batch alone on the GPU. If a
+    kernel is launched twice, the second launch is called ``kernel 2``."""
     runs: list[dict[str, float]] = []
     for _ in range(repeats):
         events: list[tuple[str, Any]] = []
@@ -289,7 +290,7 @@ def throughput(lanes: list[Lane], mode: str, seconds: float) -> float:
 
 
 def host_costs(lane: Lane) -> dict[str, float]:
-    """Milliseconds of Python per batch."""
+    """Return the milliseconds that Python takes per batch."""
 
     def best(call: Callable[[], Any]) -> float:
         times = []

@@ -58,8 +58,8 @@ def _encoded(picture: Image.Image, sampling: str, quality: int, restart: int, **
 def scan_each(
     picture: Image.Image, h: int, v: int, order: tuple[int, ...] = (0, 1, 2), sof: int = 0xC0, **options: Any
 ) -> bytes:
-    """A JPEG with one scan per component, in this order, each after its own tables and restart interval; its luma is
-    sampled h x v times as often as its chroma."""
+    """Return a JPEG with one scan per component, in this order, each after its own tables and restart interval; luma is
+    sampled h x v times as often as chroma."""
     width, height = picture.size
     parts = []
     for c, plane in enumerate(picture.convert("YCbCr").split()):
@@ -84,7 +84,7 @@ def _segment(marker: int, payload: bytes) -> bytes:
 
 
 def _segments(file: bytes) -> tuple[dict[int, list[bytes]], bytes]:
-    """Marker segments of a JPEG with one scan, by marker, and its entropy-coded bytes."""
+    """Return the marker segments of a JPEG with one scan, by marker, and its entropy-coded bytes."""
     found: dict[int, list[bytes]] = {}
     at, marker = 2, 0
     while marker != 0xDA:
@@ -95,12 +95,12 @@ def _segments(file: bytes) -> tuple[dict[int, list[bytes]], bytes]:
 
 
 def as_extended(file: bytes) -> bytes:
-    """A baseline JPEG marked as extended sequential, which allows a superset."""
+    """Return a baseline JPEG marked as extended sequential, which allows a superset."""
     return file.replace(b"\xff\xc0\x00", b"\xff\xc1\x00", 1)
 
 
 def mutated(files: list[bytes], count: int) -> list[bytes]:
-    """Copies with bytes overwritten, cut off or inserted; equal files give equal copies."""
+    """Return copies of files with bytes overwritten, cut off or inserted; equal files give equal copies."""
     rng = np.random.default_rng(7)
     result = []
     for i in range(count):

@@ -13,11 +13,11 @@ import numpy as np
 
 
 class Case(NamedTuple):
-    """One call of operators."""
+    """One case to measure: a call of operators with given inputs."""
 
     name: str
     inputs: str
-    """Names of its inputs, as in `made`, separated by spaces."""
+    """Names of the call's inputs, as `made` knows them, separated by spaces."""
     call: Callable[..., Any]
     on: str = "cpu,gpu"
     """Devices on which DALI has the operator."""
@@ -31,7 +31,7 @@ DISTINCT = 16
 
 
 def made(name: str) -> tuple[list[np.ndarray], str]:
-    """Distinct samples of an input, one array each, and their layout."""
+    """Return the distinct samples of an input, one array each, and their layout."""
     batch = DISTINCT
     random = np.random.default_rng(5)
     if name in ("images", "gray", "raw", "planar", "floats"):
@@ -103,7 +103,7 @@ def _npy(a: np.ndarray) -> np.ndarray:
 
 
 def cases(fn: Any, types: Any, math: Any) -> Iterator[Case]:
-    """All cases, in the order of the documentation."""
+    """Yield all cases, in the order of the documentation."""
 
     def uniform(low: float, high: float, **more: Any) -> Any:
         return fn.random.uniform(range=[low, high], seed=7, device="cpu", **more)

@@ -31,18 +31,20 @@ from pathlib import Path
 from typing import Any
 
 ROUNDS, BLOCK = 15, 0.01
-"""Turns per library, and their approximate length in seconds."""
+"""Number of turns per library, and the approximate length of a turn in seconds. The two libraries are measured in
+turn."""
 EPOCHS = 10
-"""Epochs of a loop per turn: many, because a captured loop continues to work during the other library's turn."""
+"""Number of epochs of a loop per turn: many, because a captured loop continues to work during the other library's
+turn."""
 LIMIT = 100.0
 """Largest cost of a call at batch 1, in microseconds."""
 CHEAP = ("flip", "resize", "cast", "add", "index", "uniform", "coin_flip", "brightness", "crop_mirror_normalize")
-"""Calls with almost no work of their own, to which the limit applies."""
+"""Names of calls with almost no work of their own, for which `LIMIT` applies."""
 NAMES = (*CHEAP, "rotate by a batch of angles", "gaussian_blur", "a chain of five", "loop", "captured loop")
 
 
 def calls(ndd: Any, batch: int, pixels: int, device: str) -> dict[str, Callable[[], Any]]:
-    """The calls, for either package."""
+    """Return the calls to measure, by name, for either package."""
     import numpy as np
 
     picture = np.zeros((pixels, pixels, 3), np.uint8)
@@ -70,7 +72,7 @@ def calls(ndd: Any, batch: int, pixels: int, device: str) -> dict[str, Callable[
 
 
 class _Results:
-    """Result of a call, whatever its type."""
+    """Wrapper that holds the result of a call, whatever its type."""
 
     def __init__(self, found: Any) -> None:
         self._found = found if isinstance(found, (tuple, list)) else (found,)
@@ -105,7 +107,8 @@ def write_operators(file: Path) -> list[str]:
 
 
 def operators(ndd: Any, types: Any, file: str) -> dict[str, Callable[[], Any]]:
-    """The calls of `write_operators`, for either package, without operators that it lacks."""
+    """Return the calls of the operators in the file of `write_operators`, for either package, without operators that
+    the package lacks."""
     import numpy as np
 
     stored = np.load(file)
@@ -136,7 +139,8 @@ def operators(ndd: Any, types: Any, file: str) -> dict[str, Callable[[], Any]]:
 
 
 def loops(ndd: Any, batch: int, root: str, device: str) -> dict[str, Callable[[], Any]]:
-    """One epoch over the images in ``root``: decoded, resized, flipped, normalised."""
+    """Return loops to measure: one epoch over the images in ``root``, which are decoded, resized, flipped and
+    normalised."""
     readers = {capture: ndd.readers.File(file_root=root) for capture in (False, True)}
 
     def epoch(capture: bool) -> Any:
@@ -201,8 +205,8 @@ def serve(package: str, batch: int, pixels: int, root: str, device: str, cases: 
 def one_turn(
     call: Callable[[], Any], loop: bool, counts: dict[str, int], name: str, wait: Callable[[], Any]
 ) -> list[float]:
-    """Microseconds per call in one turn: wall time, and of all processors. ``counts`` caches the number of calls per
-    turn."""
+    """Return the microseconds per call in one turn: wall time, and time of all processors. ``counts`` caches the number
+    of calls per turn."""
     if name not in counts:
         for _ in range(3 if loop else 20):
             call().evaluate()

@@ -32,7 +32,8 @@ from benchmarks.operators.cases import cases, made
 from benchmarks.operators.sides import Child, answer_lines, timed
 
 WAYS = ("fed", "called", "tensors")
-"""Ways to feed a pipeline: once, for good; by a callable that returns an array; by one that returns a TensorList."""
+"""Ways to feed a pipeline: once, for all batches; by a callable that returns an array; by a callable that returns a
+TensorList."""
 
 PROFILED = 3
 """Number of batches whose kernels are measured one by one."""
@@ -42,7 +43,7 @@ PROFILED = 3
 
 
 class Side:
-    """One library: makes pipelines of cases and runs them."""
+    """One library (dali-run or DALI), which makes pipelines of cases and runs them."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
@@ -58,7 +59,7 @@ class Side:
         self._way = options.source or WAYS[0]
 
     def given(self, name: str, batch: int) -> tuple[Any, str]:
-        """Samples of an input as one array, on the device from which the case takes them."""
+        """Return the samples of an input as one array, on the device from which the case takes them."""
         if (name, batch) not in self._inputs:
             distinct, layout = made(name)
             samples: Any = np.stack([distinct[i % len(distinct)] for i in range(batch)])
@@ -73,7 +74,8 @@ class Side:
         return self._inputs[name, batch]
 
     def fastest_source(self) -> dict[str, float]:
-        """Microseconds per batch of each way to feed a cheap operator; the fastest is used from now on."""
+        """Measure each way to feed a cheap operator, and use the fastest from now on. Return the microseconds per batch
+        of each."""
         taken = {}
         for self._way in WAYS:
             try:
@@ -119,14 +121,15 @@ class Side:
         return self.fn.external_source(source=lambda: samples, **how)
 
     def rate(self, batch: int, seconds: float) -> dict[str, float]:
-        """Samples per second, and microseconds of processor time (all threads) and wall time per batch."""
+        """Return the samples per second, and the microseconds of processor time (all threads) and wall time per
+        batch."""
         found = timed(self._pipe, batch, seconds, self._wait)
         if self.options.profile:
             found["gpu_us"] = self._kernels(self._pipe)
         return found
 
     def _kernels(self, pipe: Any) -> float:
-        """Microseconds of a batch's kernels and copies within the GPU, one after the other."""
+        """Return the microseconds that a batch's kernels and copies within the GPU take, one after the other."""
         from torch.autograd import DeviceType
         from torch.profiler import ProfilerActivity, profile
 

@@ -20,10 +20,8 @@ PATIENCE = 40.0
 
 
 def timed(pipe: Any, batch: int, seconds: float, wait: Callable[[Any], None]) -> dict[str, float]:
-    """Samples per second, and microseconds of processor time (all threads) and wall time per batch.
-
-    ``wait`` gets the last outputs and returns when the device has computed them.
-    """
+    """Return the samples per second, and the microseconds of processor time (all threads) and wall time per batch.
+    ``wait`` gets the last outputs and returns when the device has computed them."""
     begin = time.perf_counter()
     for k in range(200):
         out = pipe.run()
@@ -40,7 +38,8 @@ def timed(pipe: Any, batch: int, seconds: float, wait: Callable[[Any], None]) ->
 
 
 def answer_lines(hello: Callable[[], dict[str, Any]], answer: Callable[[dict[str, Any]], dict[str, Any]]) -> int:
-    """Greet, then answer each request on standard input; a request that raises gets its error as the answer."""
+    """Print the greeting, then answer each request on standard input. The answer to a request that raises an exception
+    is the error."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # other output of libraries must not mix with answers
     print(json.dumps(hello()), file=answers, flush=True)

@@ -30,7 +30,7 @@ U32 = npt.NDArray[np.uint32]
 
 
 def _seeded(seed: int) -> U32:
-    """Return the keys of PyTorch's generator after ``manual_seed(seed)``."""
+    """Return the state (keys) of PyTorch's generator, a Mersenne Twister, after ``manual_seed(seed)``."""
     key: Any = np.random.RandomState(seed & 0xFFFFFFFF).get_state()[1]  # type: ignore[index]
     keys: U32 = key.astype(np.uint32)
     return keys
@@ -42,11 +42,8 @@ def _mixed(y: U32) -> U32:
 
 
 def _next(key: U32) -> U32:
-    """Return the keys of the twister that follow ``key``.
-
-    NumPy's generator is not used, because setting and reading its state takes longer than drawing the numbers of most
-    calls.
-    """
+    """Return the next state of the Mersenne Twister after the state ``key``. NumPy's generator is not used, because
+    setting and reading its state takes longer than drawing the numbers of most calls."""
     upper, lower = np.uint32(0x80000000), np.uint32(0x7FFFFFFF)
     keys, left = np.empty_like(key), _KEYS - _SHIFT
     mixed = _mixed((key[:-1] & upper) | (key[1:] & lower))
@@ -58,7 +55,7 @@ def _next(key: U32) -> U32:
 
 
 def _tempered(key: U32) -> U32:
-    """Return the random words of the keys ``key``."""
+    """Return the random words that the Mersenne Twister computes from its state ``key``."""
     y = key ^ (key >> np.uint32(11))
     y ^= (y << np.uint32(7)) & np.uint32(0x9D2C5680)
     y ^= (y << np.uint32(15)) & np.uint32(0xEFC60000)
@@ -67,7 +64,7 @@ def _tempered(key: U32) -> U32:
 
 
 _own: tuple[U32, int] = _seeded(_DEFAULT_SEED), _KEYS
-"""The state of the generator without torch: its keys, and the number of their words that are drawn."""
+"""State of the generator that is used without torch: its keys, and how many words of these keys are drawn."""
 
 
 def manual_seed(seed: int) -> None:
@@ -95,7 +92,7 @@ class Draws:
         self._key: U32 | None = None
         self._words: list[int] = []
         self._drawn = np.empty(0, np.uint32)
-        """The same words as ``_words``, as an array."""
+        """The random words of ``_words`` as an array."""
         self._taken = 0
         self._renewed = False
         self.used = False

@@ -28,7 +28,7 @@ class Images:
     batch: Batch | None
     shapes: list[Shape]
     finish: Callable[[list[Image.Image] | Batch], Any]
-    """Function that turns the results into what the call returns."""
+    """Function that converts the results to the value that the call returns."""
     source: Any = None
     """The tensors that the caller gave, an array or a list, if the results may be views of them; otherwise None."""
     gpu: on_gpu.Gpu | None = None

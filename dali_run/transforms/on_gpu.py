@@ -15,8 +15,8 @@ from ..ops.gpu.lane import Lane
 from ..ops.libraries import torchvision_on_gpu
 
 _IN_FLIGHT = 4
-"""Number of calls per thread, GPU and stream whose numbers may be on their way to the GPU at a time. After that, the
-host memory of the oldest call is used again."""
+"""Number of calls per thread, GPU and stream whose numbers may be on the way to the GPU at the same time. A further
+call uses the host memory of the oldest one again."""
 _DTYPES = ("uint8", "int16", "int32", "int64", "float16", "float32", "float64")
 """Types that both PyTorch and NumPy have."""
 
@@ -117,7 +117,8 @@ def flipped(value: Any, flips: Any, upside_down: bool) -> Any:
 
 
 class _Slot:
-    """A lane that queues work on a stream of PyTorch. Its host memory is used again after the GPU has read it."""
+    """A lane (CUDA stream with memory) that queues work on a stream of PyTorch. Its host memory is used again after the
+    GPU has read it."""
 
     def __init__(self, index: int, stream: int) -> None:
         import cupy

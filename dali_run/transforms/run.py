@@ -71,8 +71,8 @@ def _memory(n: int, dtype: Any) -> npt.NDArray[Any]:
 
 
 class _Plan:
-    """The steps of one image between two conversions: runs of steps of the operator `torchvision`, and separate steps
-    between the runs."""
+    """The steps of one image until it is converted between Pillow image and tensor: runs of steps for the operator
+    `torchvision`, and separate steps, such as resizing, between the runs."""
 
     __slots__ = ("key", "runs", "separate", "shape")
 
@@ -243,8 +243,8 @@ def _tensors(
 
 
 def _replay(gpu: Gpu, batch: Batch, plan: _Plan) -> Batch:
-    """Return the results of the same steps for all images. If an earlier call had images of these shapes, replay its
-    recorded launches."""
+    """Apply the steps in ``plan`` to all images on the GPU and return the results. If an earlier call had images of
+    these shapes, its recorded kernel launches are repeated."""
     everything, lane = np.zeros(len(batch), np.int64), gpu.lane
 
     def launch(where: Any) -> tuple[list[Batch], bool]:
@@ -268,7 +268,7 @@ class _Memory:
 
 
 def _run_on_gpu(gpu: Gpu, batch: Batch, stages: list[_Stage], last: Callable[[int, Any], Any]) -> Batch:
-    """Run ``stages`` on the GPU and return the results, for which ``last`` allocates memory."""
+    """Run ``stages`` on the GPU and return the results. ``last`` allocates the memory for them."""
     for stage in stages:
         empty = last if stage is stages[-1] else gpu.lane.empty
         out = Batch.allocate(empty, stage.shapes, stage.dtype, "CHW", batch.samples)
@@ -278,7 +278,7 @@ def _run_on_gpu(gpu: Gpu, batch: Batch, stages: list[_Stage], last: Callable[[in
 
 
 def _run_plans(batch: Batch, each: list[_Plan], which: I64, threads: int, gpu: Gpu | None) -> Batch:
-    """Return the results of images whose separate steps are of the same kinds. Image i has plan ``each[which[i]]``."""
+    """Return the results for images that have separate steps of the same kinds. Image i has plan ``each[which[i]]``."""
     return _run_stages(_stages(batch, each, which), batch, threads, gpu)
 
 
@@ -320,7 +320,8 @@ def _shared_traits(step: Done) -> Done:
 
 
 class _Stage:
-    """One step, or a run of steps, that is planned once for all images of a call and then run chunk by chunk."""
+    """One step, or a run of steps, of all images in a call: planned once, then run on one chunk of images after the
+    other."""
 
     shapes: I32
     """Shapes of the images after the stage, int32[N, 3]."""

@@ -23,8 +23,8 @@ FRAMERS = 3
 """Number of shards whose large records are framed (converted to the format's bytes) and hashed at the same time. One
 thread computes all three checksums of TFRecord's bytes at 3.5 GB/s, and waits for the GIL after each of its calls."""
 _TO_FRAME = 3
-"""Divisor: the limit on bytes that wait to be framed (converted to the format's bytes) is this fraction of the limit on
-bytes that wait to be written."""
+"""Divisor: the limit on bytes that wait to be framed (converted to the format's bytes) is the limit on bytes that wait
+to be written, divided by this number."""
 _SHARDS = 3
 """Number of complete shards that may wait to be published. While these go to the disk, later shards are written."""
 
@@ -149,7 +149,7 @@ class WriterThreads:
         self.publishing.check()
 
     def stop(self, error: BaseException) -> None:
-        """Publish the complete shards, drop all other waiting work, and end the threads."""
+        """Publish the complete shards, drop all other work that waits, and end the threads. ``error`` is the reason."""
         self.frames.drain()
         self.publishing.drain()
         self.writes.fail(error)

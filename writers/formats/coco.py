@@ -114,7 +114,8 @@ def _is_image(config: FieldConfig, spec: Spec) -> bool:
 
 
 def _not_rows(batch: Batch | None, width: int) -> Iterator[tuple[int, str]]:
-    """Yield the index of each sample that is not rows of ``width`` finite numbers, and the reason."""
+    """Find the samples that are not arrays of rows with ``width`` finite numbers each. Yield the index of each, with
+    the reason."""
     if batch is None:
         return
     for i in np.flatnonzero(batch.sizes % width).tolist():

@@ -130,7 +130,7 @@ def elements(batch: Batch) -> tuple[npt.NDArray[Any], I64]:
 
 
 def starts_of(sizes: npt.NDArray[Any]) -> I64:
-    """Return the offsets at which parts of these sizes begin if they follow each other."""
+    """Return the offsets at which byte strings of these sizes begin if they follow each other."""
     ends = np.cumsum(sizes, dtype=np.int64)
     starts: I64 = ends - sizes
     return starts

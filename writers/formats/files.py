@@ -28,7 +28,7 @@ OWN_NAMES = {"inputs", "journal", "left_out", "manifest", "rejects", "report"}
 """First words in the names of a job's own files, such as ``manifest`` of ``manifest-00001-of-00004.json``."""
 
 _BESIDE = 2
-"""Number of attempts to find a free name in the folder that a sample's key names."""
+"""Number of attempts to find an unused name in the folder that the sample's key gives."""
 
 
 class Files(Writer, name="files", suffix=".jsonl"):

@@ -25,7 +25,8 @@ _LARGEST = (1 << 32) - 1
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """How a format with a table of offsets stores one field in all records."""
+    """Storage of one field in all records of a format with a table of offsets: kind, dtype and encoding of the
+    values."""
 
     kind: str
     """Kind of the values: ``bytes``, ``text``, ``number`` or ``array``."""

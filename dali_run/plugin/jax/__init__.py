@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 _returned: deque[Any] = deque()
-"""GPU arrays that no JAX array views any more, not yet moved to ``_waiting``."""
+"""GPU arrays that no JAX array views any more, and that are not in ``_waiting`` yet."""
 _waiting: list[tuple[Any, list[Any]]] = []
 """Pairs (marker, GPU arrays): kernels in JAX's queue may read the arrays until the marker, which JAX computes after
 those kernels, is ready."""
@@ -282,7 +282,8 @@ def peekable_data_iterator(
     devices: Sequence[Any] | None = None,
     pmap_compatible: bool | None = None,
 ) -> Any:
-    """The same as `data_iterator`, but the iterators also have `peek`, `peek_async` and `element_spec`."""
+    """Turn a pipeline function into a function that creates iterators, like `data_iterator`; these iterators also have
+    `peek`, `peek_async` and `element_spec`."""
     return _decorated(DALIPeekableIterator, **locals())
 
 
