@@ -185,7 +185,9 @@ class _Conversion:
                 device=self._device(op),
                 seed=seed if isinstance(seed, int) and seed >= 0 else None,
             )
-        self._write(op, [_Tensor(e, t.device, path) for e, t in zip(edges, op.outputs, strict=False)])
+        on_host = bool(edges) and self.builder.nodes[edges[0].node].reads_to_gpu  # outputs of the pipeline are copied
+        outputs = zip(edges, op.outputs, strict=False)
+        self._write(op, [_Tensor(e, "cpu" if on_host else t.device, path) for e, t in outputs])
         return edges
 
     def _own_name(self, op: SavedOperator) -> str | None:

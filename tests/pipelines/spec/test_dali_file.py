@@ -118,6 +118,14 @@ def test_a_pipeline_for_a_gpu() -> None:
     assert re.search(r"op: copy, in: \w+, device: gpu, out: output1", text)  # the labels are wanted there
 
 
+def test_arrays_that_a_gpu_reads_are_outputs_on_the_gpu() -> None:
+    saved = SavedPipeline(4, 8, 1, outputs=[tensor("a", "gpu")])
+    saved.operators = [op("readers__Numpy", outputs=[tensor("a", "gpu")], file_root="/data", device="gpu")]
+    text = spec_text(encoded(saved))
+    assert "op: readers.numpy, device: gpu" in text
+    assert re.search(r"op: copy, in: \w+, device: gpu, out: \w+", text)
+
+
 def test_numbers_are_as_short_as_they_were() -> None:
     assert [shortest(float(np.float32(v))) for v in (0.3, 1e-20, 123.675, -2.0, 16777217.0)] == [
         0.3, 1e-20, 123.675, -2.0, 16777216.0
