@@ -55,8 +55,12 @@ torture: setup ## the long tests: kills, power loss, full disks, flipped bits, e
 	$(BIN)/python -m tests.torture
 	DALI_RUN_LONG_TESTS=1 $(BIN)/python -m pytest -q -n auto $$(grep -rlE 'kit\.(long|dali_cases)' tests --include='test_*.py')
 
+.PHONY: reached
+reached: setup ## run all tests, and record which of them reach which function, for test-changed
+	DALI_RUN_RECORD_REACHED=$(CURDIR)/build/reached $(BIN)/python -m pytest -q -n auto
+
 .PHONY: test-changed
-test-changed: setup ## the tests of what differs from main (BASE=): of its rooms, and those that import it
+test-changed: setup ## the tests of what differs from main (BASE=): of its rooms, those that import or reach it
 	$(BIN)/python -m pytest -q -n auto $$($(BIN)/python -m tests.changed $(or $(BASE),main))
 
 .PHONY: fuzz

@@ -81,8 +81,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         secrets.randbits = random.Random(item.nodeid).getrandbits
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Undo what a process inherits from the shell that began the tests, and patch functions: see below."""
+    if folder := os.environ.get("DALI_RUN_RECORD_REACHED"):
+        from tests.reached import Recorder
+
+        config.pluginmanager.register(Recorder(Path(folder)))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun with "&": processes of tests would be deaf to Ctrl-C
         signal.signal(signal.SIGINT, signal.default_int_handler)
     forget_patches()
