@@ -19,7 +19,9 @@ def command(
     to: Annotated[
         str,
         typer.Option(
-            "--to", metavar="FORMAT", help="Format of the output: tfrecord, lmdb, webdataset, recordio, parquet, files."
+            "--to",
+            metavar="FORMAT",
+            help="Format of the output: tfrecord, webdataset, files, parquet, lmdb, recordio, mds, ...",
         ),
     ],
     name: Annotated[str, typer.Option(metavar="NAME", help="Prefix of the shards' names.")] = "data",
@@ -54,12 +56,12 @@ def command(
     json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors.")] = False,
 ) -> None:
-    """Convert a data set to another container, without changing its samples.
+    """Convert a data set, or resize and re-encode its images.
 
-    The source may be TFRecord, LMDB, tar (webdataset), RecordIO, Parquet or a folder of files. Images are decoded only
-    if another size or format is requested (a new size without --format gives JPEG). Images that already have both,
-    according to their header, keep their bytes, metadata included; with --quality all images are re-encoded. After an
-    interruption, run the same command again: it continues.
+    The source may be TFRecord, LMDB, tar (webdataset), RecordIO, Parquet or a folder of files; --to names the container
+    that is written. Images are decoded only if another size or format is requested (a new size without --format gives
+    JPEG). Images that already have both, according to their header, keep their bytes, metadata included; with --quality
+    all images are re-encoded. After an interruption, run the same command again: it continues.
 
     \b
     Examples:

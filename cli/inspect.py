@@ -30,7 +30,7 @@ def command(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors.")] = False,
     json: Json = False,
 ) -> None:
-    """Show a spec's intermediate results, or a data set's contents.
+    """Show intermediate results of a spec, or a data set's content.
 
     For a spec, its first samples are run on the CPU. The output of every operator is saved as an image or .npy, with a
     contact sheet and a table of shapes, types and ranges. The spec's own output is not written.

@@ -26,7 +26,7 @@ def command(
     json: Json = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress.")] = False,
 ) -> None:
-    """Measure sizes, formats, classes and pixel values of a data set.
+    """Measure sizes, formats, classes and pixels of a data set.
 
     All images and audio files are decoded, and damaged ones are listed. For a spec, its outputs are measured before
     encoding; --limit then selects the first N samples. Nothing is written.

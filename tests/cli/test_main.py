@@ -95,6 +95,7 @@ def test_help_says_the_purpose_first_and_ends_with_two_examples(
         lines = text.splitlines()
         assert f"  {name} " in group
         assert max(map(len, lines)) <= 80, name
+        assert len(purpose) <= 61, name
         assert purpose == f"{purpose[0].upper()}{purpose[1:-1]}.", name
         assert " ".join(text.split("\n\n")[1].split()) == purpose, name
         assert lines[-3].strip() == "Examples:", name
