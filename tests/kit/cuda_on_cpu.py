@@ -45,8 +45,8 @@ def library(text: str, *flags: str) -> ctypes.CDLL:
 
 @cache
 def _headers(compiler: str, flags: Sequence[str]) -> Path:
-    """Folder of libraries that are built with these flags and with the present headers. It contains the emulator's
-    precompiled header, which saves half of a kernel's compile time."""
+    """Return the folder for libraries that are built with these flags and with the present headers. It contains the
+    emulator's precompiled header, which saves half of a kernel's compile time."""
     known = hashlib.sha256(repr((compiler, _COMMON, _SHARED, flags)).encode())
     for header in (EMULATOR, *sorted(SOURCES.rglob("*.cuh"))):
         known.update(header.read_bytes())
@@ -60,7 +60,7 @@ def _headers(compiler: str, flags: Sequence[str]) -> Path:
 
 
 def _build(compiler: str, flags: list[str], language: str, text: str, to: Path) -> None:
-    """Compile a text. Another process may compile it at the same time; either result is used."""
+    """Compile a text into the file ``to``. Another process may do the same at the same time; either result is used."""
     with tempfile.TemporaryDirectory() as folder:
         source, made = Path(folder, "source"), Path(folder, to.name)
         source.write_text(text)
@@ -72,7 +72,7 @@ def _build(compiler: str, flags: list[str], language: str, text: str, to: Path) 
 
 
 def _remove_old() -> None:
-    """Remove libraries that no run has used for `_DAYS`."""
+    """Remove libraries that no test has used for `_DAYS`."""
     for library in _KEPT.glob("*/*.so"):
         if library.stat().st_mtime < time.time() - _DAYS * 86400:
             library.unlink(missing_ok=True)

@@ -27,7 +27,7 @@ def source(seed: int, low: float, high: float, dtype: str, shape: list[int]) -> 
 
 
 def cases(file: str, folder: Path = GOLDEN) -> Iterator[tuple[dict[str, Any], list[np.ndarray], list[np.ndarray]]]:
-    """Iterate over the cases of ``<file>.npz``: each case, its inputs, and DALI's outputs."""
+    """Yield the cases in ``<file>.npz``: each case, its inputs, and DALI's outputs."""
     stored = np.load(folder / f"{file}.npz")
     at = dict.fromkeys(stored.files, 0)
     flat = {name: stored[name] for name in stored.files if name != "cases"}
@@ -45,7 +45,7 @@ def cases(file: str, folder: Path = GOLDEN) -> Iterator[tuple[dict[str, Any], li
 
 
 def ours(case: dict[str, Any], inputs: list[np.ndarray], lane: Any = None) -> tuple[list[np.ndarray], list[Any]]:
-    """Run a case with this project's operator. Return its outputs in order, and the rejects."""
+    """Run this project's operator on a case. Return its outputs in order, and the rejects."""
     named = case.get("per_sample", {})
     arguments = dict(case["arguments"])
     seed = arguments.pop("seed", 1)
@@ -68,8 +68,8 @@ def ours(case: dict[str, Any], inputs: list[np.ndarray], lane: Any = None) -> tu
 
 
 def largest_difference(got: np.ndarray, want: np.ndarray) -> float:
-    """Largest difference: in levels for integers, relative to the largest value (at least 1) for floats. Asserts equal
-    shapes and dtypes."""
+    """Return the largest difference of two results: in levels for integers, relative to the largest value (at least 1)
+    for floats. Asserts equal shapes and dtypes."""
     assert got.shape == want.shape
     assert got.dtype == want.dtype
     off = np.abs(got.astype(np.float64) - want.astype(np.float64)).max(initial=0)
@@ -77,8 +77,8 @@ def largest_difference(got: np.ndarray, want: np.ndarray) -> float:
 
 
 def agrees_with_dali(file: str, name: str, least: int) -> None:
-    """Assert that operator ``name`` agrees with DALI in at least ``least`` values: floats within 1e-5 of the largest,
-    integers within one level, and at most one integer of 500 differs."""
+    """Assert that operator ``name`` agrees with DALI, in at least ``least`` compared values: floats within 1e-5 of the
+    largest, integers within one level, and at most one integer of 500 differs."""
     values = differing = 0
     for case, inputs, wanted in cases(file):
         if case["op"] != name:

@@ -75,8 +75,8 @@ class PlainLaunches:
 
 
 class EmulatedLane:
-    """The part of a Lane that kernels use. Arrays are filled with noise first, so that elements that a kernel does not
-    write are noticed."""
+    """Stand-in for a GPU lane (CUDA stream with memory), with the methods that kernels use. Arrays are filled with
+    noise first, so that elements that a kernel does not write are noticed."""
 
     def __init__(self) -> None:
         self.launched: list[str] = []
@@ -187,7 +187,7 @@ class EmulatedLane:
 
 
 class GuardedLane(EmulatedLane):
-    """A lane whose arrays end at a page without access: an access beyond the end ends the process."""
+    """An emulated lane whose arrays end at a page without access, so that an access beyond the end ends the process."""
 
     def empty(self, n: int, dtype: Any) -> np.ndarray:
         nbytes = n * np.dtype(dtype).itemsize

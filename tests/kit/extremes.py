@@ -43,15 +43,15 @@ FLOATS = (math.nan, math.inf, -math.inf, -1.0, 0.0, 1e-45, 2.0**24, 2.0**31, 2.0
 FEW = ("nan", "inf", "-1", "-1.0", str(2**31), str(2**62), str(2**63 - 1), str(2.0**40), "3e+38", "1e-45")
 """The numbers of --few."""
 OUTPUT = 1 << 25
-"""Bytes that outputs may take."""
+"""Largest number of bytes that the outputs of a call may take."""
 ELSE = 3 << 29
-"""Bytes that the process may take in addition to its memory at the start."""
+"""Largest number of bytes that the process may take in addition to its memory at the start."""
 N = 3
 HANG = 60
 
 
 def _numbers(parameter: Parameter) -> tuple[type, int] | None:
-    """Type of numbers that a parameter takes, and how many: 0 is one, not in a list. None if it takes no numbers."""
+    """Return the type of numbers that a parameter takes, and how many (0: one, not in a list); None if none."""
     for option in [strip_optional(parameter.type), *get_args(strip_optional(parameter.type))]:
         if option in (int, float):
             return option, 0
@@ -79,7 +79,7 @@ def _encoded(name: str) -> list[bytes]:
 
 
 def _inputs(name: str) -> Iterator[list[Batch]]:
-    """Iterate over batches that an operator may take as its first input, likely ones first."""
+    """Yield batches that an operator may take as its first input, likely ones first."""
     random, samples = np.random.default_rng(3), Samples.numbered(N)
 
     def of(shape: tuple[int, ...], dtype: str, layout: str = "", scale: float = 1.0) -> list[np.ndarray]:
@@ -102,7 +102,7 @@ def _inputs(name: str) -> Iterator[list[Batch]]:
 
 
 def _special(name: str) -> tuple[dict[str, Any], list[Batch]] | None:
-    """Arguments and inputs of operators whose examples take outputs of other steps that `_inputs` does not make."""
+    """Return arguments and inputs for an operator whose example needs inputs that `_inputs` does not make."""
     random, samples = np.random.default_rng(5), Samples.numbered(N)
 
     def of(make: Any, layout: str = "") -> Batch:
@@ -145,7 +145,7 @@ def _special(name: str) -> tuple[dict[str, Any], list[Batch]] | None:
 
 
 def _cut_apart(op: Any, inputs: list[Batch]) -> list[Any]:
-    """Call an operator that splits samples as the engine does: for their number, and for views."""
+    """Call an operator that splits samples, as the engine does: for the number of items, then for their views."""
     counts = op.counts(inputs[0])
     assert (counts >= 0).all(), f"numbers of parts are negative: {counts.tolist()}"
     assert (counts <= np.maximum(inputs[0].shapes[:, 0], 1)).all(), f"more parts than items: {counts.tolist()}"
@@ -169,7 +169,7 @@ def _bounded(n: int, dtype: Any) -> Any:
 
 
 class _TooLargeError(MemoryError):
-    """The memory budget is used up: the engine rejects the sample."""
+    """Stand-in for an exhausted memory budget, at which the engine rejects the sample."""
 
 
 def _call(op: Any, inputs: list[Batch], args: dict[str, Batch]) -> list[Any]:
@@ -192,7 +192,7 @@ def _call(op: Any, inputs: list[Batch], args: dict[str, Batch]) -> list[Any]:
 
 
 def _usual(cls: type[Operator]) -> tuple[Any, list[Batch]] | None:
-    """The operator of the example, and inputs that it accepts."""
+    """Return the operator of the example in the documentation of ``cls``, and inputs that it accepts."""
     special = _special(cls.name)
     try:
         op = of_example(cls) if special is None else operator(cls.name, **special[0])
@@ -218,7 +218,7 @@ def _usual(cls: type[Operator]) -> tuple[Any, list[Batch]] | None:
 
 
 def cases(cls: type[Operator]) -> Iterator[tuple[str, Any, bool]]:
-    """Iterate over arguments, their values, and whether the values are passed per sample."""
+    """Yield the arguments to test, their values, and whether the values are passed per sample."""
     for name, parameter in parameters(cls).items():
         found = _numbers(parameter)
         if found is None or parameter.arg.ignored or parameter.arg.deprecated:
@@ -233,7 +233,7 @@ def cases(cls: type[Operator]) -> Iterator[tuple[str, Any, bool]]:
 
 
 def _too_large(op: Any, outputs: Any, inputs: list[Batch]) -> bool:
-    """Whether the engine would reject the samples before the kernel is called, for their size."""
+    """Return whether the engine would reject the samples for their size, before the kernel is called."""
     foreseen = op.estimate_memory("cpu", *inputs)
     if foreseen is not None:
         return bool((foreseen[0].astype(float) * 8 + foreseen[1] > OUTPUT).any())
@@ -242,14 +242,14 @@ def _too_large(op: Any, outputs: Any, inputs: list[Batch]) -> bool:
 
 
 def _given(value: Any, samples: Samples, odd: int = 1) -> Batch:
-    """An argument input: usual values, except for sample ``odd``."""
+    """Return an argument input that has usual values, except for sample ``odd``."""
     unusual = np.array(value, np.float32 if isinstance(np.ravel(value)[0], float) else np.int64)
     usual = np.ones_like(unusual)
     return Batch.from_list([unusual if i == odd else usual for i in range(N)], "", samples)
 
 
 def one(cls: type[Operator], usual: tuple[Any, list[Batch]], name: str, value: Any, per_sample: bool) -> str:
-    """Make one call. Return the problem; empty if the value is rejected or gives a result."""
+    """Make one call. Return the problem; empty if the operator rejects the value or gives a result."""
     example, inputs = usual
     given = {p: getattr(example, p) for p in parameters(cls) if example.is_set(p) and p != name}
     samples = inputs[0].samples if inputs else Samples.numbered(N)
@@ -290,7 +290,7 @@ def _told(e: Exception) -> str:
 
 
 def main() -> None:
-    """Make one call after the other; the process ends in a call that hangs."""
+    """Make one call after the other in this process; a call that hangs ends the process."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("operators", nargs="*", help="all by default")
     parser.add_argument("--first", type=int, default=0, help="cases to leave out")

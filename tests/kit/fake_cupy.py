@@ -122,7 +122,7 @@ class Array:
         return made
 
     def copy(self) -> Array:
-        """Copy to the current device, from whichever device has the array."""
+        """Copy the array to the current device, from whichever device has it."""
         import cupy
 
         made: Array = cupy.empty(self.shape, self.dtype)
@@ -130,7 +130,7 @@ class Array:
         return made
 
     def get(self) -> np.ndarray:
-        """Copy to the host on the current stream, without waiting for other streams."""
+        """Copy the array to the host on the current stream, without waiting for other streams."""
         with self.device:  # like CuPy
             _current_stream().synchronize()
         raw = (ctypes.c_uint8 * max(self.nbytes, 1)).from_address(self.data.ptr)
@@ -170,7 +170,7 @@ class Device(_Context):
 
 
 def _push(index: int) -> int:
-    """Stand-in for ops.gpu.current: makes a device current, without touching the previous one afterwards."""
+    """Make a device current, without touching the previous one afterwards: stand-in for ops.gpu.current."""
     _current.devices = [*getattr(_current, "devices", [0]), index]
     return 0
 
@@ -275,7 +275,7 @@ _numbering = threading.Lock()
 
 
 def _current_stream() -> Stream:
-    """Stream of the innermost ``with``; otherwise the default stream, for which no other stream waits."""
+    """Return the stream of the innermost ``with``; otherwise the default stream, for which no other stream waits."""
     streams = getattr(_current, "streams", [])
     return streams[-1] if streams else _default_stream()
 
@@ -374,13 +374,13 @@ class _Stopwatch:
 
 
 def _of_interface(tensor: Any) -> Array:
-    """View of another library's tensor, without a copy."""
+    """Return a view of another library's tensor, without a copy."""
     what = tensor.__cuda_array_interface__
     return Array(what["shape"], what["typestr"], Pointer(what["data"][0], tensor))
 
 
 def _array(value: Any, order: str = "K", copy: bool | None = True) -> Array:
-    """Stand-in for cupy.array, for packed arrays."""
+    """Return a packed array: stand-in for cupy.array."""
     import cupy
 
     if isinstance(value, Array):
@@ -394,7 +394,7 @@ def _array(value: Any, order: str = "K", copy: bool | None = True) -> Array:
 
 
 def _concatenate(arrays: Any) -> Array:
-    """Stand-in for cupy.concatenate, for flat arrays, which have to be on the current device."""
+    """Join flat arrays, which have to be on the current device: stand-in for cupy.concatenate."""
     import cupy
 
     assert {a.device.id for a in arrays} == {_current_device()}, "arrays of another GPU than the current one"
@@ -407,7 +407,7 @@ def _concatenate(arrays: Any) -> Array:
 
 
 def _noise(size: int) -> tuple[int, Any]:
-    """Memory at an address that is a multiple of 256, filled so that bytes that are not written are noticed."""
+    """Allocate memory at a multiple of 256, filled with noise so that bytes that are not written are noticed."""
     buffer = np.full(size + 512, 0xA5, np.uint8)
     return -(-buffer.ctypes.data // 256) * 256, buffer
 
@@ -480,7 +480,7 @@ class Work:
 
 
 class Fake:
-    """State of the stand-in: what was launched, by kernel and device."""
+    """State of CuPy's stand-in: what was launched, by kernel and device."""
 
     def __init__(self, devices: int = 1, memory: bool = False, late: bool = False) -> None:
         self.memory = memory
@@ -507,7 +507,7 @@ class Fake:
 
     @property
     def contexts(self) -> set[int]:
-        """GPUs on which there is a context."""
+        """GPUs on which a CUDA context exists."""
         return set(_contexts)
 
     def alloc(self, size: int) -> Pointer:
@@ -540,7 +540,7 @@ class Fake:
             return blocks[-1]
 
     def pinned_in_use(self) -> int:
-        """Bytes of page-locked memory that are referred to."""
+        """Bytes of page-locked memory that are still referenced."""
         with self._pinning:
             return sum(size * sum(sys.getrefcount(blocks[k]) > 2 for k in range(len(blocks)))
                        for size, blocks in self._pinned.items())  # fmt: skip
@@ -581,7 +581,7 @@ class Fake:
         return types.SimpleNamespace(get_function=get_function)
 
     def _compiled(self, name: str) -> Callable[[int, int, int], None]:
-        """A kernel of the JPEG decoder, whose library is shared by all tests."""
+        """Return a kernel of the JPEG decoder, whose library all tests share."""
         if not self.memory:
             return lambda grid, threads, parameter: None
         from .ops.jpeg_harness import jpeg_library
@@ -614,7 +614,7 @@ class Fake:
             _run(self._codes[function], self._names[function], (grid,), block, (values,))
 
     def driver(self) -> dict[str, int]:
-        """Addresses of the driver functions that compiled loops call."""
+        """Return the addresses of the driver functions that compiled loops call."""
 
         def copy_in(to: int, host: int, nbytes: int, stream: int) -> int:
             _called_by_driver()
@@ -646,7 +646,7 @@ class Fake:
         del self.registered[address]
 
     def modules(self) -> dict[str, types.ModuleType]:
-        """The modules to put into `sys.modules`."""
+        """Return the modules to put into `sys.modules` in place of CuPy's."""
         cupy, cuda, runtime, driver = (types.ModuleType(name) for name in _MODULES)
         runtime.memcpyAsync, runtime.memcpy = _that_calls(self.memcpy_async), _that_calls(self.memcpy)  # type: ignore[attr-defined]
         runtime.memsetAsync = _that_calls(self.memset)  # type: ignore[attr-defined]

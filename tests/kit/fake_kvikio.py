@@ -12,7 +12,7 @@ from typing import Any
 
 
 class Kvikio:
-    """State of the stand-in: the reads that were made, and the answers of the system."""
+    """State of kvikio's stand-in: the reads that were made, and the answers of the system."""
 
     def __init__(self) -> None:
         self.reads: list[tuple[str, int, int]] = []
@@ -20,16 +20,16 @@ class Kvikio:
         self.open_files = 0
         self.has_gds = False
         self.before_read: Callable[[str], None] = lambda path: None
-        """Called before each read with the file's path; what it raises, the read raises."""
+        """Function that is called before each read with the file's path; the read raises what it raises."""
 
 
 @contextmanager
 def installed() -> Iterator[Kvikio]:
-    """Make ``import kvikio`` find the stand-in. At the end, no file may be open."""
+    """Make ``import kvikio`` find the stand-in. At the end, assert that no file is open."""
     state = Kvikio()
 
     class CuFile:
-        """kvikio.CuFile as kvikio 26.10 documents it, for reading."""
+        """Stand-in for kvikio.CuFile, as kvikio 26.10 documents it, for reading."""
 
         def __init__(self, file: Any, flags: str = "r") -> None:
             assert flags == "r"

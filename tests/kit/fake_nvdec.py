@@ -23,7 +23,7 @@ _NAMES = {"H264": "h264", "HEVC": "hevc", "VP9": "vp9", "AV1": "av1"}
 
 
 class PacketData:
-    """One packet; an empty one ends the stream."""
+    """One packet of a video stream; an empty one ends the stream."""
 
     bsl_data = bsl = pts = 0
 
@@ -94,7 +94,7 @@ class Decoder:
 
 
 class Fake:
-    """The module's functions, and a log of their calls."""
+    """Stand-in for the functions of PyNvVideoCodec, with a log of their calls."""
 
     def __init__(self, refused: tuple[str, ...]) -> None:
         self.log: list[str] = []

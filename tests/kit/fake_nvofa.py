@@ -38,7 +38,7 @@ def built() -> Path:
 
 
 class Engine:
-    """The stand-in library and its record of calls."""
+    """Stand-in library for the optical flow engine, and its record of calls."""
 
     def __init__(self, library: ctypes.CDLL, gpu: Fake) -> None:
         self.library, self.gpu = library, gpu
@@ -49,12 +49,12 @@ class Engine:
         self.library.fake_fail(which, status, self.library.fake_calls(which) + after + 1)
 
     def calls(self, function: str) -> int:
-        """Number of calls of a function of `nvofa.FUNCTIONS`."""
+        """Return the number of calls of a function of `nvofa.FUNCTIONS`."""
         return int(self.library.fake_calls(nvofa.FUNCTIONS.index(function)))
 
     @property
     def alive(self) -> int:
-        """Number of handles and buffers that were not destroyed."""
+        """Return the number of handles and buffers that were not destroyed."""
         return int(self.library.fake_alive())
 
 

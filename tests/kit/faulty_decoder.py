@@ -27,7 +27,7 @@ def faulty(data: bytes, what: str) -> bytes:
 
 
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let workers that start from now on fail on command."""
+    """Make the decoders of workers that start from now on fail on command (see `faulty`)."""
     from dali_run.ops.codecs.isolation import processes as isolation
 
     first = "from dali_run.ops.codecs.isolation.worker import serve"
@@ -43,18 +43,18 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def at_calls(monkeypatch: pytest.MonkeyPatch, scratch: Path, faults: dict[int, str]) -> None:
-    """Let the decoder fail at these calls; the first call is 1."""
+    """Make the decoder fail at the calls in ``faults``, by number; the first call is 1."""
     scratch.write_text("0\n" + "".join(f"{k} {what}\n" for k, what in faults.items()))
     monkeypatch.setenv(_CALLS, str(scratch))
 
 
 def calls(scratch: Path) -> int:
-    """Number of calls so far."""
+    """Return the number of the decoder's calls so far."""
     return int(scratch.read_text().split()[0])
 
 
 def descendants(pid: int) -> list[int]:
-    """Process ids of the children of a process, and of their children."""
+    """Return the process ids of the children of a process, and of their children."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -67,7 +67,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def alive(pid: int) -> bool:
-    """Whether the process runs; a zombie does not."""
+    """Return whether the process runs; a zombie does not."""
     try:
         return (Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]) != "Z"
     except OSError:
@@ -75,7 +75,7 @@ def alive(pid: int) -> bool:
 
 
 def files_in_shared_memory(pid: int) -> list[str]:
-    """Files in /dev/shm that the process has open or mapped: they would remain there if it were killed."""
+    """Return the files in /dev/shm that the process has open or mapped. They would remain there if it were killed."""
     found = []
     with contextlib.suppress(OSError):
         found += [line for line in Path(f"/proc/{pid}/maps").read_text().splitlines() if "/dev/shm" in line]

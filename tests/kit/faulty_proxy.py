@@ -16,8 +16,8 @@ BUSY = b"<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>Please reduce
 
 
 class FaultyProxy:
-    """Forwards requests to ``target``; one in ``every`` meets a fault. A context manager; ``url`` is the proxy's
-    own."""
+    """Proxy that forwards requests to ``target``, except one in ``every``, which meets a fault. A context manager;
+    ``url`` is the proxy's own."""
 
     def __init__(self, target: str, every: int, seed: int = 0) -> None:
         self.faults: Counter[str] = Counter()

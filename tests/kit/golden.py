@@ -43,7 +43,7 @@ class Case:
 
     @property
     def operator(self) -> Any:
-        """The operator with the case's arguments, checked."""
+        """Return the operator with the case's arguments, checked."""
         return operator(self.op, tuple(self.tensors), **self.arguments)
 
     def run(self, lane: Any = None) -> list[Batch]:
@@ -54,14 +54,14 @@ class Case:
 
 
 def source(seed: int, k: int, dtype: str, shape: list[int]) -> np.ndarray:
-    """Input ``k`` of case ``seed``, as golden/several_inputs.py makes it."""
+    """Return input ``k`` of case ``seed``, as golden/several_inputs.py makes it."""
     low, high = RANGES.get(dtype, (0 if dtype.startswith("u") else -1000, 1000))
     values = np.random.default_rng([seed, k]).integers(low, high, shape)
     return (values / 8).astype(dtype) if dtype.startswith("float") else values.astype(dtype)
 
 
 def cases(name: str) -> Iterator[Case]:
-    """Iterate over the cases of golden/``name``.npz (made by several_inputs.make)."""
+    """Yield the cases of golden/``name``.npz (made by several_inputs.make)."""
     file = np.load(FOLDER / f"{name}.npz")
     at = dict.fromkeys(file.files, 0)
     for number, case in enumerate(json.loads(str(file["cases"]))):
@@ -83,8 +83,7 @@ def cases(name: str) -> Iterator[Case]:
 def apply(
     op: Operator, *inputs: Batch, args: dict[str, Batch] | None = None, lane: Any = None, n: int = 1
 ) -> tuple[list[Batch], list[Any]]:
-    """Call a kernel: the cpu kernel without a ``lane``; with ``n`` samples if there are no inputs. Return outputs and
-    rejects."""
+    """Call an operator's kernel: the cpu kernel without a ``lane``; with ``n`` samples if there are no inputs."""
     stage: Any = "cpu" if lane is None else "gpu"
     given = [*inputs, *(args or {}).values()]
     ctx = Context(op, stage, given[0].samples if given else Samples.numbered(n), args or {}, device=lane)

@@ -13,7 +13,8 @@ _NONE = 0
 
 
 class Guarded:
-    """Memory for up to ``max_bytes`` bytes. New content overwrites the old."""
+    """Memory for up to ``max_bytes`` bytes, between pages without access: an access beyond it ends the process. New
+    content overwrites the old."""
 
     def __init__(self, max_bytes: int) -> None:
         self._size = -(-max_bytes // _PAGE) * _PAGE
@@ -25,12 +26,12 @@ class Guarded:
                 raise OSError(ctypes.get_errno(), "mprotect")
 
     def empty(self, n: int, *, at_end: bool) -> npt.NDArray[np.uint8]:
-        """``n`` bytes at the end, or at the beginning, of the accessible pages."""
+        """Return ``n`` bytes at the end, or at the beginning, of the accessible pages."""
         first = _PAGE + (self._size - n if at_end else 0)
         return np.frombuffer(self._map, np.uint8, n, first)
 
     def put(self, data: bytes, *, at_end: bool) -> npt.NDArray[np.uint8]:
-        """Put ``data`` at the end, or at the beginning, of the accessible pages."""
+        """Put ``data`` at the end, or at the beginning, of the accessible pages, and return it as an array."""
         place = self.empty(len(data), at_end=at_end)
         place[:] = np.frombuffer(data, np.uint8)
         return place

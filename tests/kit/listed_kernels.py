@@ -7,7 +7,7 @@ from functools import cache
 from dali_run.ops.compiled import binaries
 
 unlisted: set[tuple[str, str]] = set()
-"""Kernels that the current test launched and that are missing in the list."""
+"""Kernels that the current test has launched and that the list of kernels lacks."""
 
 
 def launched(source: str, kernel: str) -> None:
@@ -17,7 +17,7 @@ def launched(source: str, kernel: str) -> None:
 
 
 def launched_of(text: str, kernel: str) -> None:
-    """Record the launch of a kernel, given the file's text; text that is not a file's is ignored."""
+    """Record the launch of a kernel, given the text of its file in ops/cuda; other texts are ignored."""
     if source := _sources().get(text):
         launched(source, kernel)
 
@@ -29,7 +29,7 @@ def _sources() -> dict[str, str]:
 
 
 def complaint() -> str:
-    """Message about missing kernels of the test that has run; empty if there are none."""
+    """Return a message about kernels of the last test that the list lacks; empty if there are none."""
     found, lines = sorted(unlisted), ""
     unlisted.clear()
     if found:

@@ -13,7 +13,7 @@ from dali_run.pipelines.bench.measure import Measurement, measure, measure_limit
 
 
 def measure_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let bench and tune measure in this process from now on."""
+    """Make the commands bench and tune measure in this process from now on."""
 
     def run_here(this: Measurement, what: str) -> dict[str, Any]:
         try:

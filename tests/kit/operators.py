@@ -25,7 +25,7 @@ def operator(name: str, per_sample: Sequence[str] = (), **arguments: Any) -> Any
 
 
 def batch_of(arrays: Sequence[Any], layout: str = "", samples: Samples | None = None) -> Batch:
-    """A ragged batch of arrays of one dtype and number of dimensions."""
+    """Return a ragged batch of arrays of one dtype and number of dimensions."""
     numbered = Samples.numbered(len(arrays)) if samples is None else samples
     return Batch.from_list([np.asarray(a) for a in arrays], layout, numbered)
 
@@ -33,7 +33,7 @@ def batch_of(arrays: Sequence[Any], layout: str = "", samples: Samples | None = 
 def apply(
     op: Any, *inputs: Batch, args: Mapping[str, Batch] | None = None, lane: Any = None, **context: Any
 ) -> tuple[Any, list[Any]]:
-    """Call the cpu kernel, or, on ``lane``, the gpu kernel. Return its result and the rejects."""
+    """Call an operator's cpu kernel, or, on ``lane``, its gpu kernel. Return its result and the rejects."""
     stage = "cpu" if lane is None else "gpu"
     ctx = Context(op, stage, inputs[0].samples, args=dict(args or {}), **context)
     if lane is not None:

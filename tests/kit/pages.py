@@ -29,7 +29,7 @@ def stage(name: str, kind: str, *operators: str, **changes: float) -> dict[str, 
 
 
 def summary() -> dict[str, Any]:
-    """The part of a report that a terminal shows."""
+    """Return the part of a report that a terminal shows."""
     return {
         "name": "job", "device": "gpu", "threads": 4, "seconds": 2.0, "samples_per_second": 600.0,
         "samples": {"read": 1200, "written": 1199, "rejected": 1},
@@ -52,7 +52,7 @@ def summary() -> dict[str, Any]:
 
 
 def report(**changes: Any) -> dict[str, Any]:
-    """A report with everything that a page can show."""
+    """Return a report with everything that a page can show, with ``changes``."""
     rows = 41
     seconds = [k * 0.05 for k in range(rows)]
     return {
@@ -76,7 +76,7 @@ def report(**changes: Any) -> dict[str, Any]:
 
 
 class Page(HTMLParser):
-    """A parsed page. Raises AssertionError if tags do not match."""
+    """Parser of an HTML page. Raises AssertionError if tags do not match."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -105,5 +105,5 @@ class Page(HTMLParser):
             self.texts.append(data.strip())
 
     def named(self, tag: str) -> list[dict[str, str]]:
-        """Attributes of all elements with this tag."""
+        """Return the attributes of all elements with this tag."""
         return [attributes for name, attributes in self.tags if name == tag]

@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import Any
 
 EVENTS = frozenset({"open", "mmap.__new__", "subprocess.Popen", "os.fork"})
-"""Requests that Python reports to audit hooks."""
+"""Requests to the operating system that Python reports to audit hooks."""
 THREAD = "_start_joinable_thread" if hasattr(threading, "_start_joinable_thread") else "_start_new_thread"
 UNTOLD = (
     (os, "memfd_create"), (os, "dup"), (os, "pipe"), (os, "pipe2"), (socket, "socketpair"), (threading, THREAD),
 )  # fmt: skip
-"""Functions that Python does not report."""
+"""Functions that make requests to the operating system which Python does not report."""
 PATIENCE = 60
 _IMPORTS = ("<frozen importlib", "/importlib/", "/linecache.py", "/traceback.py", "/numba/", "/inspect.py",
             "/shutil.py")  # fmt: skip
@@ -37,7 +37,7 @@ _IMPORTS = ("<frozen importlib", "/importlib/", "/linecache.py", "/traceback.py"
 
 @dataclass
 class _Refusing:
-    """Counter of requests, one of which is refused."""
+    """Counter of requests to the operating system, one of which is refused."""
 
     nth: int
     """Number of the request that is refused; 0 for none."""
@@ -48,7 +48,7 @@ class _Refusing:
     """The request that was refused, and its place in the code."""
 
     def ask(self, event: str, path: Any = None) -> None:
-        """Count a request; raises if it is the one to refuse."""
+        """Count a request; raise if it is the one to refuse."""
         place = _place()
         if place is None:
             return
@@ -66,7 +66,7 @@ _now: _Refusing | None = None
 
 
 def _place() -> str | None:
-    """Place in this project's code that makes the request; None for requests by imports, compilers and tests."""
+    """Return the place in this project's code that makes the request; None for imports, compilers and tests."""
     frame: Any = sys._getframe(2)
     while frame is not None:
         name = frame.f_code.co_filename
@@ -83,7 +83,7 @@ def _place() -> str | None:
 
 
 class _Ours:
-    """Matches files of the package, under either of their names: its folders are links."""
+    """Matcher of files of the package, under either of their names: its folders are links."""
 
     def __init__(self) -> None:
         root = Path(__file__).parents[2]
@@ -109,7 +109,7 @@ _installed = False
 
 @contextlib.contextmanager
 def refusing(nth: int, error: Callable[[str, Any], BaseException]) -> Iterator[_Refusing]:
-    """Context manager that refuses the ``nth`` request with ``error``."""
+    """Context manager in which the ``nth`` request to the operating system is refused with ``error``."""
     global _installed, _now
     if not _installed:
         sys.addaudithook(_hook)  # a hook cannot be removed; it does nothing after the test
@@ -137,7 +137,7 @@ def refusing(nth: int, error: Callable[[str, Any], BaseException]) -> Iterator[_
 
 
 def too_many(event: str, path: Any) -> BaseException:
-    """The error that the system raises when a limit is reached."""
+    """Return the error that the system raises when a limit is reached."""
     if event == THREAD:
         return RuntimeError("can't start new thread")
     if event in ("os.fork", "subprocess.Popen"):
@@ -146,12 +146,12 @@ def too_many(event: str, path: Any) -> BaseException:
 
 
 def interrupted(event: str, path: Any) -> BaseException:
-    """The error of Ctrl-C during a request."""
+    """Return the error of Ctrl-C during a request."""
     return KeyboardInterrupt()
 
 
 class Left:
-    """Context manager that finds what a piece of work leaves behind, with ``folder`` for temporary files."""
+    """Context manager that finds what a piece of work leaves behind; ``folder`` is for temporary files."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -222,7 +222,7 @@ def each_refused(
     work: Callable[[], object], folder: Path, error: Callable[[str, Any], BaseException] = too_many, step: int = 1,
     patience: float = 2.0, first: int = 1,
 ) -> Iterator[tuple[str, BaseException | None, list[str]]]:  # fmt: skip
-    """Repeat the work. For each run, yield the request that was refused, the exception, and everything left behind."""
+    """Repeat the work, each time with another request refused. Yield the request, the exception and the remains."""
     global PATIENCE
     nth = first
     gc.collect()

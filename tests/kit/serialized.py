@@ -24,7 +24,7 @@ def op(
 
 
 def encoded(saved: SavedPipeline) -> bytes:
-    """Bytes of the serialized pipeline."""
+    """Return the bytes of a serialized pipeline of DALI."""
     parts = [_number(1, saved.num_threads), _number(2, saved.batch_size)]
     parts += [_bytes(5, _operator(o)) for o in saved.operators]
     parts += [_bytes(7, _tensor(t)) for t in saved.outputs]

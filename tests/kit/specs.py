@@ -87,14 +87,14 @@ on_error: {policy: skip, max_errors: 0.1%}
 
 
 def load(text: str, tmp_path: Path, **overrides: Any) -> BuiltSpec:
-    """Build ``text``; in the names of ``overrides``, ``__`` stands for a dot."""
+    """Build the spec ``text``; in the names of ``overrides``, ``__`` stands for a dot."""
     file = tmp_path / "t.yaml"
     file.write_text(text)
     return load_spec(file, {k.replace("__", "."): v for k, v in overrides.items()})
 
 
 def errors(text: str, tmp_path: Path, **overrides: Any) -> list[str]:
-    """Error lines of ``text``, without the file's name."""
+    """Return the error lines for the spec ``text``, without the file's name."""
     with pytest.raises(SpecErrors) as caught:
         load(text, tmp_path, **overrides)
     return [line.removeprefix(f"{tmp_path / 't.yaml'}:") for line in str(caught.value).splitlines()]

@@ -32,7 +32,7 @@ def check(source: Any, index: Sequence[int], out: Any, frames: Sequence[Sequence
 
 
 def by_nvdec(op: Any, source: Any, indices: Sequence[Sequence[int]], lane: Lane, counts: dict[str, int]) -> list[Any]:
-    """Start all batches before decoding the first. Return their contexts and outputs."""
+    """Start all batches before NVDEC decodes the first one. Return their contexts and outputs."""
     found: list[Any] = []
     for index in indices:
         n = len(index)

@@ -20,7 +20,7 @@ from dali_run.writers.shards.rejects import RejectRow
 
 
 class Keys:
-    """Keys like those of a folder of images; some are hostile, some occur twice."""
+    """Keys of samples like those of a folder of images; some are hostile, some occur twice."""
 
     def origin(self, index: int) -> Origin:
         if index % 7 == 3:
@@ -179,7 +179,7 @@ def walk(root: Path) -> Iterator[Path]:
 
 
 def digest(root: Path, *, report: bool = False) -> dict[str, str]:
-    """SHA-256 of every file below ``root`` (of the report, which contains times, only on request)."""
+    """Return SHA-256 of every file below ``root`` (of the report, which contains times, only on request)."""
     return {
         str(p.relative_to(root)): hashlib.sha256(p.read_bytes()).hexdigest()
         for p in walk(root)

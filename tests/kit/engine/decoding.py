@@ -27,7 +27,7 @@ REFUSED = b"the engines refuse this"
 
 
 MARK = 3
-"""Levels by which the stand-in's pixels differ from libjpeg-turbo's."""
+"""Levels by which images of the nvJPEG stand-in are brighter than those of libjpeg-turbo."""
 
 
 def graph(where: Path | list[Path], fused: bool = False, decoder: str = "decoders.image", **arguments: Any) -> Graph:
@@ -43,7 +43,7 @@ def graph(where: Path | list[Path], fused: bool = False, decoder: str = "decoder
 
 
 def results(plan: Plan, batch: int = 16) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Run the plan. Return the outputs by file name, and the report."""
+    """Run the plan in batches of ``batch``. Return the outputs by file name, and the report."""
     found = {}
     with Sources(plan, batch) as sources:
         feed = JobFeed(sources)

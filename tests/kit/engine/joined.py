@@ -19,7 +19,7 @@ MEAN, STD = [123.675, 116.28, 103.53], [58.395, 57.12, 57.375]
 
 @pytest.fixture(scope="module")
 def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Images of many kinds in two classes: samplings, gray, progressive, rotated, PNG, and a broken one."""
+    """Return a folder of images in two classes: samplings, gray, progressive, rotated, PNG, and a broken one."""
     root = tmp_path_factory.mktemp("pictures")
     rng = np.random.default_rng(5)
     for i in range(24):

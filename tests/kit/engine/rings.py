@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 
 def left_in_rings(run: Callable[[], object]) -> Counter[str]:
-    """This project's objects that ``run()`` leaves to the garbage collector, by type. In a cycle, memory of a batch or
-    job stays until the collector runs, and that of several accumulates."""
+    """Return how many objects of this project ``run()`` leaves to the garbage collector, by type. Memory of a batch or
+    job in a reference cycle stays until the collector runs, and that of several adds up."""
     gc.collect()
     collecting, debug = gc.isenabled(), gc.get_debug()
     gc.disable()

@@ -36,8 +36,8 @@ def plan_of(folder: Path) -> Plan:
 
 @contextmanager
 def device() -> Iterator[Callable[[Callable[[int], None]], None]]:
-    """CuPy's stand-in; yields a function that installs ``check(nbytes)``, which runs before every allocation on the
-    device."""
+    """Install CuPy's stand-in. Yield a function that installs ``check(nbytes)``, which then runs before every
+    allocation on the device."""
     with faked(memory=True) as fake:
         alloc = fake.alloc
 

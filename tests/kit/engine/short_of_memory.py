@@ -93,7 +93,8 @@ class Failing:
 
 
 def points(compute: Callable[[Failing], Any], error: type[MemoryError], step: int = 1) -> Iterator[tuple[int, Any]]:
-    """Fail the 1st, 2nd, 3rd, ... (every ``step``-th) allocation until a run has fewer. Yield number and result."""
+    """Run ``compute`` again and again, in which the 1st, 2nd, 3rd, ... (every ``step``-th) allocation fails, until a
+    run has fewer allocations. Yield the number of the allocation, and the result."""
     i = 1
     while True:
         failing = Failing(lambda number, _, i=i: number == i, error)  # type: ignore[misc]
@@ -104,7 +105,7 @@ def points(compute: Callable[[Failing], Any], error: type[MemoryError], step: in
 
 
 class OutOfMemoryError(MemoryError):
-    """Out of memory, with the name of CuPy's error."""
+    """Stand-in for CuPy's error of the same name: out of memory."""
 
 
 def lanes_that(failing: Failing) -> type[Engine]:

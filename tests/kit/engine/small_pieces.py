@@ -11,8 +11,8 @@ from dali_run.ops.gpu import uploads
 
 
 def shrink(monkeypatch: pytest.MonkeyPatch, nbytes: int) -> None:
-    """Set two pieces of ``nbytes`` per thread, for batches of any size. The first batches wait until the device is
-    open, so that they are also uploaded in pieces."""
+    """Make uploads use two pieces of ``nbytes`` per thread, for batches of any size. The first batches wait until the
+    device is open, so that they are also uploaded in pieces."""
     monkeypatch.setattr(uploads, "PIECE", nbytes)
     monkeypatch.setattr(uploads, "PIECES", 2)
     monkeypatch.setattr(uploads, "MIN_BYTES", 1)

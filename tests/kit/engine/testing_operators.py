@@ -19,7 +19,7 @@ from dali_run.pipelines.graph.builder import GraphBuilder
 
 
 class Numbers(Operator, name="testing.numbers"):
-    """Outputs the index of each sample, as a vector whose length depends on it."""
+    """Operator that outputs the index of each sample, as a vector whose length depends on it."""
 
     inputs = (0, 0)
 
@@ -31,7 +31,7 @@ class Numbers(Operator, name="testing.numbers"):
 
 
 class Work(Operator, name="testing.work"):
-    """Computes x + 1; rejects, raises or requests a retry at chosen values."""
+    """Operator that computes x + 1, but rejects, raises or requests a retry at chosen values."""
 
     reject_at: Annotated[int, Arg("reject samples of this value")] = -1
     raise_at: Annotated[int, Arg("raise when this value is in the batch")] = -1
@@ -60,7 +60,7 @@ class Work(Operator, name="testing.work"):
 
 
 class Late(Work, name="testing.late"):
-    """Like Work, but its gpu output is a placeholder until the device has finished."""
+    """Operator like `Work` whose gpu output is a placeholder until the device has finished."""
 
     output_after_sync = True
 
@@ -72,7 +72,7 @@ class Late(Work, name="testing.late"):
 
 
 class Waiting(Work, name="testing.waiting"):
-    """Like Work, launched by two threads of a device; every second call takes longer."""
+    """Operator like `Work` that two threads of a device launch; every second call takes longer."""
 
     waits = True
 
@@ -85,7 +85,7 @@ class Waiting(Work, name="testing.waiting"):
 
 
 class Parity(Operator, name="testing.is_even"):
-    """Outputs whether the first element is even."""
+    """Operator that outputs whether the first element is even."""
 
     def infer(self, *specs: Spec) -> Spec:
         return Spec((), DALIDataType.BOOL)
@@ -95,7 +95,7 @@ class Parity(Operator, name="testing.is_even"):
 
 
 class CountingFeed:
-    """Feeds samples numbered by their position."""
+    """Source of samples that are numbered by their position."""
 
     states: Mapping[int, Any] = {}
     kinds: Mapping[Any, Any] = {}

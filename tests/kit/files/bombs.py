@@ -77,7 +77,7 @@ def _jp2(side: int) -> bytes:
 
 
 def bombs() -> dict[str, bytes]:
-    """Bombs by name; each is too large according to its header, or because of a text in it."""
+    """Return bombs (small files that claim huge images) by name: too large by their header, or by a text."""
     side = str(SIDE).encode()
     most = 16383  # largest side of a WebP
     return {

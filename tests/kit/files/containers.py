@@ -12,7 +12,7 @@ import lmdb
 
 
 def masked(data: bytes) -> bytes:
-    """TFRecord's masked checksum: CRC-32C, rotated, plus a constant."""
+    """Return TFRecord's masked checksum of ``data``: CRC-32C, rotated, plus a constant."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc ^= byte

@@ -8,7 +8,7 @@ import numpy as np
 
 
 def signal(kind: str, count: int, channels: int, random: np.random.Generator) -> np.ndarray:
-    """A signal with values between -1 and 1, shape (count, channels)."""
+    """Return an audio signal with values between -1 and 1, shape (count, channels)."""
     t = np.arange(count)[:, None] / 16000
     made = {
         "noise": random.standard_normal((count, channels)) * 0.2,
@@ -23,7 +23,7 @@ def signal(kind: str, count: int, channels: int, random: np.random.Generator) ->
 
 
 def encoded(data: np.ndarray, encoding: str, level: float) -> bytes:
-    """A FLAC file with a sampling rate of 16 kHz."""
+    """Return a FLAC file of ``data`` with a sampling rate of 16 kHz."""
     import soundfile  # not at the top: tests are skipped if it is missing
 
     out = io.BytesIO()

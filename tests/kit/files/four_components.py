@@ -25,7 +25,7 @@ class _Bits:
             self.text.append(f"{value if value > 0 else value + (1 << size) - 1:0{size}b}")
 
     def taken(self) -> bytes:
-        """The bytes so far, stuffed, and padded with ones."""
+        """Return the bytes written so far, with byte stuffing, padded with ones."""
         bits = "".join(self.text)
         bits += "1" * (-len(bits) % 8)
         self.text.clear()
@@ -37,9 +37,9 @@ def of_four(
     width: int, height: int, factors: Factors = ((1, 1),) * 4, transform: int | None = 0, restart: int = 0,
     seed: int = 0, table_of: tuple[int, ...] = (0, 1, 1, 0),
 ) -> bytes:  # fmt: skip
-    """A baseline JPEG of four components with these sampling ``factors`` (h, v). ``transform`` is that of the Adobe
-    marker, 0 for CMYK, 2 for YCCK; None for no marker. ``table_of``: each component's Huffman and quantisation tables.
-    """
+    """Return a baseline JPEG of four components with these sampling ``factors`` (h, v). ``transform`` is that of the
+    Adobe marker, 0 for CMYK, 2 for YCCK; None for no marker. ``table_of``: each component's tables, Huffman and
+    quantisation."""
     rng, codes = np.random.default_rng(seed), tables.huffman_codes()
     h_max, v_max = max(h for h, _ in factors), max(v for _, v in factors)
     mcus = -(-width // (8 * h_max)) * -(-height // (8 * v_max))

@@ -13,7 +13,7 @@ from benchmarks.jpeg.small_pictures import scan_each
 
 
 def picture(width: int, height: int, seed: int = 0) -> NDArray[np.uint8]:
-    """An image of smooth colours with edges and noise, so that blocks of all kinds occur."""
+    """Return an image of smooth colours with edges and noise, so that JPEG blocks of all kinds occur."""
     rng = np.random.default_rng(seed)
     y, x = np.mgrid[:height, :width].astype(np.float64)
     waves = [np.sin(x / (7 + 5 * c)) * np.cos(y / (11 - 2 * c)) * 90 + 128 for c in range(3)]
@@ -34,7 +34,7 @@ def segment(marker: int, payload: bytes) -> bytes:
 
 
 def in_scans(width: int, height: int, h: int, v: int, *arguments: Any, **options: Any) -> bytes:
-    """A JPEG with one scan per component, whose luma is sampled h x v times as often as chroma."""
+    """Return a JPEG with one scan per component; luma is sampled h x v times as often as chroma."""
     return scan_each(Image.fromarray(picture(width, height)), h, v, *arguments, **options)
 
 

@@ -11,7 +11,7 @@ KINDS = ["24", "32", "24 down", "32 down", "P5", "P6"]
 
 
 def encoded(kind: str, h: int, w: int, seed: int) -> bytes:
-    """A file of noise."""
+    """Return an image file (BMP or PNM) of noise."""
     channels = {"3": 4, "P": 1}.get(kind[0], 3) if kind != "P6" else 3
     pixels = np.random.default_rng(seed).integers(0, 256, (h, w, channels), np.uint8)
     out = io.BytesIO()

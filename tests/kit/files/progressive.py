@@ -11,13 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 Scan = tuple[tuple[int, ...], int, int, int, int]
-"""A scan: components, first and last zig-zag index, number of unknown low bits before (0: all) and after it."""
+"""A scan of a progressive JPEG: components, first and last zig-zag index, and the number of low bits that are unknown
+before (0: all) and after it."""
 
 DEFAULT: tuple[Scan, ...] = (
     ((0, 1, 2), 0, 0, 0, 1), ((0,), 1, 5, 0, 2), ((2,), 1, 63, 0, 1), ((1,), 1, 63, 0, 1), ((0,), 6, 63, 0, 2),
     ((0,), 1, 63, 2, 1), ((0, 1, 2), 0, 0, 1, 0), ((2,), 1, 63, 1, 0), ((1,), 1, 63, 1, 0), ((0,), 1, 63, 1, 0),
 )  # fmt: skip
-"""libjpeg's default script of scans."""
+"""Script of scans that libjpeg uses by default."""
 
 
 def segment(marker: int, payload: bytes) -> bytes:
@@ -25,7 +26,7 @@ def segment(marker: int, payload: bytes) -> bytes:
 
 
 class Codes:
-    """A Huffman table of ``symbols``; ``lengths`` gives the number of codes per length."""
+    """A Huffman table for ``symbols``; ``lengths`` gives the number of codes per length."""
 
     def __init__(self, symbols: Sequence[int], lengths: Mapping[int, int]) -> None:
         self.table = bytes(lengths.get(n, 0) for n in range(1, 17)) + bytes(symbols)
@@ -70,7 +71,7 @@ class Bits:
 
 @dataclass
 class Picture:
-    """Quantised coefficients of an image: per component [rows, columns, 64] for all blocks of complete MCUs."""
+    """Quantised coefficients of a JPEG image: per component [rows, columns, 64] for all blocks of complete MCUs."""
 
     width: int
     height: int
@@ -96,7 +97,7 @@ class Picture:
         return cls(width, height, tuple(sampling), planes)
 
     def blocks(self, components: Sequence[int]) -> Iterator[list[tuple[int, NDArray[np.int64]]]]:
-        """Iterate over MCUs: for each block its component's index in the scan, and its coefficients."""
+        """Yield MCUs: for each block the index of its component in the scan, and its coefficients."""
         h_max, v_max = (max(s[i] for s in self.sampling) for i in range(2))
         if len(components) == 1:
             (c,) = components
@@ -116,7 +117,8 @@ class Picture:
                 ]
 
     def encoded(self, script: Sequence[Scan] = DEFAULT, interval: int = 0, longest_run: int = 0x7FFF) -> bytes:
-        """Encode the file. ``longest_run``: largest number of blocks that one end-of-band symbol may end."""
+        """Encode the image as a JPEG file. ``longest_run``: maximum number of blocks that one end-of-band symbol
+        ends."""
         n = len(self.sampling)
         file = b"\xff\xd8" + segment(0xDB, b"\0" + bytes([self.quant] * 64))
         parts = b"".join(bytes([c + 1, h << 4 | v, 0]) for c, (h, v) in enumerate(self.sampling))
@@ -139,7 +141,7 @@ class Picture:
 def scan_bytes(
     mcus: Sequence[Sequence[tuple[int, NDArray[np.int64]]]], first: int, last: int, high: int, low: int, longest: int
 ) -> bytes:
-    """Encode one restart interval of a scan."""
+    """Encode one restart interval of a scan, and return its bytes."""
     out = Bits()
     before = [0] * 4
     if first == 0:

@@ -16,7 +16,7 @@ from tests.kit.files.progressive import Scan
 
 
 def encode(width: int, height: int, seed: int = 0, gray: bool = False, **options: Any) -> bytes:
-    """Encode like `jpegs.encode`, but progressive."""
+    """Encode a JPEG like `jpegs.encode`, but progressive."""
     return jpegs.encode(width, height, seed, gray, **({"progressive": True} | options))
 
 
@@ -53,12 +53,12 @@ DEEP = (
     ((0,), 1, 63, 2, 1), ((1,), 1, 63, 0, 2), ((2,), 1, 63, 0, 0), ((0,), 1, 63, 1, 0), ((1,), 1, 63, 2, 1),
     ((1,), 1, 63, 1, 0), ((2,), 0, 0, 1, 0), ((0, 1), 0, 0, 1, 0),
 )  # fmt: skip
-"""A script with four bits of approximation, bands that share words in memory, and scans of some components in unusual
-orders."""
+"""Script of scans with four bits of approximation, bands that share words in memory, and scans of some components in
+unusual orders."""
 
 
 SHORT = (*WHOLE[:1], ((0,), 1, 20, 0, 0), ((1,), 1, 9, 0, 0), ((2,), 1, 63, 0, 1), ((2,), 1, 63, 1, 0))
-"""A script without some coefficients, beyond those that libjpeg would estimate."""
+"""Script of scans that leaves out some coefficients, beyond those that libjpeg would estimate."""
 
 
 def of_components(script: Sequence[Scan], n: int) -> list[Scan]:
@@ -85,7 +85,7 @@ ILL: dict[str, list[Scan]] = {
 
 
 def damaged(files: list[bytes], count: int, seed: int) -> list[bytes]:
-    """Files with flipped bits, usually only in their scans, so that no header reveals the damage."""
+    """Return files with flipped bits, usually only in their scans, so that no header reveals the damage."""
     rng = np.random.default_rng(seed)
     result = []
     for i in range(count):

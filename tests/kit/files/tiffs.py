@@ -15,7 +15,7 @@ CODINGS = {"raw": 1, "packbits": 32773, "tiff_lzw": 5, "tiff_adobe_deflate": 8, 
 
 
 def picture(k: int, channels: int, height: int = 61, width: int = 83) -> np.ndarray[Any, Any]:
-    """An image of noise, a gradient with a little noise, or few colours in long runs, depending on ``k``."""
+    """Return an image: noise, a gradient with a little noise, or few colours in long runs, depending on ``k``."""
     rng = np.random.default_rng(k)
     noise = rng.integers(0, 256, (height, width, channels))
     slope = np.add.outer(np.arange(height), 2 * np.arange(width))[..., None] + np.arange(channels) * 40
@@ -31,7 +31,7 @@ def saved(pixels: np.ndarray[Any, Any], coding: str, **options: Any) -> bytes:
 
 
 def packed(parts: Sequence[bytes], tags: Mapping[int, Any], order: str) -> bytes:
-    """A TIFF of strips or tiles ``parts``, with ``tags`` in addition to those for the parts' offsets."""
+    """Return a TIFF of strips or tiles ``parts``, with ``tags`` in addition to the tags for the parts' offsets."""
     data = bytearray(struct.pack(order + "2sHI", b"II" if order == "<" else b"MM", 42, 0))
     places = []
     for part in parts:
@@ -65,7 +65,7 @@ def plain_tags(height: int, width: int, channels: int, coding: int, bits: int = 
 
 
 def lzw(data: bytes) -> bytes:
-    """LZW compression according to section 13 of TIFF 6.0."""
+    """Compress ``data`` by LZW, according to section 13 of TIFF 6.0."""
     table, codes, string = {bytes([k]): k for k in range(256)}, [(256, 9)], b""
     width, free = 9, 258
     for k in range(len(data)):
@@ -91,7 +91,7 @@ def lzw(data: bytes) -> bytes:
 
 
 def good_files() -> dict[str, bytes]:
-    """One file of each kind that the decoder supports, by name."""
+    """Return one file of each kind of TIFF that the decoder supports, by name."""
     files = {}
     for n, coding in enumerate(CODINGS):
         for k, channels in enumerate((1, 2, 3, 4)):
@@ -125,7 +125,7 @@ def good_files() -> dict[str, bytes]:
 def deep(
     k: int, channels: int, coding: int, order: str, *, tiled: bool = False, predictor: int = 1
 ) -> tuple[bytes, Any]:
-    """Return a file with 16 bits per channel, and its numbers."""
+    """Return a TIFF with 16 bits per channel, and its numbers."""
     pixels = picture(k, channels, 70, 90).astype(np.uint16) * 257 ^ picture(k + 5, channels, 70, 90)
     tags = {**plain_tags(70, 90, channels, coding, 16), 317: predictor}
     high, wide = (32, 48) if tiled else (23, 90)
@@ -144,7 +144,7 @@ def deep(
 
 
 def literal(pixels: Any, channels: int, order: str) -> bytes:
-    """Encode pixels as PackBits literals, in one strip."""
+    """Encode pixels as a TIFF with PackBits literals, in one strip."""
     raw = pixels.astype(order + "u2").tobytes()
     part = b"".join(bytes([len(raw[k : k + 128]) - 1]) + raw[k : k + 128] for k in range(0, len(raw), 128))
     return packed([part], {**plain_tags(70, 90, channels, 32773, 16), 278: 70}, order)

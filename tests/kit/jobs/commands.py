@@ -26,7 +26,7 @@ Lines = Callable[[Path, Path], list[str]]
 
 
 def deduplicated(here: Path, _data: Path) -> list[str]:
-    """A file of hashes, of which two are near, and the list of its keys that are kept."""
+    """Write a file of hashes, two of which are near, and return the arguments of a command that reads it."""
     np.save(here / "hashes.npy", np.array([3, 1 << 40, 1], np.uint64))
     return ["dedupe", str(here / "hashes.npy"), "--out", str(here / "keep.txt"), "--html", str(here / "clusters.html")]
 

@@ -15,7 +15,7 @@ from tests.writers.shards.crash import check_final
 
 
 class Failing:
-    """Hook that fails the ``at``-th operation, and with ``lasting`` all later ones that need disk space."""
+    """Hook that fails file operation number ``at`` and, with ``lasting``, all later ones that need disk space."""
 
     def __init__(self, at: int, code: int, lasting: bool) -> None:
         self.at, self.code, self.lasting, self.n = at, code, lasting, 0
@@ -42,8 +42,8 @@ def failure(job: Job, path: Path) -> str | None:
 
 
 def inject(name: str, root: Path, code: int, lasting: bool, step: int) -> int:
-    """Fail operation 1, 1 + step, ... until the job succeeds; resume after each failure. Return the number of
-    failures."""
+    """Run a job again and again: operation 1, 1 + step, ... fails, and the job is resumed after each failure, until it
+    succeeds. Return the number of failures."""
     job = JOBS[name]
     job.run(root / "expected")
     expected = digest(root / "expected")

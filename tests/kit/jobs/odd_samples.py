@@ -47,7 +47,7 @@ KINDS: Mapping[str, tuple[Arrays, str]] = {
         "frames of another size": ({"file": (video(), video((32, 16)))}, "- {op: decoders.video, in: file, out: x}"),
     }),
 }  # fmt: skip
-"""For each kind of difference: the arrays, and the steps after the reader."""
+"""For each kind of difference between samples: the arrays, and the steps of the spec after the reader."""
 
 
 def write_tar(path: Path, arrays: Arrays, odd: int) -> None:
@@ -86,7 +86,7 @@ def write_spec(place: Path, kind: str, writer: str, batch: int, threads: int, ou
 
 
 def rejects(out: Path) -> list[tuple[int, str, str]]:
-    """Position, code and message of each reject."""
+    """Return position, code and message of each reject of the job's output."""
     rows = [json.loads(line) for line in (out / "rejects.jsonl").read_text().splitlines()]
     return [(row["position"], row["code"], row["message"]) for row in rows]
 
@@ -100,7 +100,7 @@ SHAPES_ALONE = {"length", "one number", "channels", "audio of another rate", "au
 
 
 def expected(kind: str, writer: str, odd: int) -> list[int]:
-    """Positions that are rejected: the odd sample, or, if it is the first one and determines the type, all others."""
+    """Return the positions that are rejected: the odd sample, or all others if it is the first and sets the type."""
     if kind in SHAPES_ALONE and kind not in FIRST_DECIDES.get(writer, ()):
         return []
     if kind == "a list of sizes":

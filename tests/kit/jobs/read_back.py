@@ -25,8 +25,8 @@ def read_lmdb(path: Path) -> dict[bytes, bytes]:
 
 
 def read_recordio(path: Path) -> list[bytes]:
-    """Read RecordIO according to dmlc-core's description: magic, flag and length, data, padding; parts are joined by
-    the magic number."""
+    """Read the records of a RecordIO file according to dmlc-core's description: magic, flag and length, data, padding;
+    parts are joined by the magic number."""
     data, at, out, parts = path.read_bytes(), 0, [], []
     magic = (0xCED7230A).to_bytes(4, "little")
     while at < len(data):
@@ -42,7 +42,7 @@ def read_recordio(path: Path) -> list[bytes]:
 
 
 def members(out: Path) -> dict[str, bytes]:
-    """Members of all archives in a folder, by name."""
+    """Return the members of all archives in a folder, by name."""
     found = {}
     for path in sorted(out.glob("*.tar")):
         with tarfile.open(path) as tar:

@@ -11,7 +11,7 @@ from tests.kit.writers import Job, bytes_batch, label_batch, samples_of, tensor_
 
 
 def retry(job: Job, path: Path, still_bad: set[int], stop: int | None = None, batch: int = 2) -> None:
-    """Retry the rejects; ``still_bad`` fail again. ``stop``: leave after this many samples."""
+    """Retry a job's rejected samples; ``still_bad`` fail again. ``stop``: leave after this many samples."""
     pending = next_retry(path)
     positions = pending.retry.positions
     make = {"image": bytes_batch, "label": label_batch, "tensor": tensor_batch}
@@ -28,7 +28,7 @@ def retry(job: Job, path: Path, still_bad: set[int], stop: int | None = None, ba
 
 
 def half(job: Job, path: Path, stop: int = 30) -> None:
-    """Run the job up to position ``stop``, and leave it."""
+    """Run the job up to position ``stop``, and leave it unfinished."""
     with Output.open(job.config(path), {"seed": 1}, total=job.total) as out:
         for at in range(out.resume_from, stop):
             out.add(at, at + 1, *job.batch(at, at + 1))

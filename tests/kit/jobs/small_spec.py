@@ -21,5 +21,5 @@ on_error: {{policy: skip, max_errors: 50%}}
 def small_spec(
     data: Path | str, out: Path | str = "./out", *, writer: str = "webdataset", encode: str = "png", size: int = 48
 ) -> str:
-    """Text of the spec that reads ``data`` and writes ``out``."""
+    """Return the text of a small spec that reads ``data`` and writes ``out``."""
     return _SPEC.format(data=data, out=out, writer=writer, encode=encode, size=size)

@@ -12,7 +12,7 @@ from dali_run.ops.errors import Reject
 
 
 def batch_of(blobs: list[bytes], gap: int = 0) -> Batch:
-    """Encoded images in one read-only buffer, with ``gap`` foreign bytes before each."""
+    """Return encoded images as a batch in one read-only buffer, with ``gap`` foreign bytes before each."""
     data = np.frombuffer(b"".join(b"\xff" * gap + blob for blob in blobs), np.uint8)
     sizes = np.array([len(b) for b in blobs], np.int64)
     offsets = np.cumsum(sizes + gap) - sizes

@@ -15,7 +15,7 @@ from tests.kit.emulated_lane import EmulatedLane
 def inflated(
     lane: Any, streams: Sequence[bytes], room: Sequence[int], coding: int = unpacking.DEFLATE
 ) -> list[bytes | None]:
-    """Unpack ``streams`` into at most ``room`` bytes each; None for streams that the kernel rejects."""
+    """Unpack ``streams`` by the GPU kernel, at most ``room`` bytes each; None for streams that it rejects."""
     n, sizes = len(streams), np.array([len(s) for s in streams], np.int64)
     files = Batch.from_list([np.frombuffer(b"-" + s, np.uint8) for s in streams], "", Samples.numbered(n))
     number, zero = np.arange(n), np.zeros(n, np.int64)

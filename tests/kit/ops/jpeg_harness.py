@@ -18,12 +18,12 @@ from ..cuda_on_cpu import library
 
 
 def jpeg_library(options: tuple[str, ...]) -> ctypes.CDLL:
-    """The library of the JPEG decoder's kernels."""
+    """Return the library of the JPEG decoder's kernels, compiled for the CPU."""
     return library(jpeg_gpu.source_text(), "-O2", "-fno-strict-aliasing", *options)
 
 
 class EmulatedRuntime:
-    """Runs the kernels on the CPU; each allocation is followed by a strip that no kernel may write."""
+    """Runtime that runs the JPEG kernels on the CPU. A strip that no kernel may write follows each allocation."""
 
     GUARD = 4096
 
@@ -88,7 +88,7 @@ class GpuRuntime(jpeg_gpu.LaneRuntime):
 
 
 class Harness:
-    """A lane with a decoder: takes files, returns host arrays."""
+    """A lane (CUDA stream) with a JPEG decoder, which takes files and returns host arrays."""
 
     def __init__(self, runtime: Any, kind: type[jpeg_gpu.Decoder] = jpeg_gpu.Decoder) -> None:
         self.runtime = runtime
@@ -109,9 +109,9 @@ class Harness:
         boundaries: Boundaries | None = None,
         **plan_arguments: Any,
     ) -> tuple[list[NDArray[Any]], NDArray[np.int32]]:
-        """Decode files. Return the status per file, and its output if the status is 0. ``make_output(plan, headers)``
-        plans the output; with ``window``, only the blocks that the output needs are computed. Facts that ``boundaries``
-        has about the files, by their indices, are used, and missing ones are added."""
+        """Decode JPEG files. Return the status per file, and its output if the status is 0. ``make_output(plan,
+        headers)`` plans the output; with ``window``, only the blocks that the output needs are computed. Facts that
+        ``boundaries`` has about the files, by their indices, are used, and missing ones are added."""
         sizes = np.array([len(f) for f in files], np.int64)
         offsets = np.cumsum(sizes + 3) - sizes - 3  # also odd offsets
         buffer = np.full(int(offsets[-1] + sizes[-1]), 0xD7, np.uint8)

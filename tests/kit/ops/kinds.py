@@ -13,11 +13,11 @@ from dali_run.ops.types import from_numpy
 from tests.kit.operators import apply
 
 IMAGES = [(7, 9, 3), (5, 12, 3), (1, 1, 3), (6, 10, 3)]
-"""Shapes of the images of a batch with gaps, see `ragged`."""
+"""Shapes of the images that `ragged` puts into a batch, with gaps."""
 
 
 def ragged(dtype: str, seed: int) -> Batch:
-    """Images with gaps between them in memory, in another order than in the batch."""
+    """Return a batch of images with gaps between them in memory, in another order than in the batch."""
     random = np.random.default_rng(seed)
     sizes = [int(np.prod(s)) for s in IMAGES]
     order, at, offsets = [2, 0, 3, 1], 5, [0] * len(IMAGES)
@@ -55,11 +55,11 @@ KINDS = {
     "boxes": lambda: plain("float32", (4, 4), ""), "points": lambda: plain("float32", (5, 2), ""),
     "masks": lambda: plain("uint8", (6, 7, 1), "HWC"),
 }  # fmt: skip
-"""Kinds of inputs; an example is tried with each kind, on all its inputs."""
+"""Kinds of input batches; the example of an operator is tried with each kind, on all its inputs."""
 
 
 def takes(op: Any, inputs: list[Batch]) -> bool:
-    """Whether the operator, and then its cpu kernel, accepts these inputs."""
+    """Return whether the operator, and then its cpu kernel, accepts these inputs."""
     try:
         op.infer(*(Spec((None,) * b.ndim, from_numpy(b.dtype), b.layout) for b in inputs))
         results, rejects = apply(op, *inputs)

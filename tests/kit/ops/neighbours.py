@@ -58,11 +58,11 @@ VALUES: Mapping[str, Mapping[str, Any]] = {
     "decoders.inflate": {"shape": [7, 9, 3], "chunk_sizes": [191], "chunk_offsets": [0]},
     "decoders.video": {"start_frame": 1, "stride": 1, "sequence_length": 3, "end_frame": 4, "frames": [2, 0]},
 }  # fmt: skip
-"""Lists for one sample, if neither the example nor the default has one."""
+"""Lists that are values of an argument for one sample, if neither the example nor the default has one."""
 
 
 def jpeg(mode: str = "RGB", format: str = "jpeg", rows: int = 12) -> Any:
-    """An image file of ``rows`` x 16 pixels."""
+    """Return an image file of ``rows`` x 16 pixels."""
     file = io.BytesIO()
     pixels = (np.arange(rows * 48) % 256).astype(np.uint8).reshape(rows, 16, 3)
     PIL.Image.fromarray(pixels).convert(mode).save(file, format)
@@ -70,7 +70,7 @@ def jpeg(mode: str = "RGB", format: str = "jpeg", rows: int = 12) -> Any:
 
 
 def wav(rate: int = 16000, channels: int = 1, count: int = 60, width: int = 2) -> Any:
-    """A WAV file of ``count`` values per channel, of ``width`` bytes each."""
+    """Return a WAV file of ``count`` values per channel, of ``width`` bytes each."""
     file = io.BytesIO()
     with wave.open(file, "wb") as out:
         out.setparams((channels, width, rate, count, "NONE", ""))
@@ -79,7 +79,7 @@ def wav(rate: int = 16000, channels: int = 1, count: int = 60, width: int = 2) -
 
 
 def flac(**options: Any) -> Any:
-    """A FLAC file of the values of `wav`."""
+    """Return a FLAC file of the values of `wav`."""
     import soundfile
 
     out = io.BytesIO()
@@ -88,14 +88,14 @@ def flac(**options: Any) -> Any:
 
 
 def video(size: tuple[int, int] = (16, 32), count: int = 5, codec: str = "libx264", **options: Any) -> Any:
-    """A video of ``count`` frames of ``size`` (rows, columns), in MP4."""
+    """Return a video of ``count`` frames of ``size`` (rows, columns), in MP4."""
     with tempfile.TemporaryDirectory() as folder:
         make_video(Path(folder) / "a.mp4", count, codec, size, **options)
         return _bytes((Path(folder) / "a.mp4").read_bytes())
 
 
 def lz4(array: Any) -> Any:
-    """A block of LZ4 that holds ``array`` without compressing it."""
+    """Return an LZ4 block that holds ``array`` without compressing it."""
     data = array.tobytes()
     more = len(data) - 15
     length = b"" if more < 0 else b"\xff" * (more // 255) + bytes([more % 255])
@@ -103,7 +103,7 @@ def lz4(array: Any) -> Any:
 
 
 def npy(array: Any) -> Any:
-    """A .npy file."""
+    """Return a .npy file of ``array``."""
     file = io.BytesIO()
     np.save(file, array)
     return _bytes(file.getvalue())
@@ -132,7 +132,7 @@ INPUTS: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "segmentation.select_masks": ((_LABELS[:1], [[1, 0, 3]], np.ones((3, 2), np.float32)), ""),
     "ssd_random_crop": ((_IMAGE, _BOXES, _LABELS), "HWC"), "transforms.combine": ((_MAP, _MAP), ""),
 }  # fmt: skip
-"""Inputs of one sample, if the example does not take those of `KINDS`."""
+"""Inputs for one sample of an operator, if its example does not take those of `KINDS`."""
 _IMAGES: Mapping[str, Callable[[], Any]] = {
     "gray": lambda: jpeg("L"), "PNG": lambda: jpeg(format="png"), "transparent": lambda: jpeg("RGBA", "png"),
     "larger": lambda: jpeg(rows=40), "CMYK": lambda: jpeg("CMYK"),
@@ -167,7 +167,7 @@ KEPT: Mapping[str, Mapping[str, Any]] = {
     "decoders.audio": {"downmix": False}, "decoders.video": {"pad_mode": "none"},
     "decoders.image": {"output_type": "ANY_DATA"}, "video_cuts": {"seconds": 0.0},
 }  # fmt: skip
-"""Arguments in place of those of the example, whose samples are larger."""
+"""Arguments that replace those of an operator's example, because its samples are larger here."""
 WITH: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("crop_mirror_normalize", "mean"): {"std": [1.0, 2, 3]}, ("crop_mirror_normalize", "std"): {"mean": [1.0, 2, 3]},
     ("resize", "roi_start"): {"roi_end": [4.0, 4]}, ("resize", "roi_end"): {"roi_start": [0.0, 0]},
@@ -184,12 +184,12 @@ WITH: Mapping[tuple[str, str], Mapping[str, Any]] = {
     ("transforms.rotation", "axis"): {"angle": 30.0, "center": [1.0, 2, 3]},
     ("transforms.shear", "center"): {"shear": [1.0, 2.0]}, ("transforms.scale", "center"): {"scale": [1.0, 2.0]},
 }  # fmt: skip
-"""Further arguments that an argument needs, by operator and argument."""
+"""Further arguments that one argument needs, by operator and argument."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One operator on batches of `N` samples, one of which is odd."""
+    """One operator on batches of `N` samples, one of which is odd (has another shape or value than the others)."""
 
     op: Operator
     inputs: tuple[Any, ...]
@@ -214,7 +214,7 @@ programs."""
 
 
 def operators_tried() -> list[type[Operator]]:
-    """Every operator of `ops` with a CPU kernel, except those of `UNTRIED`."""
+    """Return every operator of `ops` with a CPU kernel, except those of `UNTRIED`."""
     return [
         cls
         for name, cls in operators().items()
@@ -224,7 +224,7 @@ def operators_tried() -> list[type[Operator]]:
 
 
 def cases(cls: type[Operator]) -> Iterator[Case]:
-    """Cases of one operator: lists of another length, lists in place of numbers, and inputs with other shapes."""
+    """Yield an operator's cases: lists of another length, lists in place of numbers, inputs of other shapes."""
     step = yaml.safe_load(cls.example)
     kept = {k: v for k, v in step.items() if k in parameters(cls) and not str(v).startswith("$")}
     kept |= KEPT.get(cls.name, {})
@@ -267,7 +267,7 @@ def cases(cls: type[Operator]) -> Iterator[Case]:
 
 
 def _with(cls: type[Operator], name: str, beside: Mapping[str, Any]) -> Operator | None:
-    """The operator with constant arguments ``beside`` and ``name`` as an input; None if it does not accept them."""
+    """Return the operator with constants ``beside`` and ``name`` as an input; None if it does not accept them."""
     try:
         made: Operator = operator(cls.name, [name] if name else [], **beside)
     except (DaliRunError, ValueError, TypeError):
@@ -276,7 +276,7 @@ def _with(cls: type[Operator], name: str, beside: Mapping[str, Any]) -> Operator
 
 
 def _shapes(a: Any) -> Iterator[tuple[str, Any]]:
-    """Iterate over arrays of the dtype and rank of ``a``, with other shapes."""
+    """Yield arrays of the dtype and rank of ``a``, with other shapes, each with a name."""
     for axis in range(a.ndim):
         for extent in {0, 1, 2, a.shape[axis] + 1} - {a.shape[axis]}:
             shape = (*a.shape[:axis], extent, *a.shape[axis + 1 :])
@@ -299,8 +299,8 @@ def outcome(
     case: Case, odd_at: int | None, chosen: Sequence[int], kinds: Mapping[Edge, Spec] = MappingProxyType({}),
     **extra: Any,
 ) -> dict[int, Any]:  # fmt: skip
-    """For each of the ``chosen`` samples of a batch with the odd sample at ``odd_at``: its results, or its reject. The
-    engine runs them together; ``kinds`` are the types that the data set's first sample determines."""
+    """Return the results, or the reject, of each of the ``chosen`` samples in a batch with the odd sample at
+    ``odd_at``. The engine runs them together; ``kinds`` are the types that the data set's first sample determines."""
     samples = Samples.numbered(N).take(np.array(chosen))
     node_inputs, args, env = [], {}, Env()
     for k in range(len(case.inputs)):
@@ -325,12 +325,12 @@ def outcome(
 
 
 def kinds_of(good: Any) -> dict[Edge, Spec]:
-    """The types that a data set determines if its first sample has these results."""
+    """Return the types that a data set determines if its first sample has these results."""
     return {Edge(9, k): Spec(a.shape, from_numpy(dtype), layout) for k, (dtype, layout, a) in enumerate(good)}
 
 
 def equal(a: Any, b: Any) -> bool:
-    """Whether two outcomes of a sample are equal: equal results, or the same reject."""
+    """Return whether two outcomes of a sample are equal: equal results, or the same reject."""
     if isinstance(a, tuple) or isinstance(b, tuple):
         return type(a) is type(b) and a == b
     return len(a) == len(b) and all(

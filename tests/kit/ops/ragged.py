@@ -17,7 +17,7 @@ GOLDEN = Path(__file__).parents[2] / "golden"
 
 
 class Cases:
-    """The cases of a file, and their arrays."""
+    """The cases of a file with DALI's results, and their arrays."""
 
     def __init__(self, path: Path) -> None:
         stored = np.load(path)
@@ -32,7 +32,7 @@ class Cases:
                 at[batch["dtype"]] += sum(int(np.prod(s, dtype=np.int64)) for s in batch["shapes"])
 
     def arrays(self, batch: dict[str, Any]) -> list[np.ndarray]:
-        """The samples of a batch of a case."""
+        """Return the samples of one input batch of a case."""
         flat, at, out = self._arrays[batch["dtype"]], batch["at"], []
         for shape in batch["shapes"]:
             size = int(np.prod(shape, dtype=np.int64))
@@ -41,23 +41,23 @@ class Cases:
         return out
 
     def steps(self, case: dict[str, Any]) -> list[list[list[np.ndarray]]]:
-        """The results: [iteration][output][sample]."""
+        """Return DALI's results for a case: [iteration][output][sample]."""
         return [[self.arrays(out) for out in step] for step in case["outputs"]]
 
 
 @functools.cache
 def cases(name: str) -> Cases:
-    """The cases of ``name``.npz."""
+    """Return the cases of ``name``.npz."""
     return Cases(GOLDEN / f"{name}.npz")
 
 
 def labels(name: str) -> list[str]:
-    """A test id for each case."""
+    """Return a test id for each case in ``name``.npz."""
     return [f"{i}-{c['op']}" for i, c in enumerate(cases(name).cases)]
 
 
 def samples_of(step: int, batch: int) -> Samples:
-    """The samples of iteration ``step`` of a pipeline with one batch size."""
+    """Return the samples of iteration ``step`` of a pipeline with one batch size."""
     at = np.arange(batch, dtype=np.int64)
     return Samples(at.astype(np.int32), at + step * batch, np.zeros(batch, np.int64), at + step * batch)
 

@@ -33,11 +33,9 @@ _FARTHEST = 1e6
 
 
 def plan(lo: F32, hi: F32, size: I64, shrink: I64, enlarge: I64, antialias: bool) -> ResamplePlan:
-    """A plan for regions [``lo``, ``hi``) that become ``size`` pixels, all [N, A].
-
-    ``shrink`` and ``enlarge`` [N] are the DALIInterpType of axes that lose pixels and of the others. ``antialias``
-    widens the filter with the scale if pixels are lost, as DALI does; NEAREST is never widened.
-    """
+    """Return a resampling plan for regions [``lo``, ``hi``) that become ``size`` pixels, all [N, A]. ``shrink`` and
+    ``enlarge`` [N] are the DALIInterpType of axes that lose pixels and of the others. ``antialias`` widens the filter
+    with the scale if pixels are lost, as DALI does; NEAREST is never widened."""
     extent = np.abs(hi - lo)
     less = size < extent
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -58,12 +56,10 @@ def plan(lo: F32, hi: F32, size: I64, shrink: I64, enlarge: I64, antialias: bool
 def fit(
     wanted: F32, lo: F32, hi: F32, extents: I64, mode: Mode, limit: F32 | None, subpixel: bool
 ) -> tuple[F32, F32, I64]:
-    """Source regions and output sizes [N, A] for ``wanted`` sizes of the regions [``lo``, ``hi``).
-
-    DALI 2.4's rules and arithmetic: 0 is a size that follows from the others by ``mode``, negative ones and reversed
-    regions flip, sizes are rounded half away from zero to at least 1, and ``subpixel`` grows or shrinks the region
-    around its centre if rounding changed the scale.
-    """
+    """Return the source regions and output sizes [N, A] for ``wanted`` sizes of the regions [``lo``, ``hi``). DALI
+    2.4's rules and arithmetic: 0 is a size that follows from the others by ``mode``, negative ones and reversed regions
+    flip, sizes are rounded half away from zero to at least 1, and ``subpixel`` grows or shrinks the region around its
+    centre if rounding changed the scale."""
     reverse = hi < lo
     lo, hi = np.where(reverse, hi, lo), np.where(reverse, lo, hi)
     size = _complete(np.where(reverse, -wanted, wanted), hi - lo, mode, limit)
@@ -85,7 +81,7 @@ def fit(
 
 
 def _complete(wanted: F32, extent: F32, mode: Mode, limit: F32 | None) -> F32:
-    """``wanted`` with its zeros filled in and its limits applied, for regions of ``extent`` pixels, all [N, A]."""
+    """Return ``wanted`` with zeros filled in and limits applied, for regions of ``extent`` pixels, all [N, A]."""
     known = (wanted != 0) & (extent != 0)
     with np.errstate(divide="ignore", invalid="ignore"):
         scale = np.where(extent != 0, wanted / extent, np.float32(1)).astype(np.float64)
@@ -111,7 +107,7 @@ def _complete(wanted: F32, extent: F32, mode: Mode, limit: F32 | None) -> F32:
 
 
 def _firsts(counts: NDArray[Any]) -> NDArray[np.int32]:
-    """Exclusive cumulative sums, followed by the total."""
+    """Return the exclusive cumulative sums of ``counts``, followed by the total."""
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
 
 
@@ -127,8 +123,8 @@ def pixel_output(
     plan: jpeg_gpu.DecodePlan, output_type: int = RGB, windows: I32 | None = None, orient: bool = True,
     offsets: I64 | None = None,
 ) -> Output:  # fmt: skip
-    """Output of the images as interleaved bytes (HWC), upright. ``windows``: x0, y0, x1, y1 in the upright image;
-    default: all of it. ``offsets``: offset of each image in the output; default: packed."""
+    """Return an output plan for images as interleaved bytes (HWC), upright. ``windows``: x0, y0, x1, y1 in the upright
+    image; default: all of it. ``offsets``: offset of each image in the output; default: packed."""
     images = plan.images
     flip_x, flip_y, swap = oriented(plan.orientation if orient else np.ones(len(plan), np.int32))
     width, height = images["width"], images["height"]
@@ -161,8 +157,8 @@ def pixel_output(
 
 
 def _pixel_blocks(rows: NDArray[Any]) -> I64:
-    """Thread blocks of the pixel kernel: a warp takes a span of two rows, or, if the image is rotated or mirrored, a
-    thread takes some pixels."""
+    """Return the thread blocks of the pixel kernel: a warp takes a span of two rows, or, if the image is rotated or
+    mirrored, a thread takes some pixels."""
     width, height = rows["width"].astype(np.int64), rows["height"].astype(np.int64)
     spans = _ceil(width + (rows["x"] & 3), PIXEL_SPAN) * ((height + (rows["y"] & 1) + 1) // 2)
     upright = (rows["step_x_x"] == 1) & (rows["step_y_y"] == 1)
@@ -186,11 +182,9 @@ def resize_output(
     shift: float = 0.0,
     round_to_uint8: bool = True,
 ) -> Output:
-    """Resize, crop, mirror, normalise: scale * (value - mean) / std + shift, like crop_mirror_normalize.
-
-    ``sampling`` has the axes (H, W) of the upright images. ``domain`` [N, 2, 2]: begin and end of the source samples
-    that may be read, per axis; outside, the border sample is used; default: the image.
-    """
+    """Return an output plan that resizes, crops, mirrors and normalises: scale * (value - mean) / std + shift, like
+    crop_mirror_normalize. ``sampling`` has the axes (H, W) of the upright images. ``domain`` [N, 2, 2]: begin and end
+    of the source samples that may be read, per axis; outside, the border sample is used; default: the image."""
     n, images = len(plan), plan.images
     channels = 1 if output_type == GRAY else 3
     flip_x, flip_y, swap = oriented(plan.orientation if orient else np.ones(n, np.int32))
@@ -277,7 +271,7 @@ def _ascending(axes: dict[str, NDArray[Any]], where: NDArray[np.bool_], extent: 
 
 
 def source_windows(axes: dict[str, NDArray[Any]]) -> I32:
-    """Windows of the stored pixels that a resize reads, for ``limit``, so that only their blocks are computed."""
+    """Return the windows of stored pixels that a resize reads, for ``limit``: only their blocks are computed."""
     half = axes["support"] / 2
     scale = (axes["hi"] - axes["lo"]).astype(np.float32) / axes["size"].astype(np.float32)
     low = axes["lo"] + (axes["first"] + 0.5) * scale - half - 1
@@ -296,11 +290,9 @@ def resize_tiles(output: Output) -> I32:
 
 
 def place(position: NDArray[Any], extent: I64, size: I64, rounding: str = "round") -> I64:
-    """Start of a window of ``size``: ``position`` (0..1, float32) times the remaining length of ``extent``.
-
+    """Return the start of a window of ``size``: ``position`` (0..1, float32) times the remaining length of ``extent``.
     ``rounding`` is "round" (halves away from zero), "even" (halves to even, as in Python) or "truncate". The product is
-    computed in float64, as in DALI's crop: 0.7 of 5 is 3.4999999 and starts at 3.
-    """
+    computed in float64, as in DALI's crop: 0.7 of 5 is 3.4999999 and starts at 3."""
     start = position.astype(np.float64) * (extent - size)
     if rounding == "even":
         return integers(np.rint(start))
@@ -308,7 +300,7 @@ def place(position: NDArray[Any], extent: I64, size: I64, rounding: str = "round
 
 
 def bounded(plan: ResamplePlan, shapes: I64, before: NDArray[Any], first: int) -> NDArray[np.float64]:
-    """Number of elements that `resample.bounded` compares with the size of the largest allowed sample."""
+    """Return the number of elements that `resample.bounded` compares with the size of the largest allowed sample."""
     count = plan.size.shape[1]
     frames = np.prod(before[:, :first], axis=1, dtype=np.int64)
     channels = np.prod(before[:, first + count :], axis=1, dtype=np.int64)
@@ -322,7 +314,7 @@ def bounded(plan: ResamplePlan, shapes: I64, before: NDArray[Any], first: int) -
 
 
 def columns_first(plan: ResamplePlan) -> NDArray[np.bool_]:
-    """Whether the horizontal pass comes first, bool[N]."""
+    """Return whether the horizontal pass comes first, bool[N]."""
     height, width = np.abs(plan.hi - plan.lo).astype(np.float64)[:, -2:].T
     taps_y, taps_x = np.maximum(1, plan.support)[:, -2:].T
     rows, columns = plan.size[:, -2:].T

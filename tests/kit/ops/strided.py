@@ -52,14 +52,13 @@ def run(number: int, case: dict[str, Any]) -> tuple[Batch, Spec, list[Any]]:
 
 
 def known(batch: Batch) -> Spec:
-    """The spec of a batch: everything that can be known before it exists."""
+    """Return the spec of a batch: everything that can be known before the batch exists."""
     shape = tuple(int(c[0]) if (c == c[0]).all() else None for c in batch.shapes.T)
     return Spec(shape, from_numpy(batch.dtype), batch.layout)
 
 
 def wider(case: dict[str, Any]) -> bool:
-    """Whether DALI's CPU backend rejects the case and this project accepts it: five-dimensional crops, unsupported
-    dtypes."""
+    """Return whether DALI's CPU backend rejects a case that this project accepts: 5-D crops, unsupported dtypes."""
     return (
         (case["op"] == "crop" and len(case["layout"]) == 5)
         or (case["op"] in ("flip", "pad") and case["dtype"] in ("float16", "float64"))
