@@ -22,7 +22,7 @@ def unavailable_reason() -> str:
         import kvikio  # noqa: F401
     except Exception as e:  # a broken installation raises many kinds
         missing = isinstance(e, ModuleNotFoundError) and e.name == "kvikio"
-        return "kvikio is not installed" if missing else f"kvikio cannot be loaded: {e}"
+        return "kvikio is not installed" if missing else f"kvikio cannot be loaded: {' '.join(str(e).split())[:200]}"
     return ""
 
 

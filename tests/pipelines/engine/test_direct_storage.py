@@ -105,8 +105,9 @@ def job(folder: Path, reader: str, device: str, out: Path) -> tuple[dict[str, An
 @pytest.mark.parametrize("region", list(REGIONS))
 def test_a_job_writes_what_the_cpu_reader_gives(folder: Path, tmp_path: Path, kvikio: Kvikio, region: str) -> None:
     expected, _ = job(folder, REGIONS[region], "cpu", tmp_path / "cpu")
-    with faked(memory=True, late=region == "a window") as fake:
-        direct, report = job(folder, REGIONS[region], "gpu", tmp_path / "gpu")
+    gpus = 2 if region == "rows" else 1
+    with faked(gpus, memory=True, late=region == "a window") as fake:
+        direct, report = job(folder, REGIONS[region], "gpu:0,1" if gpus == 2 else "gpu", tmp_path / "gpu")
         assert fake.blocks == {}
     assert direct == expected
     assert len(expected["rejects"]) >= 6
