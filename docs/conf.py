@@ -35,6 +35,7 @@ include_patterns = [
 exclude_patterns = ["build", ".venv", "dali_run", "data", "out", "**/node_modules", ".pytest_cache"]
 html_theme = "furo"
 html_title = "dali-run"
+smartquotes = False
 html_show_copyright = False
 myst_heading_anchors = 4
 myst_links_external_new_tab = False

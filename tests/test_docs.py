@@ -227,6 +227,14 @@ def test_pages_are_short_and_state_the_present(page: Path) -> None:
         assert not told, "state what is, not what was"
 
 
+def test_rates_are_written_from_results() -> None:
+    """By `make docs`, out of benchmarks/results. The page on limits inside a job cites its files itself."""
+    pages = [p for p in PAGES if p.name not in ("package.md", "NOTES.md", "gpu.md")]
+    found = {p: re.sub(r"<!-- figures: .*?<!-- end of", "", p.read_text(), flags=re.S) for p in pages}
+    rates = r"[\d.,]*\d (?:images|clips|frames|files|samples)/s|[\d.,]*\d times (?:DALI|as fast)|\b\d+\.\d+x\b"
+    assert not [f"{p.name}: {rate}" for p, text in found.items() for rate in re.findall(rates, text)]
+
+
 HISTORY = r"since then|[(,;:.] ?[Ii]t was\b|\bas it was\b|before that\b|is reached(?! first)|is missed|\bUTC\b"
 """Words by which a page tells its history. Help texts and docstrings are in pages that `make docs` writes."""
 

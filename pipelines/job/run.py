@@ -328,7 +328,7 @@ def _already_done(written: int, rejected: int, root: Path, config: WriteConfig) 
         report = sidecar.read_json(root / "report.json", sidecar.REPORT)
     code = REJECTS if rejected else CLEAN
     return JobResult(code, f"{config.where} is complete already ({count(written, 'sample')}); nothing to do. "
-                     "--fresh starts again", report, config.url or config.path, ran=False)  # fmt: skip
+                     "--fresh starts over", report, config.url or config.path, ran=False)  # fmt: skip
 
 
 class JobRun:

@@ -279,7 +279,7 @@ def test_one_sample_is_one(spec: Path) -> None:
     out = spec.parent / "out"
     for message in (
         f"wrote 1 sample to {out}",
-        f"{out} is complete already (1 sample); nothing to do. --fresh starts again",
+        f"{out} is complete already (1 sample); nothing to do. --fresh starts over",
     ):
         assert run_job(spec, {"write.path": str(out)}, limit=1).message == message
 
