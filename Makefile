@@ -45,7 +45,7 @@ test: setup ## run the tests (GPU tests are skipped without a GPU)
 .PHONY: test-lowest
 test-lowest: ## the tests with the lowest versions that pyproject.toml allows, in an environment of their own (needs uv)
 	uv venv --quiet --clear --python $(PYTHON) build/with-lowest
-	uv pip install --quiet --python build/with-lowest/bin/python --resolution lowest-direct --editable '.[test]'
+	uv pip install --quiet --python build/with-lowest/bin/python --resolution lowest-direct --editable '.[test,formats]'
 	build/with-lowest/bin/python -m pytest -q -n auto --maxprocesses 8 --dist worksteal
 
 .PHONY: torture

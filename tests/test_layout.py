@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
+import warnings
 from pathlib import Path
 
 import pytest
+from hypothesis.errors import HypothesisWarning
 
 from dali_run.ops.dali_names import FOLDERS as FOLDERS_OF_OPS
 from tests import ratchets
@@ -169,3 +171,9 @@ def test_classes_named_after_terms_of_the_glossary_have_their_meaning() -> None:
     missing, absent = sorted(found - named), sorted(named - found)
     assert not missing, f"classes that the glossary of docs/architecture.md does not name: {missing}"
     assert not absent, f"classes that the glossary names and that do not exist: {absent}"
+
+
+def test_the_warning_that_hypothesis_gives_on_python_3_14_is_no_error() -> None:
+    """Every process of `make test` would fail in its first test of Hypothesis."""
+    text = "It looks like `register_random` was passed an object that could be garbage collected immediately after"
+    warnings.warn(text, HypothesisWarning, stacklevel=1)

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image as Pillow
 from PIL import ImageOps
+from PIL import __version__ as pillow_version
 
 from dali_run.ops.base import Spec, find
 from dali_run.ops.batch import Batch, Samples
@@ -334,7 +335,8 @@ def test_corpus(shared_data: Path, capfd: pytest.CaptureFixture[str]) -> None:
             assert len(rejects[0].message) > 15, file
             refused += decodes
     assert sure > 100
-    assert refused <= 0.005 * sure
+    newest = int(pillow_version.split(".")[0]) >= 13  # older versions do not decode two TIFFs
+    assert refused <= (0.005 if newest else 0.011) * sure
     assert capfd.readouterr().err == ""
 
 
