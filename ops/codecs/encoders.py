@@ -101,7 +101,8 @@ class EncodeImage(Operator, name="encoders.image"):
         for i in np.flatnonzero(~fit).tolist():
             ctx.reject(i, "encode_failed", self.unfit(tuple(images.shapes[i].tolist())) or "cannot be encoded")
         # Pillow has too small a buffer for some images with optimize
-        by_pillow = awaited("ops.codecs.jpeg.encode_cpu") and not self.optimize
+        waits = awaited("ops.codecs.jpeg.encode_cpu")
+        by_pillow = waits and not self.optimize and encoders_cpu.pillow_writes_our_jpegs()
         if self.format == "jpeg" and not self.fast_dct and not by_pillow:
             return encoders_cpu.jpeg_files(self, ctx.empty, images, fit)
         encode = partial(encoders_cpu.ENCODERS[self.format], self)

@@ -1,6 +1,6 @@
 """Encoders on the CPU. JPEGs are encoded by a compiled loop over the batch, by Pillow until that loop is compiled, or
-by simplejpeg with the fast DCT; PNG, WebP and AVIF by Pillow. None holds the GIL while it encodes, see
-tests/test_interpreter_lock.py."""
+by simplejpeg with the fast DCT; PNG, WebP and AVIF by Pillow. None but Pillow's JPEG encoder holds the GIL while it
+encodes, see tests/test_interpreter_lock.py."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import simplejpeg
-from PIL import Image
+from PIL import Image, features
 
 from ..batch import Batch
 from ..kernels import Kernels
@@ -67,6 +67,12 @@ def jpeg_files(op: EncodeImage, empty: Empty, images: Batch, fit: npt.NDArray[np
         done, before = now, before + end
     data = parts[0] if len(parts) == 1 else np.concatenate(parts)
     return Batch(data, places, sizes, "", images.samples)
+
+
+@cache
+def pillow_writes_our_jpegs() -> bool:
+    """Return whether Pillow writes the bytes of `jpeg_files`. Builds with another library than libjpeg-turbo do not."""
+    return bool(features.check_feature("libjpeg_turbo"))
 
 
 def _jpeg(op: EncodeImage, image: Picture) -> bytes:
