@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from ...ops.errors import DeviceError, SpecError
-from ...ops.gpu import direct_storage
 from ...readers.fetch.gpu_reads import describe
 from ..compile.place import Target, resolve_target
 from ..compile.split_job import compile_job
@@ -79,6 +78,12 @@ def _targets(device: str) -> list[Target]:
     return [Target("null")]
 
 
+def _arrays() -> str:
+    from ...ops.gpu import direct_storage
+
+    return direct_storage.describe()
+
+
 def _summary(built: BuiltSpec) -> str:
     write = built.spec.write
     output_text = f"{', '.join(built.graph.outputs)} as {write.writer} to {write.path}" if write else "nothing to write"
@@ -105,7 +110,7 @@ def describe_job(
         threads = threads_of(settings.num_threads)
         plan["upload"] = describe(settings.upload, indices, threads, repeatedly=write is None)
     reads = target.device != "cpu" and any(n.reads_to_gpu for n in built.graph.nodes)
-    plan["arrays"] = direct_storage.describe() if reads else None
+    plan["arrays"] = _arrays() if reads else None
     decodes = any(n.op.decodes for n in built.graph.nodes)
     plan["isolation"] = {"mode": settings.isolation, "timeout": settings.decode_timeout} if decodes else None
     if write is not None:
