@@ -2404,7 +2404,7 @@ def video_reader_resize(
     preserve: bool | None = ...,
     bytes_per_sample_hint: _Ints | None = ...,
 ) -> Any:
-    """Read sequences of frames (FHWC) from videos and resize them, as `readers.video` followed by `resize`, with the arguments of both. On a GPU, NVDEC decodes and a kernel resizes, as in readers.video; on the CPU, threads do both."""
+    """Read sequences of frames (FHWC) from videos and resize them, as `readers.video` followed by `resize`, with the arguments of both."""
     ...
 
 def warp_affine(
@@ -4186,7 +4186,7 @@ class hidden:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> Any:
-        """Read sequences of frames (FHWC) from videos and resize them, as `readers.video` followed by `resize`, with the arguments of both. On a GPU, NVDEC decodes and a kernel resizes, as in readers.video; on the CPU, threads do both."""
+        """Read sequences of frames (FHWC) from videos and resize them, as `readers.video` followed by `resize`, with the arguments of both."""
         ...
 
 class inputs:
@@ -5443,7 +5443,7 @@ class readers:
         preserve: bool | None = ...,
         bytes_per_sample_hint: _Ints | None = ...,
     ) -> Any:
-        """Read sequences of frames (FHWC) from videos and resize them, as `readers.video` followed by `resize`, with the arguments of both. On a GPU, NVDEC decodes and a kernel resizes, as in readers.video; on the CPU, threads do both."""
+        """Read sequences of frames (FHWC) from videos and resize them, as `readers.video` followed by `resize`, with the arguments of both."""
         ...
 
     @staticmethod

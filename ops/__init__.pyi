@@ -2613,7 +2613,7 @@ class VideoReader:
     def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
 
 class VideoReaderResize:
-    """Read sequences of frames (FHWC) from videos and resize them, as `readers.video` followed by `resize`, with the arguments of both. On a GPU, NVDEC decodes and a kernel resizes, as in readers.video; on the CPU, threads do both."""
+    """Read sequences of frames (FHWC) from videos and resize them, as `readers.video` followed by `resize`, with the arguments of both."""
 
     def __init__(
         self,
@@ -4485,7 +4485,7 @@ class _hidden:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
 
     class VideoReaderResize:
-        """Read sequences of frames (FHWC) from videos and resize them, as `readers.video` followed by `resize`, with the arguments of both. On a GPU, NVDEC decodes and a kernel resizes, as in readers.video; on the CPU, threads do both."""
+        """Read sequences of frames (FHWC) from videos and resize them, as `readers.video` followed by `resize`, with the arguments of both."""
 
         def __init__(
             self,
@@ -5521,7 +5521,7 @@ class _readers:
         def __call__(self, *inputs: _Tensor, **arguments: Any) -> Any: ...
 
     class VideoResize:
-        """Read sequences of frames (FHWC) from videos and resize them, as `readers.video` followed by `resize`, with the arguments of both. On a GPU, NVDEC decodes and a kernel resizes, as in readers.video; on the CPU, threads do both."""
+        """Read sequences of frames (FHWC) from videos and resize them, as `readers.video` followed by `resize`, with the arguments of both."""
 
         def __init__(
             self,

@@ -21,7 +21,7 @@ _KEPT = 8
 
 @dataclass(frozen=True, slots=True)
 class SampleInfo:
-    """Argument of a source callable: tells for which sample it is called. As in DALI."""
+    """Argument of a source callable, as in DALI: the number of the sample that it has to return."""
 
     idx_in_epoch: int
     idx_in_batch: int
@@ -37,7 +37,7 @@ class SampleInfo:
 
 @dataclass(frozen=True, slots=True)
 class BatchInfo:
-    """Argument of a source callable: tells for which batch it is called. As in DALI."""
+    """Argument of a source callable, as in DALI: the number of the batch that it has to return."""
 
     iteration: int
     """Number of the batch in the epoch, from 0."""

@@ -52,9 +52,9 @@ _STAT_CHUNK = 2048
 
 
 class FileSet(BatchedOrigins):
-    """Files addressed by number: knows their names, sizes and modification times, and reads the bytes of many at a
-    time. Base of the readers' data sets in which each record is a file. It reads local files and URLs. `read` may be
-    called from several threads. Its owner calls `close`."""
+    """Files addressed by number, with their names, sizes and modification times; reads the bytes of many at a time.
+    Base of the readers' data sets in which each record is a file. It reads local files and URLs. `read` may be called
+    from several threads. Its owner calls `close`."""
 
     groups: I64 | None = None
 

@@ -52,7 +52,7 @@ class Job:
         return np.arange(self.positions.stop, dtype=np.int64) + self.first if self.shuffled is None else self.shuffled
 
     def samples(self, start: int, n: int, origins: Origins) -> Samples:
-        """Samples at those of the positions [start, start + n) that belong to this shard."""
+        """Return the samples at the positions in [start, start + n) that belong to this shard."""
         position = np.arange(max(start, self.positions.start), min(start + n, self.positions.stop), dtype=np.int64)
         slot = np.arange(len(position), dtype=np.int32)
         index = position + self.first if self.shuffled is None else self.shuffled[position]

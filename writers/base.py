@@ -130,12 +130,11 @@ class ShardFile:
     """A file of a shard that is being written, under a temporary name, with its checksums. Created by `ShardFiles`; one
     thread at a time calls it.
 
-    With ``workers``, another thread does all large writes of the file: `write` returns before the bytes are in the
-    file, and the bytes must not change until they are. If a framing thread (which converts records to the format's
-    bytes) calls `write`, that thread also computes the checksums. Otherwise several threads compute them from the page
-    cache, so that they hold no memory; the disk starts to write once everything is in the file. The caller's thread
-    writes small files. ``deep``: also compute SHA-256, which takes one thread all the time.
-    """
+    With ``workers``, a background thread does all large writes of the file: `write` returns before the bytes are in the
+    file, and the bytes must not change until they are. The calling thread does small writes. Usually several threads
+    then compute the checksums from the page cache, so that these need no memory; the disk starts to write once
+    everything is in the file. But if a framing thread (which converts records to the format's bytes) calls `write`,
+    that thread computes the checksums. ``deep``: also compute SHA-256, which occupies one thread all the time."""
 
     framed_in_background = False
     """Whether a framing thread (which converts records to the format's bytes) calls `write`. If not, the thread that

@@ -3745,7 +3745,7 @@ class readers:
         ) -> None: ...
 
     class VideoResize(Reader):
-        """Read sequences of frames (FHWC) from videos and resize them, as `readers.video` followed by `resize`, with the arguments of both. On a GPU, NVDEC decodes and a kernel resizes, as in readers.video; on the CPU, threads do both."""
+        """Read sequences of frames (FHWC) from videos and resize them, as `readers.video` followed by `resize`, with the arguments of both."""
 
         def __init__(
             self,

@@ -104,11 +104,9 @@ def plain_batch(value: Any) -> bool:
 
 
 def flipped(value: Any, flips: Any, upside_down: bool) -> Any:
-    """Return a copy of ``value``, a tensor for which `plain_batch` is true, with the images flipped for which ``flips``
-    is not 0.
-
-    ``upside_down`` says in which direction. The result equals that of `run`, without the cost of batches and arrays.
-    """
+    """Return a copy of ``value``, a tensor for which `plain_batch` is true, in which the images are flipped for which
+    ``flips`` is not 0: ``upside_down``, or left to right. The result equals the result of `run`, without the cost of
+    batches and arrays."""
     gpu = Gpu(value.device.index)
     with gpu:
         result = _torch().empty_like(value)

@@ -146,11 +146,11 @@ def assign_seeds(graph: Graph, seed: int) -> dict[int, int]:
 
 
 def _depth_first(graph: Graph) -> Iterator[Node]:
-    """Yield all nodes depth first, each after the nodes that it reads: first those that the outputs need, from left to
+    """Yield all nodes depth first, each after the nodes that it reads: first the nodes that outputs need, from left to
     right, then operators that leave samples out.
 
-    Without recursion, because graphs may be long chains. Arguments come in the order of their names. DALI computes a
-    node that reads nothing for whole batches, even in a branch of a conditional, and splits its output by the
+    Arguments come in the order of their names. There is no recursion, because graphs may be long chains. DALI computes
+    a node that reads nothing for whole batches, even in a branch of a conditional, and splits its output by the
     predicates of the branch in which it is read: the predicates come after it."""
 
     def reads(node: Node) -> Iterator[int]:

@@ -56,8 +56,8 @@ COPIED_BYTES = 128 << 20
 """Maximum bytes of files in one launch if the files are first copied into page-locked memory: 1,024 JPEGs of ImageNet.
 A run at full speed needs some twenty such buffers, which take long to allocate."""
 STARVED = 0.5
-"""Limit on the share of its time for which the launching thread waits for batches to be read. Above it, the GPU budget
-of a user's program does not grow, because more memory would not make the program faster."""
+"""Limit on the share of time for which the thread that launches kernels waits for batches to be read. Above it, the GPU
+budget of a user's program does not grow, because more memory would not make the program faster."""
 GROWTH = 1.5
 """Factor by which the GPU budget of a user's program grows or shrinks at a time."""
 GROW_AFTER, SHRINK_AFTER = 4, 2
@@ -115,7 +115,7 @@ class Credits:
         needs more, or for a consumer that waits. Both are set by the thread that opens devices."""
         self.join = 1
         """Number of requests to merge into one launch, if memory has room for them. Set by the consumer's thread; in a
-        job on the host, by the thread that takes requests from the schedule."""
+        job on the host, by the thread that takes requests."""
         self.sample_bytes = 0.0
         """Bytes of host memory per sample, the maximum over the batches that were read so far. Set by readers'
         threads."""
@@ -126,8 +126,7 @@ class Credits:
         """Cost per sample, in the unit of `engine.cost`, of the last batch that was cut for the worker threads. Set by
         the thread that cuts batches."""
         self._fits = 1
-        """Number of requests that had room in memory when the last launch was formed. Set by the thread that takes
-        requests from the schedule."""
+        """Number of requests for which memory had room in the last launch. Set by the thread that takes requests."""
         self._on_device = self._on_host = 0.0
         """Bytes per sample that the last launch held at its peak, on the device and on the host. Set by the launching
         thread."""
@@ -150,9 +149,9 @@ class Credits:
     # -- joining requests -----------------------------------------------------------------------------------------
 
     def consumer_takes(self, fill: int, depth: int, starved: float) -> None:
-        """Record that the consumer takes a launch, and adapt the size of later launches. ``fill``: number of finished
-        launches in the queue, which has room for ``depth``. ``starved``: seconds for which the launching thread has
-        waited, so far, for batches to be read."""
+        """Record that the consumer takes the batches of one launch, and adapt the size of later launches. ``fill``:
+        number of finished launches in the queue, which has room for ``depth``. ``starved``: seconds for which the
+        thread that launches kernels has waited, so far, for batches to be read."""
         if self._steady:
             return
         if fill == 0:

@@ -86,8 +86,8 @@ class Engine:
 
     open_lane: Callable[..., Copies] = staticmethod(open_lane)
     page_locked: Callable[[int], Any] = staticmethod(pinned_empty)
-    """Function that allocates page-locked memory. Tests replace it, and also `open_lane`, which opens a lane of a
-    device."""
+    """Function that allocates page-locked memory. Tests replace it, and also `open_lane`, which opens a CUDA stream of
+    a device with its memory."""
 
     def __init__(
         self, plan: Plan, feed: Feed, schedule: Iterator[Request], options: Options, stats: Stats | None = None
@@ -120,10 +120,10 @@ class Engine:
         self.host_executor.charge_batches = self.inline is None
         self.channels: list[Channel[Any]] = []
         self.boxes: dict[str, tuple[Channel[Any] | None, Channel[Any]]] = {}
-        """For each step, by its name: the queue from which the step takes batches, and the one into which the step puts
-        them. The first is None if the thread of the previous step also runs this step."""
+        """For each step, by its name: the queue from which it takes batches, and the queue into which it puts them. The
+        first is None if the step runs in the thread of the previous step."""
         self._before_device: list[Channel[InFlightBatch]] = []
-        """The channels from which the launching threads take batches for devices."""
+        """The queues from which the threads that launch kernels take batches for devices."""
         self.delivery: Channel[InFlightBatch] = Channel("not begun", 1)
         """The channel in which finished batches wait for the consumer."""
         self._threads: list[threading.Thread] = []
@@ -383,10 +383,8 @@ class Engine:
         return self
 
     def __next__(self) -> InFlightBatch:
-        """Return the next finished batch.
-
-        Raises StopIteration at the end of the schedule, the exception that made the batch fail (later batches can still
-        be requested), or the error that ended the run."""
+        """Return the next finished batch. Raises StopIteration after the last one, the exception that made the batch
+        fail (later batches can still be requested), or the error that ended the run."""
         try:
             return self._next()
         except StopIteration:

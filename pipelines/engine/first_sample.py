@@ -79,8 +79,8 @@ def first_sample(
 
 
 def attempt(nodes: Sequence[Node], run: NodePass, env: Env) -> Env:
-    """Run those of ``nodes`` that the host can compute, for the one sample of ``run``. Add their outputs to ``env`` and
-    return it."""
+    """Run all ``nodes`` that the host can compute, for the only sample of ``run``. Return ``env`` with their
+    outputs."""
     run.emulate = True
     for node in nodes:
         if all(e in env for e in node.reads):
@@ -127,8 +127,7 @@ class Decided:
     `Sources`."""
 
     kinds: Mapping[Edge, Spec] = field(default_factory=dict)
-    """Types and numbers of dimensions that the first sample has, for the outputs for which the plan leaves them
-    open."""
+    """Types and numbers of dimensions of the first sample, for the outputs for which the plan leaves them open."""
     key: str = ""
     """Key of the first sample; empty if the plan left nothing open, or if no record could be computed."""
 

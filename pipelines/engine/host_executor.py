@@ -127,8 +127,8 @@ class HostExecutor:
         )
 
     def run(self, steps: Sequence[Step], inbox: Channel[InFlightBatch] | None, out: Channel[InFlightBatch]) -> None:
-        """Take batches from ``inbox``, or from the schedule if that is None, run ``steps`` for them, and put them into
-        ``out``; the body of a thread."""
+        """Take batches from ``inbox`` or, if that is None, from the requests; run ``steps`` for them, and put them into
+        ``out``. The body of a thread."""
         named = [(self._services.name_of(s), s, self._page_locked if self._feeds_device(s) else None) for s in steps]
         if inbox is None and steps and self.concurrent_reads > 1:
             self._read_ahead(named, out)

@@ -28,7 +28,7 @@ class Request:
     start: int
     n: int
     states: Mapping[int, State] | None = None
-    """The states from which the operators' random streams continue, by the operators' seeds; used in dynamic mode."""
+    """States from which the operators' random generators continue, by the operators' seeds; used in dynamic mode."""
 
 
 @dataclass(slots=True)
@@ -54,8 +54,7 @@ class InFlightBatch:
     """
 
     order: tuple[int, ...]
-    """Number of the batch; if it was cut, followed by the number of the part. Memory reservations use it as their
-    owner."""
+    """Number of the batch and, if it was cut, of the part. Identifies the batch's memory reservations."""
     request: Request
     samples: Samples
     """The samples that are still in the batch, without those that were dropped."""
@@ -87,7 +86,7 @@ class InFlightBatch:
     """The requests that were merged into this batch; they are delivered one by one. Empty if the batch is of one
     request."""
     draws: Draws = ()
-    """States of the operators' random streams, for each merged request; see `NodePass.draws`."""
+    """States of the operators' random generators, for each merged request; see `NodePass.draws`."""
 
     @property
     def number(self) -> int:
@@ -180,7 +179,7 @@ class Feed(Protocol):
 
 def draws_of(requests: Iterable[Request]) -> Draws:
     """Return, for each of the merged ``requests``, its range of samples in the batch and the states of its random
-    streams; see `NodePass.draws`."""
+    generators; see `NodePass.draws`."""
     draws, low = [], 0
     for request in requests:
         if request.states is not None:

@@ -101,8 +101,8 @@ class Sources:
 
     @cached_property
     def decided(self) -> Decided:
-        """Types and ranks that the plan leaves open, as the first sample of the data set decides them; computed when an
-        engine first needs it."""
+        """Types and ranks of outputs for which the plan leaves them open, as the first sample of the data set has them;
+        computed when an engine first needs them."""
         edges = undecided(self.plan)
         return Decided.by(first_sample(self.plan, self.states, self.stored(), edges), edges)
 

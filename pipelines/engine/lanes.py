@@ -21,7 +21,7 @@ class OwnLanes(Channel[Copies]):
     `OpenLanes`."""
 
     def drop(self, lane: Copies) -> None:
-        """Do nothing: a lane that `get` has returned will never be put back, and this queue need not record that."""
+        """Do nothing: the queue keeps no record of a lane (CUDA stream) that will never be put back."""
 
 
 class _Free:
@@ -76,8 +76,8 @@ class SharedLanes:
             self._free.changed.notify_all()
 
     def give_back(self, ready: Callable[[Copies], object]) -> None:
-        """Put back the lanes that this run still holds, because batches were not completed; the run uses lanes no
-        longer. ``ready(lane)`` is called for each of them first."""
+        """Put back the lanes (CUDA streams) that this run still holds, because batches were not completed; the run uses
+        no lanes after that. ``ready(lane)`` is called for each of them first."""
         for lane in list(self._taken):
             ready(lane)
             self.put(lane)

@@ -28,8 +28,8 @@ files to tensors there, 16 threads: 228k with 5 read at once, 255k with 8, 271k 
 
 
 def read_ahead_depth(depth: int, threads: int, *, asked: bool = False) -> int:
-    """Return the number of batches of a job that may wait for a GPU. It is ``depth`` if the user set
-    ``prefetch_queue_depth`` (``asked``); otherwise it is more, if there are threads to read them."""
+    """Return the number of batches of a job that may wait for a GPU: ``depth`` if the user set ``prefetch_queue_depth``
+    (``asked``); otherwise more, if there are threads to read them."""
     return depth if asked else max(depth, min(READ_AHEAD, threads // 2 - 2))
 
 
@@ -41,7 +41,7 @@ def lanes_for(depth: int, *, late: bool = False) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Options(RunSettings):
-    """Settings of how an engine runs a plan. Only ``rng`` and ``parity`` change results."""
+    """Settings with which an engine runs a plan. Only ``rng`` and ``parity`` change results."""
 
     num_threads: int = 2
     cpu_queue: int = 2
@@ -57,8 +57,9 @@ class Options(RunSettings):
     """Whether batches are delivered as they were requested. If False, a batch that is too large for the memory is
     delivered in parts."""
     merge_requests: bool = False
-    """Whether several small requests may be merged into one launch, which requires that no result of a sample depends
-    on the rest of its batch. With ``whole_batches`` they are delivered one by one, otherwise together."""
+    """Whether several small requests for batches may be merged into one launch. This requires that the result of a
+    sample does not depend on the rest of its batch. With ``whole_batches`` the batches are delivered one by one,
+    otherwise as one."""
     uploads: RegistrationCache | None = None
     """Facts about the upload of files to the GPU that earlier runs of the graph in this process have found. If None,
     there are none, and the run assumes that records may be read again."""
@@ -69,8 +70,7 @@ class Options(RunSettings):
     """Number of copies of a large output sample that the consumer of the run makes, for example to write the sample.
     Batches reserve memory for them."""
     on_demand: bool = False
-    """Whether requests come one at a time: each call of `Engine.request_next` adds one batch to the schedule, before
-    that batch is taken."""
+    """Whether the caller requests each batch with `Engine.request_next`, before it takes that batch."""
     repeats: bool = False
     """Whether the data set is read repeatedly, so that facts about its records are worth keeping."""
     guest: bool = False

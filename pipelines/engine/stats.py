@@ -88,7 +88,7 @@ Count = TypeVar("Count", int, float)
 
 
 class Stats:
-    """All times and counts of one run. Created by `Services` or its caller; any thread may call it."""
+    """All times and counts of one run of an engine. Created by `Services` or its caller; any thread may call it."""
 
     def __init__(self, *, trace: bool = False) -> None:
         self._nodes: dict[str, NodeStats] = {}

@@ -46,13 +46,13 @@ def warm_up(
     sink: Callable[[Mapping[str, Batch]], object] = lambda _: None, isolation: Isolation | None = None,
     host: MemoryBudget | None = None,
 ) -> float:  # fmt: skip
-    """Run the host's part of ``plan`` on a few samples to compile its kernels; return the seconds that it took.
+    """Run the host's part of ``plan`` on a few samples to compile its kernels. Return the seconds that this took.
 
     The samples start at position ``first``, after which ``left`` samples follow. ``sink`` is called with the outputs;
-    in place of outputs of a GPU it gets zeros of the same type. Memory is reserved in the budget ``host``, as in the
-    run. A sample that needs a large part of the budget is left out: any other one compiles the same kernels. Results
-    and failures are ignored: the run itself reports errors. Operators that see whole batches are left out, together
-    with all that depends on them, because they may keep state."""
+    outputs of a GPU are replaced by zeros of the same type. Memory is reserved in the budget ``host``, as in the run. A
+    sample that needs a large part of the budget is left out, because any other sample compiles the same kernels.
+    Results and failures are ignored: the run itself reports errors. Operators that see whole batches may keep state;
+    they and everything that depends on them are left out."""
     began = time.perf_counter()
     env: Env = {}
     samples, per_reader = feed.samples(Request(first, min(_SAMPLES, left)))

@@ -39,7 +39,7 @@ _SUFFIXES = {"jpeg": "jpg", "png": "png", "webp": "webp"}
 _TYPED = ("parquet", "lance", "mds", "litdata")
 """Writers of containers whose columns have a type, so that text differs from bytes."""
 _DALI_NAMES = {"float32": "FLOAT"}
-"""DALI's names of those NumPy types whose name in capitals is not DALI's."""
+"""DALI's names of NumPy types, for types whose name in capitals is not DALI's."""
 _IN_FILE_NAMES = ("webdataset", "files", "numpy")
 """Writers that make names of fields a part of file names."""
 

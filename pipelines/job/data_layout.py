@@ -250,13 +250,12 @@ def _is_text(field: Mapping[str, Any]) -> bool:
 
 
 def _own_tfrecord(paths: list[Path], write: Mapping[str, Any]) -> SourceLayout:
-    """Return the layout of TFRecords that dali-run wrote. The manifest tells whether there are keys, and the name of
-    the feature that holds them."""
+    """Return the layout of TFRecords that dali-run wrote. The manifest says which feature holds keys, if any."""
     return _tfrecord(paths, keys=(write["options"].get("key", ""),))
 
 
 def _own_recordio(paths: list[Path], write: Mapping[str, Any]) -> SourceLayout:
-    """Return the layout of RecordIO that dali-run wrote. The manifest tells the names of the image and of the label."""
+    """Return the layout of RecordIO that dali-run wrote. The manifest has the names of the image and of the label."""
     layout = _recordio(paths)
     image = next((f for f, c in write["fields"].items() if c.get("encode") in ENCODED), "image")
     label = next((f for f in write["fields"] if f != image), "label")

@@ -63,8 +63,8 @@ def forget_oldest(folder: Path) -> None:
 
 
 def remember(out: Path | str, command: Mapping[str, Any]) -> None:
-    """Store the command that started the job whose output is ``out``, for a later retry. Failures are ignored: the
-    retry then asks for the spec."""
+    """Store the command that started the job whose output is ``out``, for a later retry. Failures are ignored: the user
+    of the retry is then asked for the spec."""
     path = _file(out)
     with contextlib.suppress(OSError):
         write_atomically(path, command)

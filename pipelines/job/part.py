@@ -48,7 +48,7 @@ class OpenJob:
         self._warm = False
 
     def close(self) -> None:
-        """Close the GPU lanes of the job. No part may run any longer."""
+        """Close the GPU lanes (CUDA streams with memory) of the job. No part may run any longer."""
         self._resources.close()
 
     @property

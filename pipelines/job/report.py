@@ -337,12 +337,12 @@ def _percent(share: float) -> str:
 
 
 def _memory(engine: Engine) -> dict[str, float]:
-    """Return the section about memory of the report, by key.
+    """Return the values in the memory section of the report, by key.
 
     ``*_peak_bytes``: maximum that batches and tasks reserved, per budget. ``peak_host_bytes``: maximum of the process.
-    ``gpu_pool_bytes``: maximum of the built-in memory pool. ``gpu_*_bytes``: use of this pool when it was fullest:
-    outputs and intermediate results (``gpu_arrays_bytes``), workspaces of kernels, files. ``remembered_*``: facts that
-    are kept about the records of a data set that is read repeatedly."""
+    ``gpu_pool_bytes``: maximum of the built-in pool of GPU memory. ``gpu_*_bytes``: use of this pool when it was
+    fullest: outputs and intermediate results (``gpu_arrays_bytes``), workspaces of kernels, files. ``remembered_*``:
+    facts that are kept about the records of a data set that is read repeatedly."""
     memory: dict[str, float] = {"peak_host_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
     for name, budget in engine.budgets.items():
         memory[f"{name}_budget_bytes"] = budget.limit

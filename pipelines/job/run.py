@@ -73,7 +73,7 @@ class Progress:
     done: int
     """Number of positions (in the order of all samples) that are finished in this run."""
     total: int
-    """Number of positions that this run has to process."""
+    """Number of positions (in the order of all samples) that this run has to process."""
     rejected: int
     """Number of samples that were rejected in this run."""
     started: float

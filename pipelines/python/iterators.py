@@ -450,7 +450,8 @@ class BaseIterator:
         return self.__next__()
 
     def __len__(self) -> int:
-        """Return the number of batches of this epoch. Raises TypeError if only the pipeline knows it."""
+        """Return the number of batches of this epoch. Raises TypeError if it is unknown until the pipeline ends the
+        epoch."""
         if self._regroup is not None:
             raise TypeError("with batching: full or shapes the length is known only at the end of the epoch")
         if self._total < 0:

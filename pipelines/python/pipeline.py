@@ -476,11 +476,10 @@ class Pipeline:
         cls, serialized_pipeline: bytes | str | None = None, filename: str | os.PathLike[str] | None = None,
         **kwargs: Any,
     ) -> Pipeline:  # fmt: skip
-        """Create and build a pipeline from a text that this `serialize` or DALI's wrote. ``kwargs`` replace its
-        arguments.
+        """Create and build a pipeline from the text of a serialized pipeline, of dali-run or DALI. ``kwargs`` replace
+        its arguments.
 
-        Raises ValueError unless exactly one of text and file is given, SpecError for a text that cannot be read.
-        """
+        Raises ValueError unless exactly one of text and file is given, SpecError for a text that cannot be read."""
         if (serialized_pipeline is None) == (filename is None):
             raise ValueError("pass either serialized_pipeline or filename")
         data = Path(filename).read_bytes() if filename is not None else serialized_pipeline

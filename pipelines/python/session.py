@@ -189,8 +189,7 @@ class Session:
 
     @property
     def self_driven(self) -> bool:
-        """Whether no batch needs data from the program. The engine then computes batches ahead without being asked for
-        them."""
+        """Whether no batch needs data from the program, so that the engine computes batches ahead on its own."""
         return not self.inputs and not self._own_setup
 
     def engine(self) -> Engine:

@@ -303,14 +303,13 @@ class RegistrationCache:
 
 
 COPIED_FASTER, PIECES_FASTER = 4, 12
-"""Numbers of threads from which the host uploads records of containers faster than a GPU gathers them from registered
-files: COPIED_FASTER if each record is read once, PIECES_FASTER if records are read repeatedly.
+"""Numbers of threads from which it is faster that the host uploads records of containers than that a GPU gathers them
+from registered files: COPIED_FASTER if each record is read once, PIECES_FASTER if records are read repeatedly.
 
 Once: registering a gigabyte takes 55 ms, during which the driver blocks all other threads (one H200, a job from
 TFRecord to JPEGs with 16 threads: 126,000 images/s copied, 84,000 registered); copying 1,024 JPEGs takes 30 to 37 ms of
-one core. Repeatedly, files registered before (same machine, TFRecord): 16 threads 366,800 images/s in pieces, 275,600
-registered; 8 threads 214,200 in pieces, 294,700 registered.
-"""
+one core. Repeatedly, with files registered before (same machine, TFRecord): 16 threads 366,800 images/s in pieces,
+275,600 registered; 8 threads 214,200 in pieces, 294,700 registered."""
 
 
 def upload_method_for(upload: Upload, threads: int, *, repeatedly: bool) -> tuple[UploadMethod, str]:

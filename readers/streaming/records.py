@@ -165,8 +165,8 @@ class IndexedRecords(BatchedOrigins):
         return table + at
 
     def _model(self, k: int) -> tuple[str, int]:
-        """Return dtype and number of dimensions that all arrays of field ``k`` must have: those of the first valid
-        array. Raises JobError if arrays have more dimensions than are read."""
+        """Return dtype and number of dimensions of the first valid array of field ``k``; all its arrays must have them.
+        Raises JobError if arrays have more dimensions than are read."""
         problem: JobError | None = None
         for tried, (at, size) in enumerate(self._valid_places(k)):
             if tried >= _MODELS:

@@ -17,11 +17,11 @@ from .reader import Video
 
 class VideoResize(Video, Sized, name="readers.video_resize"):
     """Read sequences of frames (FHWC) from videos and resize them, as `readers.video` followed by `resize`, with the
-    arguments of both. On a GPU, NVDEC decodes and a kernel resizes, as in readers.video; on the CPU, threads do both.
+    arguments of both.
 
-    Frames of a sequence have one size, so that a batch also holds its frames at their old size for a moment. All
-    outputs but the first are those of readers.video.
-    """
+    On a GPU, NVDEC decodes and a kernel resizes, as in readers.video; on the CPU, threads do both. Frames of a sequence
+    have one size, so that a batch also holds its frames at their old size for a moment. All outputs but the first equal
+    those of readers.video."""
 
     aliases = ("video_reader_resize",)
     layouts = ()

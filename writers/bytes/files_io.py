@@ -215,8 +215,8 @@ def remove(path: Path) -> None:
 
 @contextlib.contextmanager
 def job_errors(then: str = "it continues after the last finished shard") -> Iterator[None]:
-    """Context manager that raises an OSError as JobError. The message has the operation and the reason, and tells what
-    happens if the same command is run again (``then``)."""
+    """Context manager that raises an OSError as JobError. The message has the operation, the reason, and what happens
+    if the same command is run again (``then``)."""
     try:
         yield
     except DaliRunError:

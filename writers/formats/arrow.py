@@ -55,8 +55,8 @@ class ArrowWriter(Writer, abstract=True):
                 raise SpecError(f"option lists: there is no field {name!r}; fields: {', '.join(fields)}")
 
     def schema(self, fields: Mapping[str, FieldConfig], specs: Mapping[str, Spec]) -> dict[str, Any] | None:
-        """Return facts that hold for all shards, as a mapping. ``one`` tells for each field of numbers whether a sample
-        is one number or a list. ``schema`` is the Arrow schema of every shard."""
+        """Return facts that hold for all shards, as a mapping. ``one``: for each field of numbers, whether a sample is
+        one number or a list. ``schema``: the Arrow schema of every shard."""
         import pyarrow as pa
 
         one: dict[str, bool] = {}
@@ -135,8 +135,8 @@ def schema_in(carry: Mapping[str, Any]) -> Any:
 def _columns(
     name: str, config: FieldConfig, batch: Batch, one: Mapping[str, bool], shared_from: int = _LONGEST + 1
 ) -> dict[str, Any]:
-    """Return the Arrow columns of a field by name: three for arrays of any shape, else one. ``one`` tells for each
-    field of numbers whether a sample is one number or a list. For ``shared_from`` see `_binary`."""
+    """Return the Arrow columns of a field by name: three for arrays of any shape, else one. ``one``: for each field of
+    numbers, whether a sample is one number or a list."""
     import pyarrow as pa
 
     check_encoded(name, config, batch)

@@ -86,13 +86,12 @@ def single(batch: Batch) -> npt.NDArray[np.bool_]:
 def file_columns(
     records: Records, configs: Mapping[str, FieldConfig], apart: Collection[str] = ()
 ) -> list[tuple[Extensions, Column]]:
-    """Return, for each field, the extension and the content of each record's file.
+    """Return, for each field, the file name extension and the content of each record's file.
 
     Encoded bytes are stored unchanged, one integer as text (``cls``), several as ``<field>.npy``, anything else as
     ``npy``. A field named like an extension of its content (``jpg``, ``txt``, ``npy``) has that extension. The field's
-    name comes before the extension if two fields could share one, and for the fields ``apart`` always. A record's files
-    depend only on the record.
-    """
+    name comes before the extension if two fields could have the same one, and always for the fields ``apart``. The
+    files of a record do not depend on other records."""
     out: list[tuple[Extensions, Column]] = []
     prefixed = _prefixed({k: b for k, b in records.fields.items() if k not in apart}, configs)
     for name, batch in records.fields.items():

@@ -135,7 +135,7 @@ class ShardBounds:
     def _check_parts(
         self, start: int, stop: int, samples: Samples, rejects: Sequence[RejectRow], left_out: LeftOutRows
     ) -> None:
-        """Like `check`, for samples that were split into parts: each position has samples or rejects, and no part of a
+        """Like `check`, for samples that were split into items: each position has samples or rejects, and no item of a
         sample occurs twice."""
         part = np.zeros(0, np.int32) if samples.part is None else samples.part
         written = list(zip(samples.position.tolist(), part.tolist(), strict=True))

@@ -208,7 +208,8 @@ def _identity(pid: int) -> dict[str, Any]:
 
 
 _ABSENT = (FileNotFoundError, NotADirectoryError, PermissionError, ProcessLookupError)
-"""Errors which show that there is no /proc, or no such process. After any other error the owner's state is unknown."""
+"""Errors of reading /proc which show that it does not exist, or that there is no such process. After any other error
+the state of the lock's owner is unknown."""
 
 
 def _boot() -> str:

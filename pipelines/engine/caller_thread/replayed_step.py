@@ -33,7 +33,8 @@ _MAX_COUNTED, _UNTIL_PROGRAM = 256, 4
 and the number of batches of one shape after which a recorded program is no longer expected. On each stream, the first
 batch is launched, the second recorded, the third replayed."""
 _MAX_FAILURES = 8
-"""Number of consecutive failures of the fast path after which all batches go through `DeviceExecutor`."""
+"""Number of consecutive batches that could not be launched directly (`FastPath`), after which `DeviceExecutor` launches
+all batches."""
 
 
 class LaunchedBatch(NamedTuple):
@@ -229,8 +230,8 @@ class ReplayedStep:
     def _run_directly(
         self, lane: Any, fed: Sequence[Batch], it: InFlightBatch, sizes: list[tuple[int, int]]
     ) -> Env | None:  # fmt: skip
-        """Launch the operators on the fast path and return their results. Return None if a kernel produced anything
-        besides its outputs."""
+        """Launch the operators one by one, without isolating samples that fail, and return their results. Return None
+        if a kernel produced anything besides its outputs."""
         samples, env = it.samples, dict(it.env)
         for edge, batch in zip(self._fed, fed, strict=True):
             if batch.on_host:

@@ -60,7 +60,7 @@ class DeviceExecutor:
         self, name: str, step: Step, free: list[FreeLanes], inbox: Channel[InFlightBatch], out: Channel[InFlightBatch]
     ) -> None:
         """Take batches from the channel ``inbox``, launch each on one of the ``free`` lanes (CUDA streams), and put it
-        into the channel ``out``; the body of a thread."""
+        into the channel ``out``. The body of a thread."""
         # with one device, this thread launches: passing a batch to another thread takes as long as a few launches
         launchers = [Pool(1, f"{name} {k}") for k in range(len(free))] if len(free) > 1 else []
         try:
@@ -184,14 +184,14 @@ class DeviceExecutor:
             free[it.number % len(free)].put(lane)  # only now: a launched batch that nobody takes keeps its lane
 
     def _give_up(self, it: InFlightBatch) -> None:
-        """Free the lane of a launched batch that has failed, after the device has finished the batch's work."""
+        """Free the lane (CUDA stream) of a launched batch that has failed, after the device has finished its work."""
         lane, it.lane, it.launched, it.started = it.lane, None, None, {}
         if lane is not None:
             ignore_device_errors(lane.synchronize)
 
     def finish(self, it: InFlightBatch, step: Step) -> None:
-        """Wait until the device has finished a launched batch, add the results to the batch, and free the lane. Raises
-        the exception that the launch raised."""
+        """Wait until the device has finished a launched batch, add the results to the batch, and free its lane (CUDA
+        stream). Raises the exception that the launch raised."""
         assert it.launched is not None
         assert it.lane is not None
         it.launched.wait()

@@ -19,7 +19,8 @@ from ..services import Services
 from .null_lane import NullLane
 
 NO_LANE = "out of GPU memory: one batch fewer in flight"
-"""Text under which reports count lanes that could not be opened because GPU memory was exhausted."""
+"""Text under which reports count lanes (CUDA streams with memory) that could not be opened, because GPU memory was
+exhausted."""
 
 
 class OpenLanes:
@@ -50,7 +51,7 @@ class OpenLanes:
         return self._opened.is_set()
 
     def wait(self) -> None:
-        """Wait until all lanes are open; only then is the memory budget of the devices known."""
+        """Wait until all lanes (CUDA streams) are open; only then is the memory budget of the devices known."""
         self._opened.wait()
 
     def for_step(self) -> list[FreeLanes]:
@@ -99,8 +100,8 @@ class OpenLanes:
         return lane
 
     def _try_open(self, index: int) -> Copies | None:
-        """Open one more lane of a device. Return None if GPU memory does not suffice; the run then uses only the lanes
-        that are open."""
+        """Open one more lane (CUDA stream with memory) of a device. Return None if GPU memory does not suffice; the run
+        then uses only the lanes that are open."""
         try:
             return self._open_on(index)
         except Exception as e:
@@ -150,7 +151,7 @@ class OpenLanes:
 
 
 def open_lane(target: Target, index: int) -> Copies:
-    """Open a lane of device ``index``. Raises DeviceError if the machine has no such GPU."""
+    """Open a lane (CUDA stream with memory) of device ``index``. Raises DeviceError if the machine has no such GPU."""
     if target.device == "null":
         return NullLane(index)
     if index >= gpu_count():

@@ -44,7 +44,7 @@ class OnDevice:
     """Outputs of the step (edges of the graph) that are needed on the host."""
     lane: Copies
     lanes: Sequence[Copies]
-    """All lanes of the device, whose unused memory is freed if memory runs out."""
+    """All lanes (CUDA streams with memory) of the device, whose unused memory is freed if memory runs out."""
     on_error: ErrorHook
     count: Callable[[str, int], None]
     """Called for each fallback, with the reason and the number of samples."""
@@ -120,7 +120,7 @@ class OnDevice:
         return merge(on_host)
 
     def free_unused(self) -> None:
-        """Wait until the device is idle, and free the memory that its lanes do not use."""
+        """Wait until the device is idle, and free the memory that none of its CUDA streams uses."""
         for lane in self.lanes:
             lane.release_memory(launching=lane is self.lane)
 

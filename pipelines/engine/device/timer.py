@@ -16,8 +16,8 @@ in seconds), and the name of the lane's track."""
 
 
 class DeviceTimer:
-    """Measures the kernels of one launch by recording a CUDA event around each of them. Created by the launching
-    thread; `read` is called by the completing thread after the lane is synchronized."""
+    """Measures the kernels of one launch by CUDA events around each of them. Created by the thread that launches the
+    kernels; another thread calls `read` after the launch is complete."""
 
     def __init__(self, lane: Lane, stats: Stats, iteration: int) -> None:
         self._lane, self._stats, self._iteration = lane, stats, iteration

@@ -84,15 +84,14 @@ class CachedMemory(Protocol):
 
 
 class MemoryBudget:
-    """Admission control for one kind of memory (host or GPU). Thread-safe.
+    """Limit on one kind of memory (host or GPU), which makes work wait until its memory is free. Thread-safe.
 
-    Batches in flight reserve bytes in the order of the schedule; tasks (chunks of work) reserve bytes while they run.
-    Both wait until their reservation fits, but not forever: the oldest batch is always admitted, and so is a task if no
+    Batches reserve bytes in the order in which they were requested; tasks (chunks of work) reserve bytes while they
+    run. Both wait until their bytes fit, but not forever: the oldest batch is always admitted, and so is a task if no
     other task runs. Memory that is only cached for reuse is freed if a reservation needs it. Several runs can share one
     budget: batches of a run that started later count as younger than all batches of earlier runs.
 
-    `BatchBudget` creates one per run and kind of memory; the engine closes it when the run has ended.
-    """
+    `BatchBudget` creates one per run and kind of memory; the engine closes it when the run has ended."""
 
     def __init__(self, limit: int, for_work: float = 0.0, *, beside: MemoryBudget | None = None) -> None:
         """Batches together may reserve ``limit`` bytes, minus the share ``for_work``; further batches wait. With

@@ -36,9 +36,10 @@ class MemoryEstimate:
     """Lower bound in bytes: the largest need of those operators that know their need exactly, for example from image
     headers."""
     largest_operator: str
-    """Name of the operator that needs the bytes ``certain``."""
+    """Name of the operator whose need in bytes is ``certain``."""
     peak_total: int
-    """Sum of ``peak`` over the samples. Stored, like `kept_total`, so that the launching thread need not add it up."""
+    """Sum of ``peak`` over the samples. Stored, like `kept_total`, so that the thread that launches kernels need not
+    add it up."""
     kept_total: int
     """Sum of ``kept`` over the samples."""
     outputs: Outputs = ()

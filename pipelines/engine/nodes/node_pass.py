@@ -28,8 +28,8 @@ Env = dict[Edge, Batch]
 State = tuple[int, int, int, int]
 """State of a random generator: key, counter (low and high half) and word."""
 Draws = tuple[tuple[int, int, Mapping[int, State]], ...]
-"""Where the operators' random streams continue. For each request of a merged batch: its sample indices [low, high), and
-the states of the streams by the operators' seeds."""
+"""States with which the operators' random generators continue. For each request of a merged batch: its sample indices
+[low, high), and the states by the operators' seeds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +134,8 @@ class NodePass:
     seeds: Mapping[int, int]
     rng: str = "philox"
     draws: Draws = ()
-    """States from which the operators' random streams continue; empty if all random numbers follow from ``rng`` and the
-    samples."""
+    """States with which the operators' random generators continue; empty if all random numbers follow from ``rng`` and
+    the samples."""
     device: Copies | None = None
     """The lane (a CUDA stream with its memory) on which device nodes run; None on the host."""
     kinds: Mapping[Edge, Spec] = field(default_factory=dict)
@@ -153,8 +153,8 @@ class NodePass:
     """For readers whose output goes to a device: provider of arrays over mapped container files, which a GPU reads
     without a copy on the host."""
     uploads: Mapping[Edge, Uploader] = field(default_factory=dict)
-    """For readers whose output is uploaded to a device while it is read: the object that uploads it, by the output's
-    edge in the graph."""
+    """For each reader output that is uploaded to a device while it is read, by its edge in the graph: the object that
+    uploads it."""
     pool: Helpers | None = None
     """Worker threads that kernels may use for parts of their work; None if there are none."""
     reservation: Reservation | None = None

@@ -81,8 +81,8 @@ def _draw(node: Node, env: Env, run: NodePass) -> bool:
 
 
 def _by_batch(node: Node, env: Env, run: NodePass) -> bool:
-    """Run a node once for each request of a merged batch, if the node's random stream continues from another state in
-    each request. Return False, without running it, if one call for the whole batch is right."""
+    """Run a node once for each request of a merged batch, if its random generator has another state in each request.
+    Return False, without running the node, if one call for the whole batch is right."""
     if run.seeds.get(node.id) not in run.draws[0][2]:
         return False
     slots = (env[node.reads[0]].samples if node.reads else run.samples).slot
@@ -133,7 +133,7 @@ def _join(node: Node, env: Env, run: NodePass, parts: Sequence[Env], dropped: in
 
 
 def _merge(node: Node, env: Env, run: NodePass) -> None:
-    """Join the outputs of both branches of a conditional. Samples are dropped if their type differs from the one that
+    """Join the outputs of both branches of a conditional. A sample is dropped if its type differs from the type that
     the data set's first sample decides."""
     before = len(run.dropped)
     for e in node.inputs:
@@ -151,8 +151,8 @@ def _halve(node: Node, env: Env, run: NodePass, samples: Samples) -> None:
 
 
 def _reject(node: Node, env: Env, run: NodePass, samples: Samples, problem: SampleError) -> None:
-    """Drop the sample for which a kernel raised ``problem``. If the kernel had several samples, the one is found by
-    halving them. If the kernel must see a whole batch, all its samples are dropped."""
+    """Drop the sample for which a kernel raised ``problem``. If the kernel had several samples, the failing sample is
+    found by halving them. If the kernel must see a whole batch, all its samples are dropped."""
     if len(samples) > 1 and not node.op.per_batch:
         _halve(node, env, run, samples)
         return

@@ -6,17 +6,17 @@ import sys
 import threading
 
 INTERVAL = 2e-4
-"""Python's switch interval in seconds while a GPU is in use. The launching thread releases the GIL many times per
-batch. With Python's default of 5 ms, readers' threads keep it waiting longer than it works (one H200, batch 1024: 135k
-images/s with 5 ms, 173k with 0.2 ms)."""
+"""Python's switch interval in seconds while a GPU is in use. The thread that launches kernels releases the GIL many
+times per batch. With Python's default of 5 ms, readers' threads keep it waiting longer than it works (one H200, batch
+1024: 135k images/s with 5 ms, 173k with 0.2 ms)."""
 
 _lock = threading.RLock()
 """Lock of this module's variables, held only briefly. It is reentrant because a destructor that stops an engine may
 interrupt a thread that holds it."""
 _owners: set[int] = set()
 _before = _lowered = 0.0
-"""The switch interval before it was lowered, and the one that Python has reported since then. Both are 0 if it was not
-lowered."""
+"""Python's switch interval before it was lowered, and the value that Python reported after that. Both are 0 if it was
+not lowered."""
 
 
 def lower(owner: int) -> None:
