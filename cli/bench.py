@@ -108,9 +108,8 @@ def command(
     if fail_below is not None and baseline is None:
         raise typer.BadParameter("needs --baseline: the results to compare with", param_hint="--fail-below")
     specs, more = _told_apart(specs or [], sweep)
-    for path in specs:
-        if json and path.suffix == ".json" and not path.exists():
-            raise typer.BadParameter(f"prints the results; use --report {path} to write them", param_hint="--json")
+    if json:
+        _check_no_report(specs)
     overridden = overrides(changes, settings)
     if device is not None:
         overridden["pipeline.device"] = device
@@ -140,15 +139,18 @@ def command(
         print_json(results)
     else:
         console().print(bench_view(results))
-    problems = failures(results)
     share = 0.95 if fail_below is None else fail_below
-    if before is not None:
-        for line in comparison(results, share):
-            say(line)
-        problems += compare(results, share)
-    for line in problems:
+    problems = failures(results) + ([] if before is None else compare(results, share))
+    for line in [*([] if before is None else comparison(results, share)), *problems]:
         say(line)
     raise typer.Exit(JOB_FAILED if problems else 0)
+
+
+def _check_no_report(specs: list[Path]) -> None:
+    """Raise BadParameter for a spec that is the name of a report, which --json does not take."""
+    for path in specs:
+        if path.suffix == ".json" and not path.exists():
+            raise typer.BadParameter(f"prints the results; use --report {path} to write them", param_hint="--json")
 
 
 def _specs(paths: list[Path], suite: str | None, data: Path | None, folder: Path) -> dict[str, Path]:

@@ -43,8 +43,6 @@ def command(
     """
     from ..ops.errors import SpecError
     from ..pipelines.job import first_spec
-    from ..pipelines.spec.json_schema import schema_text, spec_schema
-    from ..pipelines.tools.preview import check_spec
 
     asks = sys.stdin.isatty() and sys.stderr.isatty() and not json
     if spec.exists() and not force:
@@ -64,15 +62,7 @@ def command(
     if asks and out is None:
         out = typer.prompt("Where should the output go?", default=f"./out/{Path(data).resolve().name}-{task}", err=True)
     text = first_spec.spec_text(data, dataset, task, writer=to or "", out=out or "", size=size, schema=schema)
-    spec.write_text(text.replace("SPEC", str(spec)), encoding="utf-8")
-    files = [str(spec)]
-    if schema:
-        beside = spec.with_name(first_spec.SCHEMA)
-        beside.write_text(schema_text(spec_schema()), encoding="utf-8")
-        files.append(str(beside))
-    checked = check_spec(spec)
-    if checked["problems"]:
-        raise SpecError(f"{spec} was written, but is not valid: {checked['problems'][0]['text']}")
+    files = _write(spec, text, schema)
     if json:
         print_json({"spec": str(spec), "files": files, "kind": dataset.kind, "about": dataset.about, "task": task})
         return
@@ -80,3 +70,22 @@ def command(
         tell(f"{data}: {dataset.about}")
     tell(f"wrote {' and '.join(files)}: {tasks[task]}")
     tell(f"next: dali-run run {spec} --limit 100")
+
+
+def _write(spec: Path, text: str, schema: bool) -> list[str]:
+    """Write a spec, and its schema if requested. Return the paths of the files. Raises SpecError if the spec is not
+    valid."""
+    from ..ops.errors import SpecError
+    from ..pipelines.job import first_spec
+    from ..pipelines.spec.json_schema import schema_text, spec_schema
+    from ..pipelines.tools.preview import check_spec
+
+    spec.write_text(text.replace("SPEC", str(spec)), encoding="utf-8")
+    files = [spec]
+    if schema:
+        files.append(spec.with_name(first_spec.SCHEMA))
+        files[1].write_text(schema_text(spec_schema()), encoding="utf-8")
+    checked = check_spec(spec)
+    if checked["problems"]:
+        raise SpecError(f"{spec} was written, but is not valid: {checked['problems'][0]['text']}")
+    return list(map(str, files))

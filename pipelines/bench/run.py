@@ -130,34 +130,14 @@ def run_bench(
     ``note`` is called with each result. ``baseline``: an earlier report, to compare with. Raises SpecError before
     anything is measured if a spec is wrong, or if no setting is in the baseline; later failures are ``error`` entries
     in the report."""
-    subjects = []
     for base in bench.specs.values():
         check(base.on)
-    for name, measurement in bench.settings():
-        label, this = name, measurement
-        built, _ = this.compiled()
-        subjects.append(_Subject(label, OURS, lambda this=this: run_in_process(this, "measure")))  # type: ignore[misc]
-        if bench.peers and this.encode and _encodes(built):
-            # No peer encodes: dali-run is measured with and without encoders, and peers are compared with the latter.
-            label, this = f"{label}{WITHOUT_ENCODERS}", replace(this, encode=False)
-            note(f"{', '.join(bench.peers)} cannot encode: left out is `write:`, in {label!r}, which ours runs, too")
-            subjects.append(_Subject(label, OURS, lambda this=this: run_in_process(this, "measure")))  # type: ignore[misc]
-        for peer, python in bench.peers.items():
-            subjects.append(_Subject(label, peer, _peer(peer, this, python)))
+    subjects = _subjects(bench, note)
     before = {} if baseline is None else _medians(baseline)
     if baseline is not None and not any(s.label in before for s in subjects):
         raise SpecError(f"no setting is in the baseline, too; it has: {', '.join(before) or 'none'}")
     machine_limits = run_in_process(bench.first, "limits") if bench.limits else None
-    total = len(subjects) * bench.repeats
-    began = time.monotonic()
-    for number, (_, subject) in enumerate(itertools.product(range(bench.repeats), subjects), 1):
-        if subject.ended():
-            continue
-        subject.results.append(subject.run())
-        _reject_different(subject, subjects)
-        seconds_left = (time.monotonic() - began) / number * (total - number)
-        note(f"[{number}/{total}] {subject.engine} {subject.label}: {_result_text(subject.results[-1])}"
-             f"{f'; {duration(seconds_left)} left' if seconds_left else ''}")  # fmt: skip
+    _measure(subjects, bench.repeats, note)
     base = bench.first
     report: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
@@ -183,6 +163,38 @@ def run_bench(
             },
         }
     return report
+
+
+def _subjects(bench: Bench, note: Callable[[str], None]) -> list[_Subject]:
+    """Return what is to be measured: each setting with dali-run, and with the peers. Raises SpecError for a wrong
+    spec."""
+    subjects = []
+    for name, measurement in bench.settings():
+        label, this = name, measurement
+        built, _ = this.compiled()
+        subjects.append(_Subject(label, OURS, lambda this=this: run_in_process(this, "measure")))  # type: ignore[misc]
+        if bench.peers and this.encode and _encodes(built):
+            # No peer encodes: dali-run is measured with and without encoders, and peers are compared with the latter.
+            label, this = f"{label}{WITHOUT_ENCODERS}", replace(this, encode=False)
+            note(f"{', '.join(bench.peers)} cannot encode: left out is `write:`, in {label!r}, which ours runs, too")
+            subjects.append(_Subject(label, OURS, lambda this=this: run_in_process(this, "measure")))  # type: ignore[misc]
+        for peer, python in bench.peers.items():
+            subjects.append(_Subject(label, peer, _peer(peer, this, python)))
+    return subjects
+
+
+def _measure(subjects: Sequence[_Subject], repeats: int, note: Callable[[str], None]) -> None:
+    """Measure all ``subjects`` in turn, ``repeats`` times. ``note`` is called with each result."""
+    total = len(subjects) * repeats
+    began = time.monotonic()
+    for number, (_, subject) in enumerate(itertools.product(range(repeats), subjects), 1):
+        if subject.ended():
+            continue
+        subject.results.append(subject.run())
+        _reject_different(subject, subjects)
+        seconds_left = (time.monotonic() - began) / number * (total - number)
+        note(f"[{number}/{total}] {subject.engine} {subject.label}: {_result_text(subject.results[-1])}"
+             f"{f'; {duration(seconds_left)} left' if seconds_left else ''}")  # fmt: skip
 
 
 def _encodes(built: BuiltSpec) -> bool:

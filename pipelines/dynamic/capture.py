@@ -369,12 +369,19 @@ def run(
         step.end()
 
 
+def _captured_loop(earlier: tuple[int, Loop] | None, n: int) -> tuple[int, Loop]:
+    """Return ``earlier``, the samples per batch and the state of the last captured loop; a new state if there was none,
+    or if its batches had another size than ``n``."""
+    if earlier is not None and earlier[0] == n:
+        return earlier
+    if earlier is not None:
+        earlier[1].forget()
+    return n, Loop()
+
+
 def epoch(reader: Reader, n: int, context: EvalContext) -> Iterator[Any]:
     """Yield the batches of one captured epoch: the implementation of `Reader.next_epoch` with ``capture``."""
-    if reader.captured is None or reader.captured[0] != n:
-        if reader.captured is not None:
-            reader.captured[1].forget()
-        reader.captured = n, Loop()
+    reader.captured = _captured_loop(reader.captured, n)
     loop: Loop = reader.captured[1]
     left = reader.begin_epoch()
     base = reader.position % n
@@ -404,10 +411,7 @@ def epoch(reader: Reader, n: int, context: EvalContext) -> Iterator[Any]:
 def source_epoch(source: ExternalSource, batch_size: int, context: EvalContext) -> Iterator[Any]:
     """Yield the batches of `ExternalSource.captured`. If the program leaves the loop early, the next loop begins with
     the batches that were already taken from the source."""
-    if source.captured_loop is None or source.captured_loop[0] != batch_size:
-        if source.captured_loop is not None:
-            source.captured_loop[1].forget()
-        source.captured_loop = batch_size, Loop()
+    source.captured_loop = _captured_loop(source.captured_loop, batch_size)
     loop: Loop = source.captured_loop[1]
     ended = False
 

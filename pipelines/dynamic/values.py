@@ -515,70 +515,98 @@ def invoke(
     Raises SpecError (also a TypeError or ValueError) for an invalid call, SampleError for data that cannot be
     processed; both name the program's line.
     """
-    values: list[Value] = []
-    n, traced = batch_size, None
+    given = _Given(cls, batch_size)
     for x in inputs:
-        kind = type(x)
-        if kind is not Tensor:
-            if kind is Batch:
-                n = _size(cls, n, x, batch_size)
-            else:
-                x = _input(cls, x)
-                if type(x) is Batch:
-                    n = _size(cls, n, x, batch_size)
-        if x.trace is not None:
-            traced = x.trace
-        values.append(x)
-    constants: list[calls.Constant] = []
-    named: dict[str, Value] | None = None
+        given.add_input(x)
     for name, value in arguments.items():
-        if value is None:
-            continue
+        if value is not None:
+            given.add_argument(name, value)
+    values, named, traced = given.values, given.named, given.traced
+    device, on_device = _device(cls, device, values)
+    try:
+        plan = calls.plan_for(cls, len(values), device, on_device, tuple(given.constants), tuple(named))
+    except SpecError as e:
+        raise calls.located(e, cls.name) from None
+    rng, state = _random_state(plan, rng)
+    if traced is None and not values and not named and loops.steps:
+        traced = (loops.steps[-1],)  # calls without inputs in a captured body also run ahead
+    if traced is not None:
+        return traced[0].invoke(plan, values, named, given.n, state, rng)
+    return dispatch(plan, values, named, given.n, state)
+
+
+class _Given:
+    """The inputs and arguments of one call, as the engine needs them. Created and used by `invoke`."""
+
+    __slots__ = ("batch_size", "cls", "constants", "n", "named", "traced", "values")
+
+    def __init__(self, cls: type[Operator], batch_size: int | None) -> None:
+        self.cls, self.batch_size = cls, batch_size
+        self.values: list[Value] = []
+        """Inputs."""
+        self.constants: list[calls.Constant] = []
+        self.named: dict[str, Value] = {}
+        """Arguments that are tensors or batches, by name."""
+        self.n = batch_size
+        """Number of samples; None if the call is about single tensors."""
+        self.traced: Any = None
+        """The trace of a value that a captured loop has recorded; None if there is none."""
+
+    def add_input(self, x: Any) -> None:
+        """Add an input: a Tensor, a Batch, or anything that can be converted to one."""
+        kind = type(x)
+        self.values.append(self._noted(x if kind is Tensor or kind is Batch else _input(self.cls, x)))
+
+    def add_argument(self, name: str, value: Any) -> None:
+        """Add an argument: a constant, a tensor or a batch."""
         kind = type(value)
         if kind in _PLAIN:
-            constants.append((name, kind, value))
+            self.constants.append((name, kind, value))
         elif kind is Tensor or kind is Batch:
-            if kind is Batch:
-                n = _size(cls, n, value, batch_size)
-            if value.trace is not None:
-                traced = value.trace
-            if named is None:
-                named = {}
-            named[name] = value
-        elif (tensor := tensor_of(parameters(cls).get(name), value)) is not None:
-            named = {**(named or {}), name: _input(cls, tensor)}
+            self.named[name] = self._noted(value)
+        elif (tensor := tensor_of(parameters(self.cls).get(name), value)) is not None:
+            self.named[name] = _input(self.cls, tensor)
         else:
-            constants.append((name, *_constant(cls, name, value)))
-    anywhere = device in ("gpu", "cuda")
-    if device is not None:
-        device = device_of(device)
-    elif not values and Device.current().device_type == "gpu" and "gpu" in cls.stages:
-        device = Device.current()
-    fixed, names = tuple(constants), tuple(named) if named else ()
+            self.constants.append((name, *_constant(self.cls, name, value)))
+
+    def _noted(self, value: Value) -> Value:
+        """Note the number of samples and the trace of ``value``, and return it."""
+        if type(value) is Batch:
+            self.n = _size(self.cls, self.n, value, self.batch_size)
+        if value.trace is not None:
+            self.traced = value.trace
+        return value
+
+
+def _device(cls: type[Operator], requested: Any, values: Sequence[Value]) -> tuple[Device | None, bool]:
+    """Return the device on which a call must run, None to run where its inputs are; and whether an input is on a
+    GPU."""
     on_device = False
     for v in values:
         if v._data is None or not isinstance(v._data.data, np.ndarray):
             on_device = on_device or not v.device.on_host
-    if anywhere and on_device:
-        device = None  # the device of the inputs
-    try:
-        plan = calls.plan_for(cls, len(values), device, on_device, fixed, names)
-    except SpecError as e:
-        raise calls.located(e, cls.name) from None
-    state = None
-    if plan.random:
-        if rng is None:
-            rng = get_default_rng()
-        elif type(rng) is not RNG:
-            raise ArgumentTypeError(f"{calls.line()}: {cls.name}: rng must be an RNG, got {rng!r}")
-        state = rng.seven()
-    elif rng is not None:
-        raise ArgumentTypeError(f"{calls.line()}: {cls.name}: the operator draws no random numbers and accepts no rng")
-    if traced is None and not values and named is None and loops.steps:
-        traced = (loops.steps[-1],)  # calls without inputs in a captured body also run ahead
-    if traced is not None:
-        return traced[0].invoke(plan, values, named or {}, n, state, rng)
-    return dispatch(plan, values, named, n, state)
+    if requested is not None:
+        device = device_of(requested)
+        return (None if on_device and requested in ("gpu", "cuda") else device), on_device
+    if not values and Device.current().device_type == "gpu" and "gpu" in cls.stages:
+        return Device.current(), on_device
+    return None, on_device
+
+
+def _random_state(plan: calls.CallPlan, rng: RNG | None) -> tuple[RNG | None, calls.State | None]:
+    """Return the generator from which a call draws, and its state; (None, None) for a call that draws nothing. Raises
+    TypeError for a wrong ``rng``."""
+    if not plan.random:
+        if rng is not None:
+            raise ArgumentTypeError(
+                f"{calls.line()}: {plan.op.name}: the operator draws no random numbers and accepts no rng"
+            )
+        return None, None
+    if rng is None:
+        rng = get_default_rng()
+    elif type(rng) is not RNG:
+        raise ArgumentTypeError(f"{calls.line()}: {plan.op.name}: rng must be an RNG, got {rng!r}")
+    return rng, rng.seven()
 
 
 def dispatch(

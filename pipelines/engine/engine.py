@@ -191,23 +191,37 @@ class Engine:
             return
         free = {i: self.lanes.for_step() for i, s in enumerate(self.plan.steps) if s.kind == "device"}
         if free and self.plan.target.device == "gpu":
-            # the callbacks must not refer to self: files stay registered from run to run
-            host, stats = self.budget.host, self.stats
-            rereads = self.options.uploads is None or self.options.uploads.repeatedly
-            way, why = upload_method_for(self.options.upload, self.options.num_threads, repeatedly=rereads)
-            self.host_executor.lender = lender_for(
-                way,
-                self.plan.target.indices,
-                int(host.limit * _REGISTERED_SHARE),
-                lambda nbytes: host.reserve(_REGISTERED_FILES, nbytes, wait=False),
-                lambda way, nbytes: stats.count(stats.uploads, way, nbytes),
-                self.options.uploads,
-            )
-            if self.options.upload != "copy":
-                containers = way == "pieces" or (rereads and self.options.upload == "auto")
-                self.host_executor.uploads = self._in_pieces(containers, why if way == "copy" else "")
+            self._set_up_uploads()
         if free:
             gil.lower(id(self))
+        self.delivery = self._start_segments(free)
+        if free:  # only after all channels exist, which a failure of this thread stops
+            self._thread("open", self.lanes.open)
+        if free and self.plan.target.device == "gpu":
+            self._watch = Watch(self.plan.target.indices, self.options.gpu_timeout, self._hang)
+            watch(self._watch)
+
+    def _set_up_uploads(self) -> None:
+        """Give the host steps what uploads need: registered files, and page-locked pieces."""
+        # the callbacks must not refer to self: files stay registered from run to run
+        host, stats = self.budget.host, self.stats
+        rereads = self.options.uploads is None or self.options.uploads.repeatedly
+        way, why = upload_method_for(self.options.upload, self.options.num_threads, repeatedly=rereads)
+        self.host_executor.lender = lender_for(
+            way,
+            self.plan.target.indices,
+            int(host.limit * _REGISTERED_SHARE),
+            lambda nbytes: host.reserve(_REGISTERED_FILES, nbytes, wait=False),
+            lambda way, nbytes: stats.count(stats.uploads, way, nbytes),
+            self.options.uploads,
+        )
+        if self.options.upload != "copy":
+            containers = way == "pieces" or (rereads and self.options.upload == "auto")
+            self.host_executor.uploads = self._in_pieces(containers, why if way == "copy" else "")
+
+    def _start_segments(self, free: Mapping[int, Any]) -> Channel[InFlightBatch]:
+        """Start the threads of all segments of the plan, with channels between them. Return the last channel, from
+        which batches are delivered. ``free``: the idle lanes of each device step, by its index in the plan."""
         inbox: Channel[InFlightBatch] | None = None
         for steps in segments(self.plan.steps):
             name = self.name_of(steps[-1]) if steps else "feed"
@@ -230,12 +244,7 @@ class Engine:
                 self.boxes[self.name_of(step)] = inbox if step is steps[0] else None, outbox
             inbox = outbox
         assert inbox is not None
-        self.delivery = inbox
-        if free:  # only after all channels exist, which a failure of this thread stops
-            self._thread("open", self.lanes.open)
-        if free and self.plan.target.device == "gpu":
-            self._watch = Watch(self.plan.target.indices, self.options.gpu_timeout, self._hang)
-            watch(self._watch)
+        return inbox
 
     def _in_pieces(self, containers: bool, why: str) -> UploaderByGpu:
         from ...ops.gpu.uploads import UploaderByGpu
@@ -339,14 +348,7 @@ class Engine:
             if thread is not threading.current_thread():
                 with suppress(RuntimeError):  # the thread could not be started
                     self._join(thread)
-        if self._watch is None:
-            self._close_devices()
-        elif not self.hung:
-            closing = threading.Thread(target=self._close_devices, name="close", daemon=True)
-            closing.start()
-            self._join(closing)
-            unwatch(self._watch)
-            self._watch = None
+        self._close_watched_devices()
         if self.hung:  # closing anything of the GPU would also wait
             return
         if self.host_executor.lender is not None:
@@ -360,6 +362,17 @@ class Engine:
                 self.direct.drop_references()
             for budget in self.budgets.values():
                 budget.close()
+
+    def _close_watched_devices(self) -> None:
+        """Close the devices. A watched GPU is closed by a thread, which is not waited for if the GPU hangs."""
+        if self._watch is None:
+            self._close_devices()
+        elif not self.hung:
+            closing = threading.Thread(target=self._close_devices, name="close", daemon=True)
+            closing.start()
+            self._join(closing)
+            unwatch(self._watch)
+            self._watch = None
 
     def _close_devices(self) -> None:
         if self.host_executor.uploads is not None:

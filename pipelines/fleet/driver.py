@@ -180,14 +180,8 @@ class Driver:
         try:
             checked = time.monotonic()
             while self._who is None or self._unfinished():
-                room = self.group.room()
-                if not room and not self._states:
+                if not self._serve_workers():
                     return FAILED, self._no_worker_message()
-                self.group.fill(room if self._who is None else min(room, self._useful_workers()))
-                for worker, message in self.group.poll(_POLL):
-                    self._receive(self._state_of(worker), message)
-                self._assign_parts()
-                self._show()
                 if time.monotonic() - checked > _CHECK:
                     checked = time.monotonic()
                     self.whole.check()
@@ -204,6 +198,23 @@ class Driver:
             if self._who is None:
                 raise  # nothing was begun
             return FAILED, str(e)
+        return self._result()
+
+    def _serve_workers(self) -> bool:
+        """Start workers if there is room, receive messages, and assign parts. Return False if there can be no
+        worker."""
+        room = self.group.room()
+        if not room and not self._states:
+            return False
+        self.group.fill(room if self._who is None else min(room, self._useful_workers()))
+        for worker, message in self.group.poll(_POLL):
+            self._receive(self._state_of(worker), message)
+        self._assign_parts()
+        self._show()
+        return True
+
+    def _result(self) -> tuple[int, str]:
+        """Return exit code and reason after the last part is finished or has failed."""
         for state in self._idle:
             state.report.idle += time.monotonic() - state.idle_since
         failed = [p for p in self.parts if not p.done]

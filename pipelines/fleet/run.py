@@ -70,9 +70,8 @@ def run(
     if on is not None:
         check(on, append, trace)
     local = on is None or _PROCESSES.fullmatch(on) is not None
-    compile_device = device
-    if not local:  # the driver's machine need not have a GPU
-        compile_device = "cpu" if device == "cpu" else "null"
+    # the driver's machine need not have a GPU
+    compile_device = device if local else "cpu" if device == "cpu" else "null"
     path = known_spec(path)
     prepared = prepare(path, overrides, device=compile_device, ahead=on is None)
     if names := split_parts(prepared):
@@ -84,7 +83,7 @@ def run(
         return run_each_part(names, prepared, overrides or {}, lambda changes: run(path, changes, **arguments))
     target = prepared.plan.target
     several = len(target.indices) > 1
-    why_one_process = "" if not several else _why_one_process(prepared, append, trace)
+    why_one_process = _why_one_process(prepared, append, trace) if several else ""
     one_process = on is None and (not several or bool(why_one_process))
     if one_process and why_one_process:
         note(f"one process drives all GPUs, because {why_one_process}; a process for each does about twice as much")
@@ -97,11 +96,7 @@ def run(
                        amend=amend)  # fmt: skip
     for remark in prepared.built.notes:
         note(str(remark))
-    why = check_divisible(prepared)
-    if why is not None and not config.by_content:
-        raise SpecError(f"{path}: parts of this job would not make the files of one process: {why}")
-    if why is not None:
-        note(f"{why}, so every part has shards of its own: files are cut differently than by one process")
+    _check_files(path, prepared, config, note)
     job = _text(path, overrides or {}, target, limit)
     command = {
         "spec": job.path if made_of is None else dict(made_of),
@@ -115,21 +110,32 @@ def run(
         if output.was_joined:
             return _finish_join(output)
         remember(config.url or config.path, command)
-        group: AbstractContextManager[WorkerGroup[Any]]
-        if local:
-            compile_ahead(  # once, not in every worker
-                clients_of(prepared.plan, config.writer), check=lambda: opened_once(prepared.plan), background=False
-            )
-            n = int(on.partition(":")[2] or 0) if on else 0
-            gpus = target.device == "gpu"
-            resources = share_gpus(target.indices, n or workers) if gpus else share_cpu(n or workers or 2)
-            group = Processes(job, resources)
-        else:
+        if on is not None and not local:
             from .on_ray import Actors
 
-            assert on is not None
-            group = Actors(job, on, workers, cores, note)
+            return _drive(output, Actors(job, on, workers, cores, note), prepared, command, progress, note, amend)
+        group = _processes(on, workers, job, prepared, config)
         return _drive(output, group, prepared, command, progress, note, amend)
+
+
+def _check_files(path: Path, prepared: Prepared, config: WriteConfig, note: Callable[[str], None]) -> None:
+    """Raise SpecError if parts of the job cannot make the files of one process. Note it if they may differ."""
+    if why := check_divisible(prepared):
+        if not config.by_content:
+            raise SpecError(f"{path}: parts of this job would not make the files of one process: {why}")
+        note(f"{why}, so every part has shards of its own: files are cut differently than by one process")
+
+
+def _processes(
+    on: str | None, workers: int | None, job: JobMessage, prepared: Prepared, config: WriteConfig
+) -> Processes:
+    """Return the group of processes on this machine that ``on`` and ``workers`` request, after compiling the loops of
+    the job once for all of them."""
+    compile_ahead(clients_of(prepared.plan, config.writer), check=lambda: opened_once(prepared.plan), background=False)
+    n = int(on.partition(":")[2] or 0) if on else 0
+    target = prepared.plan.target
+    gpus = target.device == "gpu"
+    return Processes(job, share_gpus(target.indices, n or workers) if gpus else share_cpu(n or workers or 2))
 
 
 def _why_one_process(prepared: Prepared, append: bool, trace: object) -> str:

@@ -113,19 +113,11 @@ def find_growth(
         return None
     changes = _changes([i for _, i in stages], now)
     grown = any(len(c.added) for c in changes.values())
-    spoiled = any(c.removed or c.edited for c in changes.values())
     other_job = differences(
         {"identity": base.header["identity"], "write": base.header["write"]},
         {"identity": {**identity, "inputs": before}, "write": dict(write)},
     )
-    if spoiled or other_job or (grown and not append):
-        lines = [f"inputs of {name}: {said}" for name, c in changes.items() for said in c.lines(now.readers[name])]
-        hint = "" if spoiled or other_job else ", add the new inputs to it with --append"
-        raise JobError(
-            f"{root} holds the output of another job; this one differs in\n  "
-            + "\n  ".join([*other_job, *lines])
-            + f"\nChoose another path{hint}, or start again with --fresh (removes the earlier output)"
-        )
+    _check_changes(root, changes, now, other_job, append)
     places = _places([i for _, i in stages], changes)
     todo = list(_unfinished(root, stages, now))
     if (todo or grown) and (
@@ -142,14 +134,33 @@ def find_growth(
             raise JobError(f"{root}: the job was started with --limit or other numbers of records; inputs cannot be "
                            "added to it")  # fmt: skip
     if grown:
-        added = Inputs({name: now.readers[name].take(c.added) for name, c in changes.items()})
-        named = Inputs(added.readers, hashlib.sha256(added.encode()).hexdigest())
-        last = len(places) - 1
         if base.header["whole"] is None and base.header["range"] != [0, lineup.ends[0]]:
             raise JobError(f"{root} was written with --limit: inputs cannot be added to it")
-        number = len(addition_files_of(root)) + 1
-        todo.append(AdditionPlan(last, Addition(number, "append", lineup.positions(last)), named))
+        added = Inputs({name: now.readers[name].take(c.added) for name, c in changes.items()})
+        todo.append(_appended(root, lineup, added))
     return OutputGrowth(lineup, tuple(todo))
+
+
+def _check_changes(root: Path, changes: Mapping[str, Changes], now: Inputs, other_job: list[str], append: bool) -> None:
+    """Raise JobError if inputs were edited or removed, if the job itself differs, or if inputs were added without
+    ``append``."""
+    grown = any(len(c.added) for c in changes.values())
+    another = bool(other_job) or any(c.removed or c.edited for c in changes.values())
+    if another or (grown and not append):
+        lines = [f"inputs of {name}: {said}" for name, c in changes.items() for said in c.lines(now.readers[name])]
+        hint = "" if another else ", add the new inputs to it with --append"
+        raise JobError(
+            f"{root} holds the output of another job; this one differs in\n  "
+            + "\n  ".join([*other_job, *lines])
+            + f"\nChoose another path{hint}, or start again with --fresh (removes the earlier output)"
+        )
+
+
+def _appended(root: Path, lineup: Lineup, added: Inputs) -> AdditionPlan:
+    """Return the plan for the inputs that are ``added``, which are the last of ``lineup``."""
+    last, number = len(lineup.ends) - 1, len(addition_files_of(root)) + 1
+    named = Inputs(added.readers, hashlib.sha256(added.encode()).hexdigest())
+    return AdditionPlan(last, Addition(number, "append", lineup.positions(last)), named)
 
 
 def _changes(stages: list[Inputs], now: Inputs) -> dict[str, Changes]:

@@ -128,44 +128,15 @@ def conversion(
     graph: list[dict[str, Any]] = [reader]
     fields: dict[str, dict[str, Any]] = {}
     picture = _picture(layout) if requested.touches_pictures else None
-    for f, kind in layout.fields.items():
-        step = {"in": variables[f], "out": variables[f]}
-        if f in layout.numerals and requested.to not in ("webdataset", "files"):  # in these they are texts again
-            graph.append({"op": "number_from_text", **step})
-            kind = "numbers"
-        if f in layout.arrays:
-            graph.append({"op": "decoders.numpy", **step})
-            kind = "numbers"
-        if f in layout.casts:
-            graph.append({"op": "cast", "dtype": _DALI_NAMES.get(layout.casts[f], layout.casts[f].upper()), **step})
-        if f in layout.whole:
-            graph.append({"op": "cast", "dtype": "INT64", **step})
-        is_text = f in layout.text and requested.to in _TYPED
-        config: dict[str, Any] = {"encode": "text" if is_text else "keep"} if kind == "bytes" else {}
-        # also if files have no extension: the manifest stores it, so that the field is known to be a text or a list
-        extension = layout.extensions.get(f, "") or ("txt" if f in layout.text else "") if kind == "bytes" else ""
-        config.update({"extension": extension} if is_extension(extension) else {})
-        if f in layout.lists:
-            in_files = requested.to in ("webdataset", "files")
-            config = {"encode": "npy"} if in_files else {"extension": "npy"}  # also if a list has one number
-        if f == picture and requested.touches_pictures:
-            graph += _pictures(variables[f], requested)
-            config = {"extension": _SUFFIXES[requested.target]} if requested.to in ("webdataset", "files") else {}
-        fields[names[f]] = config
+    for f in layout.fields:
+        steps, fields[names[f]] = _field(f, variables[f], layout, requested, is_picture=f == picture)
+        graph += steps
     if picture is None and requested.touches_pictures:
         raise SpecError(f"{source} holds no pictures to resize or encode; its fields: {', '.join(layout.fields)}")
     if requested.limit is not None:
         graph[0]["limit"] = requested.limit
-    options = dict(requested.options)
-    if requested.to == "lmdb" and layout.named:
-        options.setdefault("key", "sample")
-    if requested.to in ("tfrecord", "array_record") and layout.named:
-        options.setdefault("key", layout.key or next(k for k in (*KEYS, "") if k not in fields))
     if requested.to == "recordio" and layout.named:
         note("recordio cannot store the samples' keys and the names of fields: samples are numbered")
-    if requested.to in _TYPED:
-        options.setdefault("lists", [names[f] for f in layout.lists])
-        options.setdefault("key", layout.key or next(k for k in (*KEYS, "") if k not in fields))
     shard = {k: v for k, v in (("samples", requested.samples), ("bytes", requested.bytes)) if v is not None}
     return {
         "version": 1,
@@ -174,9 +145,55 @@ def conversion(
         "graph": graph,
         "outputs": {names[f]: variables[f] for f in layout.fields},
         "write": {"writer": requested.to, "path": _place(target), **({"shard": shard} if shard else {}),
-                  "fields": fields, **options},
+                  "fields": fields, **_writer_options(layout, requested, names)},
         "on_error": {"policy": "skip"},
     }  # fmt: skip
+
+
+def _field(
+    field: str, variable: str, layout: SourceLayout, requested: ConvertOptions, *, is_picture: bool
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return the steps that convert a ``field`` of the source, which is read as ``variable``, and its entry in the
+    section `write.fields`."""
+    graph: list[dict[str, Any]] = []
+    kind, step = layout.fields[field], {"in": variable, "out": variable}
+    in_files = requested.to in ("webdataset", "files")
+    if field in layout.numerals and not in_files:  # in these they are texts again
+        graph.append({"op": "number_from_text", **step})
+        kind = "numbers"
+    if field in layout.arrays:
+        graph.append({"op": "decoders.numpy", **step})
+        kind = "numbers"
+    if field in layout.casts:
+        graph.append({"op": "cast", "dtype": _DALI_NAMES.get(layout.casts[field], layout.casts[field].upper()), **step})
+    if field in layout.whole:
+        graph.append({"op": "cast", "dtype": "INT64", **step})
+    if is_picture:
+        graph += _pictures(variable, requested)
+        return graph, {"extension": _SUFFIXES[requested.target]} if in_files else {}
+    if field in layout.lists:
+        return graph, {"encode": "npy"} if in_files else {"extension": "npy"}  # also if a list has one number
+    if kind != "bytes":
+        return graph, {}
+    is_text = field in layout.text
+    # also if files have no extension: the manifest stores it, so that the field is known to be a text
+    extension = layout.extensions.get(field, "") or ("txt" if is_text else "")
+    config = {"encode": "text" if is_text and requested.to in _TYPED else "keep"}
+    return graph, config | ({"extension": extension} if is_extension(extension) else {})
+
+
+def _writer_options(layout: SourceLayout, requested: ConvertOptions, names: Mapping[str, str]) -> dict[str, Any]:
+    """Return the options of the writer: the requested ones, and those without which keys or lists would be lost."""
+    options = dict(requested.options)
+    key = layout.key or next(k for k in (*KEYS, "") if k not in names.values())
+    if requested.to == "lmdb" and layout.named:
+        options.setdefault("key", "sample")
+    if requested.to in ("tfrecord", "array_record") and layout.named:
+        options.setdefault("key", key)
+    if requested.to in _TYPED:
+        options.setdefault("lists", [names[f] for f in layout.lists])
+        options.setdefault("key", key)
+    return options
 
 
 def convert(

@@ -124,6 +124,20 @@ def _look(source: Path, columns: Sequence[str], in_part: bool) -> SourceLayout:
         return _lance(source)
     inside = sorted((e for e in _entries(source) if e.name[0] != "."), key=lambda e: e.name)
     names = [e.name for e in inside] if source.is_dir() else [source.name]
+    if (layout := _containers(source, names, columns)) is not None:
+        return layout
+    if any(n.endswith(".npy") for n in names):
+        raise SpecError(
+            f"{source}: .npy files hold arrays without keys or bytes; read them with readers.numpy in a spec"
+        )
+    if not source.is_dir():
+        raise SpecError(f"{source}: is not a known container (.tfrecord, .tar, .rec, .lmdb, .parquet, or a folder)")
+    return _files(source, inside)
+
+
+def _containers(source: Path, names: Sequence[str], columns: Sequence[str]) -> SourceLayout | None:
+    """Return the layout of those of the files ``names`` that are containers, or None if none is one. Raises SpecError
+    if they are of several kinds."""
     root = source if source.is_dir() else source.parent
     kinds = [
         [p for p in (root / n for n in names if n.endswith(suffixes)) if p.is_file() or (p / "data.mdb").is_file()]
@@ -136,13 +150,7 @@ def _look(source: Path, columns: Sequence[str], in_part: bool) -> SourceLayout:
     for paths, reader in zip(kinds, _READERS, strict=True):
         if paths:
             return reader(paths, columns)
-    if any(n.endswith(".npy") for n in names):
-        raise SpecError(
-            f"{source}: .npy files hold arrays without keys or bytes; read them with readers.numpy in a spec"
-        )
-    if not source.is_dir():
-        raise SpecError(f"{source}: is not a known container (.tfrecord, .tar, .rec, .lmdb, .parquet, or a folder)")
-    return _files(source, inside)
+    return None
 
 
 def _entries(source: Path) -> list[os.DirEntry[str]]:

@@ -7,7 +7,7 @@ Called by jobs and benchmarks.
 from __future__ import annotations
 
 import resource
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -17,7 +17,7 @@ from ...ops.gpu.device_memory import Owner, pool_of
 from ...ops.gpu.lane import Lane
 from ..cores import usable_cores
 from ..engine.engine import Engine
-from ..engine.stats import Stats, Work
+from ..engine.stats import NodeStats, Stats, Work
 from ..engine.threads.channel import Channel
 from ..graph.conditionals import Merge, Split
 
@@ -47,32 +47,11 @@ def build_report(
     name of the consumer of batches, such as a writer."""
     stats, plan = engine.stats, engine.plan
     stage_of = {n.name: i for i, s in enumerate(plan.steps) for n in s.nodes}
-    operators = []
-    for node in plan.graph.nodes:
-        if isinstance(node.op, (Split, Merge)) or node.name not in stats.nodes:
-            continue
-        r = stats.nodes[node.name]
-        busy = r.gpu_seconds or r.cpu_seconds
-        p50, p95 = np.percentile(r.durations, (50, 95)).tolist() if r.durations else (0.0, 0.0)
-        stage = stage_of[node.name]
-        operators.append(
-            {
-                "name": r.name,
-                "op": r.op,
-                "runs_on": r.runs_on,
-                "stage": _stage_id(engine, stage),
-                "calls": r.calls,
-                "samples": r.samples,
-                "bytes_in": r.bytes_in,
-                "bytes_out": r.bytes_out,
-                "cpu_seconds": round(r.cpu_seconds, 6),
-                "gpu_seconds": round(r.gpu_seconds, 6),
-                "p50_ms": round(p50 * 1e3, 4),
-                "p95_ms": round(p95 * 1e3, 4),
-                "samples_per_second": round(r.samples / busy, 1) if busy else None,
-                **_waits(engine, stage),
-            }
-        )
+    operators = [
+        _operator(engine, stats.nodes[node.name], stage_of[node.name])
+        for node in plan.graph.nodes
+        if node.name in stats.nodes and not isinstance(node.op, (Split, Merge))
+    ]
     loads = loads_of(engine, operators, seconds, sink_seconds, sink, step_seconds(engine))
     waited = engine.budgets["host"].waited / max(seconds, 1e-9)
     slowest = bottleneck(loads, _channels(engine, 0)[1].passed, waited)
@@ -86,17 +65,7 @@ def build_report(
         "samples_per_second": round(samples.get("read", 0) / seconds, 1) if seconds else None,
         "operators": operators,
         "stages": [
-            {
-                "id": _stage_id(engine, i),
-                "kind": s.kind,
-                "operators": [n.name for n in s.nodes if not isinstance(n.op, (Split, Merge))],
-                "busy_seconds": round(_busy(engine, i), 6),
-                **_waits(engine, i),
-                **_worked(engine, i),
-            }
-            for i, s in enumerate(plan.steps)
-        ]
-        + [
+            *_stages(engine),
             {
                 "id": sink,
                 "kind": "sink",
@@ -104,19 +73,9 @@ def build_report(
                 "busy_seconds": round(sink_seconds, 6),
                 "waiting_for_input_seconds": round(engine.delivery.waited_empty, 6),
                 "blocked_on_output_seconds": 0.0,
-            }
+            },
         ],
-        "queues": [
-            {
-                "name": c.name,
-                "depth": c.depth,
-                "batches": c.passed,
-                "mean_fill": round(c.occupancy / c.passed, 3) if c.passed else 0.0,
-                "full_seconds": round(c.waited_full, 6),
-                "empty_seconds": round(c.waited_empty, 6),
-            }
-            for c in engine.channels
-        ],
+        "queues": [_queue(c) for c in engine.channels],
         "rejected": dict(sorted(stats.rejected.items())),
         "left_out": dict(sorted(stats.left_out.items())),
         "decoders": dict(sorted(stats.decoders.items())),
@@ -138,6 +97,55 @@ def build_report(
             "advice": slowest.advice,
         },
         "memory": _memory(engine),
+    }
+
+
+def _operator(engine: Engine, r: NodeStats, stage: int) -> dict[str, Any]:
+    """Return the report of one operator, which runs in the plan's step ``stage``."""
+    busy = r.gpu_seconds or r.cpu_seconds
+    p50, p95 = np.percentile(r.durations, (50, 95)).tolist() if r.durations else (0.0, 0.0)
+    return {
+        "name": r.name,
+        "op": r.op,
+        "runs_on": r.runs_on,
+        "stage": _stage_id(engine, stage),
+        "calls": r.calls,
+        "samples": r.samples,
+        "bytes_in": r.bytes_in,
+        "bytes_out": r.bytes_out,
+        "cpu_seconds": round(r.cpu_seconds, 6),
+        "gpu_seconds": round(r.gpu_seconds, 6),
+        "p50_ms": round(p50 * 1e3, 4),
+        "p95_ms": round(p95 * 1e3, 4),
+        "samples_per_second": round(r.samples / busy, 1) if busy else None,
+        **_waits(engine, stage),
+    }
+
+
+def _stages(engine: Engine) -> list[dict[str, Any]]:
+    """Return the reports of the plan's steps."""
+    return [
+        {
+            "id": _stage_id(engine, i),
+            "kind": s.kind,
+            "operators": [n.name for n in s.nodes if not isinstance(n.op, (Split, Merge))],
+            "busy_seconds": round(_busy(engine, i), 6),
+            **_waits(engine, i),
+            **_worked(engine, i),
+        }
+        for i, s in enumerate(engine.plan.steps)
+    ]
+
+
+def _queue(channel: Channel[Any]) -> dict[str, Any]:
+    """Return the report of a queue between two threads."""
+    return {
+        "name": channel.name,
+        "depth": channel.depth,
+        "batches": channel.passed,
+        "mean_fill": round(channel.occupancy / channel.passed, 3) if channel.passed else 0.0,
+        "full_seconds": round(channel.waited_full, 6),
+        "empty_seconds": round(channel.waited_empty, 6),
     }
 
 
@@ -229,6 +237,26 @@ def overlap(engine: Engine) -> int:
     return max(1, engine.options.lanes - 1) * len(engine.plan.target.indices)
 
 
+def _device_loads(
+    engine: Engine, operators: Sequence[Mapping[str, Any]], launching: float, seconds: float
+) -> Iterator[Load]:
+    """Yield how busy the GPU was with the ``operators`` of a step, and the threads that launch them for ``launching``
+    seconds."""
+    yield Load(
+        "gpu",
+        sum(o["gpu_seconds"] for o in operators) / seconds / overlap(engine),
+        f"Bottleneck: the GPU, mostly {_worst(operators, 'gpu_seconds')}.",
+        "More batches in flight (prefetch_queue_depth.gpu_size), a larger batch_size, or more GPUs (device: gpu:all).",
+    )
+    share = launching / seconds / len(engine.plan.target.indices)
+    yield Load(
+        "launching",
+        share,
+        f"Bottleneck: launching GPU work (its threads were {_percent(share)} busy).",
+        "A larger batch_size.",
+    )
+
+
 def loads_of(
     engine: Engine, operators: Sequence[Mapping[str, Any]], seconds: float, sink_seconds: float, sink: str,
     steps: Sequence[float],
@@ -237,40 +265,20 @@ def loads_of(
     and of the threads of ``steps``."""
     seconds = max(seconds, 1e-9)
     threads = engine.options.num_threads
-    loads = []
+    loads: list[Load] = []
     for i, step in enumerate(engine.plan.steps):
-        step_operators = [o for o in operators if o["stage"] == _stage_id(engine, i)]
-        busy = steps[i]
         if step.kind == "whole":
             loads.append(
                 Load(
                     "reading",
-                    busy / seconds,
-                    f"Bottleneck: reading ({_percent(busy / seconds)} busy).",
+                    steps[i] / seconds,
+                    f"Bottleneck: reading ({_percent(steps[i] / seconds)} busy).",
                     "Faster storage, a container (TFRecord, LMDB) instead of single files, or more shards.",
                 )
             )
         elif step.kind == "device":
-            launching = busy / seconds / len(engine.plan.target.indices)
-            gpu = sum(o["gpu_seconds"] for o in step_operators)
-            worst = _worst(step_operators, "gpu_seconds")
-            loads.append(
-                Load(
-                    "gpu",
-                    gpu / seconds / overlap(engine),
-                    f"Bottleneck: the GPU, mostly {worst}.",
-                    "More batches in flight (prefetch_queue_depth.gpu_size), a larger batch_size, or more "
-                    "GPUs (device: gpu:all).",
-                )
-            )
-            loads.append(
-                Load(
-                    "launching",
-                    launching,
-                    f"Bottleneck: launching GPU work (its threads were {_percent(launching)} busy).",
-                    "A larger batch_size.",
-                )
-            )
+            its = [o for o in operators if o["stage"] == _stage_id(engine, i)]
+            loads += _device_loads(engine, its, steps[i], seconds)
     chunk = [o for o in operators if engine.plan.steps[int(str(o["stage"])[:2])].kind == "chunk"]
     if chunk:
         loads.append(_workers(engine.stats, chunk, threads, usable_cores(), seconds))

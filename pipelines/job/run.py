@@ -331,6 +331,22 @@ def _already_done(written: int, rejected: int, root: Path, config: WriteConfig) 
                      "--fresh starts over", report, config.url or config.path, ran=False)  # fmt: skip
 
 
+def _batches(
+    prepared: Prepared, run_range: RunRange, uploads: RegistrationCache | None, resources: SharedResources | None,
+    copies: int,
+) -> Batches:  # fmt: skip
+    """Return the batches of a job: an engine, with the options of the spec, that runs the plan over ``run_range``."""
+    options = options_of(prepared.spec, prepared.target)
+    options = replace(
+        options, uploads=uploads or RegistrationCache(repeatedly=False), resources=resources, copies=copies
+    )
+    if any(n.op.output_after_sync and n.stage == "gpu" for n in prepared.whole.nodes):
+        options = replace(options, lanes=lanes_for(options.gpu_queue, late=True))
+    if prepared.split_plans is None:
+        return Batches(prepared.plan, run_range, options)
+    return PartsBatches(prepared.split_plans, run_range, options)
+
+
 class JobRun:
     """One run of a job whose output is open for writing. Created by `run_job`, `OpenJob` and `retry_failed`; used by
     one thread."""
@@ -370,21 +386,11 @@ class JobRun:
             "threads": threads_of(prepared.spec.pipeline.num_threads),
         })  # fmt: skip
         progress(Progress(0, self.total, 0, time.perf_counter(), self.live.of))
-        settings = prepared.spec.pipeline
         run_range = RunRange(
-            feed, self.first, settings.batch_size, prepared.spec.depends_on_batches, trace is not None, selected
-        )
-        options = options_of(prepared.spec, prepared.target)
-        options = replace(
-            options, uploads=uploads or RegistrationCache(repeatedly=False), resources=resources, copies=output.copies
-        )
-        if any(n.op.output_after_sync and n.stage == "gpu" for n in prepared.whole.nodes):
-            options = replace(options, lanes=lanes_for(options.gpu_queue, late=True))
-        self.batches: Batches
-        if prepared.split_plans is None:
-            self.batches = Batches(prepared.plan, run_range, options)
-        else:
-            self.batches = PartsBatches(prepared.split_plans, run_range, options)
+            feed, self.first, prepared.spec.pipeline.batch_size, prepared.spec.depends_on_batches, trace is not None,
+            selected,
+        )  # fmt: skip
+        self.batches = _batches(prepared, run_range, uploads, resources, output.copies)
         try:
             self.warm_up = 0.0 if warm else self.batches.warm_up(lambda outputs: rehearse(config, outputs))
         except BaseException as e:  # also after Ctrl-C, because decoder processes may run already

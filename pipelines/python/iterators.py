@@ -247,13 +247,10 @@ class BaseIterator:
     ) -> None:
         """Raises ValueError for arguments that contradict each other."""
         self.pipelines = [pipelines] if isinstance(pipelines, Pipeline) else list(pipelines)
-        if not self.pipelines:
-            raise IteratorArgumentError("at least one pipeline is needed")
         if auto_reset not in (True, False, None, "yes", "no"):
             raise IteratorArgumentError(f"auto_reset must be 'yes', 'no', True or False, got {auto_reset!r}")
+        batching = self._batching()
         self.batch_size = self.pipelines[0].max_batch_size
-        if any(p.max_batch_size != self.batch_size for p in self.pipelines):
-            raise IteratorArgumentError("all pipelines must have the same batch_size")
         if fill_last_batch is not None:
             warn("fill_last_batch is DALI's old spelling of last_batch_policy", DeprecationWarning)
             last_batch_policy = LastBatchPolicy.FILL if fill_last_batch else LastBatchPolicy.PARTIAL
@@ -261,11 +258,6 @@ class BaseIterator:
             raise IteratorArgumentError(f"last_batch_policy must be a LastBatchPolicy, got {last_batch_policy!r}")
         self._auto_reset = auto_reset in (True, "yes")
         self._last = last_batch_policy
-        batching = self.pipelines[0]._settings.run.batching
-        if batching != "positions" and len(self.pipelines) > 1:
-            raise IteratorArgumentError(
-                f"batching: {batching} is for an iterator of one pipeline, got {len(self.pipelines)}"
-            )
         self._epochs = self._epochs_of(size, reader_name, last_batch_padded, last_batch_policy)
         self._total = 0
         """Number of batches in this epoch; -1 if it is unknown until the pipeline raises StopIteration."""
@@ -295,6 +287,19 @@ class BaseIterator:
                     "omits the others: use a smaller batch_size, or PARTIAL or FILL"
                 )
             self._schedule()
+
+    def _batching(self) -> str:
+        """Return the setting ``batching`` of the pipelines. Raises ValueError if they cannot share an iterator."""
+        if not self.pipelines:
+            raise IteratorArgumentError("at least one pipeline is needed")
+        if len({p.max_batch_size for p in self.pipelines}) > 1:
+            raise IteratorArgumentError("all pipelines must have the same batch_size")
+        batching = self.pipelines[0]._settings.run.batching
+        if batching != "positions" and len(self.pipelines) > 1:
+            raise IteratorArgumentError(
+                f"batching: {batching} is for an iterator of one pipeline, got {len(self.pipelines)}"
+            )
+        return batching
 
     def _epochs_of(self, size: int, reader_name: str | None, padded: bool, policy: LastBatchPolicy) -> Epochs:
         if reader_name is None:

@@ -95,18 +95,7 @@ class Settings:
         threads = -1 if num_threads is None else _integer("num_threads", num_threads)
         if threads < 1 and threads != -1:
             raise ValueError(f"num_threads must be positive, got {threads}")
-        for t in output_dtype if isinstance(output_dtype, (list, tuple)) else [output_dtype]:
-            if t is not None and not isinstance(t, DALIDataType):
-                raise TypeError(f"output_dtype must be types.DALIDataType, a list of them, or None, got {t!r}")
-            if t is DALIDataType.NO_TYPE:
-                raise ValueError("output_dtype must not be NO_TYPE; use None for any type")
-        if output_ndim is not None:
-            for n in output_ndim if isinstance(output_ndim, (list, tuple)) else [output_ndim]:
-                if n is not None and _integer("output_ndim", n) < 0:
-                    raise ValueError(f"output_ndim must not be negative, got {n}")
-        for layout in output_layout if isinstance(output_layout, (list, tuple)) else [output_layout]:
-            if layout is not None and not isinstance(layout, str):
-                raise TypeError(f"output_layout must be a string, a list of strings, or None, got {layout!r}")
+        _check_outputs(output_dtype, output_ndim, output_layout)
         if checkpoint is not None and not isinstance(checkpoint, (bytes, str)):
             raise TypeError(f"checkpoint must be a result of Pipeline.checkpoint(), got {checkpoint!r}")
         # whether a batch size is needed is checked when the pipeline is built
@@ -207,6 +196,21 @@ class Settings:
         if self.prefetch != default.prefetch_cpu:
             section["prefetch_queue_depth"] = self.prefetch
         return {**section, **self.run.to_dict()}
+
+
+def _check_outputs(output_dtype: Any, output_ndim: Any, output_layout: Any) -> None:
+    """Raise TypeError or ValueError for expectations of outputs that no output can meet."""
+    for t in output_dtype if isinstance(output_dtype, (list, tuple)) else [output_dtype]:
+        if t is not None and not isinstance(t, DALIDataType):
+            raise TypeError(f"output_dtype must be types.DALIDataType, a list of them, or None, got {t!r}")
+        if t is DALIDataType.NO_TYPE:
+            raise ValueError("output_dtype must not be NO_TYPE; use None for any type")
+    for n in output_ndim if isinstance(output_ndim, (list, tuple)) else [output_ndim]:
+        if n is not None and _integer("output_ndim", n) < 0:
+            raise ValueError(f"output_ndim must not be negative, got {n}")
+    for layout in output_layout if isinstance(output_layout, (list, tuple)) else [output_layout]:
+        if layout is not None and not isinstance(layout, str):
+            raise TypeError(f"output_layout must be a string, a list of strings, or None, got {layout!r}")
 
 
 def _integer(name: str, value: Any) -> int:

@@ -288,6 +288,15 @@ def _or_variable(schema: Schema) -> Schema:
     return {"anyOf": [schema, _VARIABLE]}
 
 
+def _tuple(items: tuple[Any, ...], low: float | None, high: float | None) -> Schema:
+    """Return the JSON Schema of a tuple with ``items`` of these types; ``...`` repeats the first."""
+    if items[-1] is ...:
+        each = _or_variable(_type(items[0], low, high))
+        return {"anyOf": [each, {"type": "array", "items": each}]}
+    each_of = [_or_variable(_type(t, low, high)) for t in items]
+    return {"type": "array", "prefixItems": each_of, "items": False, "minItems": len(items)}
+
+
 def _type(tp: Any, low: float | None, high: float | None) -> Schema:
     """Return the JSON Schema of the values that `ops.base.coerce` accepts for an argument of type ``tp`` between
     ``low`` and ``high``."""
@@ -299,26 +308,19 @@ def _type(tp: Any, low: float | None, high: float | None) -> Schema:
     if tp is type(None):
         return {"type": "null"}
     if origin is tuple:
-        items = get_args(tp)
-        if items[-1] is ...:
-            each = _or_variable(_type(items[0], low, high))
-            return {"anyOf": [each, {"type": "array", "items": each}]}
-        each_of = [_or_variable(_type(t, low, high)) for t in items]
-        return {"type": "array", "prefixItems": each_of, "items": False, "minItems": len(items)}
+        return _tuple(get_args(tp), low, high)
     if isinstance(tp, type) and issubclass(tp, enum.Enum):
         return {"enum": [*_names(tp), *(int(m.value) for m in tp)]}
     bounds = {k: v for k, v in (("minimum", low), ("maximum", high)) if v is not None}
-    if tp is bool:
-        return {"enum": [True, False, 0, 1]}
-    if tp is int:
-        return {"anyOf": [{"type": "integer", **bounds}, {"type": "boolean"}]}
-    if tp is float:
-        return {"type": ["number", "boolean"], **bounds}
-    if tp is str:
-        return {"type": "string"}
-    if origin in (dict, Mapping) or tp is dict:
-        return {"type": "object"}
-    return {}
+    simple: dict[Any, Schema] = {
+        bool: {"enum": [True, False, 0, 1]},
+        int: {"anyOf": [{"type": "integer", **bounds}, {"type": "boolean"}]},
+        float: {"type": ["number", "boolean"], **bounds},
+        str: {"type": "string"},
+        dict: {"type": "object"},
+        Mapping: {"type": "object"},
+    }
+    return simple.get(origin or tp, {})
 
 
 def _names(tp: type[enum.Enum]) -> Iterable[str]:

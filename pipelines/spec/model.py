@@ -528,6 +528,28 @@ def _steps(values: tuple[Value, ...], prefix: str, problems: Problems) -> tuple[
     return tuple(s for s in steps if s is not None)
 
 
+def _step_name(section: _Section) -> str | None:
+    """Return a step's ``name``; None if it has none, or a wrong one, which is reported."""
+    name = section.take("name")
+    if name is not None and not (isinstance(name.data, str) and name.data):
+        section.say(name.mark, f"name must be text, got {name.kind}")
+        return None
+    return None if name is None else str(name.data)
+
+
+def _step_seed(section: _Section) -> int | None:
+    """Return a step's ``seed``; None if it has none, or a wrong one, which is reported, or takes the pipeline's."""
+    seed = section.take("seed")
+    if seed is None:
+        return None
+    if not isinstance(seed.data, int) or isinstance(seed.data, bool) or seed.data < -1:
+        section.say(
+            seed.mark, f"seed must be an integer of at least 0, or -1 for one from the pipeline's, got {seed.kind}"
+        )
+        return None
+    return seed.data if seed.data >= 0 else None
+
+
 def _step(value: Value, label: str, problems: Problems) -> Step | Condition | None:
     if not isinstance(value.data, dict):
         hint = slips.not_a_step(value.data, ())
@@ -550,16 +572,7 @@ def _step(value: Value, label: str, problems: Problems) -> Step | Condition | No
     name = section.need("op", "`op:`, the operator's name")
     if name is not None and not isinstance(name.data, str):
         section.say(name.mark, f"op must be an operator's name, got {name.kind}")
-    given_name = section.take("name")
-    if given_name is not None and not (isinstance(given_name.data, str) and given_name.data):
-        section.say(given_name.mark, f"name must be text, got {given_name.kind}")
-        given_name = None
-    seed = section.take("seed")
-    if seed is not None and (not isinstance(seed.data, int) or isinstance(seed.data, bool) or seed.data < -1):
-        section.say(
-            seed.mark, f"seed must be an integer of at least 0, or -1 for one from the pipeline's, got {seed.kind}"
-        )
-        seed = None
+    given_name, seed = _step_name(section), _step_seed(section)
     device = section.choice("device", get_args(DeviceRequest), "auto")
     inputs, outputs = _names(section, "in"), _names(section, "out")
     for i, ref in enumerate(outputs):
@@ -576,9 +589,9 @@ def _step(value: Value, label: str, problems: Problems) -> Step | Condition | No
         outputs=outputs,
         args=section.entries,
         arg_marks=value.key_marks,
-        name=str(given_name.data) if given_name is not None else None,
+        name=given_name,
         device=cast(DeviceRequest, device),
-        seed=seed.data if seed is not None and isinstance(seed.data, int) and seed.data >= 0 else None,
+        seed=seed,
         broken=len(problems.found) > before or not value.sound,
     )
 

@@ -288,19 +288,23 @@ def _arguments(name: str, arguments: Mapping[str, ast.expr]) -> Iterator[tuple[K
     """Yield (kind, text) of findings about the ``arguments`` in a call of DALI's function ``name``."""
     room, _, rest = name.partition(".")
     if name in ("Pipeline", "pipeline.Pipeline", "pipeline_def", "pipeline.pipeline_def"):
-        known = {*inspect.signature(Pipeline).parameters, "enable_conditionals", "debug", "fn"}
-        for argument in arguments:
-            if argument not in known:
-                yield "missing", f"{name}: has no argument {argument!r}"
-            elif argument in _SETTINGS:
-                yield "no effect", f"{name}: argument {argument!r} has no effect"
-        return
-    if name.startswith("experimental.dynamic."):
+        yield from _pipeline_arguments(name, arguments)
+    elif name.startswith("experimental.dynamic."):
         yield from _dynamic_arguments(name, arguments)
-        return
-    operator = operator_behind(room, rest) if room in ("fn", "ops") else ""
-    if not operator:
-        return
+    elif room in ("fn", "ops") and (operator := operator_behind(room, rest)):
+        yield from _operator_arguments(name, operator, arguments)
+
+
+def _pipeline_arguments(name: str, arguments: Iterable[str]) -> Iterator[tuple[Kind, str]]:
+    known = {*inspect.signature(Pipeline).parameters, "enable_conditionals", "debug", "fn"}
+    for argument in arguments:
+        if argument not in known:
+            yield "missing", f"{name}: has no argument {argument!r}"
+        elif argument in _SETTINGS:
+            yield "no effect", f"{name}: argument {argument!r} has no effect"
+
+
+def _operator_arguments(name: str, operator: str, arguments: Mapping[str, ast.expr]) -> Iterator[tuple[Kind, str]]:
     cls = find(names()[operator])
     known = known_arguments(operator)
     for argument in arguments:
@@ -362,38 +366,36 @@ def _rewritten(source: str, tree: ast.Module, bound: dict[str, str]) -> str:
     starts = [0]
     for line in source.splitlines(keepends=True):
         starts.append(starts[-1] + len(line.encode()))
-
-    def replace(node: ast.AST, old: str, new: str) -> None:
-        a = starts[node.lineno - 1] + node.col_offset  # type: ignore[attr-defined]
-        b = starts[node.end_lineno - 1] + node.end_col_offset  # type: ignore[attr-defined]
-        found_at = raw.find(old.encode(), a, b)
-        if found_at >= 0:
-            edits.append((found_at, found_at + len(old.encode()), new))
-
     done: set[int] = set()
     raw = source.encode()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                if _is_dali(alias.name):
-                    replace(alias, alias.name, _renamed(alias.name))
-        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            if _is_dali(node.module):
-                above = {_renamed(f"{node.module}.{a.name}").rpartition(".")[0] for a in node.names}
-                replace(node, node.module, above.pop() if len(above) == 1 else _renamed(node.module))
-            elif node.module == "nvidia" and [a.name for a in node.names] == ["dali"]:
-                alias = node.names[0]
-                a = starts[node.lineno - 1] + node.col_offset
-                b = starts[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
-                edits.append((a, b, f"import {_OURS} as {alias.asname or 'dali'}"))
-        elif isinstance(node, ast.Attribute) and id(node) not in done:
-            full = _dotted(node, bound)
-            if full == _DALI or (full.removeprefix(f"{_DALI}.") in MOVED and ast.unparse(node) == full):
-                replace(node, full, _renamed(full))
-                done.update(id(n) for n in ast.walk(node))
+        for part, old, new in _renames(node, bound) if id(node) not in done else ():
+            done.update(id(n) for n in ast.walk(part))
+            start = starts[part.lineno - 1] + part.col_offset
+            end = starts[(part.end_lineno or part.lineno) - 1] + (part.end_col_offset or 0)
+            found_at = raw.find(old.encode(), start, end)
+            if found_at >= 0:
+                edits.append((found_at, found_at + len(old.encode()) if old else end, new))
     for a, b, new in sorted(edits, reverse=True):
         raw = raw[:a] + new.encode() + raw[b:]
     return raw.decode() if edits else ""
+
+
+def _renames(node: ast.AST, bound: dict[str, str]) -> Iterator[tuple[ast.alias | ast.stmt | ast.expr, str, str]]:
+    """Yield (part, old, new): the text ``old`` within ``part`` of this node becomes ``new``; the whole part if ``old``
+    is empty."""
+    if isinstance(node, ast.Import):
+        yield from ((a, a.name, _renamed(a.name)) for a in node.names if _is_dali(a.name))
+    elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+        if _is_dali(node.module):
+            above = {_renamed(f"{node.module}.{a.name}").rpartition(".")[0] for a in node.names}
+            yield node, node.module, above.pop() if len(above) == 1 else _renamed(node.module)
+        elif node.module == "nvidia" and [a.name for a in node.names] == ["dali"]:
+            yield node, "", f"import {_OURS} as {node.names[0].asname or 'dali'}"
+    elif isinstance(node, ast.Attribute):
+        full = _dotted(node, bound)
+        if full == _DALI or (full.removeprefix(f"{_DALI}.") in MOVED and ast.unparse(node) == full):
+            yield node, full, _renamed(full)
 
 
 def _renamed(name: str) -> str:

@@ -151,22 +151,11 @@ class FastHostStep:
         if it.draws or it.dropped or not len(it.samples.slot) or self._failures > _MAX_FAILURES:
             return False
         self._failures += 1
-        began, taken, env = time.perf_counter(), 0, dict[Edge, Any]()
-        for e in self._needs:
-            batch = env[e] = it.env[e]
-            taken += batch.data.nbytes
-        sources: list[tuple[int, int, float]] = []
-        for _, state, edges in self._sources:
-            outputs = state.first(it.request.start, len(it.samples.slot))
-            if outputs is None:
-                return False
-            for edge, batch in zip(edges, outputs, strict=True):
-                if not batch.on_host:
-                    return False
-                env[edge] = batch.with_data(batch.data, it.samples, batch.nbytes)
-                taken += batch.data.nbytes
-            sources.append((0, sum([b.nbytes for b in outputs]), time.perf_counter()))
-        if taken > _MAX_BYTES and not self._metadata_only:
+        began, env = time.perf_counter(), {e: it.env[e] for e in self._needs}
+        sources = self._read_sources(it, env)
+        if sources is None:
+            return False
+        if not self._metadata_only and sum([b.data.nbytes for b in env.values()]) > _MAX_BYTES:
             return False
         try:
             found = self._fast_path.run(it, env)
@@ -184,6 +173,19 @@ class FastHostStep:
         self._failures = 0
         self._services.stats.note(self._record_times, len(it.samples.slot), began, sources + found)
         return True
+
+    def _read_sources(self, it: InFlightBatch, env: Env) -> list[tuple[int, int, float]] | None:
+        """Add the data that the program has fed for the batch to ``env``. Return (0, bytes, end time) per source; None
+        if some data is missing, or on a GPU."""
+        times: list[tuple[int, int, float]] = []
+        for _, state, edges in self._sources:
+            outputs = state.first(it.request.start, len(it.samples.slot))
+            if outputs is None or not all(b.on_host for b in outputs):
+                return None
+            for edge, batch in zip(edges, outputs, strict=True):
+                env[edge] = batch.with_data(batch.data, it.samples, batch.nbytes)
+            times.append((0, sum([b.nbytes for b in outputs]), time.perf_counter()))
+        return times
 
     def _record_times(self, samples: int, began: float, found: Sequence[tuple[int, int, float]]) -> None:
         stats = self._services.stats

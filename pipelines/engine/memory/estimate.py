@@ -92,51 +92,68 @@ def inferred(nodes: Sequence[Node], facts: Facts) -> dict[Edge, Spec]:
     return specs
 
 
+class _Sizes:
+    """Numbers of elements, item sizes and dtypes of the batches in a graph: of those in ``env``, and of the outputs
+    added so far. Created for one estimate."""
+
+    def __init__(self, env: Mapping[Edge, Batch], samples: Samples, specs: Mapping[Edge, Spec] | None) -> None:
+        self._env, self._samples, self._specs = env, samples, specs
+        self.elements: dict[Edge, I64 | int] = {}
+        """Elements of each sample, or one number if it is the same for all samples."""
+        self._item_bytes = {e: b.dtype.itemsize for e, b in env.items()}
+        self.types = {e: b.dtype for e, b in env.items()}
+
+    def of_inputs(self, node: Node) -> list[I64 | int]:
+        """Return the numbers of elements of the node's inputs."""
+        for e in node.inputs:
+            if e not in self.elements:
+                self.elements[e] = _spread(self._env[e].sizes, self._env[e].samples, self._samples)
+        return [self.elements[e] for e in node.inputs]
+
+    def add_output(self, node: Node, number: int, decoded: I64 | int | None) -> I64 | int:
+        """Add an output of a node, and return its bytes. ``decoded``: its elements according to the headers of encoded
+        inputs; None if there are no headers."""
+        edge = Edge(node.id, number)
+        spec = node.specs[number] if number < len(node.specs) else Spec()
+        spec = spec if self._specs is None else self._specs.get(edge, spec)
+        if spec.dtype is not None:
+            self.types[edge] = to_numpy(spec.dtype)
+            self._item_bytes[edge] = self.types[edge].itemsize
+        else:
+            if node.inputs and node.inputs[0] in self.types:
+                self.types[edge] = self.types[node.inputs[0]]
+            self._item_bytes[edge] = max((self._item_bytes[e] for e in node.inputs), default=1)
+        if isinstance(node.op, Merge):
+            self.elements[edge] = sum(self.of_inputs(node))
+        elif spec.shape is not None and (fixed := [d for d in spec.shape if d is not None]) == list(spec.shape):
+            self.elements[edge] = math.prod(fixed)
+        else:
+            self.elements[edge] = _largest(self.of_inputs(node)) if decoded is None else decoded
+        return self.elements[edge] * self._item_bytes[edge]
+
+
 def estimate_memory(nodes: Sequence[Node], gives: Sequence[Edge], env: Mapping[Edge, Batch], samples: Samples,
             emulate: bool = False, specs: Mapping[Edge, Spec] | None = None) -> MemoryEstimate:  # fmt: skip
     """Estimate the memory that ``nodes`` will need for ``samples``, given the input batches in ``env``. ``gives``: the
     node outputs that are needed afterwards. ``specs``: the specs of the outputs, as `inferred` returns them."""
     n = len(samples)
-    elements: dict[Edge, I64 | int] = {}  # one number if it is the same for all samples
+    sizes = _Sizes(env, samples, specs)
     live: dict[Edge, I64 | int] = {}
     peaks: list[I64 | int] = []
     certain: I64 | int = 0
     largest_operator = ""
     last = {e: node.id for node in nodes for e in node.reads}
-    item = {e: b.dtype.itemsize for e, b in env.items()}
-    types = {e: b.dtype for e, b in env.items()}
-
-    def of(edges: Sequence[Edge]) -> list[I64 | int]:
-        for e in edges:
-            if e not in elements:
-                elements[e] = _spread(env[e].sizes, env[e].samples, samples)
-        return [elements[e] for e in edges]
-
     for node in nodes:
         headers = _headers(node, env, emulate)
         temporary: I64 | int = 0
+        decoded: I64 | int | None = None
         if headers is not None:
             its = env[node.inputs[0]].samples
-            temporary = _spread(headers[1], its, samples)
+            decoded, temporary = (_spread(count, its, samples) for count in headers)
         for k in range(node.op.num_outputs):
-            edge = Edge(node.id, k)
-            spec = node.specs[k] if k < len(node.specs) else Spec()
-            spec = spec if specs is None else specs.get(edge, spec)
-            if spec.dtype is not None:
-                types[edge] = to_numpy(spec.dtype)
-            elif node.inputs and node.inputs[0] in types:
-                types[edge] = types[node.inputs[0]]
-            item[edge] = to_numpy(spec.dtype).itemsize if spec.dtype else max((item[e] for e in node.inputs), default=1)
-            if isinstance(node.op, Merge):
-                elements[edge] = sum(of(node.inputs))
-            elif spec.shape is not None and (fixed := [d for d in spec.shape if d is not None]) == list(spec.shape):
-                elements[edge] = math.prod(fixed)
-            elif headers is not None:
-                elements[edge] = _spread(headers[0], its, samples)
-            else:
-                elements[edge] = _largest(of(node.inputs))
+            nbytes = sizes.add_output(node, k, decoded)
             if not isinstance(node.op, Split):  # its outputs are views
-                live[edge] = elements[edge] * item[edge]
+                live[Edge(node.id, k)] = nbytes
         peaks.append(sum(live.values()) + temporary)
         if headers is not None:
             need = peaks[-1] if len(live) == 1 else live[Edge(node.id)] + temporary
@@ -148,7 +165,7 @@ def estimate_memory(nodes: Sequence[Node], gives: Sequence[Edge], env: Mapping[E
             if last[e] == node.id and e not in gives:
                 live.pop(e, None)
     peak, kept = _largest(peaks), sum(live[e] for e in gives if e in live)
-    outputs = tuple((types[e], _each(n, elements[e])) for e in gives if e in live and e in types)
+    outputs = tuple((sizes.types[e], _each(n, sizes.elements[e])) for e in gives if e in live and e in sizes.types)
     return MemoryEstimate(
         _each(n, peak), _each(n, kept), _each(n, certain), largest_operator, _total(n, peak), _total(n, kept), outputs
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
@@ -47,12 +48,7 @@ def run_nodes(nodes: Sequence[Node], env: Env, run: NodePass, keep: Collection[E
             return
         if run.reservation is not None:
             run.reservation.for_output = node.id in output_nodes
-        if isinstance(node.op, Split):
-            _split(node, env)
-        elif isinstance(node.op, Merge):
-            _merge(node, env, run)
-        else:
-            _run(node, env, run)
+        _run(node, env, run)
         if keep is not None:
             for e in node.reads:
                 if last[e] == node.id and e not in keep:
@@ -67,8 +63,10 @@ def run_nodes(nodes: Sequence[Node], env: Env, run: NodePass, keep: Collection[E
 def _draw(node: Node, env: Env, run: NodePass) -> bool:
     """Run a node that only draws random numbers (`Operator.drawn`), without creating a context. Return False if the
     node needs one. Contexts would take most of the time of a batch with half a dozen such nodes."""
+    if node.stage != "cpu" or node.reads or not node.op.random or type(node.op).drawn is Operator.drawn:
+        return False
     samples = _samples(node, (), env, run)
-    if len(samples) == 0 or type(node.op).drawn is Operator.drawn:
+    if len(samples) == 0:
         return False
     began = time.perf_counter()
     found = node.op.drawn(streams_of(run.seeds.get(node.id, 0), samples, run.rng), samples)
@@ -162,12 +160,55 @@ def _reject(node: Node, env: Env, run: NodePass, samples: Samples, problem: Samp
     drop(env, gone(run.dropped))
 
 
+@dataclass(slots=True)
+class _Call:
+    """One call of a node's kernel: its inputs and its context. Created and used by `_run`."""
+
+    node: Node
+    stage: Stage
+    inputs: list[Batch]
+    samples: Samples
+    env: Env
+    run: NodePass
+    ctx: Context | None = None
+    """Context of the kernel; None while the kernel was not called, because its recorded launches were replayed."""
+
+    def launch(self, device: Copies | None) -> tuple[Sequence[Batch], bool]:
+        """Call the kernel. Return its outputs, and whether these are all that it produced."""
+        self.ctx = ctx = context_of(self.node, self.stage, self.samples, self.env, self.run)
+        ctx.device = cast("Lane", device)
+        outputs = outputs_of(self.node.op.kernel(self.stage)(ctx, *self.inputs))
+        return outputs, not (ctx.rejects or ctx.checks or ctx.finish)
+
+    def outputs(self) -> Sequence[Batch]:
+        """Call the kernel, or replay its recorded launches. Return its outputs."""
+        node, run = self.node, self.run
+        gives = [Edge(node.id, k) for k in range(node.op.num_outputs)]
+        if self.stage == "gpu" and node.op.replayable and run.attempt == 0:
+            needs_context = bool(node.args) or node.op.random
+            context = partial(context_of, node, self.stage, self.samples, self.env, run) if needs_context else None
+            repeats = recordings_of(run.device)
+            outputs = repeats.run(run.device, node.id, self.inputs, self.samples, self.launch, context)
+            if run.recorded is not None and repeats.used is not None:
+                run.recorded.append(ProgramPart(node, repeats.used, node.inputs, gives))
+        else:
+            outputs, _ = self.launch(run.device)
+            if run.recorded is not None and node.op.shape_only:
+                run.recorded.append(ProgramPart(node, None, node.inputs, gives, outputs))
+        return outputs
+
+
 def _run(node: Node, env: Env, run: NodePass) -> None:
-    if run.draws:
-        if _by_batch(node, env, run):
-            return
-    elif node.stage == "cpu" and not node.reads and node.op.random and _draw(node, env, run):
-        return
+    """Run one node and add its outputs to ``env``; samples that fail are removed from it."""
+    if isinstance(node.op, Split):
+        _split(node, env)
+    elif isinstance(node.op, Merge):
+        _merge(node, env, run)
+    elif not (_by_batch(node, env, run) if run.draws else _draw(node, env, run)):
+        _run_kernel(node, env, run)
+
+
+def _run_kernel(node: Node, env: Env, run: NodePass) -> None:
     device_inputs = node.inputs[:1] if node.op.host_arguments else node.inputs
     inputs = [_placed(env[e], node, run) for e in device_inputs] + [env[e] for e in node.inputs[len(device_inputs) :]]
     samples = _samples(node, inputs, env, run)
@@ -175,58 +216,52 @@ def _run(node: Node, env: Env, run: NodePass) -> None:
         for k, spec in enumerate(node.specs):
             env[Edge(node.id, k)] = empty(spec, samples)
         return
-    stage: Stage = "cpu" if run.emulate else node.stage
-    contexts: list[Context] = []
-
-    def launch(device: Copies | None) -> tuple[Sequence[Batch], bool]:
-        ctx = context_of(node, stage, samples, env, run)
-        ctx.device = cast("Lane", device)
-        contexts.append(ctx)
-        outputs = outputs_of(node.op.kernel(stage)(ctx, *inputs))
-        return outputs, not (ctx.rejects or ctx.checks or ctx.finish)
-
+    call = _Call(node, "cpu" if run.emulate else node.stage, inputs, samples, env, run)
     taken = sum(b.nbytes for b in inputs)
     if run.mark_device:
         run.mark_device(node, len(samples), taken, 0, False)
     began, compiling = time.perf_counter(), times.in_this_thread()
     try:
-        if stage == "gpu" and node.op.replayable and run.attempt == 0:
-            context = partial(context_of, node, stage, samples, env, run) if node.args or node.op.random else None
-            repeats = recordings_of(run.device)
-            outputs = repeats.run(run.device, node.id, inputs, samples, launch, context)
-            if run.recorded is not None and repeats.used is not None:
-                gives = [Edge(node.id, k) for k in range(node.op.num_outputs)]
-                run.recorded.append(ProgramPart(node, repeats.used, node.inputs, gives))
-        else:
-            outputs, _ = launch(run.device)
-            if run.recorded is not None and node.op.shape_only:
-                gives = [Edge(node.id, k) for k in range(node.op.num_outputs)]
-                run.recorded.append(ProgramPart(node, None, node.inputs, gives, outputs))
-    except UnlikeSamplesError as e:
-        if node.op.per_batch:
-            _reject(node, env, run, samples, SampleError("bad_argument", str(e)))
-            return
-        group = np.unique(e.shapes, axis=0, return_inverse=True)[1].reshape(-1)
-        _in_groups(node, env, run, [samples.slot[group == k] for k in range(int(group.max()) + 1)])
-        return
-    except SampleError as e:
-        _reject(node, env, run, samples, e)
-        return
-    except RaggedError:
-        if node.op.per_batch:
-            raise
-        _halve(node, env, run, samples)
-        return
-    except SpecError as e:
-        if node.op.per_batch:
-            raise e.at(node.where) from None
-        # The spec was checked before there was data: an error that only data show is an error of samples.
-        _reject(node, env, run, samples, SampleError("bad_argument", str(e)))
+        outputs = call.outputs()
+    except (UnlikeSamplesError, SampleError, RaggedError, SpecError) as e:
+        _isolate(node, env, run, samples, e)
         return
     except Exception as e:
         e.__dict__.setdefault(RAISED_BY, node)
         raise
     ended = time.perf_counter() - (times.in_this_thread() - compiling)
+    if not _stored(node, env, run, samples, outputs):
+        return
+    written = sum(b.nbytes for b in outputs)
+    if run.observe:
+        run.observe(node, len(samples), taken, written, began, ended)
+    if run.mark_device:
+        run.mark_device(node, len(samples), taken, written, True)
+    if call.ctx is not None:
+        _take_results(node, env, run, call.ctx)
+
+
+def _isolate(node: Node, env: Env, run: NodePass, samples: Samples, problem: Exception) -> None:
+    """Run the node again without the samples to which its kernel objected by raising ``problem``. Raises the problem if
+    it is not one of samples."""
+    if isinstance(problem, UnlikeSamplesError) and not node.op.per_batch:
+        group = np.unique(problem.shapes, axis=0, return_inverse=True)[1].reshape(-1)
+        _in_groups(node, env, run, [samples.slot[group == k] for k in range(int(group.max()) + 1)])
+    elif isinstance(problem, RaggedError) and not isinstance(problem, UnlikeSamplesError):
+        if node.op.per_batch:
+            raise problem
+        _halve(node, env, run, samples)
+    elif isinstance(problem, SpecError) and node.op.per_batch:
+        raise problem.at(node.where) from None
+    else:
+        # The spec was checked before there was data: an error that only data show is an error of samples.
+        found = problem if isinstance(problem, SampleError) else SampleError("bad_argument", str(problem))
+        _reject(node, env, run, samples, found)
+
+
+def _stored(node: Node, env: Env, run: NodePass, samples: Samples, outputs: Sequence[Batch]) -> bool:
+    """Add the node's outputs to ``env``. Return False if samples were rejected instead, because their type differs from
+    the one that the data set's first sample decides."""
     if len(outputs) != node.op.num_outputs:
         raise AssertionError(f"{node.op.name} gave {len(outputs)} outputs, not {node.op.num_outputs}")
     for k, batch in enumerate(outputs):
@@ -234,16 +269,14 @@ def _run(node: Node, env: Env, run: NodePass) -> None:
             raise AssertionError(f"{node.op.name} gave {len(batch)} samples for {len(samples)}")
         if run.kinds and (odd := odd_kind(batch, run.kinds.get(Edge(node.id, k)))):
             _reject(node, env, run, samples, SampleError("bad_shape", odd))
-            return
+            return False
         env[Edge(node.id, k)] = batch if batch.samples is samples else batch.replace(samples=samples)
-    written = sum(b.nbytes for b in outputs)
-    if run.observe:
-        run.observe(node, len(samples), taken, written, began, ended)
-    if run.mark_device:
-        run.mark_device(node, len(samples), taken, written, True)
-    if not contexts:
-        return
-    (ctx,) = contexts
+    return True
+
+
+def _take_results(node: Node, env: Env, run: NodePass, ctx: Context) -> None:
+    """Move what a kernel produced besides its outputs from its context to ``run``: checks, an output that is still
+    to come, and samples that it dropped."""
     run.checks += ctx.checks
     if ctx.finish is not None:
         run.late_outputs.append((Edge(node.id), ctx.finish))

@@ -295,6 +295,17 @@ def _pickler(setting: Any) -> tuple[Any, Any, Mapping[str, Any]]:
 # -- in the worker ----------------------------------------------------------------------------------------------------
 
 
+def _next_task(connection: Connection, parent: int | None) -> Any:
+    """Wait for the next task and return it; None if the parent process has stopped this worker, or has ended."""
+    try:
+        while not connection.poll(_PARENT_CHECK):  # other children of the parent may keep the pipe open
+            if os.getppid() != parent:
+                return None
+        return connection.recv()
+    except (EOFError, OSError):
+        return None
+
+
 def _work(
     connection: Connection, inherited: Sequence[Connection], payload: Any, loads: Any, loads_args: Mapping[str, Any]
 ) -> None:
@@ -308,14 +319,7 @@ def _work(
     program = multiprocessing.parent_process()
     parent = program.pid if program is not None else os.getppid()
     while True:
-        try:
-            while not connection.poll(_PARENT_CHECK):  # other children of the parent may keep the pipe open
-                if os.getppid() != parent:
-                    return
-            task = connection.recv()
-        except (EOFError, OSError):
-            break
-        if task is None:
+        if (task := _next_task(connection, parent)) is None:
             break
         new = None
         try:

@@ -5,6 +5,7 @@ Field numbers were determined from files that DALI 2.4 wrote.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -135,6 +136,15 @@ def _tensor(data: bytes, output: bool = False) -> TensorName:
     )
 
 
+_VALUES: dict[int, Callable[[Any], Sequence[Any]]] = {
+    3: wire.floats,
+    4: wire.integers,
+    5: lambda value: [wire.text(value)],
+    6: lambda value: [bool(v) for v in wire.integers(value)],
+}
+"""Parsers of an argument's values, by the number of the message's field."""
+
+
 def _argument(data: bytes, depth: int) -> tuple[str, Any]:
     """Parse an argument of an operator, and return its name and value: a number, a text, a list of these, or a dict of
     arguments. ``depth`` is the nesting depth."""
@@ -146,14 +156,8 @@ def _argument(data: bytes, depth: int) -> tuple[str, Any]:
     for number, value in message_fields(data):
         if number == 1:
             name = wire.text(value)
-        elif number == 3:
-            values += wire.floats(value)
-        elif number == 4:
-            values += wire.integers(value)
-        elif number == 5:
-            values.append(wire.text(value))
-        elif number == 6:
-            values += [bool(v) for v in wire.integers(value)]
+        elif number in _VALUES:
+            values += _VALUES[number](value)
         elif number == 7:
             nested.append(_argument(wire.message(value), depth + 1))
         elif number == 8:
@@ -164,6 +168,4 @@ def _argument(data: bytes, depth: int) -> tuple[str, Any]:
         return name, [*values, *(v for _, v in nested)]
     if nested:
         return name, dict(nested)
-    if len(values) > 1:
-        return name, values
-    return name, values[0] if values else []
+    return name, values[0] if len(values) == 1 else values
