@@ -6,6 +6,7 @@ import hashlib
 import math
 import os
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, ClassVar, TypeGuard
@@ -206,19 +207,11 @@ class _Annotated(BatchedOrigins):
                     _annotation(entry, objects, categories, reader)
                 except _EntryError as e:
                     objects.problem = objects.problem or f"{path}: annotation {number}: {e}"
-        if sum(objects.shared for objects in by_id.values()) > _MAX_SHARED:
-            largest = max(by_id, key=lambda id: by_id[id].shared)
-            raise JobError(
-                f"{path}: {by_id[largest].images} images have the id {largest}, and each would receive all of its "
-                f"{len(by_id[largest].boxes)} boxes, which takes too much memory; give each image an id of its own"
-            )
+        _check_shared(path, by_id)
         for image in images:
             image.problem = image.problem or image.objects.problem
-        if reader.ratio or reader.pixelwise_masks:
-            for image in images:
-                if image.extent is None:
-                    lacking = f"{path}: image {image.id} has no width and height, which ratio and masks need"
-                    image.problem = image.problem or lacking
+            if not image.problem and image.extent is None and (reader.ratio or reader.pixelwise_masks):
+                image.problem = f"{path}: image {image.id} has no width and height, which ratio and masks need"
 
     def __len__(self) -> int:
         return len(self._named)
@@ -295,6 +288,16 @@ class _Annotated(BatchedOrigins):
         ends = np.cumsum(shapes.prod(axis=1, dtype=np.int64))
         data = np.concatenate(masks) if masks else np.empty(0, np.int32)
         return Batch(data, ends - shapes.prod(axis=1, dtype=np.int64), shapes, "HWC", ctx.samples)
+
+
+def _check_shared(path: str, by_id: Mapping[int, _Objects]) -> None:
+    """Raise JobError if images with equal ids would together receive too many copies of their boxes."""
+    if sum(objects.shared for objects in by_id.values()) > _MAX_SHARED:
+        largest = max(by_id, key=lambda id: by_id[id].shared)
+        raise JobError(
+            f"{path}: {by_id[largest].images} images have the id {largest}, and each would receive all of its "
+            f"{len(by_id[largest].boxes)} boxes, which takes too much memory; give each image an id of its own"
+        )
 
 
 def _annotation(entry: dict[str, Any], objects: _Objects, categories: dict[int, int], reader: Coco) -> None:

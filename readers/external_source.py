@@ -86,6 +86,16 @@ class ExternalSource(ProgramInput, name="external_source"):
         return self.arity or 1
 
     def check(self) -> None:
+        self._check_source()
+        for name in ("layout", "dtype", "ndim"):
+            value = getattr(self, name)
+            if isinstance(value, (list, tuple)) and len(value) > self.num_outputs:
+                raise SpecError(f"{name} has {len(value)} entries for {self.num_outputs} outputs")
+        for layout, ndim in zip(self.each("layout"), self.each("ndim"), strict=True):
+            if layout and ndim is not None and len(layout) != ndim:
+                raise SpecError(f"the layout {layout!r} names {len(layout)} dimensions, ndim is {ndim}")
+
+    def _check_source(self) -> None:
         if self.source is not None and not callable(self.source) and not hasattr(self.source, "__iter__"):
             raise ArgumentTypeError(f"source must be callable or iterable, got {self.source!r}; external_source is for "
                                     "programs")  # fmt: skip
@@ -100,13 +110,6 @@ class ExternalSource(ProgramInput, name="external_source"):
             raise SpecError("parallel is for a source; data for feed_input is made by the program")
         if self.source is not None and self.repeat_last:
             raise SpecError("repeat_last is for feed_input: leave it out if there is a source")
-        for name in ("layout", "dtype", "ndim"):
-            value = getattr(self, name)
-            if isinstance(value, (list, tuple)) and len(value) > self.num_outputs:
-                raise SpecError(f"{name} has {len(value)} entries for {self.num_outputs} outputs")
-        for layout, ndim in zip(self.each("layout"), self.each("ndim"), strict=True):
-            if layout and ndim is not None and len(layout) != ndim:
-                raise SpecError(f"the layout {layout!r} names {len(layout)} dimensions, ndim is {ndim}")
 
     def each(self, name: str) -> list[Any]:
         """Return the value of the argument ``name`` for each output. A list may be shorter: the remaining outputs then

@@ -49,36 +49,39 @@ class _Meta:
     transaction: int
 
 
+def _meta_of(page: bytes, page_size: int) -> _Meta | str | None:
+    """Return the contents of a meta page, or the reason why its database cannot be read. None if it is not a meta page
+    of a database with pages of ``page_size`` bytes."""
+    magic, version = struct.unpack_from("<II", page, 16)
+    if magic != _MAGIC:
+        return None
+    if version != 1:
+        return f"its format is {version}; only format 1 (LMDB 0.9) is supported; copy it with LMDB 0.9's mdb_copy"
+    (pad,) = struct.unpack_from("<I", page, 40)
+    _, flags, _, _, _, _, entries, root, _, transaction = struct.unpack_from("<IHHQQQQQQQ", page, 88)
+    if pad != page_size:
+        return None
+    if flags & 0x34:  # DUPSORT, DUPFIXED, INTEGERDUP
+        return "keys have several values (DUPSORT), which is not supported"
+    return _Meta(page_size, root, entries, transaction)
+
+
 def _meta(path: str, data: U8, start: int, size: int) -> _Meta:
     """Return the newest meta page of the database ``data[start : start + size]``. Raises JobError unless there are two:
     the missing one may be that of the last commit, and the records of that commit would be lost."""
     found: list[_Meta] = []
-    problem = "no page is a meta page of LMDB"
+    problem = ""
     for page_size in (4096, 8192, 16384, 32768, 65536, 2048, 1024, 512):  # the second meta page is the second page
         for at in (0, page_size):
-            if at + 152 > size:
-                continue
-            page = data[start + at : start + at + 152].tobytes()
-            magic, version = struct.unpack_from("<II", page, 16)
-            if magic != _MAGIC:
-                continue
-            if version != 1:
-                problem = (
-                    f"its format is {version}; only format 1 (LMDB 0.9) is supported; copy it with LMDB 0.9's mdb_copy"
-                )
-                continue
-            (pad,) = struct.unpack_from("<I", page, 40)
-            _, flags, _, _, _, _, entries, root, _, transaction = struct.unpack_from("<IHHQQQQQQQ", page, 88)
-            if pad != page_size:
-                continue
-            if flags & 0x34:  # DUPSORT, DUPFIXED, INTEGERDUP
-                problem = "keys have several values (DUPSORT), which is not supported"
-                continue
-            found.append(_Meta(page_size, root, entries, transaction))
+            page = data[start + at : start + at + 152].tobytes() if at + 152 <= size else b""
+            meta = _meta_of(page, page_size) if page else None
+            if isinstance(meta, _Meta):
+                found.append(meta)
+            problem = meta if isinstance(meta, str) else problem
         if found:
             break
     if not found:
-        raise JobError(f"{path}: byte 0: cannot be read as LMDB: {problem}")
+        raise JobError(f"{path}: byte 0: cannot be read as LMDB: {problem or 'no page is a meta page of LMDB'}")
     if len(found) == 1:
         raise JobError(f"{path}: cannot be read as LMDB: one of its two meta pages is damaged or cut off")
     return max(found, key=lambda m: m.transaction)

@@ -156,9 +156,13 @@ class _TFRecords(BatchedOrigins):
             found = parser.take(ctx, data, sizes, good, extents, records)
         if not records.checked:
             spread(ctx, len(kinds), nbytes, check)
-        for i in np.flatnonzero(~good).tolist() if b"\0" in good.tobytes() else ():
-            ctx.reject(i, *self._why(int(which[i]), int(kinds[i])))
+        if b"\0" in good.tobytes():
+            self._reject(ctx, which, kinds, good)
         return found
+
+    def _reject(self, ctx: Context, records: I64, kinds: npt.NDArray[Any], good: npt.NDArray[np.bool_]) -> None:
+        for i in np.flatnonzero(~good).tolist():
+            ctx.reject(i, *self._why(int(records[i]), int(kinds[i])))
 
 
 def _index(mapped: Mapped, i: int, check: bool) -> tuple[I64, I64, I32]:

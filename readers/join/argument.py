@@ -65,16 +65,8 @@ class Join:
                             "samples that have no row (missing: leave_out)")  # fmt: skip
         values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}
         values["fields"] = _typed(values.get("fields") or ())
-        for key, choices in _CHOICES.items():
-            if values.get(key, choices[0]) not in choices:
-                raise SpecError(f"join: {key} must be {', '.join(filter(None, choices))}, got {values[key]!r}")
-        for key in ("key", "delimiter", "rows"):
-            if not isinstance(values.get(key, ""), str):
-                raise SpecError(f"join: {key} must be a text, got {values[key]!r}")
-        files = one_or_more(values["file"])
-        if not all(isinstance(f, str) and f and "\0" not in f for f in files):
-            raise SpecError(f"join: file must be a path, or several, got {values['file']!r}")
-        values["format"] = values.get("format") or _format(files[0])
+        _check_values(values)
+        values["format"] = values.get("format") or _format(one_or_more(values["file"])[0])
         if values["format"] == "txt":
             values = {**values, **_LIST}
         values["part"] = _CHOICES["match"].index(values.get("match", "path"))
@@ -98,6 +90,18 @@ class Join:
         """Return the settings that decide which keys the table has, and in which rows. A cached index of the table is
         valid only for equal settings."""
         return (self.key, self.part, self.format, self.columns, self.delimiter, self.quotes, self.rows)
+
+
+def _check_values(values: Mapping[str, Any]) -> None:
+    """Raise SpecError for a value of a type or a choice that join does not accept."""
+    for key, choices in _CHOICES.items():
+        if values.get(key, choices[0]) not in choices:
+            raise SpecError(f"join: {key} must be {', '.join(filter(None, choices))}, got {values[key]!r}")
+    for key in ("key", "delimiter", "rows"):
+        if not isinstance(values.get(key, ""), str):
+            raise SpecError(f"join: {key} must be a text, got {values[key]!r}")
+    if not all(isinstance(f, str) and f and "\0" not in f for f in one_or_more(values["file"])):
+        raise SpecError(f"join: file must be a path, or several, got {values['file']!r}")
 
 
 def _typed(given: Any) -> dict[str, str]:

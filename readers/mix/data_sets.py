@@ -66,14 +66,19 @@ def _data_set(name: str, given: Any, shuffle: str) -> DataSet:
         raise SpecError(f"of: {name}: {e}") from None
     if not issubclass(cls, Reader) or cls.name == "readers.mix":
         raise SpecError(f"of: {name}: {given['op']} does not read a data set; give a reader")
+    if not {"shuffle", "random_shuffle"} & values.keys():
+        values["shuffle"] = shuffle
+    return DataSet(name, _reader(name, cls, values), None if weight is None else float(weight))
+
+
+def _reader(name: str, cls: type[Reader], values: Mapping[str, Any]) -> Reader:
+    """Return the reader of the data set ``name``. Raises SpecError for arguments that it cannot have in a mixture."""
     known = parameters(cls)
     for key in values:
         if key not in known:
             raise SpecError(f"of: {name}: {cls.name} has no argument {key!r}{nearest(str(key), known)}")
         if key in _FOR_THE_MIXTURE:
             raise SpecError(f"of: {name}: {key} is for all data sets together; give it to readers.mix")
-    if not {"shuffle", "random_shuffle"} & values.keys():
-        values["shuffle"] = shuffle
     try:
         reader = cls(**{key: coerce(known[key], value) for key, value in values.items()})
         reader.check()
@@ -81,7 +86,7 @@ def _data_set(name: str, given: Any, shuffle: str) -> DataSet:
         raise SpecError(f"of: {name}: {cls.name}: {e}") from None
     if reader.split is not None and reader.use is None:
         raise SpecError(f"of: {name}: split needs `use` in a mixture, the part to read")
-    return DataSet(name, reader, None if weight is None else float(weight))
+    return reader
 
 
 def _import_declaring(name: str) -> None:

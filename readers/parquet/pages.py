@@ -106,17 +106,22 @@ def _value(data: memoryview, at: int, kind: int, depth: int) -> tuple[Any, int]:
     if kind == _DOUBLE:
         return None, at + 8
     if kind in (_LIST, _SET):
-        head = data[at]
-        at += 1
-        size = head >> 4
-        if size == 15:
-            size, at = varint(data, at)
-        if size > _MOST_ITEMS:
-            raise ValueError(f"a list of {size}")
-        for _ in range(size):
-            _, at = _value(data, at, head & 15, depth + 1)
-        return None, at
+        return None, _past_list(data, at, depth)
     raise ValueError(f"type {kind}")
+
+
+def _past_list(data: memoryview, at: int, depth: int) -> int:
+    """Return the offset after the list that begins at ``at``."""
+    head = data[at]
+    at += 1
+    size = head >> 4
+    if size == 15:
+        size, at = varint(data, at)
+    if size > _MOST_ITEMS:
+        raise ValueError(f"a list of {size}")
+    for _ in range(size):
+        _, at = _value(data, at, head & 15, depth + 1)
+    return at
 
 
 def _signed(number: int) -> int:

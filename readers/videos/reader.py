@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -429,6 +429,24 @@ class _Videos:
             for i in which:  # frames before the damage are valid, and each sequence is decoded alone
                 self._decode(file, [i], numbers, out, problems)
 
+    def _clip(
+        self, file: int, places: Mapping[int, list[npt.NDArray[np.generic]]], wanted: list[int], left: Open | None
+    ) -> Clip:
+        """Decode the frames ``wanted`` of a file to their ``places``, continuing with what an earlier batch has
+        ``left``. Return the clip, which is open."""
+        there = {} if left is None else left.frames
+        path, colours = local_copy(self._parts[file].path), self._reader.output.colours
+        clip: Clip = Decoded(path, self._indexes[file], colours) if left is None else left.clip
+        try:
+            for n in wanted:
+                for place in places[n] if n in there else ():
+                    place[...] = there[n]
+            clip.decode([n for n in wanted if n not in there], lambda number: places[number])
+        except BaseException:
+            clip.close()
+            raise
+        return clip
+
     def _show(self, file: int, places: dict[int, list[npt.NDArray[np.generic]]], shared: SharedGroups) -> None:
         """Decode frames of a file into arrays. ``places``: by number of the frame, the arrays that get it. Raises
         SampleError."""
@@ -440,27 +458,13 @@ class _Videos:
         for n, copy in kept.items():
             places.setdefault(n, []).append(copy)  # including frames that a stride of this batch skips
 
-        def shown(wanted: list[int], left: Open | None) -> Clip:
-            there = {} if left is None else left.frames
-            path, colours = local_copy(self._parts[file].path), self._reader.output.colours
-            clip: Clip = Decoded(path, index, colours) if left is None else left.clip
-            try:
-                for n in wanted:
-                    for place in places[n] if n in there else ():
-                        place[...] = there[n]
-                clip.decode([n for n in wanted if n not in there], lambda number: places[number])
-            except BaseException:
-                clip.close()
-                raise
-            return clip
-
         wanted = sorted(places)
         first = [n for n in wanted if before is not None and group_of(index or ([], []), n) <= before.group]
         others = wanted[len(first) :]
         last = None
         try:
             if others:
-                last = shown(others, None)
+                last = self._clip(file, places, others, None)
                 if after is not None and not kept:  # as soon as possible: the next batch may be waiting
                     after.give(Open(last, kept))
                     last = after = None
@@ -469,7 +473,7 @@ class _Videos:
                 if left is not None and not isinstance(left, Open):  # NVDEC's, while this batch is the CPU's
                     left.close()
                     left = None
-                clip = shown(first, left)
+                clip = self._clip(file, places, first, left)
                 if last is None and not others:
                     last = clip
                 else:

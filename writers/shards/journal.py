@@ -96,32 +96,42 @@ def read_journal(path: Path, *, header_only: bool = False) -> JournalContents | 
                 raise JobError(f"{path}: line at byte {at} is damaged; restore it, or start anew with --fresh")
             break
         if found is None:
-            if entry.pop("format", None) != "dali-run-journal":
-                raise JobError(f"{path} is not a journal of dali-run; choose another path")
-            version = entry.pop("version", None)
-            if version not in _VERSIONS:
-                raise JobError(f"{path} has format version {version}, this dali-run writes {VERSION}; use --fresh")
-            entry |= {k: copy.deepcopy(v) for k, v in _NO_HEADER.items() if k not in entry}  # the order stays
-            wrong = _wrong_header(entry)
-        elif not _follows(entry, found):
-            raise JobError(f"{path}: line at byte {at} is out of place; restore the file, or start anew with --fresh")
+            found = _header(path, entry)
         else:
-            if "done" not in entry:
-                entry |= {k: copy.deepcopy(v) for k, v in _NO_SHARD.items() if k not in entry}
-            wrong = _wrong_entry(entry)
-        if wrong:
-            raise ForgedError(f"{path}: line at byte {at} is not one that dali-run writes ({wrong}); remove it by hand")
-        at = end + 1
-        if found is None:
-            found = JournalContents(entry, stop=entry["range"][0], version=version)
-        elif "done" in entry:
-            found.done, found.stop = True, entry["stop"]
-        else:
-            entry["shard"] = str(entry["shard"])
-            found.entries.append(entry)
-            found.stop = entry["positions"][1]
-        found.size = at
+            _add_line(path, found, entry, at)
+        at = found.size = end + 1
     return found
+
+
+def _header(path: Path, entry: dict[str, Any]) -> JournalContents:
+    """Return the contents of a journal whose first line is ``entry``. Raises JobError if it is not a journal's."""
+    if entry.pop("format", None) != "dali-run-journal":
+        raise JobError(f"{path} is not a journal of dali-run; choose another path")
+    version = entry.pop("version", None)
+    if version not in _VERSIONS:
+        raise JobError(f"{path} has format version {version}, this dali-run writes {VERSION}; use --fresh")
+    entry |= {k: copy.deepcopy(v) for k, v in _NO_HEADER.items() if k not in entry}  # the order stays
+    _check_line(path, 0, _wrong_header(entry))
+    return JournalContents(entry, stop=entry["range"][0], version=version)
+
+
+def _add_line(path: Path, found: JournalContents, entry: dict[str, Any], at: int) -> None:
+    """Add the line ``entry``, which begins at byte ``at``, to ``found``. Raises JobError if it is out of place."""
+    if not _follows(entry, found):
+        raise JobError(f"{path}: line at byte {at} is out of place; restore the file, or start anew with --fresh")
+    if "done" in entry:
+        found.done, found.stop = True, entry["stop"]
+        return
+    entry |= {k: copy.deepcopy(v) for k, v in _NO_SHARD.items() if k not in entry}
+    _check_line(path, at, _wrong_entry(entry))
+    entry["shard"] = str(entry["shard"])
+    found.entries.append(entry)
+    found.stop = entry["positions"][1]
+
+
+def _check_line(path: Path, at: int, wrong: str) -> None:
+    if wrong:
+        raise ForgedError(f"{path}: line at byte {at} is not one that dali-run writes ({wrong}); remove it by hand")
 
 
 def salvage(path: Path) -> list[dict[str, Any]] | None:
@@ -161,21 +171,27 @@ def _wrong_header(header: Mapping[str, Any]) -> str:
         return "writer"
     if whole is not None and not _count(whole):
         return "whole"
-    if part is not None and not (isinstance(part, list) and len(part) == 2 and all(map(_count, part))):
+    if part is not None and not _is_pair(part):
         return "part"
     schema = header.get("schema", {})
     if not isinstance(schema, dict) or not isinstance(schema.get("fields", {}), dict):
         return "schema"
-    for kind in ("retry", "append"):
-        addition = header.get(kind)
-        if addition is None:
-            continue
-        places = addition.get("positions") if isinstance(addition, dict) else None
-        if not isinstance(places, list) or not all(map(_count, places)) or not _count(addition.get("stage")):
-            return kind
-        if kind == "append" and len(places) != 2:
-            return kind
-    return ""
+    return next((kind for kind in ("retry", "append") if _is_wrong_addition(kind, header.get(kind))), "")
+
+
+def _is_wrong_addition(kind: str, addition: Any) -> bool:
+    """Return whether the header's entry ``kind`` is one that this program never writes."""
+    if addition is None:
+        return False
+    places = addition.get("positions") if isinstance(addition, dict) else None
+    if not isinstance(places, list) or not all(map(_count, places)) or not _count(addition.get("stage")):
+        return True
+    return kind == "append" and len(places) != 2
+
+
+def _is_pair(value: Any) -> bool:
+    """Return whether ``value`` is a list of two counts."""
+    return isinstance(value, list) and len(value) == 2 and all(map(_count, value))
 
 
 def left_out_of(entry: Mapping[str, Any]) -> int:
@@ -186,13 +202,11 @@ def left_out_of(entry: Mapping[str, Any]) -> int:
 
 def _wrong_entry(entry: Mapping[str, Any]) -> str:
     """Check a shard's entry in a journal. Return a key whose value this program never writes; empty if none."""
-    if "done" in entry:
-        return ""
-    positions, files = entry.get("positions"), entry.get("files", [])
+    files = entry.get("files", [])
     shard = entry.get("shard")
     if not isinstance(shard, (str, int)) or not sidecar.is_inside(str(shard)) or "/" in str(shard):
         return "shard"
-    if not (isinstance(positions, list) and len(positions) == 2 and all(map(_count, positions))):
+    if not _is_pair(entry.get("positions")):
         return "positions"
     counts = ("samples", "rejects", "rejects_size", "replaced", "left_out", "left_out_size", "unplaced")
     if not all(_count(entry.get(k, 0)) for k in counts):
@@ -201,15 +215,17 @@ def _wrong_entry(entry: Mapping[str, Any]) -> str:
         return "counts"
     if not isinstance(files, list) or not all(isinstance(f, dict) for f in files):
         return "files"
-    for info in files:
-        if not sidecar.is_inside(info.get("name")):
-            return f"a file outside of its folder: {info.get('name')!r}"
-        if not _count(info.get("bytes")) or not isinstance(info.get("crc32c"), str):
-            return "files"
-        sums = [info[k] for k in ("tree", "sha256") if k in info]
-        if not sums or not all(isinstance(s, str) for s in sums):
-            return "files"
-    return ""
+    return next(filter(None, map(_wrong_file, files)), "")
+
+
+def _wrong_file(info: Mapping[str, Any]) -> str:
+    """Check a shard's file. Return the reason why this program never writes such an entry; empty if there is none."""
+    if not sidecar.is_inside(info.get("name")):
+        return f"a file outside of its folder: {info.get('name')!r}"
+    sums = [info[k] for k in ("tree", "sha256") if k in info]
+    if not sums or not all(isinstance(s, str) for s in (*sums, info.get("crc32c"))):
+        return "files"
+    return "" if _count(info.get("bytes")) else "files"
 
 
 def _follows(entry: Mapping[str, Any], found: JournalContents) -> bool:

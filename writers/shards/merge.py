@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,14 @@ def _merge(files: OutputFiles, place: str) -> int:
         lock.release()
 
 
+def _check_complete(root: Path, parts: Sequence[OutputFiles], count: int) -> None:
+    """Raise JobError unless there is a journal for each of ``count`` parts."""
+    missing = ", ".join(str(i) for i in sorted(set(range(count)) - {p.part[0] for p in parts if p.part}))
+    if missing:
+        raise JobError(f"{root}: of {count} parts these have no journal: {missing}. They did not run, or something "
+                       "removes the output; run the same command again: it does what is missing")  # fmt: skip
+
+
 def join(files: OutputFiles, report: Mapping[str, Any]) -> None:
     """Join the outputs of job parts, all finished, into one output with ``report``. It equals the output of a single
     process to the byte. ``files`` are the paths of the joined output, whose lock the caller holds. Safe to repeat; an
@@ -75,11 +83,7 @@ def join(files: OutputFiles, report: Mapping[str, Any]) -> None:
         if not parts:
             raise JobError(f"{root} holds no job in parts")
         journals = journals_of(parts)
-        count = journals[0].header["part"][1]
-        missing = ", ".join(str(i) for i in sorted(set(range(count)) - {p.part[0] for p in parts if p.part}))
-        if missing:
-            raise JobError(f"{root}: of {count} parts these have no journal: {missing}. They did not run, or something "
-                           "removes the output; run the same command again: it does what is missing")  # fmt: skip
+        _check_complete(root, parts, journals[0].header["part"][1])
         shard = journals[0].header["write"]["shard"]
         if shard["bytes"] is not None or shard.get("full"):
             for part, contents in zip(parts, journals, strict=True):

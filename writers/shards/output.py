@@ -38,6 +38,24 @@ from .rejects import RejectCounter, RejectLimit, RejectRow
 from .resume import Listing, earlier_entries, open_journal, open_log, release_locks, remove_unlisted
 
 
+def _header(
+    config: WriteConfig, identity: Mapping[str, Any], schema: Mapping[str, Any] | None, positions: Sequence[int | None],
+    whole: int | None, part: tuple[int, int] | None, addition: Addition | None,
+) -> dict[str, Any]:  # fmt: skip
+    """Return the header of a new journal. Its entries keep this order."""
+    return {
+        "identity": dict(identity),
+        "write": config.identity(),
+        **({"schema": dict(schema)} if schema else {}),
+        "range": list(positions),
+        "whole": whole,
+        **({"split": True} if config.split else {}),
+        **({"leaves_out": True} if config.leaves_out else {}),
+        "part": None if part is None else list(part),
+        **({} if addition is None else {addition.kind: addition.header()}),
+    }
+
+
 class Output:
     """The output directory of one job, from `open` to `finish` (or `abort`). One thread uses it.
 
@@ -120,18 +138,7 @@ class Output:
                     own = [output_files.journal.name, output_files.rejects.name, output_files.left_out.name]
                     output_files.mirror.begin(output_files.lock.name, own if led else None)
                 begun = output_files.journal.exists()
-                header = {
-                    "identity": dict(identity),
-                    "write": config.identity(),
-                    **({"schema": dict(schema)} if schema else {}),
-                    "range": [start, bounds.stop],
-                    "whole": whole,
-                    **({"split": True} if config.split else {}),
-                    **({"leaves_out": True} if config.leaves_out else {}),
-                    "part": None if part is None else list(part),
-                }
-                if addition is not None:
-                    header[addition.kind] = addition.header()
+                header = _header(config, identity, schema, [start, bounds.stop], whole, part, addition)
                 journal = open_journal(output_files, config, writer, header, fresh, inputs, led)
                 reject_counter = RejectCounter(
                     reject_limit or RejectLimit(),

@@ -7,7 +7,7 @@ import contextlib
 import os
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -127,14 +127,12 @@ def _open_addition_journal(files: OutputFiles, kind: str, header: Mapping[str, A
     return _reopened(files, known, header, f"{files.journal} was begun by another {kind}", "Remove it to begin again")
 
 
-def _remove_job(files: OutputFiles, name: str, writer: Writer) -> None:
-    """Remove a job's output: the files that its journals list. If journals are damaged, also remove files that have the
-    name of a shard of job ``name``."""
-    root = files.journal.parent
+def _listed(journals: Iterable[Path]) -> tuple[list[Mapping[str, Any]], bool]:
+    """Return the entries of all shards in ``journals``, and whether a journal is damaged; its readable lines count.
+    Raises JobError for a file that is not a journal."""
     entries: list[Mapping[str, Any]] = []
-    later = _later(root)
     damaged = False
-    for journal in (files.journal, *(s.journal for s in later)):
+    for journal in journals:
         try:
             known = read_journal(journal)
             entries += known.entries if known else []
@@ -146,6 +144,15 @@ def _remove_job(files: OutputFiles, name: str, writer: Writer) -> None:
                 raise
             entries += left
             damaged = True
+    return entries, damaged
+
+
+def _remove_job(files: OutputFiles, name: str, writer: Writer) -> None:
+    """Remove a job's output: the files that its journals list. If journals are damaged, also remove files that have the
+    name of a shard of job ``name``."""
+    root = files.journal.parent
+    later = _later(root)
+    entries, damaged = _listed([files.journal, *(s.journal for s in later)])
     if damaged and files.part is None:  # with parts it is unknown whose a shard is
         entries += _shards_named(files, name, writer)
     files.take_back(root / "manifest.json")  # the whole job's manifest, if this is one of its parts

@@ -219,6 +219,23 @@ def _check_inputs(root: Path, manifest: bytes) -> Iterator[Problem]:
                 yield Problem(name, "", f"cannot be read: {e.strerror}")
 
 
+def _check_positions(journal: str, contents: JournalContents) -> Iterator[Problem]:
+    """Yield the problems of a journal whose shards do not follow one another, or do not reach the end of the job."""
+    at = contents.header["range"][0]
+    for entry in contents.entries:
+        start, stop = entry["positions"]
+        lost = entry["rejects"] - entry.get("replaced", 0)
+        split = contents.header.get("split") is True  # a position may have any number of samples
+        left_out = entry.get("left_out", 0)
+        if start != at or (not split and entry["samples"] + lost + left_out != stop - start):
+            yield Problem(journal, entry["shard"], (
+                f"positions {start} to {stop} with {entry['samples']} samples, {entry['rejects']} rejects and "
+                f"{left_out} left out do not follow on {at}, or do not add up"))  # fmt: skip
+        at = stop
+    if not contents.done:
+        yield Problem(journal, "", f"the job is not finished: it ends at position {at}; run the same command again")
+
+
 def _check_files(root: Path, output_files: OutputFiles, problems: list[Problem]) -> JournalContents | None:
     try:
         contents = read_journal(output_files.journal)
@@ -232,20 +249,7 @@ def _check_files(root: Path, output_files: OutputFiles, problems: list[Problem])
         return None
     if output_files.journal.stat().st_size > contents.size:
         problems.append(Problem(output_files.journal.name, f"byte {contents.size}", "a torn or damaged last line"))
-    at = contents.header["range"][0]
-    for entry in contents.entries:
-        start, stop = entry["positions"]
-        lost = entry["rejects"] - entry.get("replaced", 0)
-        split = contents.header.get("split") is True  # a position may have any number of samples
-        left_out = entry.get("left_out", 0)
-        if start != at or (not split and entry["samples"] + lost + left_out != stop - start):
-            problems.append(Problem(output_files.journal.name, entry["shard"], (
-                f"positions {start} to {stop} with {entry['samples']} samples, {entry['rejects']} rejects and "
-                f"{left_out} left out do not follow on {at}, or do not add up")))  # fmt: skip
-        at = stop
-    if not contents.done:
-        problems.append(Problem(output_files.journal.name, "", f"the job is not finished: it ends at position {at}; "
-                                "run the same command again"))  # fmt: skip
+    problems += _check_positions(output_files.journal.name, contents)
     log = output_files.rejects if output_files.addition is not None else base_rejects(root, output_files)
     _check_rejects(log, contents, problems)
     if leaves_out(contents):
