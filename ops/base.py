@@ -428,12 +428,7 @@ def _coerce(tp: Any, value: Any) -> Any:
     if tp is Any:
         return value
     if origin is Literal:
-        allowed = get_args(tp)
-        if isinstance(value, str) and value not in allowed:
-            value = next((a for a in allowed if isinstance(a, str) and a.lower() == value.lower()), value)
-        if value not in allowed:
-            raise ValueError(f"{value!r} is not one of {', '.join(map(repr, allowed))}")
-        return value
+        return _literal(get_args(tp), value)
     if origin in (types.UnionType, typing.Union):
         problems = []
         for option in get_args(tp):
@@ -443,16 +438,7 @@ def _coerce(tp: Any, value: Any) -> Any:
                 problems.append(str(e))
         raise ValueError(f"needs {type_name(tp)}, got {value!r}")
     if origin is tuple:
-        items = get_args(tp)
-        several = isinstance(value, (list, tuple)) or (hasattr(value, "__array__") and getattr(value, "ndim", 1) != 0)
-        values = list(value) if several else [value]
-        if items[-1] is ...:
-            if items[0] is str and all(type(v) is str for v in values):  # there may be a million file names
-                return tuple(values)
-            return tuple(_coerce(items[0], v) for v in values)
-        if len(values) != len(items):
-            raise ValueError(f"needs {len(items)} values, got {len(values)}")
-        return tuple(_coerce(t, v) for t, v in zip(items, values, strict=True))
+        return _tuple(get_args(tp), value)
     if origin in (dict, Mapping) or tp is dict:
         if not isinstance(value, Mapping):
             raise ValueError(f"needs a mapping, got {value!r}")
@@ -466,20 +452,46 @@ def plain_number(value: Any) -> Any:
     return value.item() if isinstance(getattr(value, "ndim", None), int) and math.prod(value.shape) == 1 else value
 
 
+def _literal(allowed: tuple[Any, ...], value: Any) -> Any:
+    """Return the one of the ``allowed`` values that ``value`` is; the case of text does not matter."""
+    if isinstance(value, str) and value not in allowed:
+        value = next((a for a in allowed if isinstance(a, str) and a.lower() == value.lower()), value)
+    if value not in allowed:
+        raise ValueError(f"{value!r} is not one of {', '.join(map(repr, allowed))}")
+    return value
+
+
+def _tuple(items: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
+    """Return ``value`` as a tuple with ``items`` of these types; ``...`` repeats the first. One value is a tuple of
+    one."""
+    several = isinstance(value, (list, tuple)) or (hasattr(value, "__array__") and getattr(value, "ndim", 1) != 0)
+    values = list(value) if several else [value]
+    if items[-1] is ...:
+        if items[0] is str and all(type(v) is str for v in values):  # there may be a million file names
+            return tuple(values)
+        return tuple(_coerce(items[0], v) for v in values)
+    if len(values) != len(items):
+        raise ValueError(f"needs {len(items)} values, got {len(values)}")
+    return tuple(_coerce(t, v) for t, v in zip(items, values, strict=True))
+
+
+def _member(tp: type[enum.Enum], value: Any) -> enum.Enum:
+    """Return the member of an enumeration that ``value`` names, with or without ``INTERP_``, or whose number it is."""
+    if isinstance(value, str):
+        for name in (value, value.upper(), f"INTERP_{value}", f"INTERP_{value.upper()}"):
+            if name in tp.__members__:
+                return tp[name]
+    elif isinstance(value, int) and not isinstance(value, bool) and value in [int(m.value) for m in tp]:
+        return tp(value)
+    raise ValueError(f"{value!r} is not one of {', '.join(tp.__members__)}")
+
+
 def _scalar(tp: Any, value: Any) -> Any:
     value = plain_number(value)
     if tp is DALIDataType:
         return parse_dtype(value)
     if isinstance(tp, type) and issubclass(tp, enum.Enum):
-        if isinstance(value, str):
-            for prefix in ("", "INTERP_"):
-                if prefix + value in tp.__members__:
-                    return tp[prefix + value]
-                if prefix + value.upper() in tp.__members__:
-                    return tp[prefix + value.upper()]
-        elif isinstance(value, int) and not isinstance(value, bool) and value in [int(m.value) for m in tp]:
-            return tp(value)
-        raise ValueError(f"{value!r} is not one of {', '.join(tp.__members__)}")
+        return _member(tp, value)
     if tp is bool and isinstance(value, (bool, int)) and value in (0, 1):
         return bool(value)
     if tp is int and (isinstance(value, (bool, int)) or (isinstance(value, float) and value.is_integer())):

@@ -388,14 +388,7 @@ class Audio(Operator, name="decoders.audio"):
         out = opened.out
         if out is None:
             out = Batch.allocate(ctx.empty, opened.shapes, to_numpy(self.dtype), "", encoded.samples)
-        plain = clips.rows[:, _wav.KIND] != _wav.OTHER
-        flac = None if clips.flac is None else _only(clips.flac, clips.frames > 0)
-        parts, on_gpu = [], flac is not None and bool(flac.any())
-        if on_gpu or plain.any():
-            there = encoded if on_cpu else ctx.device.to_device(encoded)
-            parts.append((there, _only(clips.rows, plain)))
-            if flac is not None and on_gpu:
-                parts.append(decode_on_gpu(ctx, there, flac))
+        parts = _stored(ctx, encoded, clips, on_cpu)
         if opened.data is not None:
             parts.append((opened.data if on_cpu else ctx.device.to_device(opened.data), found))
         floats = out
@@ -431,6 +424,22 @@ class Audio(Operator, name="decoders.audio"):
         kind = {"float32": "float", "int16": "short", "int32": "int"}[out.dtype.name]
         lane.launch("audio/wav.cu", f"convert<{kind}>", (-(-most // 256), len(source)), 256, source.data, base, rows,
                     np.int32(self.downmix), np.float64(full), out.data, to)  # fmt: skip
+
+
+def _stored(ctx: Context, encoded: Batch, clips: Clips, on_cpu: bool) -> list[tuple[Batch, I64]]:
+    """Return the data of clips whose samples are stored in their files, or were decoded from FLAC on the GPU, each with
+    the rows that say where its samples are."""
+    plain = clips.rows[:, _wav.KIND] != _wav.OTHER
+    flac = None if clips.flac is None else _only(clips.flac, clips.frames > 0)
+    if flac is not None and not flac.any():
+        flac = None
+    if flac is None and not plain.any():
+        return []
+    there = encoded if on_cpu else ctx.device.to_device(encoded)
+    parts = [(there, _only(clips.rows, plain))]
+    if flac is not None:
+        parts.append(decode_on_gpu(ctx, there, flac))
+    return parts
 
 
 def _only(rows: I64, selected: npt.NDArray[np.bool_]) -> I64:

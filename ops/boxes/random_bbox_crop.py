@@ -91,16 +91,19 @@ class RandomBboxCrop(Operator, name="random_bbox_crop"):
             )
             if wrong:
                 raise SpecError(f"{wrong[0]} excludes crop_shape, which defines the window")
+        self._check_ranges()
+        if not self.thresholds:
+            raise SpecError("thresholds needs at least one number")
+        if self.shape_layout is not None and sorted(self.shape_layout) not in (list("HW"), list("DHW")):
+            raise SpecError(f"shape_layout must be W and H, in 3-D also D, in any order, got {self.shape_layout!r}")
+
+    def _check_ranges(self) -> None:
         if not self.scaling[0] <= self.scaling[1]:
             raise SpecError(f"scaling needs the smaller number first, got {list(self.scaling)}")
         if len(self.aspect_ratio) not in (2, 6):
             raise SpecError(f"aspect_ratio needs 2 numbers, or 6 in 3-D, got {list(self.aspect_ratio)}")
         if any(a > b for a, b in zip(self.aspect_ratio[::2], self.aspect_ratio[1::2], strict=True)):
             raise SpecError(f"aspect_ratio needs the smaller number of a pair first, got {list(self.aspect_ratio)}")
-        if not self.thresholds:
-            raise SpecError("thresholds needs at least one number")
-        if self.shape_layout is not None and sorted(self.shape_layout) not in (list("HW"), list("DHW")):
-            raise SpecError(f"shape_layout must be W and H, in 3-D also D, in any order, got {self.shape_layout!r}")
 
     def _columns(self, layout: str) -> tuple[I64, I64, bool]:
         """Return which columns of a box are its start along each axis, which are its end or length, and whether the

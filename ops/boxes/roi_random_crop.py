@@ -3,6 +3,7 @@ interest."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import numpy as np
@@ -51,6 +52,30 @@ class RoiRandomCrop(Operator, name="roi_random_crop"):
 
     def cpu(self, ctx: Context, *data: Batch) -> Batch:
         n = len(ctx.samples)
+        every, from_shape = self._given(ctx, data)
+        ndim = every.shape[2]
+        crop, start, end = every[:3]
+        whole: I64 = every[3] if len(every) > 3 else crop[:0]
+        if from_shape:
+            end = start + end
+        bad = [(end < start, "the region {} to {} ends before it starts", start, end)]
+        if len(whole):
+            bad.append(((start < 0) | (end > whole), "the region {} to {} reaches out of the data", start, end))
+            bad.append((crop > whole, "the window {} is larger than the data {}", crop, whole))
+        refused = np.zeros(n, np.bool_)
+        for where, message, a, b in bad:
+            for i in np.flatnonzero(where.any(axis=1)).tolist():
+                ctx.reject(i, "bad_argument", message.format(a[i].tolist(), b[i].tolist()))
+                refused[i] = True
+        out = np.zeros((n, ndim), np.int64)
+        streams = ctx.streams()
+        _kernels.windows_around(streams.handle, streams.sequence, crop, start, end, whole, refused, out)
+        return Batch.from_dense(out, "", ctx.samples)
+
+    def _given(self, ctx: Context, data: Sequence[Batch]) -> tuple[I64, bool]:
+        """Return the sizes of the window, begins and ends of the region, and sizes of the data if they are known,
+        int64[3 or 4, N, ndim]; and whether the ends are sizes of the region. Raises SampleError if they do not have
+        equally many dimensions."""
         names = ["crop_shape", "roi_start", "roi_end" if self.is_set("roi_end") else "roi_shape"]
         if self.is_set("in_shape"):
             names.append("in_shape")
@@ -63,24 +88,7 @@ class RoiRandomCrop(Operator, name="roi_random_crop"):
             if data[0].ndim < ndim:
                 raise SampleError("bad_shape", f"the data has {data[0].ndim} dimensions, the window {ndim}")
             given.append(data[0].shapes[:, :ndim].astype(np.int64))
-        every = np.empty((len(given), n, ndim), np.int64)
+        every = np.empty((len(given), len(ctx.samples), ndim), np.int64)
         for k, a in enumerate(given):
             every[k] = a
-        crop, start, end = every[:3]
-        whole: I64 = every[3] if len(given) > 3 else crop[:0]
-        if names[2] == "roi_shape":
-            end = start + end
-        bad = [(end < start, "the region {} to {} ends before it starts", start, end)]
-        if len(whole):
-            bad.append(((start < 0) | (end > whole), "the region {} to {} reaches out of the data", start, end))
-            bad.append((crop > whole, "the window {} is larger than the data {}", crop, whole))
-        refused = np.zeros(n, np.bool_)
-        for where, message, a, b in bad:
-            if where.any():
-                for i in np.flatnonzero(where.any(axis=1)).tolist():
-                    ctx.reject(i, "bad_argument", message.format(a[i].tolist(), b[i].tolist()))
-                    refused[i] = True
-        out = np.zeros((n, ndim), np.int64)
-        streams = ctx.streams()
-        _kernels.windows_around(streams.handle, streams.sequence, crop, start, end, whole, refused, out)
-        return Batch.from_dense(out, "", ctx.samples)
+        return every, names[2] == "roi_shape"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,32 @@ from ..types import DALIDataType, to_numpy
 from .axes import BORDERS, THREADS, by_axis, fits, geometry, host_output, on_host, spatial, strips_of, tiles_of
 
 _kernels: Any = Kernels(".filter_cpu", __package__)
+
+
+class _Correlation(NamedTuple):
+    """Geometry of a batch to filter. An item is an image, or a frame of a sequence."""
+
+    parts: ImageParts
+    shapes: I64
+    """Shapes of the outputs, [N, ndim]."""
+    where: I64
+    """Count, depth, height, width and channels of each item, [M, 5]; see `geometry`."""
+    results: I64
+    """Count, depth, height, width and channels of each result, [M, 5]; a count of 0 for items without a result."""
+    places: I64
+    """Offset of each item's filter in the second input, [M]."""
+    extents: I64
+    """Depth, height and width of each item's filter, [M, 3]."""
+    pads: I64
+    """Index of the filter's element that lies on the value, per axis, [M, 4]."""
+    values: npt.NDArray[np.float32]
+    """Value of each item outside of the image, [M]."""
+
+    @property
+    def sizes(self) -> I64:
+        """Number of elements of each result, [M]."""
+        sizes: I64 = self.results[:, 0] * self.results[:, 1:].prod(axis=1)
+        return sizes
 
 
 class Filter(Operator, name="filter"):
@@ -66,6 +92,21 @@ class Filter(Operator, name="filter"):
         return Spec(shape, data.dtype if self.dtype is None else self.dtype, data.layout)
 
     def cpu(self, ctx: Context, images: Batch, filters: Batch, *fill: Batch) -> Batch:
+        plan = self._plan(ctx, images, filters, *fill)
+        dtype = images.dtype if self.dtype is None else np.dtype(to_numpy(self.dtype))
+        if ctx.stage != "cpu":
+            return self._launched(ctx, images, filters, dtype, plan)
+        out, convert = host_output(ctx, images, plan.shapes, dtype)
+        to = _places(out, plan.parts, plan.sizes)
+        source, base = on_host(images, plan.parts.offsets)
+        _kernels.correlate(
+            source, base, plan.where, plan.results, np.ascontiguousarray(filters.data), plan.places, plan.extents,
+            plan.pads, np.int32(BORDERS[self.border]), plan.values, out.data, to,
+        )  # fmt: skip
+        return out.replace(data=saturate(out.data, dtype)) if convert else out
+
+    def _plan(self, ctx: Context, images: Batch, filters: Batch, *fill: Batch) -> _Correlation:
+        """Check the inputs and compute what kernels need. Rejects samples whose filter does not fit."""
         first, axes = spatial(images.layout, images.ndim)
         if filters.dtype != np.float32:
             raise SampleError("bad_shape", f"filters must be float32, got {filters.dtype}; cast them first")
@@ -81,8 +122,7 @@ class Filter(Operator, name="filter"):
         own = np.arange(len(images)) if parts.sample is None else parts.sample
         places, extents = _windows(ctx, images, filters, own, framed, axes)
         anchor = by_axis(parts.arguments["anchor"], axes, "anchor")
-        middle = extents[:, 3 - axes :] // 2
-        anchor = np.where(anchor < 0, middle, anchor)
+        anchor = np.where(anchor < 0, extents[:, 3 - axes :] // 2, anchor)
         if self.mode == "valid":
             anchor = np.zeros_like(anchor)
         bad = np.any(anchor >= extents[:, 3 - axes :], axis=1)
@@ -91,8 +131,7 @@ class Filter(Operator, name="filter"):
         for m in np.flatnonzero(bad & (extents.prod(axis=1) > 0)).tolist():
             said = f"anchor {anchor[m].tolist()} lies outside of the filter {extents[m, 3 - axes :].tolist()}"
             ctx.reject(int(own[m]), "bad_argument", said)
-        shapes = images.shapes.astype(np.int64)
-        results = where.copy()
+        shapes, results = images.shapes.astype(np.int64), where.copy()
         if self.mode == "valid":
             results[:, 1:4] = np.maximum(where[:, 1:4] - extents + 1, 0)
             small = (where[:, 1:4] < extents).any(axis=1)
@@ -112,39 +151,33 @@ class Filter(Operator, name="filter"):
         if fill:
             not_replayable(ctx.device)
             values = _fills(ctx, images, fill[0], own)
-        dtype = images.dtype if self.dtype is None else np.dtype(to_numpy(self.dtype))
-        sizes = results[:, 0] * results[:, 1:].prod(axis=1)
+        return _Correlation(parts, shapes, where, results, places, extents, pads, values)
+
+    def _launched(self, ctx: Context, images: Batch, filters: Batch, dtype: np.dtype[Any], plan: _Correlation) -> Batch:
+        where, results, extents = plan.where, plan.results, plan.extents
         border = np.int32(BORDERS[self.border])
-        if ctx.stage == "cpu":
-            out, convert = host_output(ctx, images, shapes, dtype)
-            to = _places(out, parts, sizes)
-            source, base = on_host(images, parts.offsets)
-            weights = np.ascontiguousarray(filters.data)
-            _kernels.correlate(
-                source, base, where, results, weights, places, extents, pads, border, values, out.data, to
-            )
-            return out.replace(data=saturate(out.data, dtype)) if convert else out
-        out = Batch.allocate(ctx.empty, shapes.astype(np.int32), dtype, images.layout, images.samples)
+        out = Batch.allocate(ctx.empty, plan.shapes.astype(np.int32), dtype, images.layout, images.samples)
         tiles = tiles_of(results)
         if tiles == 0:
             return out
         there = ctx.device.to_device(filters)
         shift = int(there.offsets[0] - filters.offsets[0])
         base, to, before, after, begin, window, shifts, outside = ctx.device.upload(
-            parts.offsets, _places(out, parts, sizes), where, results, places + shift, extents, pads, values
-        )
+            plan.parts.offsets, _places(out, plan.parts, plan.sizes), where, results, plan.places + shift, extents,
+            plan.pads, plan.values,
+        )  # fmt: skip
         if strips := _strips(images.dtype, results, extents):
             height, width, channels = strips
             tiles = strips_of(results, 4 if channels and images.dtype == np.uint8 else 1, _ROWS)
             ctx.device.launch(
                 "filter.cu",
                 f"correlate_strips<{CUDA_TYPES[images.dtype]}, {CUDA_TYPES[dtype]}, {height}, {width}, {channels}>",
-                tiles * len(own), THREADS, images.data, base, before, after, np.int32(tiles), there.data, begin, shifts,
-                border, outside, out.data, to,
+                tiles * len(where), THREADS, images.data, base, before, after, np.int32(tiles), there.data, begin,
+                shifts, border, outside, out.data, to,
             )  # fmt: skip
             return out
         ctx.device.launch(
-            "filter.cu", f"correlate<{CUDA_TYPES[images.dtype]}, {CUDA_TYPES[dtype]}>", tiles * len(own), THREADS,
+            "filter.cu", f"correlate<{CUDA_TYPES[images.dtype]}, {CUDA_TYPES[dtype]}>", tiles * len(where), THREADS,
             images.data, base, before, after, np.int32(tiles), there.data, begin, window, shifts, border, outside,
             out.data, to,
         )  # fmt: skip

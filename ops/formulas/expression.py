@@ -7,7 +7,7 @@ import ast
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any
 
 import numpy as np
@@ -115,15 +115,10 @@ def _tree(node: ast.expr, depth: int) -> Tree:
     if isinstance(node, ast.BinOp):
         return _binary(node.op, node.left, node.right, depth)
     if isinstance(node, ast.Compare):
-        if len(node.ops) > 1:
-            raise SpecError("comparisons cannot be chained; write (a < b) & (b < c)")
-        return _binary(node.ops[0], node.left, node.comparators[0], depth)
+        return _comparison(node, depth)
     if isinstance(node, ast.BoolOp):
         parts = [_tree(v, depth + 1) for v in node.values]
-        result = parts[0]
-        for part in parts[1:]:
-            result = Call(_BINARY[type(node.op)], (result, part))
-        return result
+        return reduce(lambda a, b: Call(_BINARY[type(node.op)], (a, b)), parts)
     if isinstance(node, ast.Call):
         return _call(node, depth)
     raise SpecError(_REFUSED.get(type(node), f"{type(node).__name__} is not allowed in an expression"))
@@ -172,6 +167,12 @@ def renamed(text: str, new: Mapping[str, str]) -> str:
             return ast.Call(node.func, [self.visit(a) for a in node.args], [])
 
     return ast.unparse(Rename().visit(ast.parse(text.strip(), mode="eval").body))
+
+
+def _comparison(node: ast.Compare, depth: int) -> Tree:
+    if len(node.ops) > 1:
+        raise SpecError("comparisons cannot be chained; write (a < b) & (b < c)")
+    return _binary(node.ops[0], node.left, node.comparators[0], depth)
 
 
 def _binary(op: ast.AST, left: ast.expr, right: ast.expr, depth: int) -> Tree:
@@ -310,13 +311,9 @@ def _types(fn: str, dtypes: list[Dtype]) -> tuple[Dtype, Dtype]:
     for other in dtypes[1:]:
         at = promote(at, other)
     all_bool = at == _BOOL
-    if fn in ("and", "or"):
-        if not all_bool or any(d != _BOOL for d in dtypes):
-            raise SpecError(f"{shown}: `and` and `or` take bool; compare first: (x != 0)")
-        return _BOOL, _BOOL
-    if fn == "not":
-        return at, _BOOL
-    if fn in _COMPARISONS:
+    if fn in ("and", "or") and any(d != _BOOL for d in dtypes):
+        raise SpecError(f"{shown}: `and` and `or` take bool; compare first: (x != 0)")
+    if fn in ("and", "or", "not") or fn in _COMPARISONS:
         return at, _BOOL
     if fn in ("bitand", "bitor", "bitxor", "inv", "shl", "shr"):
         if at.kind == "f":

@@ -67,6 +67,16 @@ _WITH_CHROMA = frozenset((100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 13
 """H.264 profiles (by number) whose parameter sets contain fields for chroma format and scaling."""
 
 
+def _skip_scaling(bits: _Bits, lists: int) -> None:
+    """Skip the scaling lists of a sequence parameter set (7.3.2.1.1.1)."""
+    for k in range(lists):
+        last = following = 8 * bits.bit()
+        for _ in range((16 if k < 6 else 64) if last else 0):
+            if following:
+                following = (last + bits.signed()) % 256
+            last = following or last
+
+
 @lru_cache(maxsize=256)
 def interlaced(codec: str, header: bytes) -> bool:
     """Return whether the configuration record ``header`` of MP4 or Matroska allows H.264 frames of two fields
@@ -86,12 +96,7 @@ def interlaced(codec: str, header: bytes) -> bool:
             bits.number()
             bits.number()
             bits.skip(1)
-            for k in range((8 if chroma != 3 else 12) if bits.bit() else 0):
-                last = following = 8 * bits.bit()
-                for _ in range((16 if k < 6 else 64) if last else 0):
-                    if following:
-                        following = (last + bits.signed()) % 256
-                    last = following or last
+            _skip_scaling(bits, (8 if chroma != 3 else 12) if bits.bit() else 0)
         bits.number()
         order = bits.number()
         if order == 0:

@@ -235,30 +235,11 @@ class Clip:
         return self._indexed() if self._known is None else self._known
 
     def _indexed(self) -> Index:
-        if (found := self._tabled()) is not None:
-            return found
-        times, keys, table = list[int](), list[int](), list[tuple[int, int, int]]()
-        if self.stream.codec_context.name in _HIDDEN:
+        if (tabled := self._tabled()) is not None:
+            return tabled
+        if self.stream.codec_context.name in _HIDDEN or (packets := self._demuxed()) is None:
             return [], []
-        try:
-            self._untouched = False
-            for packet in self.container.demux(self.stream):
-                if packet.size == 0:
-                    continue
-                time = packet.pts
-                table.append((-1 if time is None else time, packet.pos, packet.size))
-                if packet.is_discard:
-                    continue
-                if time is None:
-                    return [], []
-                times.append(time)
-                if packet.is_keyframe:
-                    keys.append(time)
-                if self._packets is not None:
-                    self._packets.append(packet)
-        except self.errors as e:
-            if not times:
-                raise SampleError("corrupt_data", f"its packets cannot be read: {reason(e)}") from None
+        times, keys, table = packets
         declared = int(self.stream.frames)
         if len(times) < declared:
             raise SampleError("truncated", f"{len(times)} of {declared} frames are there")
@@ -269,6 +250,31 @@ class Clip:
             if (starts >= 0).all():
                 self.table = Table(shown, starts, sizes, np.argsort(shown))
         return sorted(times), sorted(keys)
+
+    def _demuxed(self) -> tuple[list[int], list[int], list[tuple[int, int, int]]] | None:
+        """Read all packets. Return the times of frames, those of key frames, and (time, offset, size) per packet; None
+        if a packet has no time. Raises SampleError if no packet can be read."""
+        times, keys, table = list[int](), list[int](), list[tuple[int, int, int]]()
+        try:
+            self._untouched = False
+            for packet in self.container.demux(self.stream):
+                if packet.size == 0:
+                    continue
+                time = packet.pts
+                table.append((-1 if time is None else time, packet.pos, packet.size))
+                if packet.is_discard:
+                    continue
+                if time is None:
+                    return None
+                times.append(time)
+                if packet.is_keyframe:
+                    keys.append(time)
+                if self._packets is not None:
+                    self._packets.append(packet)
+        except self.errors as e:
+            if not times:
+                raise SampleError("corrupt_data", f"its packets cannot be read: {reason(e)}") from None
+        return times, keys, table
 
     def _tabled(self) -> Index | None:
         """Return the index by the file's own tables, without reading all packets. None if FFmpeg's first packets

@@ -173,6 +173,15 @@ class Reading(Glance):
             parts[-1][-1].append(number)
         return parts
 
+    def _next_packet(self, state: Rest) -> Any:
+        """Return the next packet that NVDEC decodes; None after the last one."""
+        for packet in state.packets:
+            # NVDEC drops a frame of an open group, and would assign its time to a later frame
+            if self.name != "hevc" or packet.pts is None or packet.pts >= state.key:
+                return packet
+        state.complete = True
+        return None
+
     def _run(self, numbers: list[int], shared: SharedGroups, state: Rest | None) -> Run:
         """Read the packets from which the frames ``numbers`` are decoded. Continue from ``state`` if there is one, else
         begin at a key frame."""
@@ -200,12 +209,9 @@ class Reading(Glance):
         parts, at, unit_of = list[bytes](), 0, self._converter_of_packets()
         with suppress(*self.errors):  # missing frames are not decoded; only the CPU decides whether the file is damaged
             while left or len(state.seen) < more:
-                packet = next(state.packets, None)
+                packet = self._next_packet(state)
                 if packet is None:
-                    state.complete = True
                     break
-                if self.name == "hevc" and packet.pts is not None and packet.pts < state.key:
-                    continue  # a frame of an open group: NVDEC drops it, and would assign its time to a later frame
                 left.discard(packet.pts)
                 if more and packet.pts is not None and packet.pts > end:
                     state.seen.add(packet.pts)

@@ -7,7 +7,7 @@ Sources: HEIF (ISO/IEC 23008-12) and its boxes (ISO/IEC 14496-12): the primary i
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ...errors import SampleError
 
@@ -57,12 +57,14 @@ def heif(data: memoryview, cropped: bool = False) -> Found:
             alpha = any(kind == b"auxC" and _is_alpha(bytes(data[a : min(b, a + 64)])) for kind, a, b in properties)
         elif kind == b"ipma":
             linked += _linked(data, a, primary)
+    return _described(data, [properties[k - 1] for k in linked if 1 <= k <= len(properties)], alpha, cropped)
+
+
+def _described(data: memoryview, properties: Sequence[tuple[bytes, int, int]], alpha: bool, cropped: bool) -> Found:
+    """Return the header of an image with these ``properties``: the kind, begin and end of each."""
     width = height = 0
     bits, turns, mirrored = 8, 0, None
-    for number in linked:
-        if not 1 <= number <= len(properties):
-            continue
-        kind, a, _ = properties[number - 1]
+    for kind, a, _ in properties:
         if kind == b"ispe":
             width, height = struct.unpack_from(">II", data, a + 4)
         elif kind == b"clap" and cropped and width:

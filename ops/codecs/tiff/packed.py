@@ -10,6 +10,7 @@ import struct
 import zlib
 
 import numpy as np
+import numpy.typing as npt
 
 from ..format import Header
 from ..pixels import Pixels, spread
@@ -57,6 +58,15 @@ def _tags(data: memoryview) -> dict[int, tuple[int, ...]]:
     return tags
 
 
+def _unpack(packed: npt.NDArray[np.uint8], bits: int, out: Pixels) -> None:
+    """Write the samples of some rows, which are ``packed`` with this many ``bits`` each, to ``out`` [rows, samples]."""
+    single = np.unpackbits(packed, axis=1, count=out.shape[1] * bits).reshape(*out.shape, bits)
+    value = np.zeros(out.shape, np.uint16)
+    for b in range(bits):
+        value = value << np.uint16(1) | single[..., b]
+    out[:] = value
+
+
 def _unpacked(data: memoryview, tags: dict[int, tuple[int, ...]]) -> Pixels | None:
     def one(tag: int, default: int) -> int:
         return tags.get(tag, (default,))[0]
@@ -86,12 +96,7 @@ def _unpacked(data: memoryview, tags: dict[int, tuple[int, ...]]) -> Pixels | No
             return None
         packed = np.frombuffer(strip, np.uint8, rows * line).reshape(rows, line)
         for a in range(0, rows, few):
-            part = packed[a : a + few]
-            single = np.unpackbits(part, axis=1, count=width * channels * bits).reshape(len(part), -1, bits)
-            value = np.zeros(single.shape[:2], np.uint16)
-            for b in range(bits):
-                value = value << np.uint16(1) | single[..., b]
-            out[top + a : top + a + len(part)] = value
+            _unpack(packed[a : a + few], bits, out[top + a : top + min(a + few, rows)])
     most = (1 << bits) - 1
     if photometric == 0:
         out = (most - out).astype(out.dtype)
