@@ -38,6 +38,39 @@ class Helpers(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class KernelServices:
+    """Services of the engine for kernels: memory, threads, processes and reports. Created once per pass of a batch over
+    some nodes, and shared by all calls of that pass."""
+
+    allocate_staging: Callable[[int], npt.NDArray[np.uint8]] | None = None
+    """Function that allocates memory for bytes read from files: page-locked memory if they will be uploaded to a GPU.
+    None for ordinary host memory."""
+    lender: Lender | None = None
+    """Provider of arrays over memory-mapped files whose bytes the device reads itself. None if the host first copies
+    the bytes to staging memory."""
+    pool: Helpers | None = None
+    """Worker threads for the few kernels that divide their own work (readers); None if the kernel must use one
+    thread."""
+    isolation: Isolation | None = None
+    """Separate processes in which decoders run; None if all decoders run in this process."""
+    count: Callable[[str, int], None] | None = None
+    """Function that counts samples for the report that were processed in a slower way. Arguments: the reason, and the
+    number of samples."""
+    decoders: Callable[[str, int, float], None] | None = None
+    """Function that counts decoded images for the report. Arguments: the decoder's name, number of images, seconds of
+    CPU threads."""
+    waited: Callable[[str, float], None] | None = None
+    """Function that adds the time that a batch has waited for a decoder to the report. Arguments: the decoder's name,
+    and seconds."""
+    remembered: FactCache | None = None
+    """Cache that keeps facts about records, such as headers, for later epochs. None if records are read only once."""
+
+
+NO_SERVICES = KernelServices()
+"""Services of a call outside of an engine: none."""
+
+
 @dataclass(slots=True)
 class Context:
     """Context of one call of one kernel: arguments, seed, device and callbacks for the samples of the call."""
@@ -68,37 +101,16 @@ class Context:
     The kernel rejects samples that differ. None allows all."""
     source: Any = None
     """Open data set, for readers; or state between iterations, for operators with `Operator.per_batch`."""
-    allocate_staging: Callable[[int], npt.NDArray[np.uint8]] | None = None
-    """Function that allocates memory for bytes read from files: page-locked memory if they will be uploaded to a GPU.
-    None for ordinary host memory."""
-    lender: Lender | None = None
-    """Provider of arrays over memory-mapped files whose bytes the device reads itself. None if the host first copies
-    the bytes to staging memory."""
+    services: KernelServices = NO_SERVICES
     uploads: Mapping[int, Uploader] = field(default_factory=dict)
     """Objects that upload an output to the device while the kernel still reads it from files, by number of the output.
     Other outputs are uploaded after the kernel has returned."""
-    pool: Helpers | None = None
-    """Worker threads for the few kernels that divide their own work (readers); None if the kernel must use one
-    thread."""
-    isolation: Isolation | None = None
-    """Separate processes in which decoders run; None if all decoders run in this process."""
     attempt: int = 0
     """Number of earlier attempts to compute these samples. If it is above 0, decoders skip the methods that have
     already failed."""
     allocate: Callable[[int, Any], Any] | None = None
     """Function that allocates the arrays of `empty`, from (number of elements, dtype). None for the host's heap, or
     device memory."""
-    count: Callable[[str, int], None] | None = None
-    """Function that counts samples for the report that were processed in a slower way. Arguments: the reason, and the
-    number of samples."""
-    decoders: Callable[[str, int, float], None] | None = None
-    """Function that counts decoded images for the report. Arguments: the decoder's name, number of images, seconds of
-    CPU threads."""
-    waited: Callable[[str, float], None] | None = None
-    """Function that adds the time that a batch has waited for a decoder to the report. Arguments: the decoder's name,
-    and seconds."""
-    remembered: FactCache | None = None
-    """Cache that keeps facts about records, such as headers, for later epochs. None if records are read only once."""
     started: Any = None
     """Result of `Operator.start_early` for these samples; None if that method was not called."""
     part: str = ""
@@ -135,26 +147,32 @@ class Context:
         ``values``, [N] each, are logged with them. A kernel may call this method once."""
         self.left_out = self.samples.slot[selected], {name: v[selected] for name, v in values.items()}
 
+    def fell_back(self, reason: str, samples: int) -> None:
+        """Add ``samples`` samples that are processed in a slower way, for this ``reason``, to the report."""
+        if self.services.count is not None and samples:
+            self.services.count(reason, samples)
+
     def decoded_by(self, decoder: str, images: int, seconds: float = 0.0) -> None:
         """Add ``images`` images that ``decoder`` decoded, in ``seconds`` of CPU threads, to the report."""
-        if self.decoders is not None and images:
-            self.decoders(decoder, images, seconds)
+        if self.services.decoders is not None and images:
+            self.services.decoders(decoder, images, seconds)
 
     def waited_for(self, decoder: str, seconds: float) -> None:
         """Add ``seconds`` that the batch waited for ``decoder`` to the report."""
-        if self.waited is not None:
-            self.waited(decoder, seconds)
+        if self.services.waited is not None:
+            self.services.waited(decoder, seconds)
 
     def facts(self, make: Callable[[int], K]) -> K | None:
         """Return this operator's cached facts about the records of the data set, such as headers. The first call
         creates them by ``make(budget)``, in at most ``budget`` bytes. Return None if samples are not whole records, or
         are read once."""
-        if self.remembered is None or self.samples.part is not None or self.attempt:
+        remembered = self.services.remembered
+        if remembered is None or self.samples.part is not None or self.attempt:
             return None
         key = id(self.op), id(self.samples.origins)
-        found = self.remembered.entries.get(key)
+        found = remembered.entries.get(key)
         if found is None:  # the data set is stored with its facts, so that no other object gets its id
-            found = self.remembered.entries.setdefault(key, (self.samples.origins, make(self.remembered.budget)))
+            found = remembered.entries.setdefault(key, (self.samples.origins, make(remembered.budget)))
         return cast("K", found[1])
 
     def check_later(self, check: Callable[[], npt.NDArray[Any]]) -> None:
@@ -182,8 +200,8 @@ class Context:
 
     def staging(self, nbytes: int) -> npt.NDArray[np.uint8]:
         """Return an uninitialised host buffer for bytes that are read from files."""
-        if self.allocate_staging is not None:
-            return self.allocate_staging(nbytes)
+        if self.services.allocate_staging is not None:
+            return self.services.allocate_staging(nbytes)
         staged: npt.NDArray[np.uint8] = (self.allocate or np.empty)(nbytes, np.uint8)
         return staged
 

@@ -128,7 +128,7 @@ class _Speech(BatchedOrigins):
 
     def fetch(self, ctx: Context) -> tuple[Batch, ...]:
         which = ctx.samples.index
-        encoded = self._files.read(replace(ctx, allocate_staging=None), which)
+        encoded = self._files.read(replace(ctx, services=replace(ctx.services, allocate_staging=None)), which)
         audio, rates = self._decoded(ctx, encoded, which)
         out = [audio]
         if self._reader.read_sample_rate:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ..ops.base import Arg, Spec
 from ..ops.batch import Batch, BatchedOrigins, Origin, Samples
 from ..ops.codecs.decoders import Image
-from ..ops.context import Context
+from ..ops.context import Context, KernelServices
 from ..ops.errors import JobError
 from ..ops.storage.inventory import InventoryEntries
 from ..ops.types import DALIDataType, DALIImageType
@@ -62,7 +62,8 @@ class _Streams(BatchedOrigins):
     def fetch(self, ctx: Context) -> tuple[Batch, ...]:
         n, length = len(ctx.samples), self._reader.sequence_length
         frames = self._starts[ctx.samples.index, None] + np.arange(length) * self._reader.stride
-        inner = Context(self._decoder, "cpu", Samples.numbered(n * length), pool=ctx.pool, isolation=ctx.isolation)
+        services = KernelServices(pool=ctx.services.pool, isolation=ctx.services.isolation)
+        inner = Context(self._decoder, "cpu", Samples.numbered(n * length), services=services)
         decoded = self._decoder.cpu(inner, self._files.read(inner, frames.reshape(-1))).packed()
         bad = np.zeros(n, np.bool_)
         for r in inner.rejects:

@@ -141,7 +141,7 @@ class _TFRecords(BatchedOrigins):
             if parser is not None and extents is not None:
                 parser.find(data, offsets, sizes, good, extents, low, high)
 
-        if ctx.allocate_staging is None:  # nothing will be copied
+        if ctx.services.allocate_staging is None:  # nothing will be copied
             spread(ctx, len(kinds), nbytes if self._check else 0, look)
             records.checked = True
         elif parser is not None and extents is not None:

@@ -184,8 +184,8 @@ class RandomBboxCrop(Operator, name="random_bbox_crop"):
             np.float32(-1 if self.bbox_prune_threshold is None else self.bbox_prune_threshold), crop, image,
             anchors, shapes, left, kept, out_counts, exhausted,
         )  # fmt: skip
-        if ctx.count is not None and exhausted.any():
-            ctx.count("no window met its threshold: the best one was taken", int(exhausted.sum()))
+        if exhausted.any():
+            ctx.fell_back("no window met its threshold: the best one was taken", int(exhausted.sum()))
         out = [
             Batch.from_dense(anchors, "", ctx.samples),
             Batch.from_dense(shapes, "", ctx.samples),

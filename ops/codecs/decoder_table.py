@@ -68,7 +68,7 @@ class DecodeJob:
     """Worker processes for decoders that must not run in this process; None if there are no such decoders."""
 
     def __post_init__(self) -> None:
-        self.isolation = self.ctx.isolation
+        self.isolation = self.ctx.services.isolation
 
     @property
     def in_process(self) -> bool:

@@ -155,7 +155,7 @@ def _count_reasons(job: DecodeJob, refused: Sequence[I64]) -> None:
     left to other decoders."""
     ctx, headers = job.ctx, job.headers
     plain = makes(job.rules) and not headers.unusual and not any(map(len, refused))
-    if ctx.count is None or ctx.attempt or job.rules.jpeg_decoder != "auto" or plain:
+    if ctx.services.count is None or ctx.attempt or job.rules.jpeg_decoder != "auto" or plain:
         return
     left = ~takes(headers, job.rules)
     for some in refused:
@@ -163,4 +163,4 @@ def _count_reasons(job: DecodeJob, refused: Sequence[I64]) -> None:
     left &= headers.good & ~headers.other
     if left.any():
         for reason, n in jpeg_header.why_not_plain(headers.jpeg[left]).items():
-            ctx.count(f"not for the CUDA JPEG decoder: {reason}", n)
+            ctx.fell_back(f"not for the CUDA JPEG decoder: {reason}", n)

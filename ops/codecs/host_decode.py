@@ -80,7 +80,6 @@ def _settle(job: DecodeJob, outcome: Outcome) -> None:
         ctx.reject(i, problem.code, str(problem))
     for i, problem in headers.damaged.items():
         if headers.good[i]:
-            if ctx.count is not None:
-                ctx.count("damaged images that were kept", 1)
+            ctx.fell_back("damaged images that were kept", 1)
             if job.rules.on_damage == "flag":
                 ctx.flag(i, problem.code, str(problem))

@@ -166,8 +166,7 @@ class OpticalFlow(Operator, name="optical_flow"):
         # Waits for the copies.
         here, *starts = (b if b.on_host else b.replace(data=b.data.get()) for b in (video, *hints))
         for which, why in remaining:
-            if ctx.count is not None:
-                ctx.count(f"not for the GPU's flow engine: {why}", len(which))
+            ctx.fell_back(f"not for the GPU's flow engine: {why}", len(which))
             for i in which.tolist():
                 flow = self._flow(search, here.sample(i), [b.sample(i) for b in starts])
                 (there,) = ctx.device.upload(flow)

@@ -500,8 +500,8 @@ def _by_cpu(
 def report(ctx: Context, why: str, seconds: float, count: int = 1) -> None:
     """Add ``count`` samples to the job's report. ``why``: reason why the CPU decoded them; empty if NVDEC did."""
     ctx.decoded_by("CPU threads" if why else "NVDEC", count, seconds)
-    if why and ctx.count is not None:
-        ctx.count(f"not for NVDEC: {why}", count)
+    if why:
+        ctx.fell_back(f"not for NVDEC: {why}", count)
 
 
 @cache

@@ -157,7 +157,7 @@ class HostExecutor:
         device."""
         if step.kind != "device" or self._plan.target.device != "gpu":
             return
-        run = self._services.node_pass(it, allocate_staging=self._page_locked)
+        run = self._services.node_pass(it, staging=self._page_locked)
         try:
             it.started = start_early(step.nodes, it.env, run)
             run.reports.finish()
@@ -216,7 +216,7 @@ class HostExecutor:
             if uploads_of is None
             else {e: uploads_of(it.number, content) for e, content in self._uploadable[name].items()}
         )
-        run = self._services.node_pass(it, allocate_staging=staging, lender=lender, uploads=uploads, pool=helpers,
+        run = self._services.node_pass(it, staging=staging, lender=lender, uploads=uploads, pool=helpers,
                         allocate=allocate, observe=self._services.observer(track, it.number))  # fmt: skip
         env = {e: it.env[e] for e in step.needs}
         for nodes, gives, per_batch, reads in self._groups[name]:

@@ -9,15 +9,19 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from ...ops.codecs.isolation.processes import isolated
+from ...ops.context import Helpers, KernelServices
 from ...ops.errors import SampleFailedError
-from ...ops.interfaces import FactCache
+from ...ops.interfaces import FactCache, Lender
 from ..compile.plan import Plan
 from ..compile.schedule import Step
 from ..graph.nodes import Node
 from .in_flight import Feed, InFlightBatch
 from .nodes.guarded import described
-from .nodes.node_pass import NodePass
+from .nodes.node_pass import DeferredReports, NodePass
 from .options import Options
 from .stats import Stats
 
@@ -45,9 +49,17 @@ class Services:
         """Return the name under which statistics list a step."""
         return self._names[id(step)]
 
-    def node_pass(self, iteration: InFlightBatch, **extra: Any) -> NodePass:
-        """Return a new `NodePass` for the samples of the batch ``iteration``. ``extra`` are further fields of
-        `NodePass`."""
+    def node_pass(
+        self, iteration: InFlightBatch, *, staging: Callable[[int], npt.NDArray[np.uint8]] | None = None,
+        lender: Lender | None = None, pool: Helpers | None = None, **extra: Any,
+    ) -> NodePass:  # fmt: skip
+        """Return a new `NodePass` for the samples of the batch ``iteration``. ``staging``, ``lender`` and ``pool``: see
+        `KernelServices`. ``extra`` are further fields of `NodePass`."""
+        reports = DeferredReports()
+        services = KernelServices(
+            staging, lender, pool, self.isolation, partial(reports.add, self.fell_back),
+            partial(reports.add, self.decoded), partial(reports.add, self.waited_for), self.remembered,
+        )  # fmt: skip
         return NodePass(
             samples=extra.pop("samples", iteration.samples),
             seeds=self.plan.seeds,
@@ -55,11 +67,8 @@ class Services:
             draws=iteration.draws,
             states=self.feed.states,
             kinds=self.feed.kinds,
-            isolation=self.isolation,
-            remembered=self.remembered,
-            count=self.fell_back,
-            decoders=self.decoded,
-            waited=self.waited_for,
+            services=services,
+            reports=reports,
             reader_samples=iteration.reader_samples,
             emulate=self.plan.target.device == "null",
             **extra,

@@ -20,6 +20,7 @@ from ...ops.base import Spec
 from ...ops.batch import Batch, Samples
 from ...ops.codecs.isolation.processes import Isolation
 from ...ops.compiled.warm_up_client import on_behalf
+from ...ops.context import KernelServices
 from ...ops.types import to_numpy
 from ...readers.base import Reader
 from ...writers.base import Records, ShardFiles
@@ -56,7 +57,8 @@ def warm_up(
     began = time.perf_counter()
     env: Env = {}
     samples, per_reader = feed.samples(Request(first, min(_SAMPLES, left)))
-    run = NodePass(samples, plan.seeds, rng, states=feed.states, reader_samples=per_reader, isolation=isolation)
+    run = NodePass(samples, plan.seeds, rng, states=feed.states, reader_samples=per_reader,
+                   services=KernelServices(isolation=isolation))  # fmt: skip
     host = MemoryBudget(_MAX_BYTES * _SAMPLES) if host is None else host
     for node in plan.graph.nodes:
         stateful = node.op.per_batch and not isinstance(node.op, Reader)

@@ -17,6 +17,7 @@ from PIL import Image, ImageDraw
 from ...ops.batch import Batch
 from ...ops.codecs.formats import BY_NAME, recognise
 from ...ops.codecs.isolation.processes import isolated
+from ...ops.context import KernelServices
 from ...ops.errors import SampleError
 from ..compile.place import Target
 from ..compile.plan import compile_graph
@@ -102,7 +103,7 @@ def _looked_at(path: Path, overrides: Mapping[str, Any] | None, n: int) -> Itera
         feed = JobFeed(sources, n)
         samples, per_reader = feed.samples(next(feed.requests(n)))
         run = NodePass(samples, plan.seeds, settings.rng, states=sources.states, reader_samples=per_reader,
-                  isolation=isolation)  # fmt: skip
+                  services=KernelServices(isolation=isolation))  # fmt: skip
         run_nodes(plan.graph.nodes, env, run)
         nodes = [x for x in plan.graph.nodes if not isinstance(x.op, (Split, Merge))]
         edges = [(x.name, Edge(x.id, k)) for x in nodes for k in range(x.op.num_outputs)]

@@ -190,7 +190,7 @@ class Mapped:
         disk is fastest if it gets all of them at once (madvise)."""
         from .extents_cpu import will_need
 
-        if ctx.lender is not None and ctx.lender.holds(self, offsets, sizes):
+        if ctx.services.lender is not None and ctx.services.lender.holds(self, offsets, sizes):
             return
         will_need(self.data, np.ascontiguousarray(offsets), np.ascontiguousarray(sizes), mmap.PAGESIZE)
 
@@ -449,11 +449,11 @@ def payload(
     itself; otherwise the bytes are copied into memory of the engine. Extents must lie in ``data``; rejected records
     have size 0. ``records``: the TFRecords around the extents. A copy also checks their checksums, unless that was done
     before."""
-    if ctx.allocate_staging is None:
+    if ctx.services.allocate_staging is None:
         return Batch(data, offsets, sizes.astype(np.int32).reshape(-1, 1), "", ctx.samples)
     mapped, why = mapped_of(data), ""
-    if ctx.lender is not None and mapped is not None:
-        lent = ctx.lender.lend(mapped, offsets, sizes)
+    if ctx.services.lender is not None and mapped is not None:
+        lent = ctx.services.lender.lend(mapped, offsets, sizes)
         lease = lease_of(lent)
         if lease is not None:
             batch = Batch(lent, offsets, sizes.astype(np.int32).reshape(-1, 1), "", ctx.samples)

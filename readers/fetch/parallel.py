@@ -18,14 +18,14 @@ def spread(ctx: Context, n: int, nbytes: int, work: Callable[[int, int], object]
     """Call ``work(low, high)`` for ranges that together cover range(n), in the calling thread and in idle threads of
     the pool, concurrently and in any order. The calling thread runs the ranges that no other thread has started, and so
     never waits for a busy pool. Each thread takes one range, and needs the GIL only before and after it."""
-    parts = 1 if ctx.pool is None else min(n, nbytes // _PART, ctx.pool.count + 1, _MAX_THREADS)
-    if ctx.pool is None or parts < 2:
+    parts = 1 if ctx.services.pool is None else min(n, nbytes // _PART, ctx.services.pool.count + 1, _MAX_THREADS)
+    if ctx.services.pool is None or parts < 2:
         work(0, n)
         return
     shared = _Parts([(n * k // parts, n * (k + 1) // parts) for k in range(parts)], work)
     with contextlib.suppress(RuntimeError):  # a pool that is shutting down accepts no work
         for _ in range(parts - 1):
-            ctx.pool.do(shared.help_out)
+            ctx.services.pool.do(shared.help_out)
     shared.help_out()
     shared.wait()
 

@@ -77,10 +77,10 @@ class MixedSource(BatchedOrigins):
             inner = Samples(
                 s.slot[mine], s.position[mine], s.epoch[mine], s.index[mine] - self.offsets[k], self.sources[k]
             )
-            staging = ctx.allocate_staging if len(numbers) == 1 else None
+            staging = ctx.services.allocate_staging if len(numbers) == 1 else None
             reader = self.members[k].reader
-            part = replace(ctx, op=reader, samples=inner, source=self.sources[k], uploads={}, lender=None,
-                           allocate_staging=staging)  # fmt: skip
+            part = replace(ctx, op=reader, samples=inner, source=self.sources[k], uploads={},
+                           services=replace(ctx.services, lender=None, allocate_staging=staging))  # fmt: skip
             pieces.append(self.sources[k].fetch(part))
             where.append(mine)
         if len(pieces) == 1:

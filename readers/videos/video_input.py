@@ -155,7 +155,7 @@ class VideoInput(ProgramInput, name="experimental.inputs.video"):
 
     def cpu(self, ctx: Context) -> Batch:
         state: FedSequences = ctx.source
-        threads = 1 if ctx.pool is None else min(ctx.pool.count, _MOST_THREADS)
+        threads = 1 if ctx.services.pool is None else min(ctx.services.pool.count, _MOST_THREADS)
         positions = ctx.samples.position.tolist()
         found = [state.of(p) for p in positions]
         wanted = [(part.video, part.first + p - start) for p, (start, part) in zip(positions, found, strict=True)]

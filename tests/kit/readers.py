@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dali_run.ops.batch import Batch, Samples
-from dali_run.ops.context import Context
+from dali_run.ops.context import Context, KernelServices
 from dali_run.ops.errors import Reject
 from dali_run.readers.base import Reader, Source
 from dali_run.readers.fetch.extents import in_utf8
@@ -28,7 +28,7 @@ def fetch(
     samples = Samples(np.arange(n, dtype=np.int32), np.arange(n, dtype=np.int64), np.zeros(n, np.int64), index, source)
     ctx = Context(op=reader, stage="cpu", samples=samples, source=source, uploads=uploads or {})
     if staging:
-        ctx.allocate_staging = lambda nbytes: np.empty(nbytes, np.uint8)
+        ctx.services = KernelServices(lambda nbytes: np.empty(nbytes, np.uint8))
     batches = reader.cpu(ctx)
     assert samples.names() == [in_utf8(source.origin(i).key) for i in index.tolist()]  # keys of a whole batch
     assert len(batches) == reader.num_outputs

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dali_run.ops.batch import Samples
-from dali_run.ops.context import Context
+from dali_run.ops.context import Context, KernelServices
 from dali_run.ops.gpu.lane import Lane
 from dali_run.readers.videos.reader import ExperimentalVideo
 
@@ -39,7 +39,9 @@ def by_nvdec(op: Any, source: Any, indices: Sequence[Sequence[int]], lane: Lane,
         slots, rows = np.arange(n, dtype=np.int32), np.asarray(index, np.int64)
         samples = Samples(slots, np.arange(n, dtype=np.int64), np.zeros(n, np.int64), rows, source)
         ctx = Context(op, "mixed", samples, source=source, device=lane)
-        ctx.decoders = lambda decoder, n, _: counts.update({decoder: counts.get(decoder, 0) + n})
+        ctx.services = KernelServices(
+            decoders=lambda decoder, n, _: counts.update({decoder: counts.get(decoder, 0) + n})
+        )
         ctx.started = op.start_early(ctx)
         found.append(ctx)
     for k, ctx in enumerate(found):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dali_run.ops.base import find
-from dali_run.ops.context import Context
+from dali_run.ops.context import Context, KernelServices
 from dali_run.pipelines.graph.arguments import check_arguments
 from dali_run.pipelines.plugins import load_operators
 from dali_run.readers.base import Reader
@@ -57,7 +57,7 @@ def test_samples_equal_dali(files: Path, case: int, staging: bool) -> None:
     while len(rows) < samples:
         ctx = Context(op=reader, stage="cpu", samples=order.samples(len(rows), batch, source), source=source)
         if staging:
-            ctx.allocate_staging = lambda nbytes: np.empty(nbytes, np.uint8)
+            ctx.services = KernelServices(lambda nbytes: np.empty(nbytes, np.uint8))
         outputs = reader.cpu(ctx)
         assert not ctx.rejects
         rows += [list(sample) for sample in zip(*outputs, strict=True)]

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
@@ -16,10 +15,10 @@ import numpy.typing as npt
 
 from ....ops.base import Spec, Stage
 from ....ops.batch import Batch, Samples
-from ....ops.context import Context, Helpers
+from ....ops.context import NO_SERVICES, Context, KernelServices
 from ....ops.errors import RejectCode
 from ....ops.gpu.launch_program import ProgramPart
-from ....ops.interfaces import Copies, FactCache, Isolation, Lane, Lender, StartedWork, Uploader
+from ....ops.interfaces import Copies, Lane, StartedWork, Uploader
 from ...graph.nodes import Edge, Node
 from ..memory.budget import Reservation
 
@@ -146,17 +145,11 @@ class NodePass:
     """State that nodes keep between batches, such as a reader's open data set, by the node's id."""
     reader_samples: Mapping[int, Samples] = field(default_factory=dict)
     """The samples of each reader, by the id of the reader's node."""
-    allocate_staging: Callable[[int], npt.NDArray[np.uint8]] | None = None
-    """Function that allocates host memory for bytes that will be uploaded to a device; None if the readers' output
-    stays on the host."""
-    lender: Lender | None = None
-    """For readers whose output goes to a device: provider of arrays over mapped container files, which a GPU reads
-    without a copy on the host."""
+    services: KernelServices = NO_SERVICES
+    """Services of the engine for the kernels; its reports go to `reports`."""
     uploads: Mapping[Edge, Uploader] = field(default_factory=dict)
     """For each reader output that is uploaded to a device while it is read, by its edge in the graph: the object that
     uploads it."""
-    pool: Helpers | None = None
-    """Worker threads that kernels may use for parts of their work; None if there are none."""
     reservation: Reservation | None = None
     """The memory that kernels may allocate on the host; None if it is not limited."""
     allocate: Callable[[int, Any], Any] | None = None
@@ -164,16 +157,6 @@ class NodePass:
     exclusive: Callable[[], AbstractContextManager[None]] | None = None
     """Function that returns a context manager which waits until no other task runs. It is used for a sample that ran
     out of memory. None if there are no other tasks."""
-    isolation: Isolation | None = None
-    count: Callable[[str, int], None] | None = None
-    """Called when a slower path was taken, with the reason and the number of samples."""
-    decoders: Callable[[str, int, float], None] | None = None
-    """Called after decoding with the decoder's name, the number of images that it decoded, and the seconds that it
-    took."""
-    waited: Callable[[str, float], None] | None = None
-    """Called after a batch has waited for a decoder, with the decoder's name and the seconds."""
-    remembered: FactCache | None = None
-    """Cache of facts about records, such as image sizes, that are kept from one epoch to the next."""
     started: Mapping[int, StartedWork] = field(default_factory=dict)
     """Work of mixed kernels that `start_early` has started ahead of the launch, by the node's id."""
     attempt: int = 0
@@ -189,7 +172,7 @@ class NodePass:
     """Called after nodes that were launched as one program, with the nodes, the number of samples, and each node's
     bytes read and written."""
     reports: DeferredReports = field(default_factory=DeferredReports)
-    """Calls of `count`, `decoders` and `waited`, deferred until it is certain that the results of the pass are used."""
+    """Calls of the reports in `services`, deferred until it is certain that the results of the pass are used."""
     dropped: list[Loss] = field(default_factory=list)
     checks: list[Callable[[], npt.NDArray[Any]]] = field(default_factory=list)
     """Functions to call after the device has finished: each returns the indices of the samples that failed a kernel's
@@ -237,15 +220,8 @@ def context_of(node: Node, stage: Stage, samples: Samples, env: Env, run: NodePa
         device=cast("Lane", run.device),
         source=run.states.get(node.id),
         kind=run.kinds.get(Edge(node.id)) if run.kinds else None,
-        allocate_staging=run.allocate_staging,
-        lender=run.lender,
+        services=run.services,
         uploads={e.output: u for e, u in run.uploads.items() if e.node == node.id} if run.uploads else {},
-        pool=run.pool,
-        isolation=run.isolation,
-        count=None if run.count is None else partial(run.reports.add, run.count),
-        decoders=None if run.decoders is None else partial(run.reports.add, run.decoders),
-        waited=None if run.waited is None else partial(run.reports.add, run.waited),
-        remembered=run.remembered,
         started=run.started.get(node.id),
         attempt=run.attempt,
         allocate=run.allocate if run.reservation is None else run.reservation.empty,

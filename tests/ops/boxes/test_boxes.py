@@ -9,7 +9,7 @@ import pytest
 
 from dali_run.ops.base import Spec, find, outputs_of
 from dali_run.ops.batch import Batch, Samples
-from dali_run.ops.context import Context
+from dali_run.ops.context import Context, KernelServices
 from dali_run.ops.errors import SpecError
 from dali_run.ops.types import DALIDataType
 from dali_run.pipelines.plugins import load_operators
@@ -104,7 +104,7 @@ def test_a_search_without_an_end_gives_up() -> None:
     counted: dict[str, int] = {}
     op = find("random_bbox_crop")(scaling=(0.1, 0.2), thresholds=(0.9,), allow_no_crop=False, num_inputs=1)
     samples = Samples.numbered(2)
-    ctx = Context(op, "cpu", samples, count=lambda why, n: counted.update({why: n}))
+    ctx = Context(op, "cpu", samples, services=KernelServices(count=lambda why, n: counted.update({why: n})))
     _, shape, _ = op.cpu(ctx, Batch.from_list(boxes(2, 3), "", samples))
     assert list(counted.values()) == [2]
     assert (shape.dense() <= 0.2001).all()

@@ -13,7 +13,7 @@ from dali_run.ops.batch import Batch, Samples
 from dali_run.ops.compiled import background
 from dali_run.ops.compiled.background import awaited, compile_behind
 from dali_run.ops.compiled.signatures import Loop
-from dali_run.ops.context import Context
+from dali_run.ops.context import Context, KernelServices
 from dali_run.ops.errors import Reject
 from tests.kit.files import jpegs, tiffs
 from tests.kit.operators import operator
@@ -30,7 +30,9 @@ LATE = [late(m) for m in ("jpeg.baseline_cpu", "jpeg.progressive_cpu", "png.deco
 def decoded(files: list[bytes]) -> tuple[list[np.ndarray], set[str]]:
     """Pixels, and the decoders that made them."""
     op, encoded, names = operator("decoders.image"), batch_of(files), set[str]()
-    ctx = Context(op=op, stage="cpu", samples=encoded.samples, decoders=lambda name, *_: names.add(name))
+    ctx = Context(
+        op=op, stage="cpu", samples=encoded.samples, services=KernelServices(decoders=lambda name, *_: names.add(name))
+    )
     out = op.cpu(ctx, encoded)
     return [np.array(out.sample(i)) for i in range(len(files))], names
 

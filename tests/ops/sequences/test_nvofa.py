@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dali_run.ops.context import KernelServices
 from dali_run.ops.errors import SpecError
 from dali_run.ops.gpu.lane import Lane
 from dali_run.ops.sequences import nvofa
@@ -35,7 +36,9 @@ def found_by(lane: Lane, op: Any, videos: list[np.ndarray], *hints: list[np.ndar
     why: list[Any] = []
     with lane:
         given = [lane.to_device(batch_of(arrays, "FHWC")) for arrays in (videos, *hints)]
-        out, rejects = apply(op, *given, lane=lane, count=lambda reason, n: why.append((reason, n)))
+        out, rejects = apply(
+            op, *given, lane=lane, services=KernelServices(count=lambda reason, n: why.append((reason, n)))
+        )
         host = lane.to_host(out)
         lane.synchronize()
     assert not rejects

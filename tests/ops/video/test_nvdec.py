@@ -12,7 +12,7 @@ import pytest
 
 from dali_run.ops.base import coerce, parameter
 from dali_run.ops.batch import Batch, Samples
-from dali_run.ops.context import Context
+from dali_run.ops.context import Context, KernelServices
 from dali_run.ops.errors import SampleError
 from dali_run.ops.gpu.lane import Lane
 from dali_run.ops.video.decoders import Video
@@ -43,8 +43,8 @@ def decode(
     with faked(1, memory=True), faked_nvdec(refused) as log:
         lane = Lane(0)
         with lane:
-            ctx = Context(op, "mixed", encoded.samples, device=lane, count=count)
-            ctx.decoders = lambda decoder, n, seconds: count(decoder, n)
+            services = KernelServices(count=count, decoders=lambda decoder, n, seconds: count(decoder, n))
+            ctx = Context(op, "mixed", encoded.samples, device=lane, services=services)
             out = lane.to_host(op.mixed(ctx, encoded))
             lane.synchronize()
         return Batch(out.data.copy(), out.offsets, out.shapes, out.layout, out.samples), ctx.rejects, counts, list(log)

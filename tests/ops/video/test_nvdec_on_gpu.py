@@ -9,7 +9,7 @@ import pytest
 
 from dali_run.ops.base import coerce, parameter
 from dali_run.ops.batch import Batch, Samples
-from dali_run.ops.context import Context
+from dali_run.ops.context import Context, KernelServices
 from dali_run.ops.video import nvdec
 from dali_run.ops.video.decoders import Video
 
@@ -41,8 +41,11 @@ def test_frames_are_those_of_the_cpu(name: str, codec: str, pixels: str, most: i
         counts: dict[str, int] = {}
         reasons: list[str] = []
         with lane:
-            ctx = Context(op, "mixed", batch.samples, device=lane, count=lambda why, _, told=reasons: told.append(why))
-            ctx.decoders = lambda decoder, n, _, counts=counts: counts.update({decoder: n})
+            services = KernelServices(
+                count=lambda why, _, told=reasons: told.append(why),
+                decoders=lambda decoder, n, _, counts=counts: counts.update({decoder: n}),
+            )
+            ctx = Context(op, "mixed", batch.samples, device=lane, services=services)
             out = lane.to_host(op.mixed(ctx, batch))
             lane.synchronize()
         assert not ctx.rejects

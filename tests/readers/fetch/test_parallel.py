@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dali_run.ops.batch import Samples
-from dali_run.ops.context import Context
+from dali_run.ops.context import Context, KernelServices
 from dali_run.pipelines.engine.threads.workers import Pool
 from dali_run.readers.fetch.parallel import spread
 from dali_run.readers.file import File
@@ -26,7 +26,7 @@ def threads(count: int) -> Iterator[Pool]:
 
 
 def context(pool: Pool | None) -> Context:
-    return Context(op=File(files=("x",)), stage="cpu", samples=Samples.numbered(1), pool=pool)
+    return Context(op=File(files=("x",)), stage="cpu", samples=Samples.numbered(1), services=KernelServices(pool=pool))
 
 
 def test_every_part_once() -> None:
@@ -76,7 +76,7 @@ def test_files_are_read_by_several_threads(tmp_path: Path) -> None:
     source = open_reader(reader)
     samples = reader.order(64).samples(0, 64, source)
     with threads(4) as pool:
-        ctx = Context(op=reader, stage="cpu", samples=samples, source=source, pool=pool)
+        ctx = Context(op=reader, stage="cpu", samples=samples, source=source, services=KernelServices(pool=pool))
         data, _ = reader.cpu(ctx)
     assert content(data) == list(files.values())
     assert not ctx.rejects

@@ -20,7 +20,7 @@ from dali_run.ops.codecs.decoders import Image as ImageDecoder
 from dali_run.ops.codecs.decoders import ImageCrop
 from dali_run.ops.codecs.formats import probe
 from dali_run.ops.codecs.png import decoder as png
-from dali_run.ops.context import Context
+from dali_run.ops.context import Context, KernelServices
 from dali_run.ops.errors import SampleError
 from dali_run.ops.types import DALIDataType, DALIImageType
 from tests.kit.files.pngs import KINDS, chunk, encoded, picture
@@ -58,7 +58,7 @@ def run(operator: Any, files: Sequence[bytes]) -> tuple[Batch, list[Any], dict[s
         taken[decoder] = taken.get(decoder, 0) + images
 
     samples = Samples.numbered(len(files))
-    ctx = Context(operator, "cpu", samples, decoders=told)
+    ctx = Context(operator, "cpu", samples, services=KernelServices(decoders=told))
     batch = Batch.from_list([np.frombuffer(f, np.uint8) for f in files], "", samples)
     return operator.cpu(ctx, batch), ctx.rejects, taken
 

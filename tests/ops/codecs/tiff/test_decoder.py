@@ -18,7 +18,7 @@ from dali_run.ops.codecs.format import Header
 from dali_run.ops.codecs.formats import probe
 from dali_run.ops.codecs.png import decoder as png
 from dali_run.ops.codecs.tiff import decoder
-from dali_run.ops.context import Context
+from dali_run.ops.context import Context, KernelServices
 from dali_run.ops.errors import SampleError
 from dali_run.ops.types import DALIImageType
 from tests.kit.files.tiffs import deep, good_files, literal, lzw, packed, picture, plain_tags, saved
@@ -150,7 +150,7 @@ def run(operator: Any, files: Sequence[bytes]) -> tuple[Batch, list[Any], dict[s
         taken[decoder] = taken.get(decoder, 0) + images
 
     batch = batch_of([np.frombuffer(f, np.uint8) for f in files])
-    ctx = Context(operator, "cpu", batch.samples, decoders=told)
+    ctx = Context(operator, "cpu", batch.samples, services=KernelServices(decoders=told))
     return operator.cpu(ctx, batch), [(r.slot, r.code, r.message) for r in ctx.rejects], taken
 
 
