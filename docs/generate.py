@@ -8,17 +8,18 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from dali_run.pipelines.dynamic.stubs import stub as dynamic_stub
-from dali_run.pipelines.python.stubs import classes_stub, functions_stub
+
 from dali_run.pipelines.settings import table
 from dali_run.pipelines.spec.json_schema import schema_text, spec_schema
-from dali_run.pipelines.tools.json_output.schema import as_page
 from docs import figures, operator_pictures
 from docs.commands_page import commands_page
+from docs.dynamic_stubs import stub as dynamic_stub
+from docs.json_page import json_page
 from docs.machines_svg import draw as draw_machines
 from docs.operators_page import operators_pages
 from docs.python_page import python_page
 from docs.rooms_svg import draw
+from docs.stubs import classes_stub, functions_stub
 
 HERE = Path(__file__).parent
 
@@ -32,7 +33,7 @@ def pages() -> dict[Path, str]:
         HERE / "architecture.svg": draw(),
         HERE / "many-machines.svg": draw_machines(),
         HERE / "commands.md": commands_page(),
-        HERE / "json.md": as_page(),
+        HERE / "json.md": json_page(),
         HERE / "package.md": package_page(figures.filled((root / "README.md").read_text())),
         **{p: figures.filled(p.read_text()) for p in (HERE / "performance.md", HERE / "performance" / "operators.md")},
         HERE / "pictures" / "speed.svg": figures.chart(),

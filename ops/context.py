@@ -102,6 +102,7 @@ class Context:
     source: Any = None
     """Open data set, for readers; or state between iterations, for operators with `Operator.per_batch`."""
     services: KernelServices = NO_SERVICES
+    """Services of the engine: memory, threads and processes that only some readers and decoders use, and reports."""
     uploads: Mapping[int, Uploader] = field(default_factory=dict)
     """Objects that upload an output to the device while the kernel still reads it from files, by number of the output.
     Other outputs are uploaded after the kernel has returned."""

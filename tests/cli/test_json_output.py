@@ -12,8 +12,9 @@ import pytest
 
 from dali_run.cli import main as cli
 from dali_run.pipelines.tools.json_output.outputs import OUTPUTS
-from dali_run.pipelines.tools.json_output.schema import as_page, output_schema
+from dali_run.pipelines.tools.json_output.schema import output_schema
 from dali_run.pipelines.tools.sample_data import make_sample_data
+from docs.json_page import json_page
 
 from ..kit.jobs.small_spec import small_spec
 from ..kit.measured_here import measure_here
@@ -62,7 +63,7 @@ def check(name: str, printed: str) -> Any:
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_schemas_are_schemas(name: str) -> None:
     jsonschema.Draft202012Validator.check_schema(output_schema(name))
-    assert f"| `{name}` |" in as_page()
+    assert f"| `{name}` |" in json_page()
 
 
 QUICK = ("--seconds", "0.1", "--repeats", "1", "--no-limits")
@@ -169,8 +170,8 @@ def test_the_report_of_a_job_that_is_resumed(place: Path, monkeypatch: pytest.Mo
 
 
 def test_the_page_says_what_may_be_missing() -> None:
-    assert "| `schema_version` | integer |" in as_page()
-    assert "| `resumed_from` | integer; may be missing |" in as_page()
+    assert "| `schema_version` | integer |" in json_page()
+    assert "| `resumed_from` | integer; may be missing |" in json_page()
 
 
 def test_every_command_with_json_is_described() -> None:
