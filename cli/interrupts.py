@@ -15,16 +15,23 @@ _KINDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _BOUNCE = 0.5
 """Seconds after an interrupt during which further ones are ignored, because they would interrupt the cleanup. The key
 may bounce, or both shell and terminal may send the signal."""
-_asked = False
-"""Whether an interrupt has arrived since signal handlers were installed."""
-_last = -_BOUNCE
-"""Time at which the last interrupt arrived, in seconds of `time.monotonic`."""
+
+
+class _Interrupts:
+    """Interrupts of this process since its signal handlers were installed."""
+
+    arrived = False
+    last = -_BOUNCE
+    """Time at which the last interrupt arrived, in seconds of `time.monotonic`."""
+
+
+_interrupts = _Interrupts()
 
 
 def _interrupt(*_: Any) -> None:
-    global _asked, _last
-    _asked, before, _last = True, _last, time.monotonic()
-    if _last - before >= _BOUNCE:
+    before, _interrupts.last = _interrupts.last, time.monotonic()
+    _interrupts.arrived = True
+    if _interrupts.last - before >= _BOUNCE:
         raise KeyboardInterrupt
 
 
@@ -33,8 +40,7 @@ _interrupt.ends_the_process = True  # type: ignore[attr-defined]
 
 
 def _heed() -> None:
-    global _asked, _last
-    _asked, _last = False, -_BOUNCE
+    _interrupts.arrived, _interrupts.last = False, -_BOUNCE
     signal.signal(signal.SIGTERM, _interrupt)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # SIGHUP is ignored under nohup
         signal.signal(signal.SIGHUP, _interrupt)
@@ -57,8 +63,8 @@ def interruptible(process: bool) -> Iterator[None]:
         yield
     finally:
         for kind, handler in before.items():
-            if process and (_asked or handler is signal.default_int_handler):
-                handler = signal.SIG_IGN if _asked else signal.SIG_DFL
+            if process and (_interrupts.arrived or handler is signal.default_int_handler):
+                handler = signal.SIG_IGN if _interrupts.arrived else signal.SIG_DFL
             signal.signal(kind, handler)
         # An interrupt inside code compiled from a string (dataclasses and named tuples, during imports) sets a flag in
         # the interpreter, which under `python -m` then ends by SIGINT whatever its exit code is. Running other compiled
@@ -74,7 +80,7 @@ def heeded(report: Callable[[State], None]) -> Callable[[State], None]:
         _heed()
 
     def report_unless_interrupted(state: State) -> None:
-        if _asked:
+        if _interrupts.arrived:
             raise KeyboardInterrupt
         report(state)
 

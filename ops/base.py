@@ -93,6 +93,7 @@ class Spec:
 
 Kernel = Callable[..., Any]
 _OPS: dict[str, type[Operator]] = {}
+"""Registry: all declared operators, by name. Class statements fill it, also those of plugins."""
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
@@ -343,27 +344,23 @@ def _is_tuple(tp: Any) -> bool:
     return get_origin(strip_optional(tp)) is tuple
 
 
-_PARAMETERS: dict[type[Any], dict[str, Parameter]] = {}
-
-
+@cache
 def parameters(op: type[Any]) -> dict[str, Parameter]:
     """Return the arguments of ``op`` (an operator, or a writer) by name, in the order of its fields."""
-    if op not in _PARAMETERS:
-        homes = {name: base for base in reversed(op.__mro__) for name in inspect.get_annotations(base)}
-        table: dict[str, Parameter] = {}
-        for f in dataclasses.fields(op):
-            if f.name in ("per_sample", "num_inputs"):
-                continue
-            hint = _annotation(homes[f.name], f.name)
-            if get_origin(hint) is not Annotated:
-                raise TypeError(f"{op.name}.{f.name}: annotate it as Annotated[type, Arg(...)]")
-            base, arg = get_args(hint)
-            default = f.default
-            if f.default_factory is not dataclasses.MISSING:
-                default = f.default_factory()
-            table[f.name] = Parameter(f.name, base, arg, default)
-        _PARAMETERS[op] = table
-    return _PARAMETERS[op]
+    homes = {name: base for base in reversed(op.__mro__) for name in inspect.get_annotations(base)}
+    table: dict[str, Parameter] = {}
+    for f in dataclasses.fields(op):
+        if f.name in ("per_sample", "num_inputs"):
+            continue
+        hint = _annotation(homes[f.name], f.name)
+        if get_origin(hint) is not Annotated:
+            raise TypeError(f"{op.name}.{f.name}: annotate it as Annotated[type, Arg(...)]")
+        base, arg = get_args(hint)
+        default = f.default
+        if f.default_factory is not dataclasses.MISSING:
+            default = f.default_factory()
+        table[f.name] = Parameter(f.name, base, arg, default)
+    return table
 
 
 @cache

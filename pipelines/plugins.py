@@ -12,11 +12,11 @@ import importlib.util
 import os
 import re
 import sys
+import zlib
 from collections.abc import Iterator
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 from ..ops.base import Operator, find, is_known
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 FOLDERS = ("ops", "readers")
 ENTRY_POINTS = "dali_run.plugins"
 _DECLARES = re.compile(r"\bclass\s+\w+\s*\([^)]*\bname\s*=")
-_plugins: dict[Path, ModuleType] = {}
 
 
 @cache
@@ -137,12 +136,12 @@ def load_plugin(path: str) -> None:
     Raises SpecError if the file does not exist or raises an exception; NotRunError if running code is not allowed.
     """
     file = Path(path).resolve()
-    if file in _plugins:
+    name = f"dali_run_plugin_{zlib.crc32(os.fsencode(file)):08x}_" + re.sub(r"\W", "_", str(file))
+    if name in sys.modules:
         return
     if not file.is_file():
         raise SpecError(f"there is no plugin {path}; plugins are found relative to the spec")
     check_allowed(path)
-    name = "dali_run_plugin_" + re.sub(r"\W", "_", str(file))
     module_spec = importlib.util.spec_from_file_location(name, file)
     assert module_spec is not None
     assert module_spec.loader is not None
@@ -153,7 +152,6 @@ def load_plugin(path: str) -> None:
     except Exception as e:  # the user's file may raise any exception
         del sys.modules[name]
         raise SpecError(f"plugin {path} cannot be imported: {_reason(e)}") from e
-    _plugins[file] = module
 
 
 def _reason(e: Exception) -> str:

@@ -20,8 +20,10 @@ LIMITS = {
     "circles": 0,
     "complex functions": 5,
     "complex loops": 101,
-    "long functions": 14,
-    "module state": 55,
+    "long functions": 11,
+    "module state": 20,
+    "state without a reason": 0,
+    "singletons": 11,
 }
 """Highest count allowed, per measure. Loops are functions that Numba compiles."""
 MAX_LINES = 60
@@ -120,6 +122,58 @@ def module_state() -> list[str]:
     return [f"{path}: {name}" for path, tree in modules().items() for name in sorted(changed(tree))]
 
 
+def state_without_a_reason() -> list[str]:
+    """Return the names of `module_state` whose docstring is missing: it says why the whole process shares the value."""
+    found = []
+    for path, tree in modules().items():
+        if names := changed(tree):
+            told = {name for name, after in zip(tree.body, tree.body[1:], strict=False) if _is_text(after)
+                    for name in _bound(name)}  # fmt: skip
+            found += [f"{path}: {name}" for name in sorted(names - told)]
+    return found
+
+
+def singletons() -> list[str]:
+    """Return the names of modules that are bound to an object of a class of the module which changes: state that is
+    guarded by its class."""
+    return [
+        f"{path}: {name}"
+        for path, tree in modules().items()
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Name)
+        for kind in tree.body
+        if isinstance(kind, ast.ClassDef) and kind.name == node.value.func.id and not node.value.args
+        for name in _bound(node)
+        if _changes(kind) or any(_is_set(n, name) for n in ast.walk(tree))
+    ]
+
+
+def _changes(kind: ast.ClassDef) -> bool:
+    """Return whether methods of a class, other than ``__init__``, change its objects."""
+    methods = [n for n in kind.body if isinstance(n, ast.FunctionDef) and n.name != "__init__"]
+    return any(_is_set(node, "self") for method in methods for node in ast.walk(method))
+
+
+def _is_set(node: ast.AST, name: str) -> bool:
+    """Return whether a statement or call sets an attribute of the object ``name``, or fills one."""
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
+    places = [t for target in targets for t in (target.elts if isinstance(target, ast.Tuple) else [target])]
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CHANGES:
+        places = [node.func.value]
+    of = [place.value if isinstance(place, ast.Subscript) else place for place in places]
+    return any(isinstance(p, ast.Attribute) and isinstance(p.value, ast.Name) and p.value.id == name for p in of)
+
+
+def _bound(node: ast.stmt) -> list[str]:
+    """Return the names that an assignment binds."""
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return [target.id for target in targets if isinstance(target, ast.Name)]
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
 def changed(tree: ast.Module) -> set[str]:
     """Return the names of one module that its functions change: containers that they fill, and names that they declare
     global."""
@@ -138,11 +192,10 @@ def _containers(tree: ast.Module) -> Iterator[str]:
     """Yield the names that a module binds to containers."""
     for node in tree.body:
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             kind = node.value.func if isinstance(node.value, ast.Call) else None
             kind = kind.value if isinstance(kind, ast.Subscript) else kind
             if isinstance(node.value, _DISPLAYS) or (kind and ast.unparse(kind).rpartition(".")[2] in _CONTAINERS):
-                yield from (target.id for target in targets if isinstance(target, ast.Name))
+                yield from _bound(node)
 
 
 def _filled(node: ast.AST) -> Iterator[str]:
@@ -163,6 +216,8 @@ MEASURES = {
     "complex loops": complex_loops,
     "long functions": long_functions,
     "module state": module_state,
+    "state without a reason": state_without_a_reason,
+    "singletons": singletons,
 }
 
 

@@ -18,6 +18,7 @@ from .signatures import Loop
 _NICENESS = 10
 """Number to add to this process's niceness for the process that compiles in the background."""
 _awaited: list[Loop] = []
+"""Numba functions that the background process has not compiled yet. Decoders of all pipelines ask for them."""
 
 
 def awaited(*modules: str) -> bool:

@@ -18,33 +18,36 @@ class _State:
     depth = 0
     """Number of times that the main thread holds Numba's recursive compiler lock."""
 
+    def __init__(self) -> None:
+        self.handlers: dict[int, Any] = {}
+        """The program's own signal handlers, by signal number, while `_wait` is installed in their place."""
+        self.arrived: list[tuple[int, FrameType | None]] = []
+        """Signals to handle when compiling is done."""
+
 
 _state = _State()
-_handlers: dict[int, Any] = {}
-"""The program's own signal handlers, by signal number, while `_wait` is installed in their place."""
-_arrived: list[tuple[int, FrameType | None]] = []
 
 
 def _wait(number: int, frame: FrameType | None) -> None:
     """Replace a signal's handler while Numba compiles: remember the signal, and handle it when compiling is done.
     Should an exception leave this handler installed, it calls the program's handler immediately."""
     if _state.depth:
-        _arrived.append((number, frame))
+        _state.arrived.append((number, frame))
     else:
-        _handlers[number](number, frame)
+        _state.handlers[number](number, frame)
 
 
 def _hold() -> None:
     for kind in _KINDS:
         handler = signal.getsignal(kind)
         if callable(handler) and handler is not _wait and not getattr(handler, "ends_the_process", False):
-            _handlers[kind] = handler
+            _state.handlers[kind] = handler
             signal.signal(kind, _wait)
 
 
 def _let_go() -> None:
     try:
-        for kind, handler in _handlers.items():
+        for kind, handler in _state.handlers.items():
             if signal.getsignal(kind) is _wait:
                 signal.signal(kind, handler)
     finally:
@@ -52,10 +55,10 @@ def _let_go() -> None:
 
 
 def _deliver() -> None:
-    if _arrived:
-        number, frame = _arrived.pop(0)
+    if _state.arrived:
+        number, frame = _state.arrived.pop(0)
         try:
-            _handlers[number](number, frame)
+            _state.handlers[number](number, frame)
         finally:
             _deliver()
 

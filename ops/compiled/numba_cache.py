@@ -37,8 +37,7 @@ from . import numba_speed, store, target
 from .interrupts import hold_interrupts
 from .signatures import Loop, in_words
 from .stamp import PACKAGE, stamp
-from .times import tell, times
-from .warm_up_client import client
+from .times import client, tell, times
 
 
 class _State:
@@ -49,12 +48,15 @@ class _State:
     inner = 0
     """Number of functions, among those in `depth`, that only compiled code calls."""
 
+    def __init__(self) -> None:
+        self.defined: dict[tuple[str, str], Any] = {}
+        """All Numba dispatchers and C callbacks of this package whose code is cached, by (module name, function
+        name)."""
+
 
 state = _State()
 
 
-defined: dict[tuple[str, str], Any] = {}
-"""All Numba dispatchers and C callbacks of this package whose code is cached, by (module name, function name)."""
 _LONG = 5.0
 """Seconds of compiling after which the user gets a message."""
 
@@ -98,12 +100,6 @@ def _without_collector() -> Iterator[None]:
     finally:
         if was:
             gc.enable()
-
-
-called: list[Any] = []
-"""Loaded functions that Python may call. The list keeps them alive: a dispatcher calls their code without a reference
-to it, and its table of overloads, which has references, may replace a loaded function by newly compiled code that can
-be inlined."""
 
 
 def compile_listed(found: Any, args: tuple[Any, ...]) -> None:
@@ -314,7 +310,7 @@ def _hook_caches(dispatcher: Any, callback: Any) -> None:
     def enable_caching(self):
         if mine(self):
             self._cache = LoopCache(self)
-            defined[self.py_func.__module__, self.py_func.__qualname__] = self
+            state.defined[self.py_func.__module__, self.py_func.__qualname__] = self
         else:
             numbas(self)
 
@@ -323,7 +319,7 @@ def _hook_caches(dispatcher: Any, callback: Any) -> None:
     def enable_callback_caching(self):
         if str(self._pyfunc.__module__).startswith(PACKAGE + "."):
             self._cache = CallbackCache(self)
-            defined[self._pyfunc.__module__, self._pyfunc.__qualname__] = self
+            state.defined[self._pyfunc.__module__, self._pyfunc.__qualname__] = self
         else:
             numbas_callback(self)
 
@@ -403,7 +399,9 @@ def _hook_compile(numbas: Any, compiler: Any, library: Any) -> None:
             times.waited(time.perf_counter() - began)
             self._cache_misses[args] += 1
         self.add_overload(found)
-        called.append(found)
+        # The dispatcher calls the loaded code without a reference to it, and its table of overloads, which has references,
+        # may replace a loaded function by newly compiled code that can be inlined.
+        self.__dict__.setdefault("loaded", []).append(found)
         if cache is not None:
             _record(self.py_func, args)
         return found.entry_point

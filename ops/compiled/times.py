@@ -27,6 +27,11 @@ class Times:
 
     def __init__(self) -> None:
         self._threads = threading.local()
+        self.listeners: list[Callable[[str], None]] = []
+        """Functions that get messages about long compiling, instead of stderr; the last one counts."""
+        self.clients = [""]
+        """Operators and writers (``writers.NAME``) whose warm-up runs now, innermost last; all threads work for the
+        last one."""
         self.nvrtc: dict[str, float] = {}
         """Seconds that each CUDA kernel outside the wheel took, by name: compiling it with NVRTC, or loading it from
         CuPy's cache."""
@@ -61,24 +66,38 @@ class Times:
 times = Times()
 
 
-_listeners: list[Callable[[str], None]] = []
-
-
 @contextmanager
 def messages_to(listener: Callable[[str], None]) -> Iterator[None]:
     """Context manager: pass messages about long compiling to ``listener``, one line at a time, instead of printing them
     to stderr."""
-    _listeners.append(listener)
+    times.listeners.append(listener)
     try:
         yield
     finally:
-        _listeners.remove(listener)
+        times.listeners.remove(listener)
 
 
 def tell(line: str) -> None:
     """Print ``line`` for the user, who waits for a compiler; or pass it to the listener of `messages_to`."""
-    if _listeners:
-        _listeners[-1](line)
+    if times.listeners:
+        times.listeners[-1](line)
     else:
         with suppress(OSError, ValueError):  # stderr may be closed
             print(f"dali-run: {line}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+def client() -> str:
+    """Return the operator or writer (``writers.NAME``) whose functions are being compiled ahead of time; empty if none
+    is."""
+    return times.clients[-1]
+
+
+@contextmanager
+def on_behalf(name: str) -> Iterator[None]:
+    """Context manager: record the Numba functions that are called inside as functions that the operator or writer
+    ``name`` needs."""
+    times.clients.append(name)
+    try:
+        yield
+    finally:
+        times.clients.pop()

@@ -29,7 +29,7 @@ def compiled(line: str) -> dict[str, Any]:
     wanted = of_line(line)
     began = time.perf_counter()
     import_module(f"{PACKAGE}.{wanted.module}")
-    found = numba_cache.defined[f"{PACKAGE}.{wanted.module}", wanted.function]
+    found = numba_cache.state.defined[f"{PACKAGE}.{wanted.module}", wanted.function]
     args = tuple(map(of_words, wanted.types))
     numba_cache.compile_listed(found, args)
     function = numba_cache.function_of(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -315,23 +316,19 @@ class Laplacian(Separable, name="laplacian"):
         return windows, lengths, factors
 
 
-_tables: list[F32] = []
-
-
+@cache
 def _derivatives() -> F32:
     """Return windows by length, [2, 24, 23]: for smoothing, and for the second derivative. As in OpenCV's
     getDerivKernels, they are binomial coefficients, and the second differences of the coefficients for the length minus
     two."""
-    if not _tables:
-        out = np.zeros((2, _MAX_LAPLACIAN + 1, _MAX_LAPLACIAN), np.float32)
-        row = np.ones(1)
-        rows = [row]
-        for _ in range(_MAX_LAPLACIAN):
-            row = np.convolve(row, [1, 1])
-            rows.append(row)
-        for size in range(1, _MAX_LAPLACIAN + 1, 2):
-            out[0, size, :size] = rows[size - 1]
-            if size >= 3:
-                out[1, size, :size] = np.convolve(rows[size - 3], [1, -2, 1])
-        _tables.append(out)
-    return _tables[0]
+    out = np.zeros((2, _MAX_LAPLACIAN + 1, _MAX_LAPLACIAN), np.float32)
+    row = np.ones(1)
+    rows = [row]
+    for _ in range(_MAX_LAPLACIAN):
+        row = np.convolve(row, [1, 1])
+        rows.append(row)
+    for size in range(1, _MAX_LAPLACIAN + 1, 2):
+        out[0, size, :size] = rows[size - 1]
+        if size >= 3:
+            out[1, size, :size] = np.convolve(rows[size - 3], [1, -2, 1])
+    return out

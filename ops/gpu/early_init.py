@@ -10,11 +10,11 @@ import ctypes
 import sys
 import threading
 from collections.abc import Sequence
+from functools import cache
 from importlib.util import find_spec
 
 from .driver import library
 
-_started: dict[int, threading.Thread] = {}
 _starting = threading.Lock()
 
 
@@ -24,10 +24,16 @@ def start_ahead(indices: Sequence[int]) -> None:
     (CUDA stream) is opened."""
     with _starting:
         for index in indices:
-            if index not in _started:
-                # not a daemon thread: the interpreter must not exit while the driver creates a context
-                _started[index] = threading.Thread(target=_start, args=(index,), name=f"start GPU {index}")
-                _started[index].start()
+            _started(index)
+
+
+@cache
+def _started(index: int) -> threading.Thread:
+    """Return the thread that creates the context of GPU ``index``; the first call starts it."""
+    # not a daemon thread: the interpreter must not exit while the driver creates a context
+    thread = threading.Thread(target=_start, args=(index,), name=f"start GPU {index}")
+    thread.start()
+    return thread
 
 
 def start_named(device: str) -> None:

@@ -584,13 +584,11 @@ def _alloc_pinned(nbytes: int) -> Any:
             return cupy.cuda.alloc_pinned_memory(size)
     with _pinning:
         where = getattr(block, "ptr", id(block))
-        if where not in _known:  # identified by address: other threads take and return blocks meanwhile
-            _known.add(where)
-            _pinned["made"] += size
-        if _pinned["made"] > min(PINNED_SPARE, _blocks.smallest_budget // 8):
-            _pinned["made"] = 0
-            _known.clear()
-            give_back_pinned()
+        if where not in _new_blocks:  # identified by address: other threads take and return blocks meanwhile
+            _new_blocks[where] = size
+            if sum(_new_blocks.values()) > min(PINNED_SPARE, _blocks.smallest_budget // 8):
+                _new_blocks.clear()
+                give_back_pinned()
     return block
 
 
@@ -614,12 +612,14 @@ def _page_locking_gpu() -> AbstractContextManager[object]:
 
 
 _page_locking: dict[str, int] = {}
+"""The GPU that is current while memory is page-locked, as ``gpu``; empty before `page_lock_through`. Threads that read
+files share it."""
 
 
 PINNED_SPARE = 4 << 30
-_pinned = {"made": 0}
-_known: set[int] = set()
-"""Addresses of blocks of CuPy's page-locked pool that were already counted as newly allocated."""
+_new_blocks: dict[int, int] = {}
+"""Sizes in bytes, by address, of the blocks that CuPy's page-locked pool has allocated since `give_back_pinned` was
+called here. All lanes share that pool."""
 _pinning = threading.Lock()
 
 

@@ -29,14 +29,58 @@ class Watch:
     """Function that is called with the index of a hanging GPU, at most once, by the watchdog's thread."""
 
 
-_waits: dict[int, tuple[int, int]] = {}
-"""GPU for which each waiting thread (by identity) waits, and number of checks that the watchdog had made when the wait
-began."""
-_round = 0
-_watches: list[Watch] = []
-_looking = threading.Lock()
-_thread: threading.Thread | None = None
-_hung: set[int] = set()
+class _Watchdog:
+    """The process's watchdog: the waits of all threads, and the jobs to inform. CUDA is one per process, and so is
+    this."""
+
+    def __init__(self) -> None:
+        self.waits: dict[int, tuple[int, int]] = {}
+        """GPU for which each waiting thread (by identity) waits, and number of checks that the watchdog had made when
+        the wait began."""
+        self.round = 0
+        self.watches: list[Watch] = []
+        self.hung: set[int] = set()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def add(self, watch: Watch) -> None:
+        """Add a watch, and start the watchdog's thread if it is not running."""
+        with self._lock:
+            self.watches.append(watch)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._look, name="watchdog", daemon=True)
+                self._thread.start()
+
+    def remove(self, watch: Watch) -> None:
+        """Remove a watch, if it is there."""
+        with self._lock:
+            if watch in self.watches:
+                self.watches.remove(watch)
+
+    def _look(self) -> None:
+        while True:
+            _pause(ROUND)
+            self.round += 1
+            with self._lock:
+                if not self.watches:
+                    self._thread = None
+                    return
+                late = [(w, i) for w in self.watches if (i := self._late(w)) is not None]
+                for watch, index in late:
+                    self.watches.remove(watch)
+                    self.hung.add(index)
+            for watch, index in late:
+                watch.hung(index)
+
+    def _late(self, watch: Watch) -> int | None:
+        """Return the index of a GPU for which a thread has waited longer than ``watch`` allows, or None."""
+        for index, began in list(self.waits.values()):
+            if index in watch.indices and (self.round - began - 1) * ROUND > watch.limit:
+                return index
+        return None
+
+
+_watchdog = _Watchdog()
 
 
 class waiting:  # noqa: N801
@@ -49,55 +93,23 @@ class waiting:  # noqa: N801
         self._index = index
 
     def __enter__(self) -> None:
-        _waits[threading.get_ident()] = (self._index, _round)
+        _watchdog.waits[threading.get_ident()] = (self._index, _watchdog.round)
 
     def __exit__(self, *exc: object) -> None:
-        _waits.pop(threading.get_ident(), None)
+        _watchdog.waits.pop(threading.get_ident(), None)
 
 
 def watch(watch: Watch) -> None:
     """Register ``watch``: its callback is called if a GPU hangs. Starts the watchdog's thread if it is not running."""
-    global _thread
-    with _looking:
-        _watches.append(watch)
-        if _thread is None:
-            _thread = threading.Thread(target=_look, name="watchdog", daemon=True)
-            _thread.start()
+    _watchdog.add(watch)
 
 
 def unwatch(watch: Watch) -> None:
     """Remove ``watch``; its callback is no longer called. Does nothing if ``watch`` is not registered."""
-    with _looking:
-        if watch in _watches:
-            _watches.remove(watch)
+    _watchdog.remove(watch)
 
 
 def any_hung() -> bool:
     """Return whether a GPU was found to hang in this process. Such a process cannot exit normally: CUDA would wait for
     the GPU."""
-    return bool(_hung)
-
-
-def _look() -> None:
-    global _round, _thread
-    while True:
-        _pause(ROUND)
-        _round += 1
-        with _looking:
-            if not _watches:
-                _thread = None
-                return
-            late = [(w, i) for w in _watches if (i := _late(w)) is not None]
-            for watch, index in late:
-                _watches.remove(watch)
-                _hung.add(index)
-        for watch, index in late:
-            watch.hung(index)
-
-
-def _late(watch: Watch) -> int | None:
-    """Return the index of a GPU for which a thread has waited longer than ``watch`` allows, or None."""
-    for index, began in list(_waits.values()):
-        if index in watch.indices and (_round - began - 1) * ROUND > watch.limit:
-            return index
-    return None
+    return bool(_watchdog.hung)

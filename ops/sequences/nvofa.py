@@ -216,7 +216,6 @@ class FlowEngine:
             )
 
 
-_engines: dict[int, FlowEngine | str] = {}
 _asking = threading.Lock()
 
 
@@ -226,15 +225,20 @@ def engine(index: int, context: int) -> FlowEngine:
     if not context:
         raise NoEngineError("there is no GPU")
     with _asking:
-        if index not in _engines:
-            try:
-                _engines[index] = _ask(library(), context)
-            except NoEngineError as e:
-                _engines[index] = str(e)
-    found = _engines[index]
+        found = _engine_or_reason(index, context)
     if isinstance(found, str):
         raise NoEngineError(found)
     return found
+
+
+@cache
+def _engine_or_reason(index: int, context: int) -> FlowEngine | str:
+    """Return the engine of a GPU, or the reason why there is none."""
+    del index
+    try:
+        return _ask(library(), context)
+    except NoEngineError as e:
+        return str(e)
 
 
 def _ask(library: Library, context: int) -> FlowEngine:
@@ -483,13 +487,14 @@ class _CachedSessions:
 
 
 _kept: dict[int, _CachedSessions] = {}
+"""Idle sessions of the flow engine, by GPU, for reuse by any lane: creating one takes tenths of a second."""
 
 
 def forget() -> None:
     """Destroy all cached sessions, and drop what is cached about libraries and engines."""
     for index in list(_kept):
         _kept.pop(index).release()
-    _engines.clear()
+    _engine_or_reason.cache_clear()
     _loaded.cache_clear()
 
 

@@ -103,6 +103,7 @@ class Decoders:
 
 
 _idle: dict[tuple[int, bool], list[Decoders]] = {}
+"""Sets of decoders that no thread uses, by GPU and by ``on_host`` of `borrowed`. A decoder takes long to create."""
 _lock = threading.Lock()
 
 

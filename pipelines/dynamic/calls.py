@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any
 
@@ -83,9 +83,6 @@ class CallPlan:
         return outputs
 
 
-_plans: dict[Any, CallPlan] = {}
-
-
 def plan_for(
     cls: type[Operator], inputs: int, device: Device | None, on_device: bool, constants: tuple[Constant, ...],
     per_sample: tuple[str, ...],
@@ -96,18 +93,15 @@ def plan_for(
 
     Raises SpecError, which is also a TypeError or ValueError, if the call is invalid.
     """
-    key = (cls, inputs, device, on_device, constants, per_sample)
     try:
-        plan = _plans.get(key)
-    except TypeError:  # an argument that cannot be hashed, such as a mapping
         return _made(cls, inputs, device, on_device, constants, per_sample)
-    if plan is None:
-        if len(_plans) > _MAX_CACHED_PLANS:
-            _plans.clear()
-        plan = _plans[key] = _made(cls, inputs, device, on_device, constants, per_sample)
-    return plan
+    except SpecError:
+        raise
+    except TypeError:  # an argument that cannot be hashed, such as a mapping
+        return _made.__wrapped__(cls, inputs, device, on_device, constants, per_sample)
 
 
+@lru_cache(_MAX_CACHED_PLANS)
 def _made(
     cls: type[Operator], inputs: int, device: Device | None, on_device: bool, constants: tuple[Constant, ...],
     per_sample: tuple[str, ...],

@@ -58,6 +58,7 @@ class _Local(threading.local):
 
 _local = _Local()
 _threads: int | None = None
+"""Value of `set_num_threads`, which DALI defines for the whole process; None if it was not called."""
 
 
 def get_num_threads() -> int:

@@ -14,7 +14,7 @@ from typing import Any
 
 from ...ops.base import Spec
 from ...ops.batch import Batch, Samples
-from ...ops.compiled.warm_up_client import on_behalf
+from ...ops.compiled.times import on_behalf
 from ...ops.types import from_numpy
 from ...readers.base import Reader
 from ..compile.plan import Plan

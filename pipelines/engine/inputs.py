@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ...ops.batch import I32, I64, NoOrigins, Origin, Samples
-from ...ops.compiled.warm_up_client import on_behalf
+from ...ops.compiled.times import on_behalf
 from ...ops.errors import JobError, SpecError
 from ...ops.storage.inventory import Inputs, InventoryEntries
 from ...readers.base import Reader, Source

@@ -19,7 +19,7 @@ import numpy as np
 from ...ops.base import Spec
 from ...ops.batch import Batch, Samples
 from ...ops.codecs.isolation.processes import Isolation
-from ...ops.compiled.warm_up_client import on_behalf
+from ...ops.compiled.times import on_behalf
 from ...ops.context import KernelServices
 from ...ops.types import to_numpy
 from ...readers.base import Reader

@@ -7,12 +7,13 @@ import math
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ...ops.arrays.cast import Cast
-from ...ops.base import Operator, Parameter, parameters, plain_number
+from ...ops.base import Arg, Operator, Parameter, parameters, plain_number
 from ...ops.errors import ArgumentValueError, SpecError
 from ...ops.types import DALIDataType, from_numpy, parse_dtype, to_numpy
 from ...readers.base import Reader
@@ -40,13 +41,19 @@ _CASTS = {
 class _Local(threading.local):
     def __init__(self) -> None:
         self.builders: list[GraphBuilder] = []
+        self.pipelines: list[Any] = []
+        """Pipelines whose graph is being built in this thread, innermost last."""
         self.orphans = GraphBuilder(loose=True)
         """Graph for operators that are called outside of any pipeline. A pipeline that uses their results copies them
         from this graph."""
 
 
 _local = _Local()
-_said: set[tuple[str, str]] = set()
+
+
+def pipelines_being_built() -> list[Any]:
+    """Return the list of pipelines whose graph this thread is building, innermost last."""
+    return _local.pipelines
 
 
 def current_builder() -> GraphBuilder:
@@ -353,10 +360,16 @@ def say_once(cls: type[Operator], argument_names: Iterable[str]) -> None:
     for arg, name in [(known[name].arg, name) for name in argument_names if name in known]:
         if arg.deprecated in known:
             warn(f"{cls.name}: argument {name!r} is a deprecated alias for {arg.deprecated!r}", DeprecationWarning)
-        if arg.ignored and (arg.obsolete or (cls.name, name) not in _said):
-            _said.add((cls.name, name))
-            warn(f"{cls.name}: argument {name!r} has no effect: {arg.ignored}",
-                 DeprecationWarning if arg.obsolete else UserWarning)  # fmt: skip
+        if arg.ignored:
+            (_warn_without_effect if arg.obsolete else _warn_once_without_effect)(cls.name, name, arg)
+
+
+def _warn_without_effect(operator: str, name: str, arg: Arg) -> None:
+    warn(f"{operator}: argument {name!r} has no effect: {arg.ignored}",
+         DeprecationWarning if arg.obsolete else UserWarning)  # fmt: skip
+
+
+_warn_once_without_effect = cache(_warn_without_effect)
 
 
 def _device(cls: type[Operator], inputs: Sequence[DataNode], requested: Any) -> DeviceRequest:

@@ -260,17 +260,16 @@ class DebugPipeline(Pipeline):
         eager = Eager(
             self._kept, Request(self._session.next, self.max_batch_size), self._session.iteration, self._session.epoch
         )
-        from .data_node import pop_builder, push_builder
-        from .pipeline import _current
+        from .data_node import pipelines_being_built, pop_builder, push_builder
 
-        _current.append(self)
+        pipelines_being_built().append(self)
         push_builder(eager)
         try:
             outputs = self._definition.several(self._function())
             batches = [eager.batch(as_result(o).edge) for o in outputs]
         finally:
             pop_builder()
-            _current.pop()
+            pipelines_being_built().pop()
         session = self._session
         session.next += eager.request.n
         session.started, session.taken = eager.request.start, session.next

@@ -11,10 +11,18 @@ from ...ops.base import Operator, find, hint, nearest, operators, parameters, ty
 from ...ops.errors import ArgumentNameError
 from ..graph.legacy_names import callable_names, class_name
 from ..plugins import load_installed_plugins, load_operators
-from . import python_functions  # noqa: F401  # it declares wrappers
 from .data_node import apply
-from .sources.source import external_source  # noqa: F401  # it declares another
-from .wrappers import WRAPPERS, Wrapper
+from .python_functions import dl_tensor_python_function, python_function
+from .sources.source import external_source
+
+Wrapper = Callable[..., Any]
+WRAPPERS: dict[str, Wrapper] = {
+    "external_source": external_source,
+    "python_function": python_function,
+    "dl_tensor_python_function": dl_tensor_python_function,
+}
+"""Functions that are written by hand for ``fn``, because their calls accept more than inputs and arguments, by the name
+of their operator."""
 
 
 def names() -> dict[str, str]:

@@ -26,7 +26,7 @@ from ..settings import RunSettings
 from ..user_warnings import warn
 from .api_type import ApiCheck, PipelineAPIType
 from .checkpoints import check_checkpoint, dump_checkpoint, parse_checkpoint
-from .data_node import DataNode, pop_builder, push_builder
+from .data_node import DataNode, pipelines_being_built, pop_builder, push_builder
 from .definition import Definition
 from .reader_facts import meta_of, reader_facts
 from .session import Session
@@ -37,7 +37,6 @@ from .tensors import TensorList
 __all__ = ["OperatorConcurrency", "Pipeline", "StreamPolicy"]
 
 
-_current: list[Any] = []
 P = ParamSpec("P")
 
 
@@ -106,18 +105,18 @@ class Pipeline:
     @staticmethod
     def current() -> Pipeline | None:
         """Return the pipeline whose graph is being built; None outside of a definition."""
-        return _current[-1] if _current else None
+        return building[-1] if (building := pipelines_being_built()) else None
 
     @staticmethod
     def push_current(pipeline: Pipeline) -> None:
         """Make ``pipeline`` the one whose graph is being built, until `pop_current`."""
-        _current.append(pipeline)
+        pipelines_being_built().append(pipeline)
         push_builder(pipeline._definition.builder)
 
     @staticmethod
     def pop_current() -> None:
         """Undo the last `push_current`: the earlier pipeline is the current one again."""
-        _current.pop()
+        pipelines_being_built().pop()
         pop_builder()
 
     def define_graph(self) -> Any:

@@ -10,10 +10,8 @@ import numpy as np
 from ...ops.errors import SpecError
 from ...ops.python_function import DLTensorPythonFunction, PythonFunction
 from .data_node import DataNode, apply
-from .wrappers import wrap
 
 
-@wrap("python_function")
 def python_function(
     *inputs: Any,
     function: Callable[..., Any] | None = None,
@@ -57,7 +55,6 @@ def _called(
     return None if num_outputs == 0 and isinstance(outputs, DataNode) else outputs
 
 
-@wrap("dl_tensor_python_function")
 def dl_tensor_python_function(
     *inputs: Any,
     function: Callable[..., Any] | None = None,

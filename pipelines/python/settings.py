@@ -6,6 +6,7 @@ import enum
 import inspect
 import secrets
 from collections.abc import Mapping, Sequence
+from functools import cache
 from operator import index
 from typing import Any, get_args
 
@@ -17,8 +18,6 @@ from ..settings import checked
 from ..spec.model import Policy
 from ..spec.model import Settings as SpecSettings
 from ..user_warnings import warn
-
-_said: set[str] = set()
 
 
 class StreamPolicy(enum.Enum):
@@ -38,12 +37,11 @@ class OperatorConcurrency(enum.Enum):
     FULL = 2
 
 
+@cache
 def say_once(name: str, why: str) -> None:
     """Warn that the argument ``name`` of Pipeline has no effect here, because of ``why``. Each argument is reported
     once per process."""
-    if name not in _said:
-        _said.add(name)
-        warn(f"Pipeline argument {name!r} has no effect: {why}")
+    warn(f"Pipeline argument {name!r} has no effect: {why}")
 
 
 class Settings:

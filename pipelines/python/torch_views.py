@@ -14,15 +14,6 @@ import torch
 from ...ops.batch import Batch
 from .arrays import lent
 
-_waiting: deque[tuple[list[Any], _Memory]] = deque()
-"""GPU memory that waits to be released, with CUDA events: when the events have passed, no kernel can still read the
-memory."""
-_spare: defaultdict[int, list[Any]] = defaultdict(list)
-"""CUDA events to use again, by GPU. They are never destroyed, because that would release the GIL."""
-_lock = threading.RLock()
-"""Lock for this module's collections. It is reentrant, because garbage collection may run a tensor's destructor while
-the lock is held."""
-
 
 class _Memory:
     """One allocation of GPU memory that PyTorch tensors view. Batches that were uploaded together share it."""
@@ -35,8 +26,24 @@ class _Memory:
         """PyTorch's streams on which deleted tensors may still be read by queued kernels."""
 
 
-_viewed: dict[int, _Memory] = {}
-"""GPU memory that PyTorch tensors view, by the id() of CuPy's memory object."""
+class _ViewedMemory:
+    """All GPU memory of this process that PyTorch tensors view, or whose tensors were deleted while kernels may still
+    read it."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[tuple[list[Any], _Memory]] = deque()
+        """Memory that waits to be released, with CUDA events. When these have passed, no kernel can still read the
+        memory."""
+        self.spare: defaultdict[int, list[Any]] = defaultdict(list)
+        """CUDA events to use again, by GPU. They are never destroyed, because that would release the GIL."""
+        self.lock = threading.RLock()
+        """Lock of these collections. It is reentrant, because garbage collection may run a tensor's destructor while
+        the lock is held."""
+        self.viewed: dict[int, _Memory] = {}
+        """Memory that tensors view, by the id() of CuPy's memory object."""
+
+
+_all = _ViewedMemory()
 
 
 class _Guard:
@@ -45,10 +52,10 @@ class _Guard:
 
     def __init__(self, array: Any) -> None:
         self._key = id(array.data.mem)
-        with _lock:
-            memory = _viewed.get(self._key) or _Memory(array)
+        with _all.lock:
+            memory = _all.viewed.get(self._key) or _Memory(array)
             memory.tensors += 1
-            _viewed[self._key] = memory  # again, because a destructor may have removed it meanwhile
+            _all.viewed[self._key] = memory  # again, because a destructor may have removed it meanwhile
         self._memory = memory
 
     def __del__(self) -> None:
@@ -56,25 +63,25 @@ class _Guard:
             return
         memory = self._memory
         stream = torch.cuda.current_stream(memory.device)
-        with _lock:
+        with _all.lock:
             if stream not in memory.streams:
                 memory.streams.append(stream)
             memory.tensors -= 1
             if memory.tensors:
                 return
-            _viewed.pop(self._key, None)
-            spare = _spare[memory.device]
+            _all.viewed.pop(self._key, None)
+            spare = _all.spare[memory.device]
             events = [spare.pop() if spare else torch.cuda.Event() for _ in memory.streams]
             for event, stream in zip(events, memory.streams, strict=True):
                 event.record(stream)
-            _waiting.append((events, memory))
-            while _waiting:
+            _all.waiting.append((events, memory))
+            while _all.waiting:
                 # removed before the query, because a destructor may run meanwhile
-                events, memory = oldest = _waiting.popleft()
+                events, memory = oldest = _all.waiting.popleft()
                 if not all(e.query() for e in events):
-                    _waiting.appendleft(oldest)
+                    _all.waiting.appendleft(oldest)
                     break
-                _spare[memory.device] += events
+                _all.spare[memory.device] += events
 
 
 _COMPLETE = -1

@@ -32,10 +32,17 @@ class _Action(ctypes.Structure):
     )
 
 
-_lost: set[str] = set()
-_mappings: dict[int, tuple[int, Sequence[int], Sequence[str]]] = {}
-"""Watched memory mappings by base address, each as (length in bytes, offset of each file, name of each file)."""
-_lock = threading.Lock()
+class _Watched:
+    """The watched mappings of this process, which has one handler of SIGBUS, and what was lost of them."""
+
+    def __init__(self) -> None:
+        self.lost: set[str] = set()
+        self.mappings: dict[int, tuple[int, Sequence[int], Sequence[str]]] = {}
+        """Memory mappings by base address, each as (length in bytes, offset of each file, name of each file)."""
+        self.lock = threading.Lock()
+
+
+_watched = _Watched()
 _before = _Action()
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -45,27 +52,27 @@ _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_
 def lost_files() -> frozenset[str]:
     """Names of the watched files in which a missing page was touched, for example because the file was truncated. Names
     are those given to `watch`."""
-    return frozenset(_lost) if _lost else _NOTHING
+    return frozenset(_watched.lost) if _watched.lost else _NOTHING
 
 
 _NOTHING: frozenset[str] = frozenset()
 
 
 def watch(base: int, length: int, starts: Sequence[int], names: Sequence[str], *, second: bool = False) -> None:
-    """Watch a memory mapping: a page in [base, base + length) that is missing when it is touched is replaced by zeros.
-    File i of ``names`` begins at ``base + starts[i]``. ``second``: the files have another mapping already, and
-    `lost_files` keeps what it reports of them."""
-    with _lock:
-        if not _mappings:
+    """Watch a memory mapping: missing pages in [base, base + length) are replaced by zeros when they are touched. File
+    i of ``names`` begins at ``base + starts[i]``. ``second``: the files have another mapping already, and `lost_files`
+    keeps what it reports of them."""
+    with _watched.lock:
+        if not _watched.mappings:
             _install()
-        _mappings[base] = length, starts, names
+        _watched.mappings[base] = length, starts, names
         if not second:
-            _lost.difference_update(names)  # # the files were opened again: what was lost before is past
+            _watched.lost.difference_update(names)  # # the files were opened again: what was lost before is past
 
 
 def forget(base: int) -> None:
     """Stop watching the memory mapping at ``base``; its owner calls this before it unmaps the files."""
-    _mappings.pop(base, None)
+    _watched.mappings.pop(base, None)
 
 
 def _install() -> None:
@@ -81,13 +88,13 @@ def _handler(number: int, info: int, _: int) -> None:
     """Signal handler for SIGBUS. It runs in the thread that touched the page, in the middle of any code, and therefore
     takes no lock."""
     address = ctypes.c_uint64.from_address(info + _ADDRESS_IN_SIGINFO).value
-    for base, (length, starts, names) in list(_mappings.items()):
+    for base, (length, starts, names) in list(_watched.mappings.items()):
         if base <= address < base + length:
             page = address // mmap.PAGESIZE * mmap.PAGESIZE
             flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
             if _libc.mmap(page, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0) == _FAILED:
                 break
-            _lost.add(names[bisect_right(starts, address - base) - 1])
+            _watched.lost.add(names[bisect_right(starts, address - base) - 1])
             return
     # an address of no watched mapping: the access faults again, then under the previous handler
     with contextlib.suppress(Exception):

@@ -247,36 +247,24 @@ class RegisteredFiles:
                 area.shared.close()
 
 
-_background: set[threading.Thread] = set()
-_lock = threading.Lock()
+class _Release(threading.Thread):
+    """Thread that unregisters and unmaps files, which takes a tenth of a second for some gigabytes. The process waits
+    for it at its end."""
 
 
 def _do_in_background(work: Callable[[], None]) -> None:
-    """Do ``work`` in a thread of its own, which the process waits for at its end. Unregistering and unmapping some
-    gigabytes takes a tenth of a second."""
-
-    def body() -> None:
-        try:
-            work()
-        finally:
-            with _lock:
-                _background.discard(thread)
-
-    thread = threading.Thread(target=body, name="give back")
-    with _lock:
-        _background.add(thread)
+    """Do ``work`` in a thread of its own."""
     try:
-        thread.start()
+        _Release(target=work, name="give back").start()
     except RuntimeError:  # the interpreter exits, and starts no more threads
-        body()
+        work()
 
 
 def wait_until_released() -> None:
-    """Wait until the files of all closed `RegisteredFiles` are unregistered."""
-    with _lock:
-        threads = list(_background)
-    for thread in threads:
-        thread.join()
+    """Wait until all closed `RegisteredFiles` have unregistered their windows."""
+    for thread in threading.enumerate():
+        if isinstance(thread, _Release):
+            thread.join()
 
 
 class RegistrationCache:

@@ -21,9 +21,9 @@ THREADS = 16
 _DEFAULT = 100 << 30
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _lock = threading.Lock()
-_in_use: set[Path] = set()
-_downloading: dict[Path, int] = {}
-"""Sizes in bytes of the local copies that are being downloaded, by their paths in the cache."""
+_in_use: dict[Path, int] = {}
+"""Local copies that this process uses, by path in the cache, and how many of their bytes are still to be downloaded. It
+must be shared by all readers of the process: none may remove a copy that another one reads."""
 
 
 def cache_limit() -> int:
@@ -59,11 +59,10 @@ def local_copy(path: str) -> str:
     key = hashlib.sha256(f"{path}\n{version}".encode()).hexdigest()[:32]
     place = cache_folder() / key / name
     with _lock:
-        _in_use.add(place)
         cached = place.exists() and place.stat().st_size == size
         if not cached:
             _free_space(size, path)
-            _downloading[place] = size
+        _in_use[place] = 0 if cached else size
     if not cached:
         temporary = ""
         try:
@@ -81,7 +80,7 @@ def local_copy(path: str) -> str:
         except OSError as e:
             raise JobError(f"{path} cannot be copied to {place}: {e.strerror or e}") from None
         finally:
-            _downloading.pop(place, None)
+            _in_use[place] = 0
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
     with contextlib.suppress(OSError):
@@ -115,7 +114,7 @@ def _free_space(size: int, path: str) -> None:
         with contextlib.suppress(OSError):
             status = file.stat()
             copies.append((status.st_atime_ns, status.st_size, file))
-    total = sum(n for _, n, _ in copies) + sum(_downloading.values()) + size
+    total = sum(n for _, n, _ in copies) + sum(_in_use.values()) + size
     for _, n, file in sorted(copies):
         if total <= limit:
             return

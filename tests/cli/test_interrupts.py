@@ -71,7 +71,7 @@ def test_a_key_that_bounces_is_one_interrupt() -> None:
             signal.raise_signal(signal.SIGINT)
         for kind in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
             signal.raise_signal(kind)
-        interrupts._last -= interrupts._BOUNCE
+        interrupts._interrupts.last -= interrupts._BOUNCE
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
 

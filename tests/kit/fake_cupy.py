@@ -746,7 +746,6 @@ def faked(devices: int = 1, memory: bool = False, late: bool = False) -> Iterato
     device._blocks = page_locked.PageLockedPool()
     device._idle_streams.clear()
     ahead, early_init._start = early_init._start, lambda index: None  # a real GPU of the machine is not touched
-    started = dict(early_init._started)
     caches = (device._load, device._module, device._load_text, device._text_module, device.gpu_count,
               device_memory._pool_of)  # fmt: skip
     sys.modules.update(fake.modules())
@@ -770,8 +769,7 @@ def faked(devices: int = 1, memory: bool = False, late: bool = False) -> Iterato
         stream_work.Stopwatch = stopwatch  # type: ignore[misc]
         stream_work.milliseconds = milliseconds
         early_init._start = ahead
-        early_init._started.clear()
-        early_init._started.update(started)
+        early_init._started.cache_clear()
         for name, module in before.items():
             if module is None:
                 sys.modules.pop(name, None)

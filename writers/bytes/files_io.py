@@ -28,6 +28,7 @@ OSError (then the operation does not happen), end the process, or return how man
 or torn writes)."""
 
 _hook: Hook | None = None
+"""Hook that a test has installed for the whole process, also for threads that write; None in normal use."""
 
 
 def set_hook(hook: Hook | None) -> None:

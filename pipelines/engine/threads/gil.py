@@ -10,35 +10,49 @@ INTERVAL = 2e-4
 times per batch. With Python's default of 5 ms, readers' threads keep it waiting longer than it works (one H200, batch
 1024: 135k images/s with 5 ms, 173k with 0.2 ms)."""
 
-_lock = threading.RLock()
-"""Lock of this module's variables, held only briefly. It is reentrant because a destructor that stops an engine may
-interrupt a thread that holds it."""
-_owners: set[int] = set()
-_before = _lowered = 0.0
-"""Python's switch interval before it was lowered, and the value that Python reported after that. Both are 0 if it was
-not lowered."""
+
+class _SwitchInterval:
+    """Python's switch interval, one per process, and the engines that want it low."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        """Lock of this object, held only briefly. It is reentrant because a destructor that stops an engine may
+        interrupt a thread that holds it."""
+        self._owners: set[int] = set()
+        self._before = self._lowered = 0.0
+        """The switch interval before it was lowered, and the one that Python has reported since then. Both are 0 if it
+        was not lowered."""
+
+    def lower(self, owner: int) -> None:
+        """Lower the interval for ``owner``."""
+        with self._lock:
+            self._owners.add(owner)
+            current = sys.getswitchinterval()
+            if current > INTERVAL:
+                sys.setswitchinterval(INTERVAL)
+                self._before, self._lowered = current, sys.getswitchinterval()
+
+    def restore(self, owner: int) -> None:
+        """Set the interval back if ``owner`` was the last one, and if no other code has changed it."""
+        with self._lock:
+            self._owners.discard(owner)
+            if self._owners:
+                return
+            if sys.getswitchinterval() == self._lowered:
+                sys.setswitchinterval(self._before)
+            self._lowered = 0.0
+
+
+_interval = _SwitchInterval()
 
 
 def lower(owner: int) -> None:
     """Lower Python's switch interval. It stays low until `restore` was called for this ``owner`` and for all other
     owners."""
-    global _before, _lowered
-    with _lock:
-        _owners.add(owner)
-        current = sys.getswitchinterval()
-        if current > INTERVAL:
-            sys.setswitchinterval(INTERVAL)
-            _before, _lowered = current, sys.getswitchinterval()
+    _interval.lower(owner)
 
 
 def restore(owner: int) -> None:
     """Declare that ``owner`` no longer needs the lowered switch interval. After the last owner the interval is set
     back, unless other code changed it meanwhile."""
-    global _lowered
-    with _lock:
-        _owners.discard(owner)
-        if _owners:
-            return
-        if sys.getswitchinterval() == _lowered:
-            sys.setswitchinterval(_before)
-        _lowered = 0.0
+    _interval.restore(owner)

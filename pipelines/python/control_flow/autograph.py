@@ -23,6 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _KEPT = "_dali_run_do_not_convert"
 _DEFINITION = "__dali_run_definition"
 _converted: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+"""Cache of rewritten functions, by the original. An attribute of the original would be copied by `functools.wraps`."""
 
 
 def do_not_convert(func: F) -> F:

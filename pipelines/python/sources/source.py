@@ -18,11 +18,9 @@ from ...graph.nodes import Node
 from ...user_warnings import warn
 from ..arrays import as_batch, describe_batch
 from ..data_node import DataNode, apply
-from ..wrappers import wrap
 from .fed import FedVideos, Input
 
 
-@wrap("external_source")
 def external_source(
     source: Any = None,
     num_outputs: int | None = None,

@@ -45,10 +45,12 @@ def test_listed_loops_are_there() -> None:
     """A loop that was renamed would be missed by nobody: it would be compiled in front of the user again."""
     for module in sorted({loop.module for loop in listed.loops()}):
         import_module(f"{PACKAGE}.{module}")
-    known = [loop for loop in listed.loops() if (f"{PACKAGE}.{loop.module}", loop.function) not in numba_cache.defined]
+    known = [
+        loop for loop in listed.loops() if (f"{PACKAGE}.{loop.module}", loop.function) not in numba_cache.state.defined
+    ]
     assert not known, "record the list anew (ops/compiled/listed.py)"
     for loop in listed.loops():
-        function = numba_cache.function_of(numba_cache.defined[f"{PACKAGE}.{loop.module}", loop.function])
+        function = numba_cache.function_of(numba_cache.state.defined[f"{PACKAGE}.{loop.module}", loop.function])
         taken = len(inspect.signature(function).parameters)
         assert taken == len(loop.types), f"{loop.function} of {loop.module} takes other arguments: record the list anew"
         assert numba_cache.key_of(function, tuple(map(of_words, loop.types))) == numba_cache.key_in_words(loop)

@@ -48,13 +48,13 @@ class Driver:
 
 def started(monkeypatch: pytest.MonkeyPatch, driver: Driver, *asked: tuple[int, ...]) -> list[tuple[str, int]]:
     """The calls of the driver for GPUs that were asked for, list by list."""
-    threads: dict[int, threading.Thread] = {}
-    monkeypatch.setattr(early_init, "_started", threads)
+    early_init._started.cache_clear()
     monkeypatch.setattr(early_init, "library", lambda: driver)
     for indices in asked:
         early_init.start_ahead(indices)
-        for thread in threads.values():
-            thread.join()
+        for index in indices:
+            early_init._started(index).join()
+    early_init._started.cache_clear()
     return driver.called
 
 
@@ -75,7 +75,6 @@ def test_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError("libcuda.so.1: cannot open shared object file")
 
     driver = Driver()
-    monkeypatch.setattr(early_init, "_started", {})
     monkeypatch.setattr(early_init, "library", library)
     early_init._start(0)
     assert driver.called == []

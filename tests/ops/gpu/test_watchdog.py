@@ -36,12 +36,9 @@ class Rounds:
 def rounds(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rounds]:
     found = Rounds()
     monkeypatch.setattr(watchdog, "_pause", found)
-    monkeypatch.setattr(watchdog, "_thread", None)  # that of earlier tests ends by itself
-    monkeypatch.setattr(watchdog, "_watches", [])
-    monkeypatch.setattr(watchdog, "_hung", set())
-    monkeypatch.setattr(watchdog, "_waits", {})
+    monkeypatch.setattr(watchdog, "_watchdog", watchdog._Watchdog())  # that of earlier tests ends by itself
     yield found
-    for w in list(watchdog._watches):
+    for w in list(watchdog._watchdog.watches):
         unwatch(w)
     for _ in range(100):
         found.go.release()

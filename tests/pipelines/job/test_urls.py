@@ -376,7 +376,7 @@ def test_the_cache_is_bounded_and_knows_versions(place: Path, monkeypatch: pytes
     os.utime(first, ns=(0, first.stat().st_mtime_ns))
     third = Path(remote.local_copy("memory://bucket/c"))
     assert (first.exists(), second.exists(), third.exists()) == (False, True, True)
-    remote._in_use.update({second, third})
+    remote._in_use.update({second: 0, third: 0})
     with pytest.raises(JobError, match=r"do not fit into the cache .* DALI_RUN_CACHE_SIZE"):
         remote.local_copy("memory://bucket/a")
     remote._in_use.clear()

@@ -314,7 +314,7 @@ def test_settings_without_effect_are_kept_and_said_once() -> None:
         "max_streams": 3, "default_cuda_stream_priority": 1, "set_affinity": True,
     }  # fmt: skip
     for name, value in given.items():
-        pipeline_settings._said.discard(name)
+        pipeline_settings.say_once.cache_clear()
         with pytest.warns(UserWarning, match=f"{name}.* has no effect"):
             pipe = Pipeline(batch_size=1, **{name: value})
         Pipeline(batch_size=1, **{name: value})  # said once: a second warning would be an error

@@ -153,7 +153,7 @@ def test_ignored_arguments_say_so_once() -> None:
     arguments = {"bytes_per_sample": 5, "max_streams": 2, "default_cuda_stream_priority": 1, "set_affinity": True,
                  "stream_policy": dali_run.StreamPolicy.SINGLE,
                  "concurrency": dali_run.OperatorConcurrency.FULL}  # fmt: skip
-    pipeline_settings._said.clear()
+    pipeline_settings.say_once.cache_clear()
     with warnings.catch_warnings(record=True) as first:
         warnings.simplefilter("always")
         Pipeline(1, 1, **arguments)
@@ -167,7 +167,7 @@ def test_ignored_arguments_say_so_once() -> None:
 
 def test_warnings_point_at_the_program_s_line(root: str) -> None:
     """Wherever in the package they arise."""
-    pipeline_settings._said.clear()
+    pipeline_settings.say_once.cache_clear()
 
     @pipeline_def(batch_size=2, num_threads=1, device_id=None, bytes_per_sample=3)
     def told() -> Any:
@@ -423,7 +423,7 @@ def test_missing_gpu_is_said(root: str) -> None:
 
     if gpu_count():
         pytest.skip("there is a GPU")
-    pipeline._said.discard("device_id")
+    pipeline.say_once.cache_clear()
     with pytest.warns(UserWarning, match="GPU 0 was requested"):
         reading(root, device_id=0).run()
 
