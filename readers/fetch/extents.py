@@ -244,7 +244,8 @@ class Mapped:
 
 
 _known: weakref.WeakValueDictionary[int, Mapped] = weakref.WeakValueDictionary()
-"""Open mappings, by the id() of their array, for `mapped_of`: an array does not refer to the object that has mapped its memory."""
+"""Open mappings, by the id() of their array, for `mapped_of`: an array does not refer to the object that has mapped its
+memory."""
 
 
 def mapped_of(data: U8) -> Mapped | None:
