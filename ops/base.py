@@ -344,9 +344,13 @@ def _is_tuple(tp: Any) -> bool:
     return get_origin(strip_optional(tp)) is tuple
 
 
-@cache
 def parameters(op: type[Any]) -> dict[str, Parameter]:
     """Return the arguments of ``op`` (an operator, or a writer) by name, in the order of its fields."""
+    return _parameters(op)  # type: ignore[arg-type]  # for mypy, classes with a __hash__ are not hashable
+
+
+@cache
+def _parameters(op: type[Any]) -> dict[str, Parameter]:
     homes = {name: base for base in reversed(op.__mro__) for name in inspect.get_annotations(base)}
     table: dict[str, Parameter] = {}
     for f in dataclasses.fields(op):

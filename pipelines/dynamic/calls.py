@@ -94,7 +94,7 @@ def plan_for(
     Raises SpecError, which is also a TypeError or ValueError, if the call is invalid.
     """
     try:
-        return _made(cls, inputs, device, on_device, constants, per_sample)
+        return _made(cls, inputs, device, on_device, constants, per_sample)  # type: ignore[arg-type]
     except SpecError:
         raise
     except TypeError:  # an argument that cannot be hashed, such as a mapping
