@@ -328,8 +328,10 @@ def main() -> None:
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")  # Pillow warns about damaged Exif
     if arguments.apart:  # not from CuPy's pool, which rounds sizes up and returns parts of larger blocks
+        from tests.kit.ops.apart_decoder import ApartDecoder
+
         cupy.cuda.set_allocator(None)
-        Lane.kind = jpeg_gpu.ApartDecoder
+        Lane.kind = ApartDecoder
     for define in arguments.define:
         name, value = define.split("=")
         setattr(jpeg_gpu, name, int(value))

@@ -714,27 +714,6 @@ class Decoder:
         return launches
 
 
-class ApartDecoder(Decoder):
-    """Decoder for tests that find accesses out of bounds: it allocates each memory region separately, so that no other
-    region follows. Slow; the caller must synchronise between batches."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._owners: list[Any] = []
-
-    def _place(
-        self, work: Work, travelling: int, zeroed: dict[str, int], fixed: dict[str, int]
-    ) -> tuple[int, dict[str, int]]:
-        self._owners.clear()
-        places = {}
-        for name, size in ({"": travelling} | zeroed | fixed).items():
-            owner, places[name] = self.runtime.allocate(size)
-            self._owners.append(owner)
-        for name, size in zeroed.items():
-            work.zero(places[name], size)
-        return places.pop(""), places
-
-
 @cache
 def source_text() -> str:
     """Return the CUDA source of all kernels as one text, with each included file inserted once. CuPy caches binaries by

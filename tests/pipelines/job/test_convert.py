@@ -104,7 +104,7 @@ def cut_short_late(root: Path, left: int, monkeypatch: pytest.MonkeyPatch) -> No
                 os.truncate(path, left if left >= 0 else max(path.stat().st_size + left, 0))
         add(self, *args)
 
-    monkeypatch.setattr(bus_errors, "_lost", set())  # and not for other tests
+    monkeypatch.setattr(bus_errors._watched, "lost", set())  # and not for other tests
     monkeypatch.setattr(Output, "add", late)
 
 

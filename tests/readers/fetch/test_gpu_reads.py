@@ -179,7 +179,7 @@ def test_too_many_files_are_not_mapped_twice(fake: Fake, mapped: Mapped, monkeyp
 
 
 def test_what_was_lost_stays_lost_when_a_file_is_mapped_again(mapped: Mapped, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bus_errors, "_lost", set())  # and not for other tests
+    monkeypatch.setattr(bus_errors._watched, "lost", set())  # and not for other tests
     with Path(mapped.paths[2]).open("r+b") as file:
         file.truncate(0)
     assert not mapped.data[-4096:].any()  # zeros in the place of what is gone

@@ -441,7 +441,7 @@ def test_a_file_that_is_cut_short_while_it_is_decoded(tmp_path: Path, monkeypatc
         calls.append(group)
         return made
 
-    monkeypatch.setattr(bus_errors, "_lost", set())  # and not for other tests
+    monkeypatch.setattr(bus_errors._watched, "lost", set())  # and not for other tests
     monkeypatch.setattr(parquet_blocks.Blocks, "_open", open_and_cut)
 
     @pipeline_def(batch_size=N, num_threads=1, on_error="skip")

@@ -16,6 +16,7 @@ from dali_run.ops.codecs.jpeg import header as jpeg_header
 from dali_run.ops.images.resampling import resample
 from dali_run.ops.types import DALIInterpType
 from tests.kit.files.four_components import Factors, of_four
+from tests.kit.ops.apart_decoder import ApartDecoder
 from tests.kit.ops.jpeg_harness import EmulatedRuntime, GpuRuntime, Harness
 
 
@@ -134,7 +135,7 @@ def _packed(files: list[bytes]) -> tuple[Any, Any, Any]:
 def test_what_is_accepted_of_damaged_ones_is_what_simplejpeg_accepts(harness: Harness) -> None:
     files = [of_four(50, 33, f, t, r, seed=9) for f in SAMPLINGS for t, r in ((0, 0), (2, 3))]
     bad = mutated(files, 400)
-    guarded = Harness(harness.runtime, jpeg_gpu.ApartDecoder)
+    guarded = Harness(harness.runtime, ApartDecoder)
     results, status = guarded.decode([*bad, *files], pixels())
     assert not status[len(bad) :].any()
     assert 20 < np.count_nonzero(status) < len(bad)

@@ -19,6 +19,7 @@ from dali_run.ops.codecs.jpeg import header as jpeg_header
 from dali_run.ops.images.resampling import resample
 from dali_run.ops.types import DALIInterpType
 from tests.kit.files.jpegs import encode, in_scans, picture, segment, with_orientation
+from tests.kit.ops.apart_decoder import ApartDecoder
 from tests.kit.ops.jpeg_harness import EmulatedRuntime, GpuRuntime, Harness, assert_exact, pixels, reference
 
 
@@ -214,7 +215,7 @@ def test_damage_in_any_scan_is_noticed(harness: Harness) -> None:
         ends = [i for i in range(len(file) - 1) if file[i : i + 2] == b"\xff\xda"]
         files += [file[:at] + bytes(rng.integers(0, 256, 3, np.uint8)) + file[at:] for at in ends]  # behind a scan
         files += [file[: ends[2]], file[: ends[2]] + b"\xff\xd9", file[:-200]]
-    results, status = Harness(harness.runtime, jpeg_gpu.ApartDecoder).decode(files, pixels())
+    results, status = Harness(harness.runtime, ApartDecoder).decode(files, pixels())
     assert (status != 0).sum() > 100
     for i, (file, result) in enumerate(zip(files, results, strict=True)):
         if file == good:
@@ -330,7 +331,7 @@ def test_small_pictures_of_all_kinds_and_their_mutations(tmp_path: Path, harness
     rows, _ = jpeg_header.read_scans(*packed(files))
     assert 3 in rows["scans"]
     assert np.count_nonzero(rows["status"] == jpeg_header.MANY_SCANS) == len(files) // 3
-    split_job = Harness(harness.runtime, jpeg_gpu.ApartDecoder)
+    split_job = Harness(harness.runtime, ApartDecoder)
     assert_exact(split_job, files)
     damaged = mutated(files, 280)
     results, status = split_job.decode(damaged, pixels())

@@ -34,13 +34,14 @@ from tests.kit.files.progressive_jpegs import (
     on_cpu,
     packed,
 )
+from tests.kit.ops.apart_decoder import ApartDecoder
 from tests.kit.ops.jpeg_harness import EmulatedRuntime, GpuRuntime, Harness
 
 
 @pytest.fixture(scope="module", params=["emulated", pytest.param("gpu", marks=pytest.mark.gpu(emulated=False))])
 def harness(request: pytest.FixtureRequest) -> Harness:
     """Each buffer of the decoder is an allocation of its own, with a strip behind it that no kernel may write."""
-    return Harness(EmulatedRuntime() if request.param == "emulated" else GpuRuntime(), jpeg_gpu.ApartDecoder)
+    return Harness(EmulatedRuntime() if request.param == "emulated" else GpuRuntime(), ApartDecoder)
 
 
 def pixels(**options: Any) -> Any:
