@@ -37,7 +37,7 @@ SMALL: tuple[dict[str, Any], ...] = (
         for order in ("LRCP", "RLCP", "RPCL", "PCRL", "CPRL")
     ),
 )  # fmt: skip
-"""Options with which Pillow saves the small files, one entry per way."""
+"""Pillow's options by which the small files are saved."""
 
 
 def encoded(image: Image.Image, how: dict[str, Any]) -> bytes:
@@ -47,8 +47,8 @@ def encoded(image: Image.Image, how: dict[str, Any]) -> bytes:
 
 
 def small_files(paths: list[Path], count: int) -> list[bytes]:
-    """Return small JPEG 2000 files of up to 70 x 70 pixels, saved in all ways of `SMALL`. A tenth are valid; in the
-    others bytes are changed, mostly in parts that the CPU reads. The decoder accepts the headers of all of them."""
+    """Return JPEG 2000 files of up to 70 x 70 pixels, saved in all ways: a tenth valid, others with changed bytes, most of
+    them in parts that the CPU reads. The decoder accepts the headers of all of them."""
     draw, sound, found = random.Random(7), list[bytes](), list[bytes]()
     for k, how in enumerate(SMALL * 4):
         with Image.open(paths[k % len(paths)]) as opened:
@@ -69,7 +69,7 @@ def small_files(paths: list[Path], count: int) -> list[bytes]:
 
 
 def header_of(data: bytes) -> Header | None:
-    """Return the header of a file that the decoder accepts and that has up to 2^16 pixels; None for other files."""
+    """Return the header of a file that the decoder accepts, up to 2^16 pixels; None for others."""
     try:
         header = probe(memoryview(data))
     except SampleError:
@@ -78,29 +78,25 @@ def header_of(data: bytes) -> Header | None:
     return header if small and on_gpu.takes(np.array([row_of(header)]))[0] else None
 
 
-def differences(lane: Any, files: list[bytes], each: int) -> tuple[int, list[int]]:
-    """Return the number of ``files`` that the kernels accept, in batches of ``each``, and the indices of the files for
-    which OpenJPEG gives other pixels."""
-    accepted, wrong = 0, []
-    for begin in range(0, len(files), each):
-        some = files[begin : begin + each]
-        batch, headers = batch_of(some), [probe(memoryview(f)) for f in some]
-        heights, widths, _ = shapes = np.array([(h.height, h.width, h.channels) for h in headers], np.int32).T
-        coded, taken = on_gpu.read(batch, np.arange(len(some)), heights.astype(np.int64), widths.astype(np.int64))
-        out = Batch.allocate(lane.empty, shapes.T, np.uint8, "HWC", batch.samples)
-        on_gpu.decode(lane, lane.to_device(batch), [coded], out, None, False)
-        pixels = lane.to_host(out)
-        lane.synchronize()
-        for i in np.flatnonzero(taken).tolist():
-            try:
-                expected = pillow.decode(memoryview(some[i]), headers[i], True, 1 << 20)
-            except SampleError:
-                expected = None
-            accepted += 1
-            if not np.array_equal(pixels.sample(i), expected) if expected is not None else True:
-                wrong.append(begin + i)
-    return accepted, wrong
+def by_gpu(lane: Any, files: list[bytes]) -> list[Any]:
+    """Return the pixels that the kernels decode from JPEG 2000 files; None for files that they reject."""
+    batch, headers = batch_of(files), [probe(memoryview(f)) for f in files]
+    heights, widths, _ = shapes = np.array([(h.height, h.width, h.channels) for h in headers], np.int32).T
+    coded, taken = on_gpu.read(batch, np.arange(len(files)), heights.astype(np.int64), widths.astype(np.int64))
+    out = Batch.allocate(lane.empty, shapes.T, np.uint8, "HWC", batch.samples)
+    on_gpu.decode(lane, lane.to_device(batch), [coded], out, None, False)
+    pixels = lane.to_host(out)
+    lane.synchronize()
+    return [pixels.sample(i) if taken[i] else None for i in range(len(files))]
+
+
+def by_cpu(data: bytes) -> Any:
+    """Return the pixels that OpenJPEG decodes from a file; None for a file that it rejects."""
+    try:
+        return pillow.decode(memoryview(data), probe(memoryview(data)), True, 1 << 20)
+    except SampleError:
+        return None
 
 
 if __name__ == "__main__":
-    main(__doc__, small_files, differences, images=60)
+    main(__doc__, small_files, by_gpu, by_cpu, images=60)

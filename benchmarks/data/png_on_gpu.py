@@ -13,6 +13,7 @@ import random
 import struct
 import sys
 import zlib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +41,9 @@ PASSES = ((0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), 
 
 
 def small_files(paths: list[Path], count: int) -> list[bytes]:
-    """Return small PNGs of up to 90 x 70 pixels, of all kinds, interlaced or not, compressed in all ways. A fifth are
-    valid. Others have changed bytes in their streams (some with a correct checksum), a filter that does not exist, or a
-    changed bit anywhere. Some palettes have too few colours."""
+    """Return PNGs of up to 90 x 70 pixels, of all kinds, interlaced or not, compressed in all ways: a fifth valid, others with
+    bytes changed in their streams, some of them with a correct checksum, with a filter that does not exist, or with a
+    bit changed anywhere. Some palettes have too few colours."""
     draw, found = random.Random(11), list[bytes]()
     for k in range(count):
         bits, kind = KINDS[k % len(KINDS)]
@@ -90,33 +91,17 @@ def small_files(paths: list[Path], count: int) -> list[bytes]:
 
 
 def packed_of(batch: Batch, sizes: I64) -> tuple[Packed, Any]:
-    """Return the streams of PNGs (of these heights and widths) that the kernels can unpack, and which PNGs have such
-    streams."""
+    """Return the streams of PNGs of these heights and widths that the kernels can unpack, and the PNGs that have them."""
     found = on_gpu.Streams(batch, np.arange(len(batch)), *sizes.T, False)
     found.look(0, len(batch))
     return found.found()
 
 
 def by_gpu(lane: Lane, files: list[bytes]) -> list[Any]:
-    """Return the pixels that the GPU kernels decode from PNGs, 8 bits per stored channel; None for files that they
-    reject."""
+    """Return the pixels that the kernels decode from PNGs, 8 bits per stored channel; None for files that they reject."""
     batch, shapes = batch_of(files), shapes_of(files)
     return pixels_by_gpu(lane, batch, shapes, packed_of(batch, shapes[:, :2].astype(np.int64))[0])
 
 
-def differences(lane: Lane, files: list[bytes], each: int) -> tuple[int, list[int]]:
-    """Return the number of ``files`` that the kernels accept, in batches of ``each``, and the indices of the files that
-    the CPU decoder rejects or decodes to other pixels."""
-    accepted, wrong = 0, []
-    for begin in range(0, len(files), each):
-        for i, pixels in enumerate(by_gpu(lane, files[begin : begin + each]), begin):
-            if pixels is not None:
-                accepted += 1
-                expected = pixels_by_cpu(decoder, files[i])
-                if expected is None or not np.array_equal(pixels, expected):
-                    wrong.append(i)
-    return accepted, wrong
-
-
 if __name__ == "__main__":
-    main(__doc__, small_files, differences)
+    main(__doc__, small_files, by_gpu, partial(pixels_by_cpu, decoder))

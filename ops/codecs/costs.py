@@ -6,7 +6,7 @@ than a core of the CPU, and the launch ends with its slowest image. CPU threads 
 `stragglers` selects the images with which the launch as a whole ends sooner if CPU threads decode them.
 
 All constants that decide between GPU and CPU are here. Measured on an H200 and its host (16 cores), by
-``benchmarks/data/webp_gpu.py``, ``png_on_gpu.py``, ``tiff_on_gpu.py`` and ``decoder_ceilings.py``.
+``benchmarks/data/webp_gpu.py``, ``png_on_gpu.py`` and ``tiff_on_gpu.py``.
 """
 
 from __future__ import annotations

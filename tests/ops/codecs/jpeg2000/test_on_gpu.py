@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from benchmarks.data.jpeg2000_on_gpu import SMALL, differences, small_files
+from benchmarks.data.compare_kernels import differences
+from benchmarks.data.jpeg2000_on_gpu import SMALL, by_cpu, by_gpu, small_files
 from dali_run.ops.batch import I64, Batch, Samples
 from dali_run.ops.codecs import pillow
 from dali_run.ops.codecs.formats import probe
@@ -275,7 +276,7 @@ def test_mutations(tmp_path: Path, lane: Any) -> None:
     """Files that are taken give the pixels that OpenJPEG gives, whatever happened to them."""
     for k in range(4):
         Image.fromarray(picture(70, 80, k)).save(tmp_path / f"{k}.png")
-    accepted, wrong = differences(lane, small_files(sorted(tmp_path.iterdir()), 500), 128)
+    accepted, wrong = differences(lane, small_files(sorted(tmp_path.iterdir()), 500), 128, by_gpu, by_cpu)
     assert not wrong
     assert 120 < accepted < 400
 
