@@ -81,7 +81,7 @@ def test_every_operator_gives_what_it_gives_in_a_pipeline(
 def test_a_repeated_call_makes_nothing_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     image = ndd.tensor(IMAGE, layout="HWC")
     ndd.resize(image, size=[4, 5])
-    monkeypatch.setattr(calls, "_made", lambda *_: pytest.fail("a plan was made"))
+    monkeypatch.setattr(calls, "check_arguments", lambda *_: pytest.fail("a plan was made"))
     monkeypatch.setattr(calls, "infer_node", lambda *_: pytest.fail("the inputs were checked again"))
     assert ndd.resize(image, size=[4, 5]).shape == (4, 5, 3)
     assert ndd.resize(image, size=np.array([4, 5])).shape == (4, 5, 3)
