@@ -111,8 +111,7 @@ def compile_listed(found: Any, args: tuple[Any, ...]) -> None:
 
 def declared(dispatcher: Any) -> Any:
     """Return the signatures that the decorator of a function of this package names, else nothing. Numba would compile
-    all of them when the
-    module is imported; here each is compiled when it is first called."""
+    all of them when the module is imported; here each is compiled when it is first called."""
     return getattr(dispatcher, "declared", ())
 
 
@@ -299,7 +298,7 @@ def install() -> bool:
     if not all(hasattr(owner, name) for owner, names in places for name in names.split()):
         return False
     numba_speed.install()
-    _hook_compile(dispatcher, compiler, library)
+    _CompileHooks(dispatcher.Dispatcher, compiler, library)
     _hook_caches(dispatcher.Dispatcher, ccallback.CFunc)
     return True
 
@@ -326,127 +325,144 @@ def _hook_caches(dispatcher: Any, callback: Any) -> None:
     dispatcher.enable_caching, callback.enable_caching = enable_caching, enable_callback_caching
 
 
-def _hook_compile(numbas: Any, compiler: Any, library: Any) -> None:
-    from numba.core import errors, sigutils, typing
-    from numba.core.caching import NullCache
-    from numba.core.compiler_lock import global_compiler_lock
+class _CompileHooks:
+    """Replacements for methods with which Numba compiles, and the replaced methods. Created by `install`.
 
-    dispatcher = numbas.Dispatcher
-    compile_as_numba, call_template = dispatcher.compile, dispatcher.get_call_template
-    disable = dispatcher.disable_compile
-    flags_of, add_linking_library = compiler._customize_flags, library.add_linking_library
+    Numba has no public hook for any of them: when a signature is compiled, whether a function gets an entry point for
+    Python, what is linked into its callers, and whether stored code is used, is decided in `Dispatcher.compile` and
+    below.
+    """
 
-    def compiled(self, args, return_type):
-        state.depth += 1
-        try:
-            with self._compiling_counter:
-                return self._compiler.compile(args, return_type)
-        except errors.ForceLiteralArg as e:
-            raise e.bind_fold_arguments(lambda args, kws: self._compiler.fold_argument_types(args, kws)[1]) from None
-        finally:
-            state.depth -= 1
+    def __init__(self, dispatcher: Any, compiler: Any, library: Any) -> None:
+        self._compile, self._get_call_template = dispatcher.compile, dispatcher.get_call_template
+        self._disable_compile = dispatcher.disable_compile
+        self._customize_flags, self._add_linking_library = compiler._customize_flags, library.add_linking_library
+        dispatcher.compile = lambda its, sig: self.compile(its, sig)
+        dispatcher.get_call_template = lambda its, args, kws: self.get_call_template(its, args, kws)
+        dispatcher.disable_compile = lambda its, val=True: None if declared(its) else self._disable_compile(its, val)
+        compiler._customize_flags = lambda its, flags: self.customize_flags(its, flags)
+        library.add_linking_library = lambda its, other: self.add_linking_library(its, other)
 
-    def compile(self, sig):
+    def compile(self, dispatcher: Any, sig: Any) -> Any:
+        """Compile a function, or load its stored code, as `Dispatcher.compile` does."""
+        from numba.core import sigutils, typing
+        from numba.core.compiler_lock import global_compiler_lock
+
         began = time.perf_counter()
         with global_compiler_lock:
             times.waited(time.perf_counter() - began, compiled=False)
-            if not (state.depth or mine(self)):
-                return compile_as_numba(self, sig)
+            if not (state.depth or mine(dispatcher)):
+                return self._compile(dispatcher, sig)
             args, return_type = sigutils.normalize_signature(sig)
             if not state.inner and not isinstance(sig, tuple):  # called by the decorator
-                self.declared = [*declared(self), typing.Signature(return_type, args, None)]
+                dispatcher.declared = [*declared(dispatcher), typing.Signature(return_type, args, None)]
                 return None
-            if not state.inner and declared(self) and self._can_compile:
-                return compile_declared(self, args)
-            return compile_now(self, args, return_type)
+            if not state.inner and declared(dispatcher) and dispatcher._can_compile:
+                return self._compile_declared(dispatcher, args)
+            return _compile_now(dispatcher, args, return_type)
 
-    def compile_declared(self, args):
+    def _compile_declared(self, dispatcher: Any, args: Any) -> Any:
         """Compile the signature that has these types, else all of them: then Numba selects one, and converts."""
-        for signature in self.declared:
+        for signature in dispatcher.declared:
             if signature.args == args:
-                return compile_now(self, args, signature.return_type)
-        for signature in self.declared:
-            compile_now(self, signature.args, signature.return_type)
-        disable(self)
-        return self
+                return _compile_now(dispatcher, args, signature.return_type)
+        for signature in dispatcher.declared:
+            _compile_now(dispatcher, signature.args, signature.return_type)
+        self._disable_compile(dispatcher)
+        return dispatcher
 
-    def compile_now(self, args, return_type):
-        known = self.overloads.get(args)
-        if known is not None and (known.library is not None if state.inner else not _is_inner(known)):
-            return known.entry_point
-        if not self._can_compile:
-            raise RuntimeError("compilation disabled")
-        return for_compiled_code(self, args, return_type) if state.inner else for_python(self, args, return_type)
-
-    def disable_compile(self, val=True):
-        if not declared(self):
-            disable(self, val)
-
-    def for_python(self, args, return_type):
-        cache = None if isinstance(self._cache, NullCache) else self._cache
-        if cache is not None and (found := cache.load(args, self.targetctx)) is not None:
-            times.loaded += 1
-            self._cache_hits[args] += 1
-        else:
-            began = time.perf_counter()
-            with _announced_if_long(), _without_collector():
-                found = compiled(self, args, return_type)
-            for env in found._find_referenced_environments():
-                _set_environment(found.library.codegen, env)
-            if cache is not None:
-                cache.save(args, found)
-            times.compiled += 1
-            times.waited(time.perf_counter() - began)
-            self._cache_misses[args] += 1
-        self.add_overload(found)
-        # The dispatcher calls the loaded code without a reference to it, and its table of overloads, which has references,
-        # may replace a loaded function by newly compiled code that can be inlined.
-        self.__dict__.setdefault("loaded", []).append(found)
-        if cache is not None:
-            _record(self.py_func, args)
-        return found.entry_point
-
-    def for_compiled_code(self, args, return_type):
-        found = compiled(self, args, return_type)
-        found = found._replace(entry_point=_Inner())
-        self.targetctx.insert_user_function(found.entry_point, found.fndesc, [found.library])
-        self.overloads[args] = found
-        return found.entry_point
-
-    def get_call_template(self, args, kws):
+    def get_call_template(self, dispatcher: Any, args: Any, kws: Any) -> Any:
         """Called by Numba when compiled code calls a function of this package: compile that function for the caller."""
+        from numba.core.compiler_lock import global_compiler_lock
+
         with global_compiler_lock:
             state.inner += 1
-            able = self._can_compile
+            able = dispatcher._can_compile
             try:
-                if mine(self):
-                    self._can_compile = True
-                    for signature in declared(self):  # all of them are candidates
-                        self.compile(signature)
-                    for known in [known for known in self.overloads.values() if known.library is None]:
-                        self.compile(known.signature)
-                    self._can_compile = able and not declared(self)
-                return call_template(self, args, kws)
+                if mine(dispatcher):
+                    dispatcher._can_compile = True
+                    for signature in declared(dispatcher):  # all of them are candidates
+                        dispatcher.compile(signature)
+                    for known in [known for known in dispatcher.overloads.values() if known.library is None]:
+                        dispatcher.compile(known.signature)
+                    dispatcher._can_compile = able and not declared(dispatcher)
+                return self._get_call_template(dispatcher, args, kws)
             finally:
-                self._can_compile = able
+                dispatcher._can_compile = able
                 state.inner -= 1
 
-    def _customize_flags(self, flags):
-        flags = flags_of(self, flags)
+    def customize_flags(self, compiler: Any, flags: Any) -> Any:
+        """Leave out entry points that nobody calls."""
+        flags = self._customize_flags(compiler, flags)
         if state.depth:
             flags.no_cfunc_wrapper = True
             if state.inner:
                 flags.no_compile = flags.no_cpython_wrapper = True
         return flags
 
-    def link(self, other):
+    def add_linking_library(self, library: Any, other: Any) -> None:
+        """Link unoptimised code of an inner function into its caller."""
         if state.depth and not other._finalized:
             _gather(other)
-        add_linking_library(self, other)
+        self._add_linking_library(library, other)
 
-    dispatcher.compile, dispatcher.get_call_template = compile, get_call_template
-    dispatcher.disable_compile = disable_compile
-    compiler._customize_flags, library.add_linking_library = _customize_flags, link
+
+def _compile_now(dispatcher: Any, args: Any, return_type: Any) -> Any:
+    """Compile a function for these types, or load its stored code, unless that was done. Return its entry point; a
+    placeholder if only compiled code calls it."""
+    known = dispatcher.overloads.get(args)
+    if known is not None and (known.library is not None if state.inner else not _is_inner(known)):
+        return known.entry_point
+    if not dispatcher._can_compile:
+        raise RuntimeError("compilation disabled")
+    if not state.inner:
+        return _compile_for_python(dispatcher, args, return_type)
+    found = _compiled(dispatcher, args, return_type)
+    found = found._replace(entry_point=_Inner())
+    dispatcher.targetctx.insert_user_function(found.entry_point, found.fndesc, [found.library])
+    dispatcher.overloads[args] = found
+    return found.entry_point
+
+
+def _compiled(dispatcher: Any, args: Any, return_type: Any) -> Any:
+    from numba.core import errors
+
+    state.depth += 1
+    try:
+        with dispatcher._compiling_counter:
+            return dispatcher._compiler.compile(args, return_type)
+    except errors.ForceLiteralArg as e:
+        fold = dispatcher._compiler.fold_argument_types
+        raise e.bind_fold_arguments(lambda args, kws: fold(args, kws)[1]) from None
+    finally:
+        state.depth -= 1
+
+
+def _compile_for_python(dispatcher: Any, args: Any, return_type: Any) -> Any:
+    from numba.core.caching import NullCache
+
+    cache = None if isinstance(dispatcher._cache, NullCache) else dispatcher._cache
+    if cache is not None and (found := cache.load(args, dispatcher.targetctx)) is not None:
+        times.loaded += 1
+        dispatcher._cache_hits[args] += 1
+    else:
+        began = time.perf_counter()
+        with _announced_if_long(), _without_collector():
+            found = _compiled(dispatcher, args, return_type)
+        for env in found._find_referenced_environments():
+            _set_environment(found.library.codegen, env)
+        if cache is not None:
+            cache.save(args, found)
+        times.compiled += 1
+        times.waited(time.perf_counter() - began)
+        dispatcher._cache_misses[args] += 1
+    dispatcher.add_overload(found)
+    # The dispatcher calls the loaded code without a reference to it. Its table of overloads, which has references,
+    # may replace a loaded function by newly compiled code that can be inlined.
+    dispatcher.__dict__.setdefault("loaded", []).append(found)
+    if cache is not None:
+        _record(dispatcher.py_func, args)
+    return found.entry_point
 
 
 def _is_inner(compiled: Any) -> bool:
