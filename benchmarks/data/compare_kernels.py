@@ -53,7 +53,8 @@ def differences(
     lane: Any, files: list[bytes], each: int, by_gpu: Callable[[Any, list[bytes]], list[Any]],
     by_cpu: Callable[[bytes], Any], same_files: bool = False,
 ) -> tuple[int, list[int]]:  # fmt: skip
-    """Return the number of ``files`` that the kernels accept, in batches of ``each``, and the indices of those that differ."""
+    """Return the number of ``files`` that the kernels accept, in batches of ``each``, and the indices of the files for
+    which they differ from the CPU."""
     accepted, wrong = 0, list[int]()
     for begin in range(0, len(files), each):
         for i, pixels in enumerate(by_gpu(lane, files[begin : begin + each]), begin):
@@ -65,31 +66,31 @@ def differences(
 
 
 def allocate_apart() -> None:
-    """Give every buffer an allocation of its own: memcheck does not see overruns from one part of CuPy's pool into the
-    next, and the pool also rounds sizes up."""
+    """Give every buffer of CuPy an allocation of its own. Otherwise memcheck would not see overruns from one part of
+    CuPy's pool into the next, and the pool rounds sizes up."""
     import cupy
 
     cupy.cuda.set_allocator(None)
 
 
 def batch_of(files: list[bytes]) -> Batch:
-    """Return the files as a batch."""
+    """Return the files as one batch of bytes."""
     return Batch.from_list([np.frombuffer(f, np.uint8) for f in files], "", Samples.numbered(len(files)))
 
 
 def shapes_of(files: list[bytes]) -> I32:
-    """Return the shapes, [N, 3], of the files' images, with the stored channels."""
+    """Return the shapes of the files' images, with the stored channels, [N, 3]."""
     return np.array([(h.height, h.width, h.channels) for h in (probe(memoryview(f)) for f in files)], np.int32)
 
 
 def whole(out: Batch) -> Where:
-    """Return the destination of images that are decoded whole, as RGB."""
+    """Return the place in ``out`` for images that are decoded whole, as RGB."""
     return Where(out.offsets, out.shapes, None, False)
 
 
 def pixels_by_gpu(lane: Any, batch: Batch, shapes: I32, packed: Packed) -> list[Any]:
-    """Return the pixels that the kernels decode from the ``packed`` streams of a batch of files, 8 bits per stored channel; None
-    for other files, and for files that the kernels reject."""
+    """Return the pixels that the GPU kernels decode from the ``packed`` streams of a batch of files, 8 bits per stored
+    channel; None for other files, and for files that the kernels reject."""
     found: list[Any] = [None] * len(batch)
     if not len(packed.owner):
         return found
@@ -106,7 +107,8 @@ def pixels_by_gpu(lane: Any, batch: Batch, shapes: I32, packed: Packed) -> list[
 
 
 def pixels_by_cpu(decoder: Any, data: bytes) -> Any:
-    """Return the pixels of a file from the CPU ``decoder``, 8 bits per stored channel; None if it rejects the file."""
+    """Return the pixels of a file as the CPU ``decoder`` decodes it, 8 bits per stored channel; None if it rejects the
+    file."""
     (height, width, channels), one = shapes_of([data])[0].tolist(), np.zeros(1, np.int64)
     pixels, window = np.empty((height, width, channels), np.uint8), np.array([[0, 0, height, width]], np.int64)
     wanted = window, one + channels, False, pixels.reshape(-1), one, one + width * channels

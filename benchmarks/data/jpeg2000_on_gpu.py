@@ -47,8 +47,8 @@ def encoded(image: Image.Image, how: dict[str, Any]) -> bytes:
 
 
 def small_files(paths: list[Path], count: int) -> list[bytes]:
-    """Return JPEG 2000 files of up to 70 x 70 pixels, saved in all ways: a tenth valid, others with changed bytes, most of
-    them in parts that the CPU reads. The decoder accepts the headers of all of them."""
+    """Return small JPEG 2000 files of up to 70 x 70 pixels, saved in all ways of `SMALL`. A tenth are valid; in the
+    others bytes are changed, mostly in parts that the CPU reads. The decoder accepts the headers of all of them."""
     draw, sound, found = random.Random(7), list[bytes](), list[bytes]()
     for k, how in enumerate(SMALL * 4):
         with Image.open(paths[k % len(paths)]) as opened:
@@ -69,7 +69,7 @@ def small_files(paths: list[Path], count: int) -> list[bytes]:
 
 
 def header_of(data: bytes) -> Header | None:
-    """Return the header of a file that the decoder accepts, up to 2^16 pixels; None for others."""
+    """Return the header of a file that the decoder accepts and that has up to 2^16 pixels; None for other files."""
     try:
         header = probe(memoryview(data))
     except SampleError:

@@ -41,9 +41,9 @@ PASSES = ((0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), 
 
 
 def small_files(paths: list[Path], count: int) -> list[bytes]:
-    """Return PNGs of up to 90 x 70 pixels, of all kinds, interlaced or not, compressed in all ways: a fifth valid, others with
-    bytes changed in their streams, some of them with a correct checksum, with a filter that does not exist, or with a
-    bit changed anywhere. Some palettes have too few colours."""
+    """Return small PNGs of up to 90 x 70 pixels, of all kinds, interlaced or not, compressed in all ways. A fifth are
+    valid. Others have changed bytes in their streams (some with a correct checksum), a filter that does not exist, or a
+    changed bit anywhere. Some palettes have too few colours."""
     draw, found = random.Random(11), list[bytes]()
     for k in range(count):
         bits, kind = KINDS[k % len(KINDS)]
@@ -91,14 +91,16 @@ def small_files(paths: list[Path], count: int) -> list[bytes]:
 
 
 def packed_of(batch: Batch, sizes: I64) -> tuple[Packed, Any]:
-    """Return the streams of PNGs of these heights and widths that the kernels can unpack, and the PNGs that have them."""
+    """Return the streams of PNGs (of these heights and widths) that the kernels can unpack, and which PNGs have such
+    streams."""
     found = on_gpu.Streams(batch, np.arange(len(batch)), *sizes.T, False)
     found.look(0, len(batch))
     return found.found()
 
 
 def by_gpu(lane: Lane, files: list[bytes]) -> list[Any]:
-    """Return the pixels that the kernels decode from PNGs, 8 bits per stored channel; None for files that they reject."""
+    """Return the pixels that the GPU kernels decode from PNGs, 8 bits per stored channel; None for files that they
+    reject."""
     batch, shapes = batch_of(files), shapes_of(files)
     return pixels_by_gpu(lane, batch, shapes, packed_of(batch, shapes[:, :2].astype(np.int64))[0])
 

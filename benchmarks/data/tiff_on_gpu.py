@@ -38,8 +38,8 @@ def encoded(image: Image.Image, coding: str, tags: dict[int, int]) -> bytes:
 
 
 def small_files(paths: list[Path], count: int) -> list[bytes]:
-    """Return TIFFs of up to 90 x 70 pixels of all codings, in strips, with and without a predictor, of 8 and 16 bits: a fifth
-    valid, others with changed bytes, some of them truncated. All are of kinds that the decoder supports."""
+    """Return TIFFs of up to 90 x 70 pixels of all codings, in strips, with and without a predictor, of 8 and 16 bits. A
+    fifth are valid; others have changed bytes or are truncated. The decoder supports the kinds of all of them."""
     draw, found, k = random.Random(7), list[bytes](), 0
     while len(found) < count:
         k += 1
@@ -66,7 +66,7 @@ def small_files(paths: list[Path], count: int) -> list[bytes]:
 
 
 def header_of(data: bytes) -> Header | None:
-    """Return the header of a file of a kind that the decoder supports, up to a megapixel; None for others."""
+    """Return the header of a file that the decoder supports and that has up to a megapixel; None for other files."""
     try:
         header = probe(memoryview(data))
     except SampleError:
@@ -76,7 +76,8 @@ def header_of(data: bytes) -> Header | None:
 
 
 def by_gpu(lane: Lane, files: list[bytes]) -> list[Any]:
-    """Return the pixels that the kernels decode from TIFFs, 8 bits per stored channel; None for files that they reject."""
+    """Return the pixels that the GPU kernels decode from TIFFs, 8 bits per stored channel; None for files that they
+    reject."""
     batch = batch_of(files)
     return pixels_by_gpu(lane, batch, shapes_of(files), on_gpu.strips(batch, np.arange(len(files)))[0])
 

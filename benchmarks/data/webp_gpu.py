@@ -42,7 +42,8 @@ def small_files(paths: list[Path], count: int) -> list[bytes]:
 
 
 def table(files: list[bytes]) -> np.ndarray:
-    """Return rows of `on_gpu.PICTURE` for the whole images of files that are stored one after the other."""
+    """Return one row (`on_gpu.PICTURE`) per file, for decoding whole images of files that are stored one after the
+    other."""
     pictures, at, to = np.zeros(len(files), on_gpu.PICTURE), 0, 0
     for k, data in enumerate(files):
         header = probe(memoryview(data))

@@ -159,7 +159,7 @@ def encode(op: EncodeImage, ctx: Context, images: Batch) -> Batch:
 
 def launch(lane: Any, pixels: Any, plan: EncodePlan, op: EncodeImage) -> tuple[Any, npt.NDArray[np.uint32]]:
     """Enqueue all kernels that encode a batch. Return a device array with the files one after the other, and their
-    sizes (uint32[N], in page-locked host memory, valid after ``lane.synchronize()``). Size 0 means that the CPU has to
+    sizes (uint32[N], in page-locked host memory, valid after `Lane.synchronize`). Size 0 means that the CPU has to
     encode the image, also if no space was left for its file."""
     n = len(plan.pictures)
     tables, (quant, codes, headers, header_sizes, dimensions) = _tables(lane, op, plan.pictures)
