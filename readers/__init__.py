@@ -1,1 +1,1 @@
-"""Where samples come from: an index and a fetch for each format."""
+"""Readers of data sets: for each format, an index of its records and a function that fetches them."""

@@ -1,1 +1,1 @@
-"""Run a compiled plan: threads, queues, lanes and memory budgets."""
+"""Run a compiled plan (operators in order): threads, queues, CUDA streams and memory budgets."""

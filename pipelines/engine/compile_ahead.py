@@ -1,10 +1,10 @@
 """Compile the loops that a plan needs and that are cached nowhere yet, on all cores, before the plan runs.
 
-An engine does this for its plan before anything else, a job does it together with its writer, and so does all other
-code that runs a plan without an engine. It can take a minute, so a missing data set is reported first.
+An engine does this for its plan before anything else, a job for its plan and writer, and other code if it runs a plan
+without an engine. It can take a minute, so a missing data set is reported first.
 
-If the wheel brought compiled code, or an earlier job has compiled, nothing happens here. A loop that is not in the list
-of loops is compiled when it is first called.
+If the wheel contains compiled code, or an earlier job has compiled the loops, nothing happens here. A loop that is not
+in the package's list of loops is compiled when it is first called.
 """
 
 from __future__ import annotations

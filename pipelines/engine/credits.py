@@ -1,12 +1,12 @@
-"""Decide how many requests go into a launch on a device, and how much memory a launch and all of them together may
-hold. Without a device, decide how many requests are merged for the host's workers.
+"""Decide how many requests for batches one launch on a device computes, and how much memory one launch and all
+launches together may hold. Without a device, decide how many requests are merged for the host's workers.
 
-A launch starts as one request of the schedule. It grows, by merging requests, only while the consumer waits for the
-device and the budget allows, and shrinks when finished batches wait for the consumer. Its size is measured in bytes
-that it holds at its peak, which operators estimate from headers and shapes, never in samples.
+At first, a launch computes one request. Later launches merge more requests, but only while the consumer waits for the
+device and the budget allows; they merge fewer when finished batches wait for the consumer. The size of a launch is its
+peak of memory in bytes, which operators estimate from headers and shapes, never its number of samples.
 
-`BatchMerger` asks how many requests to merge, `DeviceExecutor` reports what launches need and asks how to cut them,
-`Engine` reports whether the consumer waited, `OpenLanes` and `plan` ask for the budget.
+Called by `BatchMerger` (how many requests to merge), `DeviceExecutor` (what launches need, and how to cut them),
+`Engine` (whether the consumer waited), `OpenLanes` and `plan` (the budget).
 """
 
 from __future__ import annotations

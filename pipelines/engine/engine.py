@@ -2,15 +2,15 @@
 
     merger -> [host steps] -> channel -> [device step] -> channel -> [host steps] -> ... -> delivery
 
-One thread takes batches through ``whole`` steps and the ``chunk`` step after them, which it only cuts into chunks for
-the worker pool: it passes the batch on at once, and the thread that takes it waits for the chunks. If there is no such
-step, the workers read several batches at once, which are passed on as early. A ``device`` step launches a batch on a
-free lane and passes it on at once, too. Another thread completes batches in order: it waits for the device, evaluates
-the checks that kernels left, runs failed samples again alone, and only then passes the batch on.
+One thread runs ``whole`` steps (on whole batches), and cuts batches for the ``chunk`` step after them into chunks for
+the worker pool. It passes a batch on at once; the thread that takes the batch waits for the chunks. If there is no
+``chunk`` step, the workers read several batches at once. A ``device`` step launches a batch on a free lane (CUDA
+stream) and passes it on at once, too. Another thread completes batches in order: it waits for the device, evaluates the
+checks that kernels left, runs failed samples again alone, and only then passes the batch on.
 
-The engine owns the threads and channels. Its parts own the rest: `Services` what all batches share, `BatchBudget` the
-memory, `BatchMerger` the schedule, `HostExecutor` the workers, `OpenLanes` the lanes, and `DeviceExecutor` the work on
-them. If the caller's thread does all of it (`caller_thread`), there are no other threads.
+The engine owns the threads and channels. It creates the objects that own the rest: `Services` (shared by all batches),
+`BatchBudget` (memory), `BatchMerger` (requests), `HostExecutor` (workers), `OpenLanes` (lanes) and `DeviceExecutor`
+(work on lanes). If the caller's thread computes all batches (`caller_thread`), there are no other threads.
 
 Created by `pipelines.python.session` for programs, and by `pipelines.job.batches` for jobs.
 """

@@ -1,7 +1,7 @@
 """Find the types and numbers of dimensions that a spec leaves open, from the first sample of the data set.
 
-They are declared, or decided once for a whole data set: by its first record in stored order that no operator rejects,
-however batches, chunks, parts and workers are cut. `Sources` calls this before an engine starts.
+The first sample is the first record, in stored order, that no operator rejects. It decides once for the whole data set,
+so that the result does not depend on batches, job parts and workers. `Sources` calls this before an engine starts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Options of a run: how a plan is run. They do not change results."""
+"""Options of a run: how an engine runs a plan. Except for ``rng`` and ``parity``, they do not change results."""
 
 from __future__ import annotations
 

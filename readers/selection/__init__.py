@@ -1,1 +1,1 @@
-"""Which records of a data set a reader reads: parts by the key."""
+"""Selection of the records that a reader reads: parts of a data set, by the records' keys."""

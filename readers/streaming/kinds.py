@@ -1,4 +1,4 @@
-"""The index.json of a streaming library: whose it is, and what it lists."""
+"""Find out which streaming library wrote an index.json, and what it lists."""
 
 from __future__ import annotations
 

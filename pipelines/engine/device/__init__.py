@@ -1,1 +1,1 @@
-"""Launch batches on free lanes of a device and complete them in order; fall back if memory does not suffice."""
+"""Launch batches on free CUDA streams of a device and complete them in order; fall back if memory does not suffice."""

@@ -1,4 +1,4 @@
-"""A lane for machines without a GPU."""
+"""Stand-in for the lane of a GPU (a CUDA stream with its memory), for machines without a GPU."""
 
 from __future__ import annotations
 

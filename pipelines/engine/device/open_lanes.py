@@ -1,4 +1,4 @@
-"""Open and close the lanes of all devices of a run, and set the memory that they may use."""
+"""Open and close the lanes (CUDA streams) of all devices of a run, and set the memory that they may use."""
 
 from __future__ import annotations
 

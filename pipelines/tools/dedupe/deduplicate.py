@@ -1,8 +1,8 @@
 """Choose the rows of score files to keep: one of each cluster of duplicates. `dali-run dedupe` calls it.
 
-One column of hashes is held at a time (8 bytes a row, 20 more while they are compared), and the keys of 4 million
-clusters: keys are read to find those that are not unique, then as often as needed to choose the rows of all clusters,
-and to write the list.
+Memory holds one column of hashes at a time (8 bytes per row, 20 more while rows are compared), and the keys of 4
+million clusters. So the keys are read several times: to check that they are unique, to choose the rows of each 4
+million clusters, and to write the list.
 """
 
 from __future__ import annotations
