@@ -152,6 +152,7 @@ def walk(data: Any, start: Any, stop: Any, members: Any, names: Any, state: Any)
     link, link_size = np.int64(-1), np.int64(0)
     first = at  # offset of the first header of the next member
     zeros = 0
+    in_padding = False
     while rows < len(members) and len(names) - used >= 2 * MAX_NAME:
         if path < 0 and pax_size < 0 and link < 0 and not sparse:
             first = at
@@ -163,7 +164,7 @@ def walk(data: Any, start: Any, stop: Any, members: Any, names: Any, state: Any)
                 members[rows, HEADER], members[rows, DATA], members[rows, SIZE] = (
                     first - start,
                     first - start,
-                    stop - first,
+                    0 if in_padding else stop - first,
                 )
                 members[rows, KIND], members[rows, NAME], members[rows, NAME_SIZE] = TRUNCATED, used, 0
                 rows += 1
@@ -247,7 +248,10 @@ def walk(data: Any, start: Any, stop: Any, members: Any, names: Any, state: Any)
             members[rows, KIND], members[rows, SIZE] = TRUNCATED, stop - body
             at = stop
         else:
-            at = min(stop, body + (size + BLOCK - 1) // BLOCK * BLOCK)
+            at = body + (size + BLOCK - 1) // BLOCK * BLOCK
+            if at > stop:  # the archive was cut: the member's padding, and perhaps further members, are missing
+                at = start + (stop - start) // BLOCK * BLOCK
+                in_padding = True
         if path >= 0:
             n = path_size if path_size < MAX_NAME else np.int64(MAX_NAME)
             names[used : used + n] = data[path : path + n]

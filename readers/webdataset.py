@@ -27,7 +27,7 @@ from .join.reader import JoiningReader
 
 I64 = npt.NDArray[np.int64]
 
-_VERSION = 2  # version of the cached index's layout
+_VERSION = 3  # version of the cached index's layout
 _BLOCK = 1 << 15
 _THREADS = 16
 _COLUMNS = 6
@@ -168,6 +168,8 @@ class _Samples(BatchedOrigins):
     def _why(self, index: int, kind: int) -> tuple[RejectCode, str]:
         damage = self._mapped.damage.get(self._files.locate(index)[0])
         size = int(self._sizes[index].max())
+        if kind == _TRUNCATED and not size:
+            return "truncated", damage or "the archive ends inside a member, or in its padding; what follows is lost"
         if kind == _TRUNCATED:
             return "truncated", damage or f"the archive ends inside a member; the last {size} bytes are lost"
         if kind == _UNSUPPORTED:

@@ -275,8 +275,7 @@ def test_every_truncation(tmp_path: Path) -> None:
         assert [r[0] for r in rows[:whole]] == [d for _, d in items[:whole]]
         assert len(rejects) <= 1
         assert all(r.code == "truncated" for r in rejects)
-        if size - (1536 * (whole - 1) + 1536) >= 1:
-            assert len(rejects) == 1, size
+        assert len(rejects) == 1, size  # also in the padding of a member: what followed it is lost
 
 
 @pytest.mark.parametrize("behavior", ["empty", "skip", "error"])
