@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import ast
 import gc
-import re
 import weakref
 from typing import Any
 
@@ -51,8 +51,13 @@ def test_kernels_wait_for_their_lane_and_let_go_of_nothing() -> None:
     """`Lane.synchronize` takes back page-locked memory, also what other kernels of the batch have of it."""
     ops = SOURCES.parent
     own_lanes = {"gpu/uploads.py", "video/nvdec.py"}  # or streams
-    called = {str(p.relative_to(ops)) for p in ops.rglob("*.py")
-              if re.search(r"(?<!stream)\.synchronize\(\)", p.read_text())}  # fmt: skip
+    called = {
+        path.relative_to(ops).as_posix()
+        for path in ops.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()) if "synchronize()" in path.read_text() else ast.Module([], []))
+        if isinstance(node, ast.Attribute) and node.attr == "synchronize"
+        if not ast.unparse(node.value).endswith("stream")
+    }
     assert called == own_lanes
 
 
