@@ -213,7 +213,8 @@ class BatchBudget:
         for large samples; return its bytes on the host."""
         on_host, on_device = self.held_bytes(it)
         if self._services.options.copies:
-            large = (b for b in it.env.values() if b.nbytes >= _LARGE_SAMPLE * max(1, len(b)))
+            outputs = [it.env[e] for e in set(self._services.plan.graph.outputs.values()) if e in it.env]
+            large = (b for b in outputs if b.nbytes >= _LARGE_SAMPLE * max(1, len(b)))
             on_host += self._services.options.copies * bytes_of(large)
         self.host.reserve(it.order, on_host, wait=False)
         if self.device is not None:

@@ -394,15 +394,15 @@ def test_large_records_are_written_inside_the_memory_budget_or_refused(tmp_path:
     for k in range(3):
         (tmp_path / "in" / f"{k}.bin").write_bytes(bytes([k]) * (4 << 20))
 
-    def job(writer: str, host: str) -> dict[str, Any]:
+    def job(writer: str, host: str, steps: str = "") -> dict[str, Any]:
         spec = tmp_path / "spec.yaml"
         spec.write_text(f"""
 version: 1
 name: job
 pipeline: {{batch_size: 1, device: cpu, memory: {{host: {host}}}}}
-graph: [{{op: readers.file, file_root: {tmp_path}, file_filters: ["*.bin"], out: [x, _]}}]
+graph: [{{op: readers.file, file_root: {tmp_path}, file_filters: ["*.bin"], out: [x, _]}}{steps}]
 outputs: {{x: x}}
-write: {{writer: {writer}, path: {tmp_path / (writer + host)}, shard: {{samples: 2}}, fields: {{x: {{encode: keep}}}}}}
+write: {{writer: {writer}, path: {tmp_path / (writer + host)}, shard: {{samples: 2}}, fields: {{x: {{}}}}}}
 on_error: {{policy: skip, max_errors: 100%}}
 """)
         return run_job(spec, {}).report
@@ -412,6 +412,8 @@ on_error: {{policy: skip, max_errors: 100%}}
         assert report["samples"]["written"] == written
         if writer == "parquet":
             assert 16 << 20 <= report["memory"]["host_peak_bytes"] <= 40 << 20
+    cut = job("parquet", "41MiB", ", {op: slice, in: x, axes: [0], start: 0, shape: 9, out: x}")
+    assert cut["memory"]["host_peak_bytes"] < 16 << 20  # only outputs are copied
     (row, *_) = (tmp_path / "parquet15MiB" / "rejects.jsonl").read_text().splitlines()
     assert json.loads(row)["code"] == "too_large"
     assert "a record of 4.0 MiB takes 16 MiB of memory while it is written as parquet" in json.loads(row)["message"]
