@@ -157,7 +157,7 @@ wheel: $(VENV)/.runtime ## build the wheel with compiled code (no GPU needed), a
 	rm -rf build/wheel build/wheel-venv
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/wheel/plain .
 	$(if $(CUDA),$(BIN)/python -m pip install --quiet --upgrade --no-deps --target build/nvrtc $(foreach v,$(CUDA),$(NVRTC_$(v))))
-	$(BIN)/python -m dali_run.pipelines.tools.compiled_wheel build/wheel/plain/*.whl build/wheel --levels '$(LEVELS)' \
+	$(BIN)/python -m docs.compiled_wheel build/wheel/plain/*.whl build/wheel --levels '$(LEVELS)' \
 		--nvrtc $(if $(CUDA),$$(find build/nvrtc -name 'libnvrtc.so.1[0-9]'))
 	$(PYTHON) -m venv build/wheel-venv
 	build/wheel-venv/bin/python -m pip install --quiet build/wheel/*.whl

@@ -11,7 +11,7 @@ import pytest
 from dali_run.ops.compiled import listed, store, target
 from dali_run.ops.compiled.ahead import compile_all
 from dali_run.ops.compiled.signatures import Loop
-from dali_run.pipelines.tools import compiled_wheel
+from docs import compiled_wheel
 
 PROJECT = Path(__file__).parents[3]
 DEADLY = """

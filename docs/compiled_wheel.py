@@ -1,6 +1,6 @@
 """Put compiled code into a wheel: packs of CPU loops for levels of x86-64, and packs of CUDA images.
 
-    python -m dali_run.pipelines.tools.compiled_wheel IN.whl OUT_FOLDER [--levels x86-64-v3,x86-64-v2]
+    python -m docs.compiled_wheel IN.whl OUT_FOLDER [--levels x86-64-v3,x86-64-v2]
         [--nvrtc libnvrtc.so.13 ...] [--architectures 80,90] [--work FOLDER]
 
 Called by `make wheel`. No GPU is needed. The code is for the Python and Numba versions that run this script; the wheel
@@ -19,12 +19,12 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ...ops.compiled import binaries, store, target
-from ...ops.compiled.ahead import Answer, compile_all
-from ...ops.compiled.listed import loops
-from ...ops.compiled.signatures import Loop
-from ..cores import usable_cores
-from .cuda_images import CompileError, compile_pack
+from dali_run.ops.compiled import binaries, store, target
+from dali_run.ops.compiled.ahead import Answer, compile_all
+from dali_run.ops.compiled.listed import loops
+from dali_run.ops.compiled.signatures import Loop
+from dali_run.pipelines.cores import usable_cores
+from dali_run.pipelines.tools.cuda_images import CompileError, compile_pack
 
 _PLACE = "dali_run/ops/compiled/packs/"
 
@@ -133,7 +133,7 @@ def _row(name: str, content: bytes) -> str:
 
 
 def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)  # noqa: T201
+    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

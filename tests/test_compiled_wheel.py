@@ -25,11 +25,11 @@ from dali_run.ops.gpu import lane
 from dali_run.pipelines.cores import usable_cores
 from dali_run.pipelines.plugins import load_operators
 from dali_run.pipelines.tools import cuda_images
-from dali_run.pipelines.tools.compiled_wheel import add_to_wheel, loops_for
+from docs.compiled_wheel import add_to_wheel, loops_for
 from tests.kit.long import long_only
 from tests.kit.operators import apply, operator
 
-PROJECT = Path(__file__).parents[3]
+PROJECT = Path(__file__).parents[1]
 JOB = """
 import hashlib, json, sys
 from pathlib import Path
