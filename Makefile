@@ -60,7 +60,7 @@ reached: setup ## run all tests, and record which of them reach which function, 
 	DALI_RUN_RECORD_REACHED=$(CURDIR)/build/reached $(BIN)/python -m pytest -q -n auto
 
 .PHONY: test-changed
-test-changed: setup ## the tests of what differs from main (BASE=): of its rooms, those that import or reach it
+test-changed: setup ## the tests of what differs from main (BASE=): of its rooms, of modules that import it, and those that reach it
 	$(BIN)/python -m pytest -q -n auto $$($(BIN)/python -m tests.changed $(or $(BASE),main))
 
 .PHONY: fuzz
