@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -50,31 +51,20 @@ def command(
 
     made_by = ["dali-run", *sys.argv[1:]]
     is_spec = target.endswith(_SPECS) or known_spec(target) != Path(target)
+    images: list[Any] | None = None if html is None else []
     if is_spec:
-        from ..pipelines.tools.intermediates import inspect_spec
-
-        first = overrides(changes)
-        specs = [a for a in against or [] if "=" not in a]
-        if len(specs) > 1:
-            raise typer.BadParameter(f"accepts one other spec, got {', '.join(specs)}", param_hint="--against")
-        other = (Path(specs[0] if specs else target), {**first, **overrides([a for a in against or [] if "=" in a])})
-        folder = out or Path("inspect") / Path(target).stem
-        results = inspect_spec(Path(target), first, samples, folder, other if against else None)
-        if html is not None:
-            from ..pipelines.tools.inspect_page import spec_page
-
-            html.write_text(spec_page(results, made_by), encoding="utf-8")
+        results = _of_spec(Path(target), overrides(changes), against or [], samples, out)
+    elif against:
+        raise typer.BadParameter(f"requires a spec, but {target} looks like a data set", param_hint="--against")
     else:
-        if against:
-            raise typer.BadParameter(f"requires a spec, but {target} looks like a data set", param_hint="--against")
         from ..pipelines.tools.datasets import inspect_data
 
-        images: list[Any] | None = None if html is None else []
         results = inspect_data(target, samples, out, follow_links, images)
-        if html is not None:
-            from ..pipelines.tools.inspect_page import data_page
+    if html is not None:
+        from ..pipelines.tools.inspect_page import data_page, spec_page
 
-            html.write_text(data_page(results, images or [], made_by), encoding="utf-8")
+        page = spec_page(results, made_by) if is_spec else data_page(results, images or [], made_by)
+        html.write_text(page, encoding="utf-8")
     if json:
         print_json(results)
     if json or quiet:
@@ -82,3 +72,17 @@ def command(
     from ..pipelines.show.terminal import data_view, intermediates_view
 
     console().print((intermediates_view if is_spec else data_view)(results))
+
+
+def _of_spec(
+    spec: Path, changes: Mapping[str, Any], against: Sequence[str], samples: int, out: Path | None
+) -> dict[str, Any]:
+    """Return the intermediate results of a spec, next to the results of ``against`` if that is not empty."""
+    from ..pipelines.tools.intermediates import inspect_spec
+
+    specs = [a for a in against if "=" not in a]
+    if len(specs) > 1:
+        raise typer.BadParameter(f"accepts one other spec, got {', '.join(specs)}", param_hint="--against")
+    other = (Path(specs[0]) if specs else spec, {**changes, **overrides([a for a in against if "=" in a])})
+    folder = out or Path("inspect") / spec.stem
+    return inspect_spec(spec, changes, samples, folder, other if against else None)
