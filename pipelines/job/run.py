@@ -305,7 +305,7 @@ def identity(prepared: Prepared, sources: Sources) -> dict[str, Any]:
         "batch_size": settings.batch_size if prepared.spec.depends_on_batches else None,
         "device": "gpu" if prepared.target.device == "gpu" else "cpu",
         "inputs": sources.fingerprint(),
-        "versions": {"dali-run": __version__, **{p: _version(p) for p in libraries}},
+        "versions": {"dali-run": _version("dali-run"), **{p: _version(p) for p in libraries}},
     }
 
 
@@ -316,8 +316,9 @@ def _locations(op: Operator) -> Collection[str]:
 
 
 def _version(package: str) -> str:
+    """Return the version of an installed package, or "unknown". That of dali-run is known without installing it."""
     try:
-        return version(package)
+        return __version__ if package == "dali-run" else version(package)
     except PackageNotFoundError:
         return "unknown"
 
