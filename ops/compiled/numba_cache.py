@@ -357,8 +357,9 @@ class _CompileHooks:
             if not state.inner and not isinstance(sig, tuple):  # called by the decorator
                 dispatcher.declared = [*declared(dispatcher), typing.Signature(return_type, args, None)]
                 return None
-            if not state.inner and declared(dispatcher) and dispatcher._can_compile:
-                return self._compile_declared(dispatcher, args)
+            if not state.inner and declared(dispatcher):
+                # If another thread has compiled all signatures meanwhile, Numba selects one of them, and converts.
+                return self._compile_declared(dispatcher, args) if dispatcher._can_compile else dispatcher
             return _compile_now(dispatcher, args, return_type)
 
     def _compile_declared(self, dispatcher: Any, args: Any) -> Any:

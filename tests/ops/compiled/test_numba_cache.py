@@ -165,6 +165,30 @@ print(json.dumps([at_import, first, small, both, len(tested.wide.overloads), "No
     assert ended(start(source, tmp_path / "cache", script)) == [0, [6, 1, 8, 1], [10, 2], [14, 3, 3.0, 1.0, 4], 2, True]
 
 
+def test_threads_that_wait_for_a_declared_signature_get_it(source: Path, tmp_path: Path) -> None:
+    """All of them ask for their own types, which are converted; the first compiles, the others come after it."""
+    script = """
+import threading, time
+from numba.core.compiler_lock import global_compiler_lock as lock
+from numba.core.dispatcher import Dispatcher
+asked, results, hooked = [], [], Dispatcher.compile
+def compile(its, sig):
+    asked.append(sig)
+    return hooked(its, sig)
+Dispatcher.compile = compile
+threads = [threading.Thread(target=lambda: results.append(int(tested.explicit(np.int16(4))))) for _ in range(4)]
+with lock:
+    for thread in threads:
+        thread.start()
+    while len(asked) < 4:
+        time.sleep(0.01)
+for thread in threads:
+    thread.join()
+print(json.dumps([results, numba_cache.times.compiled]))
+"""
+    assert ended(start(source, tmp_path / "cache", script)) == [[5] * 4, 1]
+
+
 @pytest.mark.parametrize(
     "variables", [{"NUMBA_CPU_NAME": "generic"}, {"NUMBA_CPU_NAME": "x86-64"}, {"NUMBA_DISABLE_JIT": "1"}]
 )
