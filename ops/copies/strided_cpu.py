@@ -18,6 +18,7 @@ from numba.extending import intrinsic, overload
 
 from ..batch import I64
 from ..compiled.target import compiles_with
+from .words_cpu import PACKED, mirror_pixels
 
 # without fused multiply-adds, so that results are equal in every loop and on the GPU
 jit = numba.njit(nogil=True, cache=True)
@@ -72,6 +73,8 @@ def _execute(src, dst, dims, base, out_base, border, fill, factors):
         k, step, out_step = dims[i, ndim - 1, SHAPE], dims[i, ndim - 2, STRIDE], dims[i, ndim - 2, OUT_STRIDE]
         col, out_col = dims[i, ndim - 1, STRIDE], dims[i, ndim - 1, OUT_STRIDE]
         begin = first * step + dims[i, ndim - 1, ANCHOR] * col
+        mirrored = within and k == 3 and col == 1 and out_col == 1 and step == -3 and out_step == 3 and width >= PACKED
+        mirrored = mirrored and _are_bytes(src, dst, factor)
         for _ in range(rows):
             at, to, inside = base[i], out_base[i], rows > 0  # always true; a literal would be compiled separately
             for d in range(outer):
@@ -88,6 +91,8 @@ def _execute(src, dst, dims, base, out_base, border, fill, factors):
                 _turned(src, dst, at, to, dims[i, outer], dims[i, outer + 1], _entry(factor, 0))
             elif line and inside:
                 _line(src, dst, at + first, to, width, _entry(factor, 0))
+            elif mirrored:
+                _mirrored(src, dst, at + begin, to, width, factor)
             elif within:
                 runs(src, dst, at + begin, to, width, k, step, col, out_step, out_col, _NONE, factor)
             else:
@@ -161,6 +166,31 @@ def _line(src, dst, s, o, w, f):
     like = dst.dtype.type(0)
     for x in range(w):
         dst[np.uint64(o + x)] = _convert(src[np.uint64(s + x)], like, f)
+
+
+def _are_bytes(src, dst, factor):
+    """Whether single bytes are moved and not converted (compiled below)."""
+
+
+@overload(_are_bytes)
+def _are_bytes_compiled(src, dst, factor):
+    moved = factor is types.none and src.dtype == types.uint8 and dst.dtype == types.uint8
+    return (lambda src, dst, factor: True) if moved else (lambda src, dst, factor: False)
+
+
+def _mirrored(src, dst, s, o, w, factor):
+    """Copy ``w`` pixels of three bytes, the first of which is at ``s``, in reverse order (compiled below)."""
+
+
+@overload(_mirrored)
+def _mirrored_compiled(src, dst, s, o, w, factor):
+    def mirrored(src, dst, s, o, w, factor):
+        for k in range(0, w, PACKED):
+            x = min(k, w - PACKED)  # the last group overlaps the one before it
+            mirror_pixels(src, s - 3 * (x + PACKED - 1), dst, o + 3 * x)
+
+    moved = factor is types.none and src.dtype == types.uint8 and dst.dtype == types.uint8
+    return mirrored if moved else lambda src, dst, s, o, w, factor: None
 
 
 @jit

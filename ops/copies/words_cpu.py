@@ -50,6 +50,22 @@ def _store_pixels(_typing, words, first, array, at):
     return types.void(words, types.int64, array, types.int64), generate
 
 
+def _mirror_pixels(_typing, source, at, target, to):
+    """Copy PACKED pixels of three uint8 from index ``at`` of ``source`` to index ``to`` of ``target``, the last one
+    first."""
+
+    def generate(context, builder, signature, args):
+        three = ir.VectorType(_BYTE, 3 * PACKED)
+        given = builder.load(_place(context, builder, signature.args[0], three, *args[:2]), align=1)
+        order = [3 * (PACKED - 1 - k) + c for k in range(PACKED) for c in range(3)]
+        mirrored = builder.shuffle_vector(given, given, ir.Constant(ir.VectorType(_WORD, 3 * PACKED), order))
+        builder.store(mirrored, _place(context, builder, signature.args[2], three, *args[2:]), align=1)
+        return context.get_dummy_value()
+
+    return types.void(source, types.int64, target, types.int64), generate
+
+
 load_word: Any = intrinsic(_loader(_WORD))
 load_two: Any = intrinsic(_loader(_TWO))
 store_pixels: Any = intrinsic(_store_pixels)
+mirror_pixels: Any = intrinsic(_mirror_pixels)

@@ -131,6 +131,13 @@ def test_nothing_is_read_or_written_outside() -> None:
     assert out.sample(0).sum() == image.sum()
 
 
+def test_pixels_of_three_bytes_are_mirrored_at_every_width() -> None:
+    images = [RANDOM.integers(0, 256, (2, width, 3), np.uint8) for width in range(1, 52)]
+    out, _ = apply("flip", [images])
+    for k, image in enumerate(images):
+        np.testing.assert_array_equal(out.sample(k), image[:, ::-1])
+
+
 def test_samples_may_overlap_and_lie_anywhere() -> None:
     data = np.arange(100, dtype=np.float32)
     batch = Batch(data, np.array([50, 3, 50]), np.array([[2, 4], [3, 3], [1, 1]], np.int32), "HW", Samples.numbered(3))

@@ -149,6 +149,21 @@ def test_no_byte_beside_the_output_is_written(lane: EmulatedLane | None) -> None
         )
 
 
+@pytest.mark.parametrize("border", ["constant", "replicate", "reflect", "reflect_101", "wrap"])
+@pytest.mark.parametrize("size", [(28, 28), (70, 45), (1, 1), (3, 700)])
+def test_one_channel_is_sampled_as_each_of_several(size: tuple[int, int], border: str) -> None:
+    """Rows of small images are computed together, and single channels by a loop of their own."""
+    colours = np.random.default_rng(2).random((*size, 3)).astype(np.float32)
+    matrix = [0.9, 0.3, -2.5, -0.2, 1.1, 1.5, 0, 0, 1]
+    op = operator("experimental.warp_perspective", matrix=matrix, border_mode=border, fill_value=0.3)
+    several = apply(op, batch_of([colours], "HWC"))[0][0].sample(0)
+    for c in range(3):
+        one = apply(op, batch_of([np.ascontiguousarray(colours[:, :, c : c + 1])], "HWC"))[0][0].sample(0)
+        np.testing.assert_array_equal(one[:, :, 0], several[:, :, c])
+    rows = apply(operator("rotate", angle=180.0, keep_size=True), batch_of([colours], "HWC"))[0][0].sample(0)
+    np.testing.assert_allclose(rows, colours[::-1, ::-1], atol=1e-3)
+
+
 @LANES
 def test_what_cannot_be_sampled_costs_its_sample(lane: EmulatedLane | None) -> None:
     pictures = batch_of(images((6, 6, 3), (6, 6, 3), (6, 6, 3), (6, 6, 3)), "HWC")
