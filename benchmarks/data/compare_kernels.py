@@ -26,10 +26,10 @@ def main(
     by_gpu: Callable[[Any, list[bytes]], list[Any]], by_cpu: Callable[[bytes], Any], *,
     same_files: bool = False, images: int = 120,
 ) -> None:  # fmt: skip
-    """Make small files from up to ``images`` images of a folder, and compare GPU and CPU. ``by_gpu`` (of a lane and
-    files) and ``by_cpu`` return pixels, or None for a file that they reject. Ends with status 1 if a file that the
-    kernels accept differs or, with ``same_files``, if they reject one that the CPU decodes. ``doc``: help text of the
-    program."""
+    """Make small files from up to ``images`` images of a folder, and compare what GPU and CPU decode from them.
+    ``by_gpu`` (a function of a lane and files) and ``by_cpu`` return pixels, or None for a file that they reject. Exit
+    with status 1 if a file that the kernels accept differs or, with ``same_files``, if they reject one that the CPU
+    decodes. ``doc``: help text of the program."""
     from dali_run.ops.gpu.lane import Lane
 
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -37,7 +37,7 @@ SMALL: tuple[dict[str, Any], ...] = (
         for order in ("LRCP", "RLCP", "RPCL", "PCRL", "CPRL")
     ),
 )  # fmt: skip
-"""Pillow's options by which the small files are saved."""
+"""Options with which Pillow saves the small files, one entry per way."""
 
 
 def encoded(image: Image.Image, how: dict[str, Any]) -> bytes:

@@ -370,8 +370,7 @@ def run(
 
 
 def _captured_loop(earlier: tuple[int, Loop] | None, n: int) -> tuple[int, Loop]:
-    """Return ``earlier``, the samples per batch and the state of the last captured loop; a new state if there was none,
-    or if its batches had another size than ``n``."""
+    """Return ``earlier``, (batch size, captured loop), if its batch size is ``n``; otherwise one with a new loop."""
     if earlier is not None and earlier[0] == n:
         return earlier
     if earlier is not None:

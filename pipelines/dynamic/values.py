@@ -543,14 +543,14 @@ class _Given:
     def __init__(self, cls: type[Operator], batch_size: int | None) -> None:
         self.cls, self.batch_size = cls, batch_size
         self.values: list[Value] = []
-        """Inputs."""
+        """Inputs of the call, in order."""
         self.constants: list[calls.Constant] = []
         self.named: dict[str, Value] = {}
         """Arguments that are tensors or batches, by name."""
         self.n = batch_size
-        """Number of samples; None if the call is about single tensors."""
+        """Number of samples; None if all inputs and arguments are single tensors."""
         self.traced: Any = None
-        """The trace of a value that a captured loop has recorded; None if there is none."""
+        """The trace (`Value.trace`) of an input that comes from a captured loop; None if there is none."""
 
     def add_input(self, x: Any) -> None:
         """Add an input: a Tensor, a Batch, or anything that can be converted to one."""
@@ -570,7 +570,7 @@ class _Given:
             self.constants.append((name, *_constant(self.cls, name, value)))
 
     def _noted(self, value: Value) -> Value:
-        """Note the number of samples and the trace of ``value``, and return it."""
+        """Record the number of samples and the trace of ``value``, and return it."""
         if type(value) is Batch:
             self.n = _size(self.cls, self.n, value, self.batch_size)
         if value.trace is not None:
@@ -579,8 +579,7 @@ class _Given:
 
 
 def _device(cls: type[Operator], requested: Any, values: Sequence[Value]) -> tuple[Device | None, bool]:
-    """Return the device on which a call must run, None to run where its inputs are; and whether an input is on a
-    GPU."""
+    """Return the device of a call (None: the device of its inputs), and whether an input is on a GPU."""
     on_device = False
     for v in values:
         if v._data is None or not isinstance(v._data.data, np.ndarray):

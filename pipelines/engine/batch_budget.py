@@ -36,7 +36,7 @@ _SMALL_SAMPLES = 8
 sizes need not be known in advance."""
 
 _LARGE_SAMPLE = 1 << 20
-"""Mean size in bytes of samples from which the copies of their consumer count."""
+"""Mean size in bytes of a batch's samples from which the copies that the batch's consumer makes count as memory."""
 
 _MAX_CACHED = 64
 """Maximum number of entries of `BatchBudget._specs`, the cache of the inferred specs of outputs."""
@@ -209,8 +209,8 @@ class BatchBudget:
             yield part, ahead.part(a, b)
 
     def update_reservation(self, it: InFlightBatch) -> int:
-        """Set the batch's memory reservations to the bytes that it holds now, and to those that its consumer will take
-        for large samples; return its bytes on the host."""
+        """Set the batch's memory reservations to the bytes that it holds now, plus the copies of large samples that its
+        consumer will make. Return the bytes that are reserved on the host."""
         on_host, on_device = self.held_bytes(it)
         if self._services.options.copies:
             outputs = [it.env[e] for e in set(self._services.plan.graph.outputs.values()) if e in it.env]

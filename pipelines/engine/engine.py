@@ -202,7 +202,7 @@ class Engine:
             watch(self._watch)
 
     def _set_up_uploads(self) -> None:
-        """Give the host steps what uploads need: registered files, and page-locked pieces."""
+        """Give the host steps the objects that uploads to GPUs need: registered files, and page-locked blocks."""
         # the callbacks must not refer to self: files stay registered from run to run
         host, stats = self.budget.host, self.stats
         rereads = self.options.uploads is None or self.options.uploads.repeatedly
@@ -220,8 +220,8 @@ class Engine:
             self.host_executor.uploads = self._in_pieces(containers, why if way == "copy" else "")
 
     def _start_segments(self, free: Mapping[int, Any]) -> Channel[InFlightBatch]:
-        """Start the threads of all segments of the plan, with channels between them. Return the last channel, from
-        which batches are delivered. ``free``: the idle lanes of each device step, by its index in the plan."""
+        """Start the threads of all segments (steps that one thread runs), with channels between them. Return the last
+        channel, from which batches are delivered. ``free``: the idle lanes of each device step, by its index."""
         inbox: Channel[InFlightBatch] | None = None
         for steps in segments(self.plan.steps):
             name = self.name_of(steps[-1]) if steps else "feed"

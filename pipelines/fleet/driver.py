@@ -201,8 +201,7 @@ class Driver:
         return self._result()
 
     def _serve_workers(self) -> bool:
-        """Start workers if there is room, receive messages, and assign parts. Return False if there can be no
-        worker."""
+        """Start workers, receive their messages, and assign job parts. Return False if no worker can run any more."""
         room = self.group.room()
         if not room and not self._states:
             return False

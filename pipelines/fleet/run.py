@@ -119,7 +119,7 @@ def run(
 
 
 def _check_files(path: Path, prepared: Prepared, config: WriteConfig, note: Callable[[str], None]) -> None:
-    """Raise SpecError if parts of the job cannot make the files of one process. Note it if they may differ."""
+    """Raise SpecError if job parts would make other files than one process. Call ``note`` if files may differ."""
     if why := check_divisible(prepared):
         if not config.by_content:
             raise SpecError(f"{path}: parts of this job would not make the files of one process: {why}")

@@ -157,7 +157,7 @@ def _check_changes(root: Path, changes: Mapping[str, Changes], now: Inputs, othe
 
 
 def _appended(root: Path, lineup: Lineup, added: Inputs) -> AdditionPlan:
-    """Return the plan for the inputs that are ``added``, which are the last of ``lineup``."""
+    """Return the plan of the run for the ``added`` inputs, which come last in ``lineup``."""
     last, number = len(lineup.ends) - 1, len(addition_files_of(root)) + 1
     named = Inputs(added.readers, hashlib.sha256(added.encode()).hexdigest())
     return AdditionPlan(last, Addition(number, "append", lineup.positions(last)), named)

@@ -136,8 +136,8 @@ def _look(source: Path, columns: Sequence[str], in_part: bool) -> SourceLayout:
 
 
 def _containers(source: Path, names: Sequence[str], columns: Sequence[str]) -> SourceLayout | None:
-    """Return the layout of those of the files ``names`` that are containers, or None if none is one. Raises SpecError
-    if they are of several kinds."""
+    """Return the layout of the containers among ``names``; None if there is none. Raises SpecError for several
+    kinds."""
     root = source if source.is_dir() else source.parent
     kinds = [
         [p for p in (root / n for n in names if n.endswith(suffixes)) if p.is_file() or (p / "data.mdb").is_file()]

@@ -240,8 +240,8 @@ def overlap(engine: Engine) -> int:
 def _device_loads(
     engine: Engine, operators: Sequence[Mapping[str, Any]], launching: float, seconds: float
 ) -> Iterator[Load]:
-    """Yield how busy the GPU was with the ``operators`` of a step, and the threads that launch them for ``launching``
-    seconds."""
+    """Yield two loads: how busy the GPU was with the ``operators`` of a step, and how busy the threads were that launch
+    them, for ``launching`` seconds."""
     yield Load(
         "gpu",
         sum(o["gpu_seconds"] for o in operators) / seconds / overlap(engine),

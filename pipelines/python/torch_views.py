@@ -32,8 +32,7 @@ class _ViewedMemory:
 
     def __init__(self) -> None:
         self.waiting: deque[tuple[list[Any], _Memory]] = deque()
-        """Memory that waits to be released, with CUDA events. When these have passed, no kernel can still read the
-        memory."""
+        """GPU memory to release, with CUDA events: when these have passed, no kernel can still read the memory."""
         self.spare: defaultdict[int, list[Any]] = defaultdict(list)
         """CUDA events to use again, by GPU. They are never destroyed, because that would release the GIL."""
         self.lock = threading.RLock()

@@ -33,7 +33,7 @@ class _Action(ctypes.Structure):
 
 
 class _Watched:
-    """The watched mappings of this process, which has one handler of SIGBUS, and what was lost of them."""
+    """The memory mappings that this process's handler of SIGBUS watches, and the files with missing pages."""
 
     def __init__(self) -> None:
         self.lost: set[str] = set()
@@ -59,9 +59,9 @@ _NOTHING: frozenset[str] = frozenset()
 
 
 def watch(base: int, length: int, starts: Sequence[int], names: Sequence[str], *, second: bool = False) -> None:
-    """Watch a memory mapping: missing pages in [base, base + length) are replaced by zeros when they are touched. File
-    i of ``names`` begins at ``base + starts[i]``. ``second``: the files have another mapping already, and `lost_files`
-    keeps what it reports of them."""
+    """Watch a memory mapping: a page in [base, base + length) that is missing when it is touched is replaced by zeros.
+    File i of ``names`` begins at ``base + starts[i]``. ``second``: the files have another mapping already, and
+    `lost_files` keeps what it reports of them."""
     with _watched.lock:
         if not _watched.mappings:
             _install()

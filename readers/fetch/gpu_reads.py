@@ -261,7 +261,7 @@ def _do_in_background(work: Callable[[], None]) -> None:
 
 
 def wait_until_released() -> None:
-    """Wait until all closed `RegisteredFiles` have unregistered their windows."""
+    """Wait until the files of all closed `RegisteredFiles` are unregistered."""
     for thread in threading.enumerate():
         if isinstance(thread, _Release):
             thread.join()

@@ -432,8 +432,8 @@ class _Videos:
     def _clip(
         self, file: int, places: Mapping[int, list[npt.NDArray[np.generic]]], wanted: list[int], left: Open | None
     ) -> Clip:
-        """Decode the frames ``wanted`` of a file to their ``places``, continuing with what an earlier batch has
-        ``left``. Return the clip, which is open."""
+        """Decode the frames ``wanted`` of a file to their ``places``, and continue with the frames that an earlier
+        batch has ``left``. Return the clip, which is open."""
         there = {} if left is None else left.frames
         path, colours = local_copy(self._parts[file].path), self._reader.output.colours
         clip: Clip = Decoded(path, self._indexes[file], colours) if left is None else left.clip

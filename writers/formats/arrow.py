@@ -36,7 +36,7 @@ class ArrowWriter(Writer, abstract=True):
 
     @property
     def written_at_once(self) -> int:
-        """Size in bytes from which a value is written before `Shard.append` returns, so that it need not be copied."""
+        """Minimum size in bytes of values that are written, not copied, before `Shard.append` returns."""
         return _LONGEST + 1
 
     def described(self, table: Any, fields: Mapping[str, FieldConfig]) -> Any:

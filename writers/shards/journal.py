@@ -104,7 +104,7 @@ def read_journal(path: Path, *, header_only: bool = False) -> JournalContents | 
 
 
 def _header(path: Path, entry: dict[str, Any]) -> JournalContents:
-    """Return the contents of a journal whose first line is ``entry``. Raises JobError if it is not a journal's."""
+    """Return the contents of a journal whose first line is ``entry``. Raises JobError if no journal begins with it."""
     if entry.pop("format", None) != "dali-run-journal":
         raise JobError(f"{path} is not a journal of dali-run; choose another path")
     version = entry.pop("version", None)
@@ -180,7 +180,7 @@ def _wrong_header(header: Mapping[str, Any]) -> str:
 
 
 def _is_wrong_addition(kind: str, addition: Any) -> bool:
-    """Return whether the header's entry ``kind`` is one that this program never writes."""
+    """Return whether ``addition``, a header's entry of ``kind`` (retry, append), is one that is never written."""
     if addition is None:
         return False
     places = addition.get("positions") if isinstance(addition, dict) else None

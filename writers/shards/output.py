@@ -42,7 +42,7 @@ def _header(
     config: WriteConfig, identity: Mapping[str, Any], schema: Mapping[str, Any] | None, positions: Sequence[int | None],
     whole: int | None, part: tuple[int, int] | None, addition: Addition | None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the header of a new journal. Its entries keep this order."""
+    """Return the header of a new journal, whose entries keep their order."""
     return {
         "identity": dict(identity),
         "write": config.identity(),

@@ -93,8 +93,7 @@ def inferred(nodes: Sequence[Node], facts: Facts) -> dict[Edge, Spec]:
 
 
 class _Sizes:
-    """Numbers of elements, item sizes and dtypes of the batches in a graph: of those in ``env``, and of the outputs
-    added so far. Created for one estimate."""
+    """Elements, item sizes and dtypes of the batches in ``env`` and of further outputs. Created for one estimate."""
 
     def __init__(self, env: Mapping[Edge, Batch], samples: Samples, specs: Mapping[Edge, Spec] | None) -> None:
         self._env, self._samples, self._specs = env, samples, specs

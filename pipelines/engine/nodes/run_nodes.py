@@ -242,8 +242,8 @@ def _run_kernel(node: Node, env: Env, run: NodePass) -> None:
 
 
 def _isolate(node: Node, env: Env, run: NodePass, samples: Samples, problem: Exception) -> None:
-    """Run the node again without the samples to which its kernel objected by raising ``problem``. Raises the problem if
-    it is not one of samples."""
+    """Handle ``problem``, which the node's kernel raised for some samples: run the node again for groups of samples, or
+    drop the samples that cause it. Raise the problem if it concerns the whole batch."""
     if isinstance(problem, UnlikeSamplesError) and not node.op.per_batch:
         group = np.unique(problem.shapes, axis=0, return_inverse=True)[1].reshape(-1)
         _in_groups(node, env, run, [samples.slot[group == k] for k in range(int(group.max()) + 1)])

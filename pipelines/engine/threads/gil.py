@@ -12,7 +12,7 @@ times per batch. With Python's default of 5 ms, readers' threads keep it waiting
 
 
 class _SwitchInterval:
-    """Python's switch interval, one per process, and the engines that want it low."""
+    """Python's switch interval, one per process, and the engines for which it is lowered."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -20,8 +20,7 @@ class _SwitchInterval:
         interrupt a thread that holds it."""
         self._owners: set[int] = set()
         self._before = self._lowered = 0.0
-        """The switch interval before it was lowered, and the one that Python has reported since then. Both are 0 if it
-        was not lowered."""
+        """The switch interval before it was lowered, and as Python reported it after that; both 0 if not lowered."""
 
     def lower(self, owner: int) -> None:
         """Lower the interval for ``owner``."""
