@@ -73,8 +73,7 @@ def command(
 
 
 def _write(spec: Path, text: str, schema: bool) -> list[str]:
-    """Write a spec, and its schema if requested. Return the paths of the files. Raises SpecError if the spec is not
-    valid."""
+    """Write a spec, and its schema if requested. Return the files' paths. Raises SpecError for an invalid spec."""
     from ..ops.errors import SpecError
     from ..pipelines.job import first_spec
     from ..pipelines.spec.json_schema import schema_text, spec_schema

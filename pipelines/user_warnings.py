@@ -10,8 +10,7 @@ _PACKAGE = __name__.partition(".")[0] + "."
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
-    """Issue a warning like `warnings.warn`. Its position is the innermost line outside this package that led to this
-    call."""
+    """Issue a warning like `warnings.warn`, at the innermost line outside this package that led to this call."""
     _, level = _user_frame()
     warnings.warn(message, category, stacklevel=level)
 

@@ -55,8 +55,7 @@ class _Objects:
 
     @property
     def shared(self) -> int:
-        """Number of box and polygon coordinates that all images with this id get together; 0 if only one image has
-        it."""
+        """Number of box and polygon coordinates that all images with this id get together; 0 for a single image."""
         return self.images * (4 * len(self.boxes) + sum(len(xy) for _, xy in self.polygons)) if self.images > 1 else 0
 
 
@@ -110,8 +109,7 @@ def load_annotations(path: str) -> Any:
 
 
 class _Annotated(BatchedOrigins):
-    """An open COCO data set: its images in reading order, and the annotations of all images in arrays, one image after
-    the other."""
+    """An open COCO data set: its images in reading order, and arrays of the annotations of all images in turn."""
 
     groups: I64 | None = None
 

@@ -52,8 +52,7 @@ class ProgramInput(Operator, abstract=True):
     shared = False
 
     def state(self) -> Any:
-        """Create the operator's queue of data, empty at first. The pipeline appends batches and at the end closes the
-        queue."""
+        """Create the operator's empty queue of data, to which the pipeline appends batches and which it closes."""
         raise NotImplementedError
 
 
@@ -112,8 +111,7 @@ class ExternalSource(ProgramInput, name="external_source"):
             raise SpecError("repeat_last is for feed_input: leave it out if there is a source")
 
     def each(self, name: str) -> list[Any]:
-        """Return the value of the argument ``name`` for each output. A list may be shorter: the remaining outputs then
-        get None."""
+        """Return the value of argument ``name`` for each output; None for outputs after the end of a shorter list."""
         value, n = getattr(self, name), self.num_outputs
         each = [*value, *[None] * (n - len(value))] if isinstance(value, (list, tuple)) else [value] * n
         return [None if v is None else parse_dtype(v) for v in each] if name == "dtype" else each

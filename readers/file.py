@@ -176,8 +176,7 @@ class FileSet(BatchedOrigins):
         return sizes, mtimes
 
     def read(self, ctx: Context, indices: I64) -> Batch:
-        """Read the files ``indices``, one per sample of ``ctx``, into one batch of bytes. Files that cannot be read are
-        rejected."""
+        """Read the files ``indices``, one per sample of ``ctx``, as a batch of bytes. Unreadable files are rejected."""
         if self._remote is not None:
             return self._fetched(ctx, self._remote, indices)
         which, n = np.ascontiguousarray(indices), len(indices)
@@ -234,8 +233,7 @@ class FileSet(BatchedOrigins):
             return None
 
     def _fetched(self, ctx: Context, remote: RemoteFiles, which: I64) -> Batch:
-        """Read the files ``which`` from a remote store into one batch of bytes. Files that cannot be read are
-        rejected."""
+        """Read the files ``which`` from a remote store as a batch of bytes. Unreadable files are rejected."""
         for k in np.flatnonzero(self.sizes[which] > MAX_FILE).tolist():
             ctx.reject(k, "too_large", f"the file has {int(self.sizes[which[k]])} bytes; at most {MAX_FILE} can be one "
                        "sample")  # fmt: skip
@@ -414,7 +412,7 @@ def _where_they_are(root: str, folders: Sequence[bytes], wanted: Callable[[bytes
 
 
 def check_choice(root: str | None, files: Sequence[str] | None, file_list: str | None) -> None:
-    """Check that exactly one of ``files``, ``file_list`` and ``root`` alone determines which files to read. Raises
+    """Check that exactly one of ``files``, ``file_list`` and ``root`` alone gives the files to read. Raises
     SpecError."""
     if files is not None and file_list is not None:
         raise SpecError("files and file_list exclude each other")
@@ -488,8 +486,7 @@ def list_folder(folder: bytes) -> list[bytes]:
 
 
 def matcher(patterns: Iterable[str] | None, case_sensitive: bool) -> Callable[[bytes], object]:
-    """Return a function that tells whether a name matches one of the shell patterns; any name does if ``patterns`` is
-    None."""
+    """Return a test whether a name matches one of the shell patterns; always true if ``patterns`` is None."""
     if patterns is None:
         return lambda name: True  # noqa: ARG005
     flags = 0 if case_sensitive else re.IGNORECASE

@@ -106,8 +106,7 @@ class _RecordIORecords(BatchedOrigins):
         return data, at, flags
 
     def labels(self, low: int, high: int) -> tuple[npt.NDArray[np.float32], I64]:
-        """Labels of the records [low, high) in one array, and the number of labels of each record (0 if it is
-        damaged)."""
+        """Labels of the records [low, high) in one array, and the number of labels of each (0 if damaged)."""
         from . import recordio_cpu as cpu
 
         rows = self._rows[low:high].copy()
@@ -149,8 +148,7 @@ class _RecordIORecords(BatchedOrigins):
 
 
 def _labels(data: U8, at: I64, flags: I64, kinds: I64) -> tuple[npt.NDArray[np.float32], I64, I64]:
-    """Return the labels of the records at ``at`` in one array, the offset of each record's labels in it, and their
-    number."""
+    """Return the labels of the records at ``at`` in one array, and the offset and number of each record's labels."""
     from . import recordio_cpu as cpu
 
     counts = np.where(kinds == cpu.GOOD, np.maximum(flags, 1), 0)
@@ -173,8 +171,7 @@ def labels_of(paths: Sequence[str]) -> tuple[int, bool, bool]:
 
 
 def _index(mapped: Mapped, i: int) -> I64:
-    """Return a row of facts (see `recordio_cpu`) for each record of file ``i``, from the cached index or by scanning
-    the file."""
+    """Return a row of facts (see `recordio_cpu`) per record of file ``i``, from the cached index or by a scan."""
     from .recordio_cpu import LOST, walk
 
     start, size = int(mapped.starts[i]), int(mapped.sizes[i])
@@ -223,8 +220,7 @@ def _located(mapped: Mapped, i: int, starts: I64) -> I64:
 
 
 def _listed(path: str, mapped: Mapped, i: int) -> I64:
-    """Read an index file of im2rec or rec2idx, with lines of key and offset. Records are ordered by offset, as in
-    DALI."""
+    """Read an index file of im2rec or rec2idx: lines of key and offset. Records are sorted by offset, as in DALI."""
     size = int(mapped.sizes[i])
     try:
         lines = Path(local_copy(path)).read_bytes().splitlines()

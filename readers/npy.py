@@ -151,8 +151,7 @@ class _Arrays(FileSet):
         return headers
 
     def _checked_header(self, i: int) -> NpyHeader:
-        """Return the header of file ``i``. Raises SampleError if the file or its array is not what the data set
-        needs."""
+        """Return the header of file ``i``. Raises SampleError if the file or its array does not fit the data set."""
         expected = int(self.sizes[i])
         if expected > MAX_FILE:
             raise SampleError("too_large", f"the file has {expected} bytes; at most {MAX_FILE} can be one sample")

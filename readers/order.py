@@ -75,8 +75,7 @@ class Order:
     fill: int = 1024
     """Number of samples in the buffer of the ``window`` shuffle."""
     shuffled_list: bool = False
-    """Whether the list of records is shuffled once, with a fixed seed, before the ``window`` shuffle (DALI's file
-    lists)."""
+    """Whether the list of records is shuffled once, with a fixed seed, before the ``window`` shuffle, as in DALI."""
     groups: I64 | None = None
     """Number of records in each file, if the ``epoch`` shuffle permutes whole files (as DALI does for containers)."""
     num_shards: int = 1
@@ -154,8 +153,7 @@ class Order:
         return self._passes[epoch]
 
     def records(self, numbers: I64) -> I64:
-        """Convert ``numbers``, which count only the records that are read, in stored order, to indices in the data
-        set."""
+        """Convert ``numbers``, which count only records that are read, in stored order, to record indices."""
         return numbers + self.first if self.subset is None else self.subset[numbers]
 
     def pass_epochs(self, epoch: int) -> I64 | None:
@@ -263,8 +261,7 @@ def _cut(size: int, num_shards: int, shard: int) -> tuple[int, int]:
 
 
 def _random_permutation(n: int, seed: int, epoch: int) -> I64:
-    """Return a random permutation of 0 ... n-1: the numbers sorted by 64-bit Philox numbers of (seed, epoch,
-    number)."""
+    """Return a random permutation of 0 ... n-1: sorted by 64-bit Philox numbers of (seed, epoch, number)."""
     low = np.arange(_ceil(n, 2), dtype=np.uint64)
     words = philox(seed & _MASK64, np.full(len(low), epoch, np.uint64), low)
     return np.argsort(words.view(np.uint64).reshape(-1)[:n], kind="stable").astype(np.int64)
@@ -406,8 +403,7 @@ def std_shuffle(values: I64, words: _Words) -> I64:
 
 
 def _swap(values: I64, targets: I64, first: int = 0) -> I64:
-    """Return a copy of ``values`` in which element first + k was exchanged with element targets[k], for k = 0, 1, ...
-    in turn."""
+    """Return a copy of ``values`` with element first + k exchanged with element targets[k], for each k in turn."""
     if len(targets) > 50_000:  # enough elements to be worth the import of compiled code
         from .order_cpu import swap
 

@@ -245,8 +245,7 @@ class ShardFile:
             self._hashed += n
 
     def write_file(self, path: Path) -> None:
-        """Append the content of the file ``path``, which a format's library made, to this file. Then remove
-        ``path``."""
+        """Append the content of the file ``path``, which a format's library made, then remove ``path``."""
         with open(path, "rb") as made:
             while block := made.read(8 * LARGE):
                 self.write(block)
@@ -263,8 +262,7 @@ class ShardFile:
             self._enqueue(lambda: self._file.write_at(offset, data))
 
     def seal(self) -> None:
-        """Declare that no writes to the file follow, so that the remaining checksums are computed before `finish` is
-        called."""
+        """Declare that no writes to the file follow, so that the remaining checksums are computed early."""
         if self._last is not None and not self._sealed:
             self._sealed = True
             self._enqueue(lambda: self._start_checksums(last=True))
@@ -366,8 +364,7 @@ class ShardFiles:
         return file
 
     def seal(self) -> bool:
-        """Declare that no writes follow to any of the shard's files. Return whether other threads still work on
-        them."""
+        """Declare that no writes to the shard's files follow. Return whether other threads still work on them."""
         for file in self._open:
             file.seal()
         return any(f.pending for f in self._open)

@@ -58,8 +58,8 @@ class InspectedSamples:
     rejects: list[dict[str, str]]
 
     def titled(self) -> Iterator[tuple[str, Batch]]:
-        """Yield (title, batch) of each entry. The title is the operator's name and, if it has several outputs, the
-        index."""
+        """Yield (title, batch) of each entry. The title is the operator's name, with the index if there are several
+        outputs."""
         several = {name for name, output, _ in self.entries if output}
         for name, output, batch in self.entries:
             yield f"{name}[{output}]" if name in several else name, batch

@@ -85,8 +85,7 @@ def overlays(
 def _of_its_size(
     drawing: Drawing, batches: Mapping[Edge, Batch], pictures: Mapping[Edge, Pictures], plain: Sequence[Edge]
 ) -> Pictures:
-    """Return the images over which to draw class masks: the nearest ones in the graph of equal size, preferably later
-    ones."""
+    """Return the images over which to draw class masks: the nearest ones of equal size, preferably computed later."""
     extents = {int(s): _plane(np.asarray(x)).shape[::-1] for s, x in _by_slot(batches[drawing.edge])}
     for edge in sorted(plain, key=lambda e: (abs(e.node - drawing.node), -e.node)):
         if all(s in pictures[edge] and pictures[edge][s].size == size for s, size in extents.items()):

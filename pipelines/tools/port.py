@@ -78,8 +78,7 @@ class Report:
 
     @property
     def runs(self) -> bool:
-        """Whether the program should run: it can be parsed, uses nothing that is missing, and no argument is
-        rejected."""
+        """Whether the program should run: it can be parsed, uses nothing that is missing, and has valid arguments."""
         return all(f.kind not in _FATAL for f in self.findings)
 
     def described(self, rewritten: bool) -> dict[str, Any]:
@@ -108,8 +107,7 @@ def examine(path: Path) -> Report:
 
 
 def lines_of(reports: Iterable[Report]) -> Iterator[str]:
-    """Yield lines of text about the findings in programs: each finding once, at its first position, with the number of
-    positions."""
+    """Yield lines of text about the findings: each once, at its first position, with the number of positions."""
     first: dict[tuple[Kind, str], str] = {}
     places: Counter[tuple[Kind, str]] = Counter()
     files: dict[tuple[Kind, str], set[Path]] = {}
@@ -129,8 +127,7 @@ def lines_of(reports: Iterable[Report]) -> Iterator[str]:
 
 
 def rewrite(report: Report) -> bool:
-    """Write the program's file again with imports of dali-run. Return False if there is nothing to change. Raises
-    SpecError."""
+    """Write the program's file with imports of dali-run. Return False if nothing changes. Raises SpecError."""
     if not report.rewritten:
         return False
     try:

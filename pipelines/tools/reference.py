@@ -130,8 +130,7 @@ def _argument(p: Parameter) -> dict[str, Any]:
 
 
 def without_effect(operator: Mapping[str, Any], quote: str = "") -> str:
-    """Return text that lists the arguments of DALI that this operator accepts without effect, with the reasons; "" for
-    none."""
+    """Return text that lists DALI's arguments that have no effect in this operator, with the reasons; "" for none."""
     why: dict[str, list[str]] = {}
     for a in operator["arguments"]:
         if a["without_effect"]:

@@ -59,8 +59,7 @@ BOMB_RATIO, BOMB_UNPACKED = 500, 1 << 24
 """Second limit on gzip bombs: a file of more than BOMB_UNPACKED unpacked bytes must not shrink more than BOMB_RATIO
 times. Runs of one byte shrink 1,030 times."""
 FREE_RECORDS = 1 << 20
-"""Number of records that any gzip'ed file may hold. A file with more packed bytes may hold one record per packed
-byte."""
+"""Number of records that any gzip'ed file may hold; larger files may hold one record per packed byte."""
 FREE_MEMBERS, MEMBER_BYTES = 1 << 16, 1 << 10
 """Number of gzip members that any file may hold; larger files may hold one per MEMBER_BYTES packed bytes. An empty
 member has 20 bytes and takes as long as unpacking thousands; bgzip's members have about 16,000."""
@@ -90,8 +89,7 @@ class Mapped:
         """Sizes in bytes on disk; they differ from ``sizes`` for gzip'ed files."""
         self.unpacked: npt.NDArray[np.bool_] = np.zeros(len(paths), np.bool_)
         self.damage: dict[int, str] = {}
-        """Errors of corrupt gzip'ed files, by index of the file. The bytes before the error were unpacked and can be
-        read."""
+        """Errors of corrupt gzip'ed files, by index of the file. Bytes before the error are unpacked and readable."""
         self._identities: list[tuple[int, int]] = []
         names = [os.fsencode(path) + b"\0" for path in self.local]
         self._names = np.frombuffer(bytearray(b"".join(names) + b"\0"), np.uint8)
@@ -179,8 +177,7 @@ class Mapped:
         return self._files_of(offsets)[0]
 
     def _files_of(self, offsets: I64) -> tuple[I64, int, int]:
-        """Return the index of the file that holds each of ``offsets``, and the smallest and the largest of these
-        indices."""
+        """Return the index of the file that holds each of ``offsets``, and the smallest and largest of them."""
         files = np.empty(len(offsets), np.int64)
         low, high = _loops.files_of(self.starts, np.ascontiguousarray(offsets), files)
         return files, low, high
@@ -195,8 +192,7 @@ class Mapped:
         will_need(self.data, np.ascontiguousarray(offsets), np.ascontiguousarray(sizes), mmap.PAGESIZE)
 
     def share(self) -> Shared:
-        """Map the files a second time. The new mapping is shared with the page cache: bytes written to a file appear in
-        it."""
+        """Map the files again. The new mapping shares the page cache: bytes written to a file appear in it."""
         return Shared(self)
 
     def reopened(self, i: int) -> int | None:
@@ -244,8 +240,7 @@ class Mapped:
 
 
 _known: weakref.WeakValueDictionary[int, Mapped] = weakref.WeakValueDictionary()
-"""Open mappings, by the id() of their array, for `mapped_of`: an array does not refer to the object that has mapped its
-memory."""
+"""Open mappings, by the id() of their array, for `mapped_of`: an array does not refer to its mapping."""
 
 
 def mapped_of(data: U8) -> Mapped | None:
@@ -285,8 +280,7 @@ class Shared:
             raise OSError(f"{self.length} bytes cannot be mapped: {os.strerror(ctypes.get_errno())}")
         self.base: int = base
         self.missing: list[tuple[int, int]] = []
-        """Ranges [a, b) of offsets without a file in this mapping: the file was unpacked, or replaced since it was
-        mapped."""
+        """Ranges [a, b) of offsets without a file in this mapping: it was unpacked, or replaced since then."""
         for i, (start, size) in enumerate(zip(mapped.starts.tolist(), mapped.sizes.tolist(), strict=True)):
             handle = mapped.reopened(i) if size else None
             placed = handle is not None and libc.mmap(
@@ -299,8 +293,7 @@ class Shared:
         watch(base, self.length, mapped.starts.tolist(), mapped.named, second=True)  # in case the host reads it
 
     def resident(self, start: int, size: int) -> float:
-        """Share of the pages of ``size`` bytes from ``start`` (a multiple of the page size) that are in the page
-        cache."""
+        """Share of the pages of ``size`` bytes from ``start``, a multiple of the page size, in the page cache."""
         pages = np.zeros(-(-size // mmap.PAGESIZE), np.uint8)
         if _libc().mincore(self.base + start, size, pages.ctypes.data):
             return 0.0
@@ -521,8 +514,8 @@ def in_utf8(key: str) -> bytes:
 
 
 def expand(paths: Sequence[str]) -> list[str]:
-    """Expand patterns (``*``, ``?``, ``[...]``) in paths, in sorted order. Raises JobError if a path or pattern matches
-    nothing."""
+    """Expand patterns (``*``, ``?``, ``[...]``) in paths, sorted. Raises JobError for a path or pattern without a
+    match."""
     found: list[str] = []
     for path in map(plain_path, paths):
         if is_url(path):

@@ -133,8 +133,7 @@ class RegisteredFiles:
             self._account(self._used)
 
     def of(self, number: int) -> RegisteredFiles:
-        """Return the object that provides the arrays for batch ``number``: this one, because all GPUs read the same
-        memory."""
+        """Return the provider of arrays for batch ``number``: this one, because all GPUs read the same memory."""
         return self
 
     def holds(self, mapped: Mapped, offsets: I64, sizes: I64) -> bool:

@@ -105,8 +105,7 @@ def local_copies(paths: Sequence[str]) -> list[str]:
 
 
 def _free_space(size: int, path: str) -> None:
-    """Remove the least recently used copies from the cache, until ``size`` more bytes for a copy of ``path`` fit into
-    it."""
+    """Remove the least recently used copies from the cache until ``size`` bytes for a copy of ``path`` fit."""
     limit = cache_limit()
     files = [f for f in cache_folder().glob("*/[!.]*") if f.is_file()] if cache_folder().is_dir() else []
     copies = []
@@ -164,8 +163,7 @@ class RemoteFiles:
         return [size for size, _ in rows], [version for _, version in rows]
 
     def read(self, indices: Sequence[int]) -> list[bytes | str]:
-        """Read the remote files ``indices``. Return for each its bytes, or the reason, as a text, for which it cannot
-        be read."""
+        """Read the remote files ``indices``. Return the bytes of each, or the reason why it cannot be read."""
 
         def one(i: int) -> bytes | str:
             store, name = self._at(i)

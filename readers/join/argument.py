@@ -105,8 +105,7 @@ def _check_values(values: Mapping[str, Any]) -> None:
 
 
 def _typed(given: Any) -> dict[str, str]:
-    """Return the fields' types by name. ``given`` is a list of names, which are texts, or a mapping of names to
-    types."""
+    """Return the fields' types by name. ``given``: names of fields that are texts, or types by name."""
     names = given if isinstance(given, Mapping) else dict.fromkeys(one_or_more(given), "text")
     for name, kind in names.items():
         if not isinstance(name, str) or not name:

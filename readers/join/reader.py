@@ -30,8 +30,7 @@ class JoiningReader(Reader, abstract=True):
 
     @property
     def own_names(self) -> tuple[str, ...] | None:
-        """Names of the format's own outputs, if the reader's Python function returns a mapping; None if it returns a
-        list."""
+        """Names of the format's own outputs if Python programs get a mapping; None if they get a list."""
         return None
 
     def own_specs(self) -> tuple[Spec, ...]:

@@ -155,7 +155,6 @@ class JoinedSource(BatchedOrigins):
 
 
 def _cut(key: str, match: str) -> str:
-    """Return the part of a key that ``match`` compares: the name after the last slash, or the name without suffix
-    (stem)."""
+    """Return the part of a key that ``match`` compares: the name after the last slash, or its stem."""
     name = key.rpartition("/")[2]
     return name if match == "name" else name[:1] + name[1:].partition(".")[0]

@@ -162,8 +162,7 @@ class Table:
         return f"{name} has no row for {key.decode('utf-8', 'backslashreplace')!r}{skipped if self.skipped else ''}"
 
     def some_keys(self, n: int) -> list[str]:
-        """Return the keys of ``n`` rows, as examples for messages. They are the first rows in the order of their
-        hashes."""
+        """Return the keys of ``n`` rows as examples for messages: the first in the order of their hashes."""
         return [self._key_at(int(row)).decode("utf-8", "backslashreplace") for row in self._offsets[:n].tolist()]
 
     # -- opening --------------------------------------------------------------------------------------------------
@@ -197,8 +196,7 @@ class Table:
         return row, at
 
     def _enter(self, i: int, at: int, stop: int) -> int:
-        """Find the JSON array or object that holds the table's rows in the JSON text at [at, stop), and return its
-        offset."""
+        """Return the offset of the JSON array or object with the table's rows in the text at [at, stop)."""
         from ...ops.arrays import json_cpu
 
         path = Path.of(self.join.rows)[0]
@@ -318,8 +316,7 @@ def _column(name: str, names: list[str], path: str) -> int:
 
 
 def _as_csv(path: str, join: Join) -> str:
-    """Write the key and the joined columns of a Parquet file to a temporary CSV file. Return the path of the CSV
-    file."""
+    """Write the key and joined columns of a Parquet file to a temporary CSV file, and return its path."""
     import pyarrow as pa
     import pyarrow.csv as pc
     import pyarrow.parquet as pq

@@ -174,8 +174,7 @@ def leaves_of(meta: Any, columns: Sequence[ReadableColumn]) -> list[int]:
 
 
 class Blocks:
-    """Reads and caches the requested columns of all files, in blocks of rows. Several threads may share it; its reader
-    owns it."""
+    """Reads and caches the requested columns of all files, in blocks of rows. Thread-safe; owned by its reader."""
 
     def __init__(
         self,
@@ -210,8 +209,7 @@ class Blocks:
         self._streaming = threading.Lock()
 
     def locate(self, index: I64) -> tuple[I64, I64, I64]:
-        """Return for each of the records ``index`` its row group, the block in the row group, and the row in the
-        block."""
+        """Return for each of the records ``index``: row group, block in the row group, row in the block."""
         group = np.searchsorted(self.firsts, index, side="right") - 1
         row = index - self.firsts[group]
         return group, row // self.step[group], row % self.step[group]
@@ -306,8 +304,7 @@ class Blocks:
         return self._take(table, int(self.rows[group]), self._columns[file], group)
 
     def _will_need(self, group: int) -> None:
-        """Ask the operating system to read the requested columns of a row group into the page cache at once
-        (madvise)."""
+        """Ask the system to read the requested columns of a row group into the page cache at once (madvise)."""
         from ..fetch.extents_cpu import will_need
 
         file = int(self.file[group])

@@ -53,8 +53,7 @@ class ColumnValues:
 
 
 def resolve(schema: Any, name: str) -> ReadableColumn:
-    """Find column ``name`` of an Arrow schema; ``a.b`` is field b of struct a. Raises SpecError that lists the
-    columns."""
+    """Find column ``name`` of an Arrow schema; ``a.b`` is field b of struct a. Raises SpecError with all columns."""
     found = schema.get_all_field_indices(name)
     if len(found) > 1:
         raise SpecError(f"there are {len(found)} columns {name!r}")
@@ -231,8 +230,7 @@ def _checked(data: npt.NDArray[Any], starts: I64, counts: I64, missing: npt.NDAr
 
 
 def _extents(array: Any, buffer: int) -> tuple[I64, I64]:
-    """Starts and lengths of the values of an Arrow array. The offsets in its buffer number ``buffer`` have 32 or 64
-    bits."""
+    """Starts and lengths of the values of an Arrow array, from its offsets of 32 or 64 bits in ``buffer``."""
     import pyarrow as pa
 
     wide = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)

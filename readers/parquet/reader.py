@@ -171,8 +171,7 @@ def _outside(where: ReadableColumn) -> str:
 
 
 def _compare(facts: FileFacts, model: Sequence[ReadableColumn]) -> None:
-    """Compare the columns of a file with ``model``, those of most files. If types differ, record the problem in
-    ``facts``."""
+    """Compare a file's columns with ``model``, those of most files. Other types are a problem in ``facts``."""
     for mine, first in zip(facts.columns, model, strict=False):
         if (mine.dtype, mine.kind == "list") != (first.dtype, first.kind == "list") and not facts.problem:
             facts.code = "missing_feature"

@@ -37,8 +37,7 @@ _WIRE_NAMES = {"example": "a tf.train.Example", "msgpack": "a MessagePack map or
 
 
 def _compiled(wire: Wire) -> Any:
-    """Return the module with the compiled parsers for the record format ``wire``. All these modules have the same
-    functions."""
+    """Return the module of compiled parsers for the record format ``wire``; all have the same functions."""
     if wire == "example":
         from . import example_cpu
 
@@ -148,15 +147,13 @@ class FeatureExtents:
     """Positions of the requested features in some records. Compiled loops fill the arrays."""
 
     found: I64
-    """For each record and feature: start and stop of its bytes, number of values, and kind. Shape [records, features,
-    4]."""
+    """Start, stop, number of values and kind of each record's features. Shape [records, features, 4]."""
     status: npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
 class RecordParser:
-    """Parser that extracts requested features from records, one batch of records at a time. Several threads may share
-    it."""
+    """Parser that extracts requested features from batches of records. Several threads may share it."""
 
     wire: Wire
     features: Mapping[str, Feature]

@@ -105,8 +105,7 @@ class _ArrayRecords(BatchedOrigins):
         return [found[i] or b"" for i in index.tolist()]
 
     def _own_keys(self, index: I64, data: U8, offsets: I64, sizes: I64, problems: dict[int, str]) -> list[bytes]:
-        """Return the keys of the records ``index``, from the results of `_read`. Records without a key get their
-        number."""
+        """Return the keys of the records ``index``, from results of `_read`; their numbers if they have none."""
         assert self._key is not None
         good = np.array([i not in problems for i in range(len(index))], np.bool_)
         return self._key.first_strings(data, offsets, sizes, good, self._numbers.numbered(self._names, index))

@@ -84,8 +84,7 @@ def read_index(path: str) -> tuple[str, Any]:
 
 
 def count_of(value: Any, most: int = MAX_RECORD) -> int:
-    """Check a count from an index file, and return it. Raises ValueError if it is not a whole number from 0 to
-    ``most``."""
+    """Check a count from an index file, and return it. Raises ValueError unless it is a whole number up to ``most``."""
     if type(value) is not int or not 0 <= value <= most:
         raise ValueError(f"{value!r} is not a count")
     return value
@@ -116,8 +115,7 @@ def shard_path(index: str, name: Any) -> str:
 
 
 _MODELS = 64
-"""Number of records that are checked at a time to find one whose array is valid, and maximum number of arrays that are
-tried."""
+"""Number of records checked at a time to find a valid array, and maximum number of arrays that are tried."""
 
 
 class IndexedRecords(BatchedOrigins):
@@ -202,8 +200,7 @@ class IndexedRecords(BatchedOrigins):
 
     @staticmethod
     def _are_arrays(name: str, found: ArrayHeads, shapes: I64, sizes: I64) -> Good:
-        """Return which of the values, of ``sizes`` bytes and with the headers ``found``, are arrays of dtype
-        ``name``."""
+        """Return which values, of ``sizes`` bytes and with headers ``found``, are arrays of dtype ``name``."""
         right: Good = (found.dtype == name) & ((shapes >= 0) & (shapes <= MAX_RECORD)).all(axis=1)
         elements = np.prod(np.where(right[:, None], shapes, 0).astype(np.float64), axis=1)  # integers would overflow
         right &= found.sizes + elements * np.dtype(name).itemsize == sizes
@@ -241,8 +238,7 @@ class IndexedRecords(BatchedOrigins):
         """Do nothing: the files stay mapped until the last batch that is a view of them is gone."""
 
     def _places(self, index: I64) -> tuple[I64, I64, Good]:
-        """Return offsets and sizes of all values of the records ``index``, [N, fields] each, and which of these records
-        are valid."""
+        """Return offsets and sizes of the values of the records ``index``, [N, fields] each, and which are valid."""
         assert self._mapped is not None
         data, starts, ends = self._mapped.data, self._starts[index], self._ends[index]
         width = 4 * len(self._variable)

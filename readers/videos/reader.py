@@ -174,8 +174,7 @@ class _Videos:
         return len(self._rows)
 
     def origin(self, index: int) -> Origin:
-        """Origin of a sequence, for reports. Its key is the key of its file, with the number of the first frame
-        appended."""
+        """Origin of a sequence, for reports. Its key is its file's key, with the number of the first frame."""
         file, start, _ = (int(v) for v in self._rows[index])
         whole = self._files.origin(file)
         return Origin(f"{whole.key}#{start:06d}", whole.source, start, named=whole.named)
@@ -191,8 +190,7 @@ class _Videos:
         return InventoryEntries(files.blob, {**files.state, "label": labels}, counts)
 
     def sequences(self) -> list[tuple[str, list[int], list[float], int]]:
-        """For each sequence that can be read: its file, the numbers of its frames, their times in seconds, and its
-        label."""
+        """For each readable sequence: its file, the numbers of its frames, their times in seconds, its label."""
         found = []
         for file, start, end in self._rows.tolist():
             if file not in self._problems:
@@ -365,8 +363,7 @@ class _Videos:
             return e.bare()
 
     def _requested(self, ctx: Context) -> tuple[I64, list[list[int]], npt.NDArray[np.int32]]:
-        """Return the rows (file, first frame, end) of the sequences of ``ctx``, the numbers of their frames, and their
-        shapes."""
+        """Return (file, first frame, end) of the sequences of ``ctx``, their frames' numbers, and their shapes."""
         rows = self._rows[ctx.samples.index]
         numbers = [self._numbers(*row) for row in rows.tolist()]
         shapes = np.full((len(rows), 4), 3, np.int32)
@@ -379,8 +376,7 @@ class _Videos:
             ctx.reject(i, problem.code, f"{self._parts[int(rows[i, 0])].path}: {problem}")
 
     def _other_outputs(self, ctx: Context, rows: I64, numbers: list[list[int]]) -> list[Batch]:
-        """Return the reader's outputs other than the frames: labels, frame numbers and times, as far as they are
-        requested."""
+        """Return the requested outputs of the reader besides the frames: labels, frame numbers and times."""
         results = []
         if self._reader.has_labels:
             labels = np.array([self._parts[f].label for f in rows[:, 0].tolist()], np.int32)

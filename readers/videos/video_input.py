@@ -87,8 +87,7 @@ class VideoBatch:
 
 @dataclass(slots=True)
 class FedSequences:
-    """The queue of one video input operator: batches of sequences that the program provided and the engine has not
-    taken yet."""
+    """Queue of one video input operator: batches of sequences from the program that the engine has not taken yet."""
 
     parts: deque[tuple[int, VideoBatch]] = field(default_factory=deque)
     """Batches by the position of their first sample; the last few are kept after they were used, for retries."""

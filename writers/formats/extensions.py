@@ -59,8 +59,7 @@ def _all(extension: str, n: int) -> Extensions:
 
 
 def sniff(column: Column) -> Extensions:
-    """Return the extension that fits the content of each value, recognized by its first bytes; ``bin`` if they are
-    unknown."""
+    """Return the extension that fits the first bytes of each value; ``bin`` if they are unknown."""
     n = len(column)
     heads = np.zeros((n, _REACH), np.uint8)
     at = np.arange(n) * _REACH

@@ -95,12 +95,10 @@ class UsedNames:
         self._hashes: set[int] = set()
         self._columns: list[Column] = []
         self._names: set[str] | None = None
-        """All names in use. Created only when two hashes first collide, because names that really occur twice are
-        rare."""
+        """All names in use. Created when two hashes first collide, because equal names are rare."""
 
     def unique(self, names: Column, positions: I64) -> Column:
-        """Return ``names`` with the sample's position appended to names that are used or occur twice. Changes
-        nothing."""
+        """Return ``names``, with the sample's position appended if they are used or occur twice. Changes nothing."""
         hashes = _hashes(names).tolist()
         if len(set(hashes)) == len(hashes) and self._hashes.isdisjoint(hashes):
             return names

@@ -25,8 +25,7 @@ _LARGEST = (1 << 32) - 1
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """Storage of one field in all records of a format with a table of offsets: kind, dtype and encoding of the
-    values."""
+    """Storage of a field in all records of a format with a table of offsets: kind, dtype and encoding."""
 
     kind: str
     """Kind of the values: ``bytes``, ``text``, ``number`` or ``array``."""
@@ -147,8 +146,7 @@ class OffsetTableWriter(Writer, abstract=True):
         return OffsetTableShard(self, files)
 
     def values(self, columns: Mapping[str, Any]) -> dict[str, Value]:
-        """Return how each field is stored, in the order of the values in a record. ``columns`` are those of the
-        schema."""
+        """Return how each field is stored, by name, in the order of a record. ``columns``: from the schema."""
         named = {**({self.key: Value("text", encode="text")} if self.key else {}),
                  **{name: Value(*stored) for name, stored in columns.items()}}  # fmt: skip
         return {name: named[name] for name in self.order(list(named))}

@@ -91,8 +91,7 @@ class ShardBounds:
     # -- names ----------------------------------------------------------------------------------------------------
 
     def stem(self, start: int, number: int) -> str:
-        """Return the name, without suffix, of shard number ``number`` of this output, which begins at position
-        ``start``."""
+        """Return the name, without suffix, of shard ``number`` of this output, which begins at ``start``."""
         addition, part = self._output_files.addition, self._output_files.part
         name = self._config.name if addition is None else f"{self._config.name}-{addition.name}"
         if self._config.by_content:  # numbered in the order of their creation, by each part separately

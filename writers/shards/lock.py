@@ -120,8 +120,7 @@ class Lock:
             )
 
     def release(self) -> None:
-        """Release the lock and remove its file; a second call does nothing. If another job holds the lock now, its file
-        stays."""
+        """Release the lock and remove its file, unless another job holds it now. A second call does nothing."""
         if self._name not in _held or self._fd < 0:
             return
         _held.discard(self._name)
@@ -246,8 +245,7 @@ def _settled_owner(fd: int) -> dict[str, Any]:
 
 
 def may_live(owner: dict[str, Any]) -> bool:
-    """Whether the process that owns a lock could be running; True for an owner on another host, which cannot be
-    checked."""
+    """Whether the owner of a lock could be running; True for an owner on another host, which cannot be checked."""
     if not owner:
         return False
     if owner.get("host") != socket.gethostname():

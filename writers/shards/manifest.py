@@ -117,8 +117,7 @@ class OutputFiles:
         return path.stat().st_size if path.exists() else -1
 
     def put(self, *paths: Path) -> None:
-        """Upload finished files of ``root`` to the store that holds the output; do nothing for an output in a
-        folder."""
+        """Upload finished files of ``root`` to the output's store; do nothing for an output in a folder."""
         for path in paths if self.mirror is not None else ():
             assert self.mirror is not None
             self.mirror.put(path.relative_to(self.root).as_posix())
@@ -209,8 +208,7 @@ def publish_manifest(root: Path, manifest: bytes, files: OutputFiles) -> None:
 
 
 def last_carry(root: Path, manifest: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the writer's state (``carry``) after a job's last shard: the manifest's schema, or that shard's
-    ``carry``."""
+    """Return the writer's ``carry`` (state) after the last shard: the manifest's schema, or that shard's ``carry``."""
     carry: Mapping[str, Any] | None = manifest.get("schema", {}).get("fields")
     if carry is None:
         journals = [read_journal(files.journal) for files in (*output_files_of(root), *addition_files_of(root))]
@@ -383,8 +381,7 @@ def merge_parts(root: Path, by: OutputFiles) -> bool:
 
 
 def journals_of(found: Sequence[OutputFiles]) -> list[JournalContents]:
-    """Read the journals of job parts. Raises JobError if one is not finished, or was removed since its file was
-    listed."""
+    """Read the journals of job parts. Raises JobError if one is not finished, or has been removed."""
     journals = []
     for files in found:
         contents = read_journal(files.journal)

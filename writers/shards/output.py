@@ -441,8 +441,7 @@ class Output:
         self._publisher.finish(self._next)
 
     def abort(self) -> None:
-        """Stop writing: publish complete shards, remove incomplete ones and release the lock. The job can be
-        resumed."""
+        """Stop writing: publish complete shards, remove others, release the lock. The job can be resumed."""
         if self._closed:
             return
         unfinished, self._shard = self._shard, None

@@ -38,8 +38,7 @@ class Publisher:
         """Files of the closed shards that the journal does not list yet, because they wait to be published."""
 
     def check(self) -> None:
-        """Check that no background work has failed, and renew the lock of an output in a store. Raises the first
-        failure."""
+        """Check that no background work has failed, and renew the lock in a store. Raises the first failure."""
         self.workers.check()
         if self._output_files.mirror is not None:
             self._output_files.mirror.beat()
@@ -121,8 +120,7 @@ class Publisher:
                 )
 
     def _put(self, paths: Sequence[Path]) -> None:
-        """Upload files to the store that holds the output, if there is one. Raises JobError if the job has lost its
-        lock."""
+        """Upload files to the output's store, if there is one. Raises JobError if the job has lost its lock."""
         if self._output_files.mirror is not None and paths:
             self._output_files.mirror.check()
             self._output_files.put(*paths)

@@ -68,8 +68,7 @@ def open_journal(
 
 
 def _check_same_job(files: OutputFiles, config: WriteConfig, header: Mapping[str, Any]) -> None:
-    """Check that all job parts in the folder are of the same job. Raises JobError if one is not: it cannot be
-    joined."""
+    """Check that all parts in the folder are of one job. Raises JobError if not: they cannot be joined."""
     for other in output_files_of(config.path):
         known = None if other.part == files.part else read_journal(other.journal, header_only=True)
         if known is None:
@@ -256,8 +255,7 @@ def open_log(path: Path, listed: int) -> File:
 
 
 def earlier_entries(files: OutputFiles) -> list[Mapping[str, Any]]:
-    """Return the journal entries of an output from before an addition (a retry or append); empty for a job's first
-    run."""
+    """Return an output's journal entries from before a retry or append; empty for a job's first run."""
     if files.addition is None:
         return []
     earlier: list[Mapping[str, Any]] = []
