@@ -16,8 +16,11 @@ from dali_run.pipelines.job.run import REJECTS, run_job
 from dali_run.readers.fetch import extents
 from dali_run.readers.mxnet import MXNet
 from dali_run.readers.tfrecord import TFRecord
+from dali_run.readers.webdataset import WebDataset
 from tests.kit.files.containers import FORMATS, tfrecord
 from tests.kit.readers import content, fetch, open_reader
+
+READERS: dict[str, Any] = {"tfrecord": TFRecord, "webdataset": WebDataset}
 
 
 def bad_files(kind: str, folder: Path, shared_data: Path) -> list[str]:
@@ -131,3 +134,29 @@ def test_a_packed_file_of_more_records_than_bytes_is_left_early(
     path.write_bytes(data)  # as it is: its bytes are there
     source = open_reader(made := reader(str(path)))
     assert len(source) == 900
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_a_file_that_grows_while_it_is_read(kind: str, tmp_path: Path) -> None:
+    """What was there when it was opened is read, and a record that was half there is a reject: never other bytes."""
+    make, step = FORMATS[kind]
+    values = [b"%d" % i * 100 for i in range(6)]
+    make(tmp_path / "whole", values)
+    whole = (tmp_path / "whole").read_bytes()
+    path, rng, shorter = tmp_path / "growing", np.random.default_rng(2), 0
+    for size in rng.integers(len(whole) // 3, len(whole), 12).tolist():
+        path.write_bytes(whole[:size])
+        arguments = {k: v for k, v in step.items() if k != "op"} | {"path" if "path" in step else "paths": str(path)}
+        reader = READERS[kind](**arguments)
+        source = open_reader(reader)
+        with path.open("ab") as file:
+            file.write(whole[size:])
+        (data,), rejects = fetch(reader, source, range(len(source)))
+        lost = {r.slot for r in rejects}
+        found = [c for i, c in enumerate(content(data)) if i not in lost]
+        assert found == values[: len(found)]
+        assert len(lost) <= 1
+        shorter += len(found) < len(values)
+        source = open_reader(reader)
+        assert content(fetch(reader, source, range(len(source)))[0][0]) == values
+    assert shorter > 3
