@@ -117,7 +117,12 @@ def _look(source: Path, columns: Sequence[str], in_part: bool) -> SourceLayout:
     if (source / "data.mdb").is_file():
         return _lmdb([source])
     if (write := write_section(source)) is not None:
-        return _own_output(source, write, in_part)
+        try:
+            return _own_output(source, write, in_part)
+        except (LookupError, TypeError, AttributeError) as e:  # it lacks an entry
+            raise SpecError(
+                f"{source / 'manifest.json'}: is not a manifest of dali-run ({type(e).__name__}: {e})"
+            ) from None
     if (streaming := _streaming(source)) is not None:
         return streaming
     if (source / "_versions").is_dir():

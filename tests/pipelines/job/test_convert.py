@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import io
 import itertools
@@ -21,7 +22,7 @@ from PIL import Image
 from rich.console import Console
 
 from dali_run.cli import main as cli
-from dali_run.ops.errors import JobError, SpecError
+from dali_run.ops.errors import DaliRunError, JobError, SpecError
 from dali_run.pipelines.fleet.run import run as run_by_many
 from dali_run.pipelines.job.convert import ConvertOptions, conversion, convert, is_conversion
 from dali_run.pipelines.job.data_layout import MAX_EXAMINED_BYTES, find_data, first_records, look
@@ -610,6 +611,36 @@ def test_a_manifest_of_somebody_else_is_none_of_ours(pictures: Path, tmp_path: P
     (tmp_path / "out" / "manifest.json").write_text("{")
     with pytest.raises(SpecError, match=r"manifest\.json: is not a manifest of dali-run"):
         look(tmp_path / "out")
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Paths to all values in JSON; of a list, only the first."""
+    for key in value if isinstance(value, dict) else range(min(len(value), 1)) if isinstance(value, list) else ():
+        yield (*path, key)
+        yield from places(value[key], (*path, key))
+
+
+def test_a_manifest_that_lacks_an_entry_is_an_error_of_the_data_set(
+    tmp_path: Path, converted: dict[str, Path]
+) -> None:  # fmt: skip
+    for kind, place in converted.items():
+        whole = (place / "manifest.json").read_text()
+        shutil.copytree(place, tmp_path / kind)
+        fine = 0
+        for path in places(json.loads(whole)):
+            for wrong in ("gone", None, 3, [[]], {"a": "b"}):
+                manifest = holder = json.loads(whole)
+                for key in path[:-1]:
+                    holder = holder[key]
+                if wrong == "gone":
+                    del holder[path[-1]]
+                else:
+                    holder[path[-1]] = wrong
+                (tmp_path / kind / "manifest.json").write_text(json.dumps(manifest))
+                with contextlib.suppress(DaliRunError):
+                    look(tmp_path / kind)
+                    fine += 1
+        assert fine > 20
 
 
 def torn(source: Path) -> Path:
