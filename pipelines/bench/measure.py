@@ -41,8 +41,7 @@ _MAX_FILES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Settings of one measurement, which one process performs. Created by the command line, passed to the process as
-    JSON."""
+    """Settings of one measurement. Created by the command line, and passed to the measuring process as JSON."""
 
     spec: str
     overrides: Mapping[str, str]
@@ -141,8 +140,7 @@ def _reset_counters(engine: Engine) -> None:
 
 
 def measure_limits(this: Measurement) -> dict[str, float]:
-    """Measure the limits of the machine (see `bench.machine.limits`), with this measurement's files, threads and
-    GPU."""
+    """Measure the machine's limits (`bench.machine.limits`), with this measurement's files, threads and GPU."""
     built, plan = this.compiled()
     with Sources(plan, built.spec.pipeline.batch_size) as sources:
         samples, _ = EndlessFeed(sources).samples(Request(0, _MAX_FILES))

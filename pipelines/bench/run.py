@@ -166,8 +166,7 @@ def run_bench(
 
 
 def _subjects(bench: Bench, note: Callable[[str], None]) -> list[_Subject]:
-    """Return what is to be measured: each setting with dali-run, and with the peers. Raises SpecError for a wrong
-    spec."""
+    """Return all settings to measure, each with dali-run and the peers. Raises SpecError for a wrong spec."""
     subjects = []
     for name, measurement in bench.settings():
         label, this = name, measurement
@@ -230,8 +229,7 @@ def _reject_different(peer: _Subject, subjects: Sequence[_Subject]) -> None:
 
 
 def _alike(a: Sequence[Any], b: Sequence[Any]) -> bool:
-    """Return whether two outputs of libraries, each (type, dimensions, layout), are equal. An unknown layout equals any
-    other."""
+    """Return whether two outputs, each (type, dimensions, layout), are equal. Unknown layouts equal any other."""
     return a[:2] == b[:2] and (a[2] == b[2] or not a[2] or not b[2])
 
 

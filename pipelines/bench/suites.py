@@ -78,8 +78,7 @@ SUITES: Mapping[str, Mapping[str, str]] = {
     "video": {"clips": _CLIPS},
 }
 DERIVED: Mapping[str, Callable[..., object]] = {"web": write_mix}
-"""Suites of benchmarks with images that are generated from the user's images, each with the function that generates
-them."""
+"""Suites of benchmarks with images generated from the user's images, each with the function that does it."""
 GENERATED: Mapping[str, Callable[[Path], object]] = {"audio": write_sounds, "video": write_videos}
 """Suites of benchmarks whose files are generated if the user has none, each with the function that generates them."""
 MIN_FILES = 2000

@@ -202,6 +202,5 @@ def varied(image: Image.Image, variant: int) -> Image.Image:
 
 
 def quality_change(variant: int) -> int:
-    """Return the number to add to the encoder's quality for a ``variant``: 0 for the first, from -3 to 3 for the
-    others."""
+    """Return the change of the encoder's quality for a ``variant``: 0 for the first, from -3 to 3 for others."""
     return (variant + 3) % 7 - 3

@@ -76,8 +76,7 @@ def _on_gpu(node: Node) -> tuple[Operator, Stage] | None:
 
 
 def _reads_on_gpu(node: Node, edge: Edge, moved: Mapping[int, object]) -> bool:
-    """Return whether ``node`` reads the batch at ``edge`` from GPU memory, once the nodes in ``moved`` run on the
-    GPU."""
+    """Return whether ``node`` reads ``edge`` from GPU memory, once the nodes in ``moved`` run on the GPU."""
     if node.scope or edge not in node.inputs or edge in node.args.values() or edge == node.samples_of:
         return False
     if node.op.host_arguments and edge in node.inputs[1:]:

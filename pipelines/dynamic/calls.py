@@ -35,8 +35,7 @@ from .dtypes import type_id
 Constant = tuple[str, Any, Any]
 """A constant argument of a call: (name, type of the value or types of a list's elements, value in hashable form)."""
 State = tuple[int, int, int, int]
-"""State of a random generator: key, low and high half of the counter, and index of the word within the block of the
-counter."""
+"""State of a random generator: key, low and high half of the counter, index of the word in the counter's block."""
 _MIN_SHARED_SECONDS = 0.002
 """Smallest estimated processor seconds of a call that is divided between threads. For less work, joining the outputs
 would cost more than it saves."""
@@ -151,8 +150,7 @@ def _stage(op: Operator, device: str | None, on_device: bool) -> Stage:
 
 
 def kind_of(batch: Batch) -> tuple[int, Any, str]:
-    """Return number of dimensions, dtype and layout of an input, from which operators infer the specs of their
-    outputs."""
+    """Return (dimensions, dtype, layout) of an input, from which operators infer the specs of outputs."""
     return batch.shapes.shape[1], batch.data.dtype, batch.layout
 
 
@@ -350,8 +348,7 @@ def _gpu_of(plan: CallPlan, inputs: Sequence[Batch]) -> int | None:
 
 
 class DeferredCall:
-    """A call that runs when one of its results is requested for the first time. Until then, the result values refer to
-    this call."""
+    """A call that runs when one of its results is first requested. Until then, its result values refer to it."""
 
     __slots__ = ("__weakref__", "_results", "_work", "device", "on_host", "size", "specs")
 

@@ -94,16 +94,13 @@ class Loop:
         self.forecast = RngForecast()
         self.pipeline: CapturedPipeline | None = None
         self.start = 0
-        """Number of the first iteration of this loop. For a source: the number of batches that the loop has received
-        from it."""
+        """Number of the first iteration of this loop; for a source, the number of batches received from it."""
         self.pending: deque[tuple[Data, ...]] = deque()
-        """For a loop over a source: batches that were taken from the source ahead, and that the loop has not received
-        yet."""
+        """For a loop over a source: batches that were taken from it ahead, and not received by the loop yet."""
         self.passed_on = 0
         """Number of batches in ``pending`` that were already passed to the pipeline."""
         self.missed_result = False
-        """Whether the program has read a result that the pipeline did not return, so that the graph must be built
-        again."""
+        """Whether the program has read a result that the pipeline lacks, so that its graph must be built again."""
         self._count = self._not_before = self._graphs = 0
         self._said: set[str] = set()
 
@@ -237,8 +234,7 @@ class LoopIteration:
         self, plan: calls.CallPlan, values: list[Value], named: dict[str, Value], n: int | None,
         state: calls.State | None, rng: RNG | None,
     ) -> Any:  # fmt: skip
-        """Return the results of a call in the loop's body. The call is run only if the pipeline has not run it
-        ahead."""
+        """Return the results of a call in the loop's body, which runs only if the pipeline has not run it."""
         known_refs = self._refs([*values, *named.values()], plan.op.name)
         if known_refs is None:
             return dispatch(plan, values, named, n, state)
@@ -266,8 +262,7 @@ class LoopIteration:
         return results[0] if plan.outputs == 1 else tuple(results)
 
     def move(self, value: Value, device: Device) -> Value:
-        """Return ``value``, a value of this iteration, on ``device``: the pipeline's copy if there is one, otherwise a
-        new one."""
+        """Return ``value`` of this iteration on ``device``: the pipeline's copy if there is one, else a new one."""
         known_refs = self._refs([value], "to_device")
         if known_refs is None or (not device.on_host and device.device_id != Device.default_device_id("gpu")):
             moved: Value = made(type(value), moved_to(value.data, device))

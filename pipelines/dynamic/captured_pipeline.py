@@ -270,8 +270,7 @@ class CapturedPipeline:
         self._engine.request_next()
 
     def take(self) -> IterationInputs | None:
-        """Return the results of the next iteration; None if one of its samples failed. Raises the error that ended the
-        pipeline."""
+        """Return the next iteration's results; None if a sample failed. Raises the error that ended the pipeline."""
         it = next(self._engine)
         at, self.iteration = self.iteration, self.iteration + 1
         assert it.request.start == at * self._n
@@ -280,8 +279,7 @@ class CapturedPipeline:
         named: dict[int, Samples] = {}
 
         def placed(batch: Data) -> Data:
-            """Return the batch with its samples numbered from 0, also if the engine computed it together with other
-            batches."""
+            """Return the batch with its samples numbered from 0, also if it was computed together with others."""
             of = id(batch.samples)
             if of not in named:
                 slot = batch.samples.slot

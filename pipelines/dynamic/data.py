@@ -49,8 +49,7 @@ def array_of(data: Any) -> Any:
 
 
 def _is_plain(data: Any) -> bool:
-    """Return whether ``data`` consists of Python's own numbers, in lists of any depth. Only the first element is
-    checked."""
+    """Return whether ``data`` is a Python number or nested lists of them. Only the first element is checked."""
     while isinstance(data, (list, tuple)):
         if not data:
             return True

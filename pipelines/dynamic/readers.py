@@ -165,8 +165,7 @@ class Reader:
         return self._op.num_outputs
 
     def records(self, first: int) -> ReaderInputs:
-        """Return a description of the data from position ``first`` on, with which a captured loop's pipeline reads
-        it."""
+        """Return a description of the data from position ``first`` on, for a captured loop's pipeline."""
         order = replace(self._order, _passes={}, _states=[], _permuted=None, _list=None, _job=None)
         device = self._device
         return ReaderInputs(self._op, self._source, order, first, device is not None and not device.on_host)

@@ -31,8 +31,7 @@ class RNGState:
     def __init__(self, key: int, at: int) -> None:
         self.key = key
         self.at = at
-        """Number of the next draw, below 2^130: 4 * counter + word. The 128-bit counter yields four words of 32
-        bits."""
+        """Number of the next draw, below 2^130: 4 * counter + word (the 128-bit counter yields four 32-bit words)."""
 
     @staticmethod
     def parse(text: str) -> RNGState:

@@ -28,8 +28,7 @@ from .nodes.node_pass import Dropped
 from .services import Services
 
 _MAX_COMPARED = 1024
-"""Maximum number of samples of a batch whose shapes are compared with those of the previous batch, to reuse its memory
-estimate."""
+"""Maximum number of samples of batches whose shapes are compared, to reuse the last batch's memory estimate."""
 
 _SMALL_SAMPLES = 8
 """Maximum number of samples of a batch that one worker thread computes uncut. No results are joined then, so that their
@@ -67,8 +66,7 @@ class BatchBudget:
         )
         """The memory budget of the host."""
         self.device: MemoryBudget | None = None
-        """The memory budget of the GPUs, one for all of them. None until `OpenLanes` sets it, and if there is no
-        GPU."""
+        """One memory budget for all GPUs. None until `OpenLanes` sets it, and if there is no GPU."""
         plan = services.plan
         self._needed_after: dict[str, set[Edge]] = {}
         """For each step of the plan, by its name: the node outputs that are still needed after the step."""
@@ -84,8 +82,7 @@ class BatchBudget:
         """Cache for steps whose memory depends on shapes alone: by the step's name, the shapes of its last batch and
         the memory estimate for them. Any thread may replace an entry."""
         self._specs: dict[tuple[str, Facts], Mapping[Edge, Spec]] = {}
-        """Cache of inferred specs (dtype, shape, layout) of outputs, by the step's name and the facts about its
-        inputs."""
+        """Cache of inferred specs (dtype, shape, layout) of outputs, by the step's name and facts about inputs."""
         self._divisible: list[Step] = []
         """Steps before which a batch can be cut into parts, because neither the step nor a later one has an operator
         that needs whole batches."""
@@ -241,8 +238,7 @@ class BatchBudget:
             budget.release(order)
 
     def release_all(self, order: tuple[int, ...]) -> None:
-        """Release the memory reservations of the batch with the number ``order``, and of all parts into which it was
-        cut."""
+        """Release the memory reservations of batch number ``order``, and of all parts into which it was cut."""
         for budget in self.budgets.values():
             budget.release_all(order)
 

@@ -65,8 +65,7 @@ class BatchMerger:
             yield InFlightBatch((number,), request, samples, per_reader, samples, requests=merged, draws=draws)
 
     def _requests(self) -> Iterator[tuple[Request, ...]]:
-        """Yield the requests in groups, each of which becomes one batch. `Credits` decides how many requests form a
-        group."""
+        """Yield the requests in groups, each of which becomes one batch. `Credits` decides the size of groups."""
         schedule = iter(self._schedule)
         for request in schedule:
             count = self.credits.requests(request.n) if self.merge_requests else 1

@@ -32,8 +32,7 @@ _done: set[str] = set()
 
 
 def clients_of(plan: Plan, writer: str | None = None) -> set[str]:
-    """Return the names of the host operators of ``plan``, and of its writer, as the list of compiled loops spells
-    them."""
+    """Return the names of the plan's host operators and of the writer, as in the list of compiled loops."""
     gpu = plan.target.device == "gpu"
     names = {node.op.loop_client for node in plan.graph.nodes if not (gpu and node.stage != "cpu")}
     return names | ({f"writers.{writer}"} if writer else set())

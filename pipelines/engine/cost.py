@@ -24,8 +24,7 @@ ENCODED = 8
 for a JPEG of 80 KB and 0.2 megapixels: half for the 80 KB of codes, half for some 600 KB of samples."""
 
 SAMPLE = 1024
-"""Cost of each sample in addition to that of its bytes: each kernel loops over the samples, and decoders read a
-header."""
+"""Cost of a sample besides its bytes: each kernel loops over the samples, and decoders read a header."""
 
 CHUNK = 32 << 20
 """Maximum cost of a chunk with more than one sample: some 24 JPEGs of ImageNet, twenty milliseconds.
@@ -65,8 +64,7 @@ def chunks(cost: I64, peak: I64, room: int, workers: int) -> list[tuple[int, int
 
 
 def runs(sizes: npt.NDArray[Any], room: float) -> Iterator[tuple[int, int]]:
-    """Yield ranges [a, b) of consecutive samples whose ``sizes`` add up to at most ``room``. A range of one sample may
-    exceed it."""
+    """Yield ranges [a, b) of samples whose ``sizes`` add up to at most ``room``; a single sample may exceed it."""
     ends = np.cumsum(sizes)
     if len(ends) and ends[-1] <= room:
         yield 0, len(ends)

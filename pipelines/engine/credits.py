@@ -117,8 +117,7 @@ class Credits:
         """Number of requests to merge into one launch, if memory has room for them. Set by the consumer's thread; in a
         job on the host, by the thread that takes requests."""
         self.sample_bytes = 0.0
-        """Bytes of host memory per sample, the maximum over the batches that were read so far. Set by readers'
-        threads."""
+        """Maximum bytes of host memory per sample, over the batches read so far. Set by readers' threads."""
         self.copied_bytes = 0.0
         """Bytes per sample that are copied to a device in one piece, in the last batch that was read. 0 once a GPU is
         open and files are uploaded to it in pieces. Set by readers' threads."""
@@ -128,11 +127,9 @@ class Credits:
         self._fits = 1
         """Number of requests for which memory had room in the last launch. Set by the thread that takes requests."""
         self._on_device = self._on_host = 0.0
-        """Bytes per sample that the last launch held at its peak, on the device and on the host. Set by the launching
-        thread."""
+        """Bytes per sample at the peak of the last launch, on device and host. Set by the thread that launches."""
         self.file_bytes = 0.0
-        """Bytes of device memory per sample that the files of the last batch that was read need. Set by readers'
-        threads."""
+        """Bytes of device memory per sample for the files of the batch read last. Set by readers' threads."""
         self._need = 0
         """Bytes that the last launch held on the device at its peak. Set by the launching thread."""
         self._demand = 0

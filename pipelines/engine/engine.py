@@ -108,8 +108,7 @@ class Engine:
             if is_applicable(plan, options)
             else None
         )
-        """The object that computes all batches in the caller's thread, on one GPU; None if the plan does not allow
-        it."""
+        """Object that computes all batches in the caller's thread, on one GPU; None if the plan forbids it."""
         self.inline = (
             InlineHost(self.services, self.merger, self.host_executor)
             if options.inline and all(s.kind != "device" for s in plan.steps)

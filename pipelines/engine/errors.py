@@ -10,8 +10,7 @@ REMEDY = "lower pipeline.batch_size or prefetch_queue_depth, or run with --devic
 
 
 def out_of_memory(problem: BaseException) -> bool:
-    """Return whether ``problem`` means that GPU memory or page-locked memory is exhausted, while the device itself
-    works."""
+    """Return whether ``problem`` means that GPU or page-locked memory is exhausted, while the device works."""
     kind = type(problem).__name__
     if kind in ("CUDARuntimeError", "CUDADriverError"):
         return "emoryAllocation" in str(problem) or "OUT_OF_MEMORY" in str(problem)

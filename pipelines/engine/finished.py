@@ -48,8 +48,7 @@ def _where(plan: Plan, name: str) -> str:
 
 
 def _drop_lost(plan: Plan, iteration: InFlightBatch, files: frozenset[str]) -> None:
-    """Drop the samples from ``files``: reading these files failed in a way that may have put zeros in place of their
-    bytes."""
+    """Drop the samples from ``files``, which could not be read, so that their bytes may be zeros."""
     names = {slot: plan.graph.nodes[node].name for node, slot, _ in iteration.read_from(files)}
     why = "the file was cut short, or could not be read, while the job ran"
     # a rejection of the zeros is not the cause

@@ -24,8 +24,7 @@ from .nodes.node_pass import Env, NodePass
 from .nodes.run_nodes import run_nodes
 
 Stored = tuple[Samples, Mapping[int, Samples]]
-"""A batch of one record of each reader, as a pair: the samples of the batch, and the samples of each reader by its node
-id."""
+"""A batch of one record of each reader: its samples, and the samples of each reader by its node id."""
 MAX_TRIED = 100
 """Maximum number of records that are tried, in stored order, to find one that is not rejected."""
 
@@ -43,8 +42,7 @@ def undecided(plan: Plan) -> list[Edge]:
 
 
 def _by_records(plan: Plan) -> Iterator[Node]:
-    """Yield the nodes of ``plan`` that the host can compute from stored records alone, without data from the user's
-    program."""
+    """Yield the nodes of ``plan`` that the host can compute from stored records, without the user's program."""
     excluded = set[int]()
     for node in plan.graph.nodes:
         calls_program = node.op.per_batch and not isinstance(node.op, (Reader, SplitOutputs)) and not node.inputs
@@ -79,8 +77,7 @@ def first_sample(
 
 
 def attempt(nodes: Sequence[Node], run: NodePass, env: Env) -> Env:
-    """Run all ``nodes`` that the host can compute, for the only sample of ``run``. Return ``env`` with their
-    outputs."""
+    """Run all ``nodes`` that the host can compute for the only sample of ``run``. Return ``env`` with outputs."""
     run.emulate = True
     for node in nodes:
         if all(e in env for e in node.reads):
@@ -123,8 +120,7 @@ def spec_of(batch: Batch) -> Spec:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """Types and ranks of outputs that the plan leaves open, taken from the first sample of a data set. Created by
-    `Sources`."""
+    """Types and ranks that the plan leaves open, taken from a data set's first sample. Created by `Sources`."""
 
     kinds: Mapping[Edge, Spec] = field(default_factory=dict)
     """Types and numbers of dimensions of the first sample, for the outputs for which the plan leaves them open."""

@@ -31,8 +31,7 @@ def taken(channel: Channel[InFlightBatch]) -> InFlightBatch:
 
 
 def arriving(inbox: Channel[InFlightBatch], out: Channel[InFlightBatch]) -> Iterator[InFlightBatch]:
-    """Yield the batches of ``inbox`` in order. Batches that have failed are not yielded but put directly into
-    ``out``."""
+    """Yield the batches of ``inbox`` in order; put batches that have failed directly into ``out``."""
     while True:
         it = taken(inbox)
         if it.problem is None:

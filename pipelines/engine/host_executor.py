@@ -153,8 +153,7 @@ class HostExecutor:
                 put_failed(it, out, e)
 
     def _start_early(self, it: InFlightBatch, step: Step) -> None:
-        """Start the work that host threads do for the next device step, before the batch can be launched on the
-        device."""
+        """Start the work of host threads for the next device step, before it launches the batch."""
         if step.kind != "device" or self._plan.target.device != "gpu":
             return
         run = self._services.node_pass(it, staging=self._page_locked)
@@ -246,8 +245,7 @@ class HostExecutor:
         return self._services.raised(problem, samples) if isinstance(problem, MemoryError) else problem
 
     def _feeds_device(self, step: Step) -> bool:
-        """Return whether bytes that this step reads are uploaded to a device. They are then read into page-locked
-        memory."""
+        """Return whether bytes that this step reads, into page-locked memory, are uploaded to a device."""
         if self._plan.target.device != "gpu":
             return False
         ids = {n.id for n in step.nodes}

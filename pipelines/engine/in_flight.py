@@ -77,14 +77,12 @@ class InFlightBatch:
     launched: Latch[NodePass] | None = None
     """The launch of the batch on a device that is not complete yet; None if there is none."""
     cuts: list[tuple[int, int]] = field(default_factory=list)
-    """The ranges [a, b) of samples that are on the device at the same time; more than one if the launch is too
-    large."""
+    """Ranges [a, b) of samples to compute one after the other; several if the launch is too large."""
     estimated_outputs: Outputs = ()
     """Dtype and size of the launch's outputs, as estimated; see `MemoryEstimate.outputs`."""
 
     requests: tuple[Request, ...] = ()
-    """The requests that were merged into this batch; they are delivered one by one. Empty if the batch is of one
-    request."""
+    """Requests merged into this batch, which are delivered one by one. Empty if the batch is of one request."""
     draws: Draws = ()
     """States of the operators' random generators, for each merged request; see `NodePass.draws`."""
 
@@ -126,8 +124,7 @@ class InFlightBatch:
         )
 
     def split_by_request(self) -> list[InFlightBatch]:
-        """Return a separate batch for each request that was merged into this one. If this batch failed, each of them
-        failed."""
+        """Return a separate batch for each request that was merged into this one, failed if this one has failed."""
         low, batches = int(self.all_samples.slot[0]), list[InFlightBatch]()
         for k, request in enumerate(self.requests):
             batches.append(self.part(k, low, low + request.n))
@@ -152,8 +149,7 @@ class InFlightBatch:
         return int(self.all_samples.position[np.searchsorted(self.all_samples.slot, dropped.slot)])
 
     def part_of(self, dropped: Dropped) -> int:
-        """Return the number of a dropped sample among the items into which its record was split; -1 if records are not
-        split."""
+        """Return the number of a dropped item among the items of its record; -1 if records are not split."""
         part = self.all_samples.part
         return -1 if part is None else int(part[np.searchsorted(self.all_samples.slot, dropped.slot)])
 

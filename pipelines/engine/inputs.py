@@ -88,8 +88,7 @@ class Sources:
                 yield name, origins, condition
 
     def stored(self) -> Iterator[Stored]:
-        """Yield the first records of the data sets in stored order, at most `MAX_TRIED`: each time one record of every
-        data set."""
+        """Yield the first `MAX_TRIED` records of the data sets in stored order, one of every data set at a time."""
         size = min((order.size for *_, order in self.readers), default=0)
         slot, zeros = _counted(1)
         for i in range(min(size, MAX_TRIED)):
@@ -119,8 +118,7 @@ class Sources:
 
 
 def opened_once(plan: Plan) -> None:
-    """Open the data sets of ``plan`` and close them again, to check them. Raises SpecError or JobError if that
-    fails."""
+    """Open and close the data sets of ``plan`` as a check. Raises SpecError or JobError if that fails."""
     Sources(plan, 1).close()
 
 
@@ -223,6 +221,5 @@ _NAMELESS = NoOrigins()
 
 @lru_cache(8)
 def _counted(n: int) -> tuple[I32, I64]:
-    """Return the slots (indices, 0 to n - 1) and epochs of ``n`` samples. Batches of equal size share the two
-    arrays."""
+    """Return slots (indices 0 to n - 1) and epochs of ``n`` samples, in arrays shared by batches of this size."""
     return np.arange(n, dtype=np.int32), np.zeros(n, np.int64)

@@ -64,8 +64,7 @@ class Options(RunSettings):
     """Facts about the upload of files to the GPU that earlier runs of the graph in this process have found. If None,
     there are none, and the run assumes that records may be read again."""
     resources: SharedResources | None = None
-    """Memory budgets and lanes (CUDA streams) that this run shares with other runs of a job in this process, or
-    None."""
+    """Memory budgets and lanes (CUDA streams) that this run shares with the job's other runs, or None."""
     copies: int = 0
     """Number of copies of a large output sample that the consumer of the run makes, for example to write the sample.
     Batches reserve memory for them."""

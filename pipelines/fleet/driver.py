@@ -151,8 +151,7 @@ class Driver:
         self.watch = ProgressLog()
         self._facts = facts or {}
         self._ended_workers: dict[tuple[str, str], list[int]] = {}
-        """For workers that have ended, by name and machine: numbers of samples read, samples rejected, and job
-        parts."""
+        """Numbers of samples read, samples rejected and job parts of ended workers, by name and machine."""
         self.began = time.perf_counter()
 
     # -- results ------------------------------------------------------------------------------------------------------
@@ -252,8 +251,7 @@ class Driver:
         raise AssertionError("too many rejects were counted")
 
     def _shut_down(self) -> None:
-        """Let the workers publish their complete shards and end; the next run of the job continues the unfinished
-        parts."""
+        """Let the workers publish complete shards and end; the job's next run continues unfinished parts."""
         self.group.stop()
         deadline = time.monotonic() + PATIENCE
         while any(h.parts for h in self._states.values()) and time.monotonic() < deadline:
@@ -501,8 +499,7 @@ class Driver:
         self._progress(Progress(read, self._left, rejected, self.began, self._status))
 
     def _worker_progress(self) -> list[WorkerProgress]:
-        """Return the progress of every worker that took part in this run. Workers with the same name and machine are
-        added up."""
+        """Return the progress of all workers of this run, added up for equal names and machines."""
         ended_totals = dict(self._ended_workers)
         progress = []
         for state in self._states.values():

@@ -107,8 +107,7 @@ class JobOutput:
         release_locks(self.files, self._lock)
 
     def check(self) -> None:
-        """Raise JobError if another job has taken over the output's lock. In an object store, this also keeps the lock
-        alive."""
+        """Raise JobError if another job has the output's lock now. In a store, this also keeps the lock alive."""
         with job_errors():
             if self.files.mirror is not None:
                 self.files.mirror.beat()

@@ -77,8 +77,7 @@ def pci_address(gpu: int) -> str:
 
 
 def cpus_near(address: str, devices: Path = _DEVICES) -> frozenset[int]:
-    """Return the numbers of the CPU cores that are near the PCI device at ``address``; empty if the system does not
-    tell."""
+    """Return the numbers of the CPU cores near the PCI device at ``address``; empty if unknown."""
     try:
         return frozenset(cpu_list((devices / address / "local_cpulist").read_text())) if address else frozenset()
     except (OSError, ValueError):

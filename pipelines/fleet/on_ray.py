@@ -190,8 +190,7 @@ class Actors:
             self._wait_for_a_node()
 
     def _wait_for_a_node(self) -> None:
-        """Remind the user from time to time that no node has room for a worker. Raises JobError if no node will
-        come."""
+        """Remind the user at times that no node has room for a worker. Raises JobError if no node will come."""
         now = time.monotonic()
         if self._empty_since is None:
             self._empty_since, self._reminded = now, now - _REMIND

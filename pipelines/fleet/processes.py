@@ -119,8 +119,7 @@ class Processes:
         return list(self._workers.values())
 
     def fill(self, count: int) -> None:
-        """Start workers until ``count`` run, as far as there is room. Raises errors that prevent the job from being
-        opened."""
+        """Start workers until ``count`` run, if there is room. Raises errors that keep the job from being opened."""
         for resources in self._starts:
             if len(self._workers) >= count:
                 return
@@ -147,8 +146,7 @@ class Processes:
         return received
 
     def give(self, worker: Process, order: Message) -> None:
-        """Send a message with an order to a worker. If the worker has ended, nothing is sent, and `poll` will report
-        the end."""
+        """Send an order to a worker. If the worker has ended, nothing is sent, and `poll` will report it."""
         worker.messages.send(order)
 
     def stop(self) -> None:

@@ -78,8 +78,7 @@ def merged(
 
 
 def _mixtures(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """For each reader that mixes data sets, return how many samples come from each of them, added over all job
-    parts."""
+    """Return the number of samples from each data set of a mixture, by reader, added over all job parts."""
     total: dict[str, Counter[str]] = {}
     for report in reports:
         for reader, counts in report.get("mixtures", {}).items():

@@ -60,8 +60,7 @@ def fitted(prepared: Prepared, resources: WorkerResources) -> Prepared:
 
 
 def fitted_spec(spec: Spec, resources: WorkerResources) -> Spec:
-    """Return a copy of a spec with the number of threads and the memory budget that the ``resources`` of a worker
-    allow."""
+    """Return a copy of a spec with the threads and the memory budget that a worker's ``resources`` allow."""
     settings, memory = spec.pipeline, spec.pipeline.memory
     own = _share(memory.host, HOST_SHARE, resources.share)
     gpu = memory.gpu if resources.gpu_share == 1 else _share(memory.gpu, GPU_SHARE, resources.gpu_share)

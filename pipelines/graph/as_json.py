@@ -126,8 +126,7 @@ def _edge(pair: Any, before: int) -> Edge:
 
 
 def _name_or_value(value: Any) -> str:
-    """Return plain data as text, and functions and other objects by their name, which is the same in another
-    process."""
+    """Return plain data as text, and other objects by their name, which is the same in another process."""
     if callable(value):
         return str(getattr(value, "__qualname__", type(value).__qualname__))
     if isinstance(value, (bool, int, float, str, tuple, list, dict, frozenset, enum.Enum, type(None))):

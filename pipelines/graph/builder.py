@@ -39,8 +39,7 @@ class GraphBuilder:
     _conditions: dict[Edge, Edge] = field(default_factory=dict)
     """Predicates that were passed to `split`, each with the edge of its conversion to truth values."""
     _parts: dict[Scope, list[Edge]] = field(default_factory=dict)
-    """For each branch that `split` opened: the edges that have its samples, from the outermost branch to the
-    innermost."""
+    """For each branch that `split` opened: the edges with its samples, from the outermost branch inwards."""
     _given_names: set[str] = field(default_factory=set)
     """Names that the user's program chose for operators."""
     _adopted: dict[tuple[int, int], int] = field(default_factory=dict)

@@ -72,15 +72,13 @@ class Node:
 
     @property
     def where(self) -> str:
-        """Place of the node for messages: ``spec.yaml:12:5: step 3 (resize)``, or only ``resize`` if it has no
-        place."""
+        """Place of the node for messages: ``spec.yaml:12:5: step 3 (resize)``, or only ``resize``."""
         return f"{self.mark}: {self.mark.label or self.name}" if self.mark else self.name
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A graph of operators: its nodes, in an order in which they can run, and its outputs (edges) by name. Never
-    changed."""
+    """A graph of operators: nodes, in an order in which they can run, and outputs (edges) by name. Immutable."""
 
     nodes: tuple[Node, ...]
     outputs: Mapping[str, Edge]

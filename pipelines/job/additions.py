@@ -28,8 +28,7 @@ class AdditionPlan:
     over inputs that were added later. Created by `find_growth`."""
 
     number: int
-    """Number of the run in the `Lineup`, the order of all records: 0 for the job's first inputs, then one per
-    addition."""
+    """Number of the run in the `Lineup` (order of all records): 0 for the first inputs, then one per addition."""
     addition: Addition | None
     inputs: Inputs
     """The inputs (files with size and time) of the run. The journal records ``inputs.identity`` for them."""
@@ -175,8 +174,7 @@ def _joined(parts: list[InventoryEntries]) -> InventoryEntries:
 
 
 def _places(stages: list[Inputs], changes: Mapping[str, Changes]) -> list[dict[str, Any]]:
-    """Return, for each run in ``stages`` and each reader, the indices of the run's files in the present list of
-    files."""
+    """Return the indices of each run's files in the present list of files, by run and reader."""
     result: list[dict[str, Any]] = []
     for k in range(len(stages)):
         at = {name: sum(len(i.readers[name]) for i in stages[:k]) for name in changes}

@@ -113,8 +113,7 @@ class Batches:
         return Finished(start, stop, samples, outputs, rows, it.number, omitted)
 
     def report(self, seconds: float, counts: Mapping[str, int], sink_seconds: float) -> dict[str, Any]:
-        """Return the report of the run so far, as `build_report` makes it. ``sink_seconds``: time that the writer
-        took."""
+        """Return `build_report`'s report of the run so far. ``sink_seconds``: time that the writer took."""
         return build_report(self.engine, seconds, counts, sink_seconds=sink_seconds)
 
 
@@ -125,8 +124,7 @@ def rows_unplaced(sources: Sources) -> Iterator[tuple[str, LeftOutRows]]:
 
 
 def rows_left_out(plan: Plan, iteration: InFlightBatch) -> LeftOutRows:
-    """Return the rows of left_out.jsonl for those samples of a batch that the spec left out on purpose, as `keep_if`
-    does."""
+    """Return the rows of left_out.jsonl for samples that the spec left out of a batch (`keep_if`)."""
     everyone, tables = iteration.all_samples, []
     for lost in left_out(iteration.dropped):
         samples = everyone.take(np.searchsorted(everyone.slot, lost.slots))

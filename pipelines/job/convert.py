@@ -227,8 +227,7 @@ def convert(
 
 
 def _without_place(message: str, path: Path) -> str:
-    """Return the error ``message`` without the file, line and column of the generated spec, which the user has never
-    seen."""
+    """Return the error ``message`` without its position in the generated spec, which the user does not know."""
     place = rf"^{re.escape(str(path))}:\d+:\d+: (step 1 \([\w.]+\): )?"
     return re.sub(place, "", message, flags=re.MULTILINE)
 
@@ -252,8 +251,7 @@ def is_conversion(spec: Any) -> bool:
 
 
 def _with_kept(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the report of a conversion with a further count, ``kept``: the number of images whose bytes needed no
-    change."""
+    """Return a conversion's report with the count ``kept`` of images whose bytes needed no change."""
     looked_at, recoded = (
         sum(o["samples"] for o in report["operators"] if o["name"] in names) for names in ((TEST,), (RECODED, SMALL))
     )

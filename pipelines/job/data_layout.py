@@ -47,8 +47,7 @@ from ..tools.remote_sample import CONTAINERS, skeleton
 KEYS = ("key", "__key__")
 """Names of columns (or features) that are taken for the samples' keys."""
 MAX_EXAMINED = 64
-"""Maximum number of records that are examined to find the fields. Readers check the remaining records while they
-read."""
+"""Maximum number of records that are examined to find the fields; readers check the remaining ones."""
 MAX_EXAMINED_BYTES = 1 << 26
 """Total size in bytes of the examined records after which no further record is examined."""
 
@@ -77,8 +76,7 @@ class SourceLayout:
     arrays: tuple[str, ...] = ()
     """Names of the fields of bytes that are .npy files, which a writer of dali-run created from numbers."""
     casts: dict[str, str] = field(default_factory=dict)
-    """For fields of numbers that a container stores in another type: the name of their NumPy type, by the field's
-    name."""
+    """NumPy types of fields of numbers that a container stores in another type, by the field's name."""
     whole: tuple[str, ...] = ()
     """Names of the fields that are stored as floats and whose values are all integers."""
     raw: tuple[str, ...] = ()
@@ -141,8 +139,7 @@ def _look(source: Path, columns: Sequence[str], in_part: bool) -> SourceLayout:
 
 
 def _containers(source: Path, names: Sequence[str], columns: Sequence[str]) -> SourceLayout | None:
-    """Return the layout of the containers among ``names``; None if there is none. Raises SpecError for several
-    kinds."""
+    """Return the layout of containers among ``names``; None without one. Raises SpecError for several kinds."""
     root = source if source.is_dir() else source.parent
     kinds = [
         [p for p in (root / n for n in names if n.endswith(suffixes)) if p.is_file() or (p / "data.mdb").is_file()]
@@ -292,8 +289,7 @@ def _renamed(layout: SourceLayout, names: Mapping[str, str]) -> SourceLayout:
 
 
 def _own_tar(paths: list[Path], write: Mapping[str, Any]) -> SourceLayout:
-    """Return the layout of tar files that dali-run wrote. The tar members of a sample are in the order of the
-    fields."""
+    """Return the layout of tar files of dali-run. The members of a sample are in the order of its fields."""
     fields = write["fields"]
     records = first_records(tar_records(paths))
     complete = [r for r in records if len(r.fields) == len(fields)]
@@ -363,8 +359,7 @@ _OWN_WRITERS: dict[str, Callable[[list[Path], Mapping[str, Any]], SourceLayout]]
 
 
 def _check_finished(source: str) -> None:
-    """Raise SpecError if ``source`` is an output of dali-run that is not complete, because the last samples would be
-    missing."""
+    """Raise SpecError if ``source`` is an unfinished output of dali-run, whose last samples are missing."""
     if is_url(source):
         info = Store(source).info()
         if info is None or info.get("type") != "directory" or "journal" not in " ".join(Store(source).folder()[1]):
@@ -498,8 +493,7 @@ def _columns(paths: list[Path], names: Sequence[str]) -> tuple[Path, list[Readab
 
 
 def _of_columns(step: dict[str, Any], kept: Sequence[ReadableColumn], key: str) -> SourceLayout:
-    """Return the layout of a table with the columns ``kept``. ``key`` is the column that names the samples, or
-    empty."""
+    """Return the layout of a table with the columns ``kept``. ``key`` is the column of keys, or empty."""
     return SourceLayout(
         {**step, "key": key} if key else step,
         {w.name: "bytes" if w.kind in ("bytes", "text") else "numbers" for w in kept},

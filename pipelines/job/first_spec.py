@@ -54,8 +54,7 @@ TASKS: dict[str, dict[str, str]] = {
     "videos": {"clips": "clips of 16 frames, the shorter side of --size pixels", "keep": "the same bytes"},
     "records": {"keep": "the same fields in another container"},
 }
-"""The tasks for which `init` can write a spec, for each kind of data: name and description; the first is the
-default."""
+"""Tasks for which `init` can write a spec, by kind of data: name and description; the default is first."""
 _SIZES = {"resize": 256, "train": 224, "val": 224, "clips": 112}
 _MEAN, _STD = [123.675, 116.28, 103.53], [58.395, 57.12, 57.375]
 

@@ -209,8 +209,7 @@ def _expression(op: Expr, inputs: list[str]) -> str:
 
 
 def _constants(node: Node) -> dict[str, Any]:
-    """Return the arguments of a node whose values differ from the defaults; dali-run and DALI have the same
-    defaults."""
+    """Return the arguments of a node that differ from the defaults, which dali-run and DALI have in common."""
     return {
         p.name: getattr(node.op, p.name)
         for p in parameters(type(node.op)).values()

@@ -116,8 +116,7 @@ WAYS: dict[str, tuple[str, Callable[[int], Any]]] = {
 
 
 def batches(pool: Executor, work: Callable[[int], Any]) -> Iterator[tuple[Any, Any]]:
-    """Yield the results of ``work`` for all batches, epoch after epoch without end. ``pool`` prepares two batches
-    ahead."""
+    """Yield the results of ``work`` for batch after batch without end. ``pool`` prepares two batches ahead."""
     order, labels = list(range(len(RECIPE["files"]))), np.array(RECIPE["labels"], np.int32)
     draw = random.Random(0)
 

@@ -43,8 +43,7 @@ class Contexts:
         return context
 
     def accept(self) -> None:
-        """Add the facts that kernels reported for this batch to the statistics, and drop all references to the
-        batch."""
+        """Add the kernels' reports for this batch to the statistics, and drop all references to the batch."""
         for context in self._contexts.values():
             context.args = {}
         if self._run is not None and self._run.reports:

@@ -56,8 +56,7 @@ def allows_fast_path(node: Node) -> bool:
 
 
 AGAIN = "small batches: computed again, so that samples that fail are told apart"
-"""Text under which reports count samples that were computed again, with error isolation, after the fast path had
-failed."""
+"""Text under which reports count samples that were computed again with error isolation, after a failure."""
 
 
 class FastPath:

@@ -37,8 +37,7 @@ and files are not in the page cache yet."""
 
 
 def is_light(plan: Plan) -> bool:
-    """Return whether the plan is only arithmetic on a few numbers: nothing in it reads, decodes or runs the user's
-    code."""
+    """Return whether the plan is only arithmetic on a few numbers, without reading, decoding or user code."""
     light = all(s.kind == "whole" for s in plan.steps)
     return light and all(not n.op.per_batch or n.op.is_trivial for n in plan.graph.nodes)
 

@@ -99,8 +99,7 @@ class DeviceExecutor:
             self._launch_one(name, step, it, lane, it.launched)
 
     def _make_room(self, it: InFlightBatch, estimate: MemoryEstimate, *, wait: bool = True) -> None:
-        """Reserve device memory for the batch, and host memory for its results. With ``wait``, wait until the memory is
-        free."""
+        """Reserve device memory for the batch, and host memory for its results; with ``wait``, wait for memory."""
         assert self._budget.device is not None
         on_host, on_device = self._budget.held_bytes(it)
         need, it.cuts = self._credits.launch(estimate, on_device, on_host)
@@ -165,8 +164,7 @@ class DeviceExecutor:
     def complete(
         self, name: str, step: Step, free: list[FreeLanes], inbox: Channel[InFlightBatch], out: Channel[InFlightBatch]
     ) -> None:
-        """Wait for the launched batches in order, add their results, and free their lanes (CUDA streams). The body of a
-        thread."""
+        """Wait for launched batches in order, add their results, free their lanes (CUDA streams). A thread's body."""
         for it in arriving(inbox, out):
             lane = it.lane
             assert lane is not None

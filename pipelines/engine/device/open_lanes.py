@@ -19,8 +19,7 @@ from ..services import Services
 from .null_lane import NullLane
 
 NO_LANE = "out of GPU memory: one batch fewer in flight"
-"""Text under which reports count lanes (CUDA streams with memory) that could not be opened, because GPU memory was
-exhausted."""
+"""Text under which reports count lanes (CUDA streams) that did not open, because GPU memory was exhausted."""
 
 
 class OpenLanes:
@@ -111,8 +110,7 @@ class OpenLanes:
         return None
 
     def _limit(self, index: int) -> None:
-        """Limit the memory pool of device ``index`` to its budget, and add this budget to the total of all devices of
-        the run."""
+        """Limit the memory pool of device ``index`` to its budget, and add it to the total of the run's devices."""
         gpu = self._plan.target.device == "gpu"
         free, total = device_memory(index) if gpu else (NullLane.free_memory, NullLane.free_memory)
         budget = gpu_budget(self._options.memory, free, total, guest=self._options.guest)
@@ -133,8 +131,7 @@ class OpenLanes:
             free.stop()
 
     def close(self) -> None:
-        """Close the lanes, or return them to the pool of lanes that the job's runs share. No thread may use them any
-        longer."""
+        """Close the lanes (CUDA streams), or return them to the job's pool. No thread may use them any longer."""
         if self._options.resources is not None:
             for free in self._free:
                 assert isinstance(free, SharedLanes)

@@ -16,8 +16,7 @@ import numpy.typing as npt
 from ....ops.batch import host_empty
 
 _MIN_BYTES = 1 << 20
-"""Minimum size in bytes of arrays that come from the pool. Smaller ones come from the heap, which itself keeps freed
-memory."""
+"""Minimum size in bytes of arrays from the pool. Smaller ones are from the heap, which keeps freed memory."""
 
 
 class BufferPool:
@@ -35,8 +34,7 @@ class BufferPool:
         self._free: deque[npt.NDArray[np.uint8]] = deque(maxlen=max_blocks)  # no lock: a garbage collection may append
 
     def empty(self, n: int, dtype: Any) -> npt.NDArray[Any]:
-        """Return an uninitialised flat array of ``n`` elements. Its memory returns to the pool when its last view is
-        gone."""
+        """Return an uninitialised flat array, whose memory returns to the pool when its last view is gone."""
         nbytes = n * np.dtype(dtype).itemsize
         if not _MIN_BYTES <= nbytes <= self.max_bytes:
             return host_empty(n, dtype)

@@ -33,8 +33,7 @@ class MemoryEstimate:
     kept: I64
     """Bytes of the results that are needed after the step, by later steps or as outputs."""
     certain: I64
-    """Lower bound in bytes: the largest need of those operators that know their need exactly, for example from image
-    headers."""
+    """Lower bound in bytes: the largest need of operators that know it exactly, for example from image headers."""
     largest_operator: str
     """Name of the operator whose need in bytes is ``certain``."""
     peak_total: int
@@ -66,8 +65,7 @@ they are known."""
 
 
 def facts_of(env: Mapping[Edge, Batch]) -> Facts:
-    """Return what is known about the batches in ``env``: type and layout, and the shape if all samples have the
-    same."""
+    """Return type and layout of the batches in ``env``, and the shape if all samples have the same."""
     facts = []
     for edge, b in env.items():
         shape = tuple(b.shapes[0].tolist()) if b.is_uniform else (None,) * b.ndim
@@ -196,8 +194,7 @@ def _headers(node: Node, env: Mapping[Edge, Batch], emulate: bool) -> tuple[I64,
 
 
 def _spread(values: I64, theirs: Samples, samples: Samples) -> I64:
-    """Expand ``values``, one for each of the samples ``theirs``, to all of ``samples``; 0 for samples without a
-    value."""
+    """Expand ``values`` of the samples ``theirs`` to all of ``samples``; 0 for samples without a value."""
     if theirs is samples or len(theirs) == len(samples):
         return values
     all_values = np.zeros(len(samples), np.int64)

@@ -23,8 +23,7 @@ from .node_pass import Env, LeftOut, Loss, NodePass
 
 
 def bytes_of(batches: Iterable[Batch]) -> int:
-    """Return the bytes of ``batches``. Memory that several of them share is counted once; gaps between samples are not
-    counted."""
+    """Return the bytes of ``batches``, without gaps between samples; memory that several share counts once."""
     sizes: dict[int, int] = {}
     for b in batches:
         sizes[id(b.data)] = max(sizes.get(id(b.data), 0), b.nbytes)

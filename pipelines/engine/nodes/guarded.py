@@ -16,8 +16,7 @@ from .node_pass import Dropped, Env, NodePass
 from .run_nodes import RAISED_BY, run_nodes
 
 _RAISED_FOR = "_dali_run_sample"
-"""Name of the attribute that is set on an exception if the kernel that raised it had only one sample; its value is that
-sample."""
+"""Name of an attribute for exceptions of a kernel that had only one sample; its value is that sample."""
 MORE_MEMORY = "raise pipeline.memory.host on a machine with more memory, then run `dali-run retry-failed`"
 
 ErrorHook = Callable[[Exception, int], Exception | None]

@@ -160,8 +160,7 @@ class NodePass:
     started: Mapping[int, StartedWork] = field(default_factory=dict)
     """Work of mixed kernels that `start_early` has started ahead of the launch, by the node's id."""
     attempt: int = 0
-    """Index of the decoder to use in the list of decoders: 0 at first, higher for samples on which earlier decoders
-    failed."""
+    """Index of the decoder to use in the list of decoders: higher for samples on which decoders have failed."""
     observe: Callable[[Node, int, int, int, float, float], None] | None = None
     """Called after every kernel with the node, number of samples, bytes read, bytes written, and times of begin and end
     (perf_counter)."""

@@ -355,8 +355,7 @@ def _samples(node: Node, inputs: Sequence[Batch], env: Env, run: NodePass) -> Sa
 
 
 def _placed(batch: Batch, node: Node, run: NodePass) -> Batch:
-    """Return the batch in the memory from which the node reads it: the host's for mixed operators, the device's for gpu
-    operators."""
+    """Return the batch in the memory from which the node reads it: of the host (mixed) or the device (gpu)."""
     if run.device is None or run.emulate:
         return batch
     if node.stage == "gpu" or isinstance(node.op, (Split, Merge)):

@@ -46,8 +46,7 @@ _interval = _SwitchInterval()
 
 
 def lower(owner: int) -> None:
-    """Lower Python's switch interval. It stays low until `restore` was called for this ``owner`` and for all other
-    owners."""
+    """Lower Python's switch interval until `restore` was called for this ``owner`` and all other owners."""
     _interval.lower(owner)
 
 
