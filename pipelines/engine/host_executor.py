@@ -153,7 +153,7 @@ class HostExecutor:
                 put_failed(it, out, e)
 
     def _start_early(self, it: InFlightBatch, step: Step) -> None:
-        """Start the work of host threads for the next device step, before it launches the batch."""
+        """Start the work of host threads for the next device step, before the batch is launched there."""
         if step.kind != "device" or self._plan.target.device != "gpu":
             return
         run = self._services.node_pass(it, staging=self._page_locked)
@@ -332,8 +332,8 @@ class HostExecutor:
     def compute(
         self, step: Step, it: InFlightBatch, env: Env, samples: Samples, nbytes: int, output: OutputSlice | None = None
     ) -> tuple[Env, NodePass]:
-        """Run a ``chunk`` step for some samples; return the results and the `NodePass` that computed them. ``nbytes``:
-        memory that is already reserved. ``output``: where the chunk's results belong in the batch's output arrays."""
+        """Run a ``chunk`` step for some samples. Return the results, and the `NodePass` that computed them. ``nbytes``:
+        memory that is already reserved. ``output``: the part of the batch's output arrays for these samples."""
         reservation = Reservation(self._budget.host, nbytes, output, self._chunk_buffers.empty)
         run = self._services.node_pass(it, samples=samples, reservation=reservation,
                         exclusive=self._budget.host.exclusive,

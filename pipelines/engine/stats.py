@@ -168,7 +168,7 @@ class Stats:
             record.add_call(samples, taken, written, seconds, device=device)
 
     def busy(self, stage: str, seconds: float) -> None:
-        """Record that the thread of ``stage`` worked for ``seconds``."""
+        """Record that the thread of ``stage``, a step of the plan, worked for ``seconds``."""
         with self._lock:
             self._stages[stage] = self._stages.get(stage, 0.0) + seconds
 

@@ -280,7 +280,7 @@ class Shared:
             raise OSError(f"{self.length} bytes cannot be mapped: {os.strerror(ctypes.get_errno())}")
         self.base: int = base
         self.missing: list[tuple[int, int]] = []
-        """Ranges [a, b) of offsets without a file in this mapping: it was unpacked, or replaced since then."""
+        """Ranges [a, b) of offsets without a file in this mapping, because it was unpacked, or replaced meanwhile."""
         for i, (start, size) in enumerate(zip(mapped.starts.tolist(), mapped.sizes.tolist(), strict=True)):
             handle = mapped.reopened(i) if size else None
             placed = handle is not None and libc.mmap(

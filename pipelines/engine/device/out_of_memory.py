@@ -50,8 +50,8 @@ class OnDevice:
     """Called for each fallback, with the reason and the number of samples."""
 
     def run(self, env: Env, run: NodePass) -> Env:
-        """Run the nodes and return the batches of their outputs ``gives``. Raises DeviceError if the device cannot hold
-        even the results."""
+        """Run the nodes and return the outputs that are needed afterwards (``gives``). Raises DeviceError if the device
+        cannot hold even these."""
         results = self._fitted(env, run)
         for edge in self.gives:
             if edge not in self.to_host and self._belongs_there(edge):

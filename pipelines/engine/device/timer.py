@@ -31,8 +31,7 @@ class DeviceTimer:
         self._events: list[Any] = []
 
     def __call__(self, node: Node, samples: int, taken: int, given: int, after: bool) -> None:
-        """Record a CUDA event before or ``after`` a kernel of ``node``; ``taken``, ``given``: bytes read and
-        written."""
+        """Record a CUDA event before or ``after`` a kernel of ``node``. ``taken``, ``given``: bytes read, written."""
         if after:
             began, self._open = self._open, self._mark()
             self._marks.append((node, samples, taken, given, began, self._open, 1.0))

@@ -214,7 +214,7 @@ class MemoryBudget:
             self._set_caches([*self._account.caches, *((self._run, c) for c in caches)])
 
     def has_room(self, nbytes: int) -> bool:
-        """Return whether ``nbytes`` more may be cached for reuse, without a lock, because destructors call it."""
+        """Return whether ``nbytes`` more may be cached for reuse. Takes no lock, because destructors call it."""
         return self._account.used + self._account.cached_bytes() + nbytes <= self._account.limit
 
     def stop(self) -> None:
@@ -315,7 +315,7 @@ class Reservation:
         self._used = 0
         self._samples = 0
         self.for_output = True
-        """Whether the running kernel computes an output of the step, whose array may be in the batch's array."""
+        """Whether the running kernel computes an output of the step, which may go into the batch's output array."""
 
     def start_pass(self, samples: int) -> None:
         """Start counting the allocations of a new pass over ``samples`` samples, from zero."""

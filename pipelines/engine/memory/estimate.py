@@ -91,7 +91,7 @@ def inferred(nodes: Sequence[Node], facts: Facts) -> dict[Edge, Spec]:
 
 
 class _Sizes:
-    """Elements, item sizes and dtypes of the batches in ``env`` and of further outputs. Created for one estimate."""
+    """Numbers of elements, item sizes and dtypes of batches: ``env`` and added outputs. Created for one estimate."""
 
     def __init__(self, env: Mapping[Edge, Batch], samples: Samples, specs: Mapping[Edge, Spec] | None) -> None:
         self._env, self._samples, self._specs = env, samples, specs

@@ -146,7 +146,7 @@ class NodePass:
     reader_samples: Mapping[int, Samples] = field(default_factory=dict)
     """The samples of each reader, by the id of the reader's node."""
     services: KernelServices = NO_SERVICES
-    """Services of the engine for the kernels; its reports go to `reports`."""
+    """Functions and objects of the engine that kernels use. Calls of its reports go to `reports`."""
     uploads: Mapping[Edge, Uploader] = field(default_factory=dict)
     """For each reader output that is uploaded to a device while it is read, by its edge in the graph: the object that
     uploads it."""
