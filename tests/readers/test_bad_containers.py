@@ -138,7 +138,7 @@ def test_a_packed_file_of_more_records_than_bytes_is_left_early(
 
 @pytest.mark.parametrize("kind", READERS)
 def test_a_file_that_grows_while_it_is_read(kind: str, tmp_path: Path) -> None:
-    """What was there when it was opened is read, and a record that was half there is a reject: never other bytes."""
+    """Records that the file held when it was opened are read; one that was incomplete then is a reject."""
     make, step = FORMATS[kind]
     values = [b"%d" % i * 100 for i in range(6)]
     make(tmp_path / "whole", values)
