@@ -1,8 +1,8 @@
 """Compile loops in the background, while libraries that give the same bits do their work.
 
-`pipelines.engine.compile_ahead` starts it for the loops of decoders. A decoder whose loop is still being compiled
-(`awaited`) is not ready: later decoders of the table decode its images. When the loop is compiled and stored, the
-decoder loads it at its next call.
+`pipelines.engine.compile_ahead` starts it for the loops of decoders and of the JPEG encoder. While a loop is being
+compiled (`awaited`), its decoder is not ready: later decoders of the table decode its images, and Pillow encodes JPEGs.
+When the loop is compiled and stored, the next call loads it.
 """
 
 from __future__ import annotations
