@@ -54,9 +54,9 @@ _MAX_RECORDED_CALLS = 4096
 """Largest number of calls that are recorded for the body of one loop. More calls mean that their constants change in
 every iteration; the recording then starts over."""
 _MAX_FED_BATCHES = 4
-"""Largest number of batches that a captured loop takes from its source in advance."""
+"""Largest number of batches that a loop whose calls run ahead (a captured loop) takes from its source early."""
 _MAX_REBUILD_INTERVAL = 1024
-"""Largest number of iterations until the body of a captured loop is compiled again, if its calls change."""
+"""Largest number of iterations after which the pipeline of a captured loop is built again, if calls change."""
 
 
 def invariant(value: T) -> T:
@@ -314,7 +314,7 @@ class LoopIteration:
                 self._taken.add(ref[0])
 
     def _learn(self, number: int, results: list[Value]) -> None:
-        """Give keys to the results of a call that did not run ahead, so that calls that use them can be recorded."""
+        """Give keys to the results of a call that the pipeline did not run, so that calls with them can be recorded."""
         for k, value in enumerate(results):
             if value._data is not None:
                 self.loop.devices[number, k] = value.device
@@ -365,7 +365,7 @@ def run(
 
 
 def _captured_loop(earlier: tuple[int, Loop] | None, n: int) -> tuple[int, Loop]:
-    """Return ``earlier``, (batch size, captured loop), if its batch size is ``n``; otherwise one with a new loop."""
+    """Return (batch size, captured loop): ``earlier`` if its batch size is ``n``, otherwise with a new loop."""
     if earlier is not None and earlier[0] == n:
         return earlier
     if earlier is not None:
@@ -374,7 +374,7 @@ def _captured_loop(earlier: tuple[int, Loop] | None, n: int) -> tuple[int, Loop]
 
 
 def epoch(reader: Reader, n: int, context: EvalContext) -> Iterator[Any]:
-    """Yield the batches of one captured epoch: the implementation of `Reader.next_epoch` with ``capture``."""
+    """Yield the batches of one epoch whose loop body is captured: `Reader.next_epoch` with ``capture``."""
     reader.captured = _captured_loop(reader.captured, n)
     loop: Loop = reader.captured[1]
     left = reader.begin_epoch()

@@ -32,7 +32,7 @@ from .rng import RNG, RNGState
 from .values import Value
 
 ResultKey = tuple[int, int]
-"""Key of a value in a captured loop body: (number of the call that computes it, index of the output). The number is
+"""Key of a value that the body of a captured loop computes: (number of the call, index of the output). The number is
 `ROOT` for values that the loop yields."""
 ROOT = -1
 QUEUE = 2
@@ -66,7 +66,8 @@ class CapturedConstant(Operator, name="_captured.constant"):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordedCall:
-    """One call in the body of a captured loop, as recorded in one iteration."""
+    """One call of an operator in the body of a captured loop, recorded in one iteration to be run ahead in later
+    ones."""
 
     number: int
     """Number of the call; equal calls in different iterations have the same number."""
@@ -87,8 +88,8 @@ class RecordedCall:
 
 
 class RngForecast:
-    """Prediction of the states of random generators in later iterations of a captured loop. Written by the program's
-    thread, read by the engine's threads."""
+    """Prediction of the states that random generators will have in later iterations of a captured loop, so that random
+    calls can run ahead. Written by the program's thread, read by the engine's threads."""
 
     def __init__(self) -> None:
         self._drawing: tuple[RecordedCall, ...] = ()
@@ -152,7 +153,7 @@ class BodyGraph:
         self.nodes: list[Node] = []
         self.edges: dict[ResultKey, Edge] = {}
         self.refused: dict[int, str] = {}
-        """Reasons for which calls are not in the graph, by call number. The loop's body runs these calls itself."""
+        """Reasons why calls are not in the graph, by call number. The loop's body runs these calls itself."""
         self._specs: dict[Edge, Spec] = {}
         self._on_gpu: set[Edge] = set()
         self._first = first

@@ -115,7 +115,7 @@ class Reader:
         self._where = ""
         """Line of the user's program that last requested data from this reader, for error messages."""
         self.captured: Any = None
-        """Pair of batch size and `capture.Loop` for captured epochs; None until the first one."""
+        """Pair of batch size and `capture.Loop` (calls that run ahead); None until the first captured epoch."""
 
     # -- the data set -------------------------------------------------------------------------------------------------
 

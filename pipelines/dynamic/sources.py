@@ -51,7 +51,7 @@ class ExternalSource:
         self._layouts = _each(layout, num_outputs, "layout")
         self._dtypes = _each(dtype, num_outputs, "dtype")
         self.captured_loop: Any = None
-        """Pair of batch size and `capture.Loop` for captured loops; None until the first one."""
+        """Pair of batch size and `capture.Loop` (calls that run ahead); None until the first captured loop."""
 
     def __call__(self, *, batch_size: int | None = None) -> Any:
         """Return the next element: a Batch if the source returns one or if ``batch_size`` is given, else a Tensor; for

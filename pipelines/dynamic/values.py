@@ -550,7 +550,7 @@ class _Given:
         self.n = batch_size
         """Number of samples; None if all inputs and arguments are single tensors."""
         self.traced: Any = None
-        """The trace (`Value.trace`) of an input that comes from a captured loop; None if there is none."""
+        """Origin (`Value.trace`) of an input or argument in a captured loop; None if none comes from one."""
 
     def add_input(self, x: Any) -> None:
         """Add an input: a Tensor, a Batch, or anything that can be converted to one."""
