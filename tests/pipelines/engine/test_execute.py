@@ -307,7 +307,7 @@ def test_a_switch_interval_that_the_program_sets_stays(interval: float, chosen: 
 
 def test_an_engine_that_is_abandoned_restores_the_switch_interval_and_waits_for_nobody(interval: float) -> None:
     engine, restored = feeding(), threading.Event()
-    with switch_interval._lock:  # whoever collects garbage may be anyone
+    with switch_interval._interval._lock:  # whoever collects garbage may be anyone
         collector = threading.Thread(target=engine.abandon, args=(restored.set,))
         collector.start()
         collector.join(60)

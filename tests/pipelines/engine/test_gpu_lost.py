@@ -112,7 +112,7 @@ def test_a_job_whose_gpu_hangs_ends_with_that_reason_and_continues(
     with faked(memory=True):
         assert run_job(spec, {"write.path": str(spec.parent / "whole")}).exit_code == CLEAN
     endless = Endless(first)
-    monkeypatch.setattr(watchdog, "_hung", set())
+    monkeypatch.setattr(watchdog, "_watchdog", watchdog._Watchdog())
     with faked(memory=True), monkeypatch.context() as patch:
         patch.setattr(Stream, "synchronize", endless.wrap(Stream.synchronize))
         patch.setattr(watchdog, "_pause", lambda seconds: endless.begun.wait() and time.sleep(0.001))

@@ -178,7 +178,7 @@ def test_idle_page_locked_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     from dali_run.ops.gpu import lane as lanes
 
     monkeypatch.setattr(lanes, "PINNED_SPARE", 1 << 20)
-    monkeypatch.setitem(lanes._pinned, "made", 0)
+    monkeypatch.setattr(lanes, "_new_blocks", {})
     pool = PinnedPool()
     with faked():
         cupy = sys.modules["cupy"]

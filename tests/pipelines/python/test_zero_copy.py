@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections import defaultdict, deque
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -254,8 +253,7 @@ def current(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     streams = ["main"]
     from dali_run.pipelines.python import torch_views
 
-    monkeypatch.setattr(torch_views, "_waiting", deque())
-    monkeypatch.setattr(torch_views, "_spare", defaultdict(list))
+    monkeypatch.setattr(torch_views, "_all", torch_views._ViewedMemory())
     monkeypatch.setattr(Event, "recorded", [], raising=False)
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda index: streams[0])
