@@ -146,10 +146,6 @@ def test_nothing_is_executed(tmp_path: Path) -> None:
         from dali_run.ops.base import find
         from dali_run.ops.context import Context
         from dali_run.ops.errors import DaliRunError
-from dali_run.pipelines.bench.run import load_baseline
-from dali_run.pipelines.dynamic.checkpoint import Checkpoint
-from dali_run.pipelines.fleet.api import run_job as run_job_of_program
-from dali_run.pipelines.graph.as_json import parse_pipeline
         from dali_run.pipelines.tools.datasets import inspect_data
         from dali_run.pipelines.plugins import load_operators
 
