@@ -74,8 +74,9 @@ class HostExecutor:
         self.pool = Pool(options.num_threads, "worker")
         cache_bytes = int(budget.host.limit * _CACHE_SHARE)
         has_room = budget.host.has_room
-        self._buffers = BufferPool(options.cpu_queue, cache_bytes, has_room)
-        self._read_buffers = BufferPool(options.cpu_queue, cache_bytes // 2, has_room)
+        blocks = options.cpu_queue + 2  # all batches may be free at once: in the queue, computed, and at the consumer
+        self._buffers = BufferPool(blocks, cache_bytes, has_room)
+        self._read_buffers = BufferPool(blocks, cache_bytes // 2, has_room)
         """Pool of the arrays in which some readers return their data: videos, audio, regions of images."""
         self._chunk_buffers = BufferPool(4 * options.num_threads, 2 * cache_bytes // options.cpu_queue, has_room)
         """Pool of the arrays that operators of a chunk pass to each other, mostly decoded images."""
