@@ -33,7 +33,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from . import numba_speed, store, target
+from . import store, target
 from .interrupts import hold_interrupts
 from .signatures import Loop, in_words
 from .stamp import PACKAGE, stamp
@@ -297,7 +297,6 @@ def install() -> bool:
     )
     if not all(hasattr(owner, name) for owner, names in places for name in names.split()):
         return False
-    numba_speed.install()
     _CompileHooks(dispatcher.Dispatcher, compiler, library)
     _hook_caches(dispatcher.Dispatcher, ccallback.CFunc)
     return True

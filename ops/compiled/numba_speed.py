@@ -2,7 +2,7 @@
 
 Numba's passes list the variables of every statement again and again, its caches of overloads compare the compiler's
 flags, and every operator of two numbers is also looked up as a ufunc. That took a fifth of the time of compiling the
-loops of a first job. Called by `numba_cache`.
+loops of a first job. Called by `worker`: Numba of a user's process is not changed.
 """
 
 # Numba has no type annotations.

@@ -40,11 +40,14 @@ def compiled(line: str) -> dict[str, Any]:
 
 
 def main() -> None:
+    from . import numba_speed
+
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # end immediately: nothing incomplete is ever loaded
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     os.nice(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
+    numba_speed.install()  # only here: in a user's process, Numba is the user's, too
     for line in sys.stdin:
         try:
             answer = compiled(line)
