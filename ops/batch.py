@@ -22,12 +22,12 @@ U64 = npt.NDArray[np.uint64]
 
 _EPOCH_BITS = np.uint64(40)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-"""Odd number by which small numbers are multiplied to spread them over 64 bits: 2^64 divided by the golden ratio."""
+"""Odd number (2^64 divided by the golden ratio) by which small numbers are multiplied, to spread them over 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Origin of one sample, as text for reports, reject logs and shard keys."""
+    """Where one sample comes from, as text for reports, reject logs and shard keys."""
 
     key: str
     """Name of the sample, unique in its data set, such as a file's path below the root, or an LMDB key."""
@@ -38,8 +38,8 @@ class Origin:
     offset: int = -1
     """Byte offset in the container; -1 if there is none."""
     named: str = field(default="", compare=False)
-    """The sample's ``source_info`` in DALI, such as the file name as it is listed. Empty if `source_info` can derive it
-    from the other fields."""
+    """The sample's ``source_info`` in DALI, such as a listed file name. Empty if `source_info` can derive it from the
+    other fields."""
 
     @property
     def source_info(self) -> str:
@@ -92,7 +92,7 @@ def part_key(key: str, part: int) -> str:
 
 
 def _halves(key: bytes) -> tuple[bytes, bytes]:
-    """Split the key of a record where `part_key` inserts the number of an item: before the suffix."""
+    """Split the key of a record before its suffix, where `part_key` inserts the number of an item."""
     folder, slash, name = key.rpartition(b"/")
     stem, dot, extension = name.partition(b".")
     return folder + slash + stem, dot + extension
@@ -101,26 +101,23 @@ def _halves(key: bytes) -> tuple[bytes, bytes]:
 @dataclass(frozen=True, slots=True)
 class Samples:
     """Identities of a batch's samples: parallel arrays with one entry per sample. Batches of the same samples share one
-    such object.
-
-    Everything that an operator draws or reports depends on these identities, never on the index in the batch, so that a
-    part of a batch gives equal results when it runs alone, for example on a retry or in a chunk on a thread.
-    """
+    such object. Everything that operators draw or report depends on these identities, never on the index in the batch:
+    part of a batch gives equal results when it runs alone, for example on a retry or in a chunk on a thread."""
 
     slot: I32
-    """int32[N]: index of each sample in its iteration (one batch of the pipeline), before any were dropped. The
+    """Index of each sample in its iteration (one batch of the pipeline), before any were dropped, int32[N]. The
     branches of a conditional are merged by this index."""
     position: I64
-    """int64[N]: number of each sample in the order of processing, counted over all epochs. Output shards and
+    """Number of each sample in the order of processing, counted over all epochs, int64[N]. Output shards and
     checkpoints refer to these numbers."""
     epoch: I64
     index: I64
-    """int64[N]: record number of each sample in the data set. The random numbers of a sample depend on seed, operator,
+    """Record number of each sample in the data set, int64[N]. The random numbers of a sample depend on seed, operator,
     epoch and this number."""
     origins: Origins = field(default_factory=NoOrigins)
     part: I32 | None = None
-    """int32[N]: if records were split into items (such as videos into clips), each item's number in its record, from 0.
-    None for whole records."""
+    """Number of each sample in its record, from 0, int32[N], if records were split into items (such as videos into
+    clips). None for whole records."""
     _keys: U64 | None = field(default=None, init=False, repr=False, compare=False)
 
     def __len__(self) -> int:
@@ -179,16 +176,16 @@ class Samples:
 
     @staticmethod
     def of_epoch_0(slot: I32, zeros: I64, index: I64, origins: Origins | None = None) -> Samples:
-        """Return samples of epoch 0 whose positions equal their record numbers ``index``. In epoch 0, these numbers are
-        also the keys of the random streams."""
+        """Return samples of epoch 0 whose positions equal their record numbers ``index``, which are then also the keys
+        of the random streams."""
         made = Samples(slot, index, zeros, index, NoOrigins() if origins is None else origins)
         object.__setattr__(made, "_keys", index.view(np.uint64))
         return made
 
 
 class Parsed(Protocol):
-    """Facts that were parsed from a batch's bytes, such as headers of its files. They are cached with the batch, so
-    that the bytes are parsed once."""
+    """Facts parsed from the bytes of a batch, such as headers of files. They are cached with the batch, so that its
+    bytes are parsed only once."""
 
     def take(self, where: npt.NDArray[Any] | slice) -> Parsed:
         """Return the facts of the samples at ``where`` (indices, a mask, or a slice)."""
@@ -207,7 +204,7 @@ class Batch:
     data: Any
     """All elements, as a flat array of NumPy or CuPy."""
     offsets: I64
-    """int64[N]: index in ``data`` of each sample's first element."""
+    """Index in ``data`` of each sample's first element, int64[N]."""
     shapes: I32
     """Shape of each sample, int32[N, ndim]."""
     layout: str
@@ -285,7 +282,7 @@ class Batch:
 
     def keep_parsed(self, parsed: Parsed) -> None:
         """Cache the facts that were parsed from the bytes of all samples, for this batch and those derived from it.
-        Several threads may call this method at once, because their facts are equal."""
+        Several threads may call this method at the same time, because their facts are equal."""
         object.__setattr__(self, "_parsed", parsed)
 
     def sample(self, i: int) -> Any:
@@ -306,8 +303,8 @@ class Batch:
         return data[start : start + math.prod(shape)].reshape(shape)
 
     def block(self) -> tuple[Any, int, tuple[int, ...]]:
-        """Return the elements that `dense` would return, without copying them: the flat array, the index of their first
-        element in it, and their shape (N, *shape). Raises ValueError as `dense` does."""
+        """Return the elements of `dense` without copying them: the flat array, the index of their first element in it,
+        and their shape (N, *shape). Raises ValueError like `dense`."""
         n = len(self.offsets)
         if n == 0:
             return self.data, 0, (0, *(self._extents or (0,) * self.ndim))
@@ -338,7 +335,7 @@ class Batch:
         return taken
 
     def packed(self) -> Batch:
-        """Return the same samples without gaps or overlaps; the batch itself if it has none."""
+        """Return the samples without gaps or overlaps; the batch itself if it has none."""
         if self.is_packed:
             return self
         return concat([self.take(slice(i, i + 1)) for i in range(len(self))], self.samples)
@@ -366,7 +363,7 @@ class Batch:
 
     @staticmethod
     def sized(data: Any, offsets: I64, shapes: I32, layout: str, samples: Samples, elements: int) -> Batch:
-        """Return a batch of ``elements`` elements in total, as counted by the caller. Counting them again would release
+        """Return a batch of ``elements`` elements in total, as counted by the caller. Counting them here would release
         the GIL seven times, and the thread that launches kernels would wait for the GIL."""
         made = Batch(data, offsets, shapes, layout, samples)
         object.__setattr__(made, "_nbytes", elements * made.dtype.itemsize)
@@ -412,7 +409,8 @@ class Batch:
 
     @staticmethod
     def allocate(empty: Any, shapes: I32, dtype: Any, layout: str, samples: Samples) -> Batch:
-        """Return an uninitialised packed batch; ``empty(n, dtype)`` allocates the flat array (np.empty, ctx.empty)."""
+        """Return an uninitialised batch without gaps; ``empty(n, dtype)`` allocates its flat array (np.empty,
+        ctx.empty)."""
         shapes = np.ascontiguousarray(shapes, np.int32)
         if len(shapes) == 1:  # for a batch of one sample, overhead dominates
             total = math.prod(shapes[0].tolist())
@@ -422,8 +420,7 @@ class Batch:
 
 
 def packed_places(shapes: I32) -> tuple[I64, int]:
-    """Return the offsets of samples of these shapes that are stored one after the other, and their total number of
-    elements."""
+    """Return the offsets of samples of these shapes, stored one after the other, and their total number of elements."""
     sizes = elements(shapes)
     ends = sizes.cumsum()
     return ends - sizes, int(ends[-1]) if len(ends) else 0
@@ -456,9 +453,8 @@ MAX_AXES = 32
 
 
 def check_extents(extents: Sequence[int], itemsize: int) -> None:
-    """Check the lengths of a shape that a file's header declares. Raises SampleError if no array can have this shape: a
-    length is negative, there are too many axes, or the array is too large. NumPy cannot even make an empty array of
-    (2**40, 2**40, 0)."""
+    """Raise SampleError if no array can have the shape ``extents`` that a file's header declares: a length is negative,
+    there are too many axes, or the array is too large. NumPy cannot even make an empty array of (2**40, 2**40, 0)."""
     if any(d < 0 or isinstance(d, bool) for d in extents):
         raise SampleError("corrupt_record", f"the header claims the shape {_shown(extents)}")
     if len(extents) > MAX_AXES:
@@ -470,7 +466,7 @@ def check_extents(extents: Sequence[int], itemsize: int) -> None:
 
 
 MAX_SAMPLE_BYTES = 2**62
-"""Maximum bytes of one sample; a length of 0 counts as 1."""
+"""Maximum bytes of one sample; lengths of 0 count as 1."""
 
 
 def _shown(extents: Sequence[int]) -> str:
@@ -501,16 +497,16 @@ _MAX_KEYED_SAMPLES = 1024
 
 @lru_cache(64)
 def _cached_elements(dtype: np.dtype[np.integer], shape: tuple[int, int], content: bytes) -> I64:
-    """Cache of the latest results of `elements`. The engine requests the same ones a dozen times per batch."""
+    """Compute `elements`, cached for the latest shapes: the engine asks for the same ones a dozen times per batch."""
     return _products(np.frombuffer(content, dtype).reshape(shape))
 
 
 def concat(batches: Sequence[Batch], samples: Samples | None = None, empty: Any = None) -> Batch:
-    """Return one packed batch of all samples of ``batches``, in order, in the memory (host or device) of the first one.
+    """Return one packed batch of all samples of ``batches``, in order, in the memory (host or device) of the first
+    one.
 
-    ``samples`` are the identities of the result; by default those of ``batches``, one after the other. Runs of packed
-    samples are copied as one block, so that the cost is that of the bytes. ``empty(n, dtype)`` allocates the flat
-    array.
+    ``samples`` are the identities of the result; by default those of ``batches``, one after the other. Consecutive
+    samples without gaps are copied as one block. ``empty(n, dtype)`` allocates the flat array.
     """
     if not batches:
         raise ValueError("nothing to concatenate")

@@ -36,8 +36,8 @@ _TO_YIQ = np.array([[0.299, 0.587, 0.114], [0.596, -0.274, -0.321], [0.211, -0.5
 """Matrix from RGB to luma and two axes of chroma, with three digits as in DALI."""
 _FROM_YIQ = np.linalg.inv(_TO_YIQ)
 _THREADS, _EACH = 256, 16
-"""Threads per block of the GPU kernels, and values that each thread computes; if it computes pixels, it computes a
-quarter as many."""
+"""Threads per block of the GPU kernels, and values that each thread computes (a quarter as many if it computes
+pixels)."""
 
 
 class Linear(Operator, abstract=True):
@@ -107,8 +107,8 @@ class Linear(Operator, abstract=True):
         raise NotImplementedError
 
     def maps(self, ctx: Context, images: Batch, dtype: np.dtype[Any]) -> tuple[ImageParts, F32, F32]:
-        """Return the images or frames of ``images`` as items, all of 3 channels, with the matrix [M, 3, 3] and the
-        offset [M, 3] that is applied to the pixels of each."""
+        """Return the images or frames of ``images``, all of 3 channels, with the matrix [M, 3, 3] and the offset [M, 3]
+        for each one's pixels."""
         raise NotImplementedError
 
 
@@ -128,8 +128,7 @@ class Scaling(Linear, abstract=True):
         return parts, matrices, np.repeat(offset[:, None], 3, axis=1)
 
     def _factors(self, ctx: Context, images: Batch, dtype: np.dtype[Any]) -> tuple[ImageParts, F32, F32]:
-        """Return the images or frames of ``images`` as items, with the factor and the offset that is applied to the
-        values of each, [M] each."""
+        """Return the images or frames of ``images``, with the factor and the offset for each one's values, [M] each."""
         names = [n for n in self.names if hasattr(self, n)]
         if not ctx.args:
             parts = ImageParts(images.offsets, images.shapes.astype(np.int64), None, {})
@@ -148,8 +147,8 @@ class Scaling(Linear, abstract=True):
         return parts, factor.astype(np.float32), offset.astype(np.float32)
 
     def _constant(self, before: np.dtype[Any], after: np.dtype[Any]) -> tuple[float, float]:
-        """Return factor and offset for all images, as `_factors` does, for arguments that do not differ by sample.
-        ``before`` and ``after``: types of input and output."""
+        """Return the factor and offset of `_factors` for all images, if arguments do not differ by sample. ``before``,
+        ``after``: types of input and output."""
 
         def value(name: str, default: float) -> float:
             given = getattr(self, name, None)
@@ -346,23 +345,22 @@ _ZERO, _ONE = np.zeros(1, np.float32), np.ones(1, np.float32)
 
 
 Maps = Callable[[Context], tuple[ImageParts, F32, F32]]
-"""Function that returns items (images or frames) with their matrices and offsets, for a later call of the operator with
-other arguments, on images of the same shapes."""
+"""Function that returns images or frames with their matrices and offsets, for replays of recorded launches."""
 
 
 def scale(
     ctx: Context, images: Batch, items: ImageParts, factor: F32, offset: F32, dtype: np.dtype[Any], recompute: Maps
 ) -> Batch:
-    """Return a batch of dtype ``dtype`` in which every value of item i is multiplied by ``factor[i]``, then increased
-    by ``offset[i]``."""
+    """Return a batch of type ``dtype``, with every value of image (or frame) i multiplied by ``factor[i]`` and
+    increased by ``offset[i]``."""
     return _run(ctx, images, items, items.sizes, (factor, offset), dtype, "scale", _THREADS * _EACH, recompute)
 
 
 def mix(
     ctx: Context, images: Batch, items: ImageParts, matrices: F32, offsets: F32, dtype: np.dtype[Any], recompute: Maps
 ) -> Batch:
-    """Return a batch of dtype ``dtype`` in which every pixel of item i is multiplied by the matrix ``matrices[i]``, [3,
-    3], then increased by ``offsets[i]``, [3]."""
+    """Return a batch of type ``dtype``, with every pixel of image (or frame) i multiplied by the matrix
+    ``matrices[i]``, [3, 3], and increased by ``offsets[i]``, [3]."""
     return _run(
         ctx, images, items, items.sizes // 3, (matrices, offsets), dtype, "mix", _THREADS * _EACH // 4, recompute
     )

@@ -56,8 +56,8 @@ _MAX_PIECES_SHARE = 1 / 16
 _MAX_FAILURES = 3
 """Number of consecutive failed uploads after which batches are no longer uploaded while they are read."""
 NEXT, STATUS, SENT = range(3)
-"""Indices in `StagingPieces.state`: number of the buffer to fill next; last error status of the driver; and, of a file
-that is larger than a buffer, the bytes already copied."""
+"""Indices in `StagingPieces.state`: number of the buffer to fill next; last error status of the driver; and bytes
+already copied of a file that is larger than a buffer."""
 
 
 class StagingPieces:
@@ -88,9 +88,9 @@ class Uploader:
     enabled = True
 
     def __init__(self, index: int, max_bytes: int, report_route: Callable[[str, int], None]) -> None:
-        """``max_bytes``: maximum bytes of uploaded batches that operators do not use yet. ``report_route(route,
-        nbytes)``: called once per batch, says how its bytes reach the GPU. Raises CuPy's exception if the GPU cannot be
-        used."""
+        """``max_bytes``: limit on the bytes of uploaded batches that operators do not use yet. ``report_route(route,
+        nbytes)``: function that is called once per batch, with the route by which its bytes reach the GPU. Raises
+        CuPy's exception if the GPU cannot be used."""
         self.index = index
         self._max_bytes = max_bytes
         self._report_route = report_route
@@ -152,9 +152,9 @@ class Uploader:
         self._report_route(f"copied: {problem}", nbytes)
 
     def release(self, nbytes: int, block: Any, event: Any) -> None:
-        """Take back the device memory ``block`` of a batch of ``nbytes`` that nothing uses any longer. It is freed when
-        ``event`` shows that the copies into it are complete. After a failed upload ``event`` is None: copies may still
-        run on any stream."""
+        """Take back ``block``, the device memory of a batch of ``nbytes`` that is no longer used. The block is freed
+        when ``event`` shows that the copies into it are complete. After a failed upload ``event`` is None, because
+        copies may still run on any stream."""
         if not self._closed:  # closing waits for all copies
             self._finished.append((nbytes, block, event))
 
@@ -351,7 +351,8 @@ class UploadedFiles(UploadedLease):
 
 
 class UploadedExtents(UploadedLease):
-    """Owner of byte ranges of a mapped file that were uploaded to a GPU. The host reads them in the mapped file."""
+    """Owner of byte ranges of a mapped file that were uploaded to a GPU. The host still reads these bytes in the mapped
+    file."""
 
     def __init__(self, upload: Upload, event: Any, block: Any, data: U8, offsets: I64, at: I64) -> None:
         """``offsets``: byte at which each range begins in the mapped file ``data``, ascending. ``at``: byte at which

@@ -205,7 +205,7 @@ def resample(
     recompute: Callable[[Context], ResamplePlan] | None = None,
 ) -> Batch:  # fmt: skip
     """Return ``batch`` resampled by ``plan``, in the dtype of the input or in float32, on the CPU or the GPU by the
-    stage of ``ctx``. ``recompute`` returns the plan for a later call, for replaying recorded launches
+    stage of ``ctx``. ``recompute`` returns the plan for replays of recorded launches
     (`gpu.launch_recording.changing`).
 
     Samples whose output would be too large are rejected.
@@ -241,8 +241,8 @@ def resample(
 
 def bounded(ctx: Context, plan: ResamplePlan, shapes: I64, before: npt.NDArray[Any], first: int) -> I64:
     """Reject the samples whose output, or whose values between the passes, would be too large. Return the output
-    ``shapes``, with zeros for these samples. ``before`` are the shapes of the input, whose spatial dimensions start at
-    ``first``."""
+    ``shapes``, with zeros for these samples. ``before``: shapes of the input; ``first``: its first spatial
+    dimension."""
     needed = np.empty(len(shapes))
     made, given = np.ascontiguousarray(shapes, np.int64), np.ascontiguousarray(before, np.int64)
     if not _plans.elements(plan.across, made, given, first, plan.size.shape[1], MOST_ELEMENTS, needed):
@@ -256,7 +256,7 @@ def bounded(ctx: Context, plan: ResamplePlan, shapes: I64, before: npt.NDArray[A
 
 
 Replan = Callable[[Context], "ResamplePlan | None"]
-"""Function that returns the plan for a later call, or None if the output then has another shape."""
+"""Function that returns the plan for replays of recorded launches, or None if the output then has another shape."""
 
 
 def run(
@@ -332,8 +332,8 @@ def _run_cpu(plan: ResamplePlan, batch: Batch, first: int, out: Batch, finish: F
 
 
 def preset(plan: ResamplePlan, batch: Batch, first: int, out: Batch, finish: Finish | None) -> None:
-    """Resample ``batch`` into ``out`` on the CPU, with the results of another library than DALI (a plan with
-    ``domain``). Spatial axes start at dimension ``first``."""
+    """Resample ``batch`` into ``out`` on the CPU, with the results of a library other than DALI (a plan with
+    ``domain``). ``first``: first spatial dimension."""
     kernels = _presets
     assert plan.arithmetic is not None
     assert plan.domain is not None
