@@ -12,14 +12,14 @@ import numpy as np
 from numba import njit
 
 X0, Y0, X1, Y1, TILE_X, TILE_Y, TILE_WIDTH, TILE_HEIGHT, COMPONENTS = range(9)
-"""Indices in the array of facts that `read` finds about a JPEG 2000 file: corners of the image, origin and size of its
-tiles, on the reference grid; number of components."""
+"""Indices in the array of facts that `read` finds about a JPEG 2000 file: the image's corners, its tiles' origin and
+size (all on the reference grid), and the number of components."""
 LEVELS, BLOCK_WIDTH, BLOCK_HEIGHT, REVERSIBLE, MIXED, ORDER, LAYERS, SOP, EPH, GUARD, BODY, END = range(9, 21)
-"""Further indices in the array of facts, about the coding. Sides of code blocks are exponents of two. ``MIXED``:
-components are transformed together. ``BODY``: offset of the first tile part; ``END``: offset of the end marker."""
+"""Further indices in the array of facts: how the file is coded. ``BLOCK_WIDTH``, ``BLOCK_HEIGHT``: base-2 logarithms.
+``MIXED``: whether colours were transformed. ``BODY``, ``END``: offsets of the first tile part and the end marker."""
 FACTS = 21
 DEEPEST = 12
-"""Maximum levels of the wavelet transform that are supported."""
+"""Maximum number of wavelet transform levels that are supported."""
 BANDS = 3 * DEEPEST + 1
 _LARGEST = 65535
 """Maximum coordinate on the reference grid that is supported."""
@@ -33,20 +33,20 @@ _SIGNATURE, _FTYP, _JP2, _JP2H, _IHDR, _COLR, _JP2C = (
 
 @njit(nogil=True, cache=True)
 def two(data: Any, at: Any) -> Any:
-    """Return the big-endian number in the two bytes at ``at``; -1 if they are beyond the end."""
+    """Return the big-endian number in the two bytes at offset ``at`` of ``data``; -1 if they are beyond the end."""
     return (np.int64(data[at]) << 8) | data[at + 1] if at + 2 <= len(data) else np.int64(-1)
 
 
 @njit(nogil=True, cache=True)
 def four(data: Any, at: Any) -> Any:
-    """Return the big-endian number in the four bytes at ``at``; -1 if they are beyond the end."""
+    """Return the big-endian number in the four bytes at offset ``at`` of ``data``; -1 if they are beyond the end."""
     return (two(data, at) << 16) | two(data, at + 2) if at + 4 <= len(data) else np.int64(-1)
 
 
 @njit(nogil=True, cache=True)
 def _boxes(data: Any, shown: Any) -> Any:
-    """Return the offset in a JP2 file at which its codestream begins, which must extend to the end of the file; -1 if
-    the file has other boxes than the required ones. ``shown`` becomes height, width, components and colour space."""
+    """Return the offset of the JPEG 2000 codestream in a JP2 file, which must extend to the end of the file. Return -1
+    if the file has boxes that are not required. Write height, width, components and colour space to ``shown``."""
     if four(data, 0) != 12 or four(data, 4) != _SIGNATURE or four(data, 8) != 0x0D0A870A:
         return -1
     size = four(data, 12)
@@ -72,9 +72,9 @@ def _boxes(data: Any, shown: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def read(data: Any, facts: Any, exponents: Any, steps: Any) -> bool:
-    """Read the main header of a JPEG 2000 file to three arrays: ``facts``; ``exponents`` of the sizes of precincts,
-    int64[DEEPEST + 1, 2]; exponents and mantissas of the quantisation ``steps``, int64[BANDS, 2]. Return whether the
-    file is supported."""
+    """Read the main header of a JPEG 2000 file into three arrays. ``exponents`` int64[DEEPEST + 1, 2] are base-2
+    logarithms of precinct sizes. ``steps`` int64[BANDS, 2] are exponents and mantissas of the quantisation steps.
+    Return whether the file is supported."""
     shown = np.zeros(4, np.int64)
     raw = two(data, 0) == _SOC
     at = 0 if raw else _boxes(data, shown)
@@ -111,7 +111,7 @@ def read(data: Any, facts: Any, exponents: Any, steps: Any) -> bool:
 
 @njit(nogil=True, cache=True)
 def _coding(data: Any, at: Any, facts: Any, exponents: Any, steps: Any) -> bool:
-    """Read the rest of the main header after the image's size, from offset ``at`` on. Return whether the file is
+    """Read the main header from offset ``at`` on, which is after the image's size. Return whether the file is
     supported."""
     quantised = 0
     facts[LEVELS] = -1
@@ -155,7 +155,7 @@ def _coding(data: Any, at: Any, facts: Any, exponents: Any, steps: Any) -> bool:
 
 @njit(nogil=True, cache=True)
 def _quantisation(data: Any, begin: Any, size: Any, facts: Any, steps: Any) -> bool:
-    """Read the quantisation marker segment QCD (A.6.4), which comes after COD. Return whether it is supported."""
+    """Read the quantisation marker segment QCD (A.6.4) of a JPEG 2000 file. Return whether it is supported."""
     if size < 3:
         return False
     kind, bands = data[begin] & 31, 3 * facts[LEVELS] + 1

@@ -41,46 +41,46 @@ from .codestream_cpu import (
 )
 
 FILE, PLACE, WIDTH, HEIGHT, BAND, PLANES, PASSES, SIZE, _BITS, _NEW = range(10)
-"""Columns of the array with one row per code block: index of the file; index of the block's first coefficient among
-those of the image; width and height; band (0, or 3 * level + 1, 2, 3 for high frequencies across, down, both); number
-of bit planes; of coding passes; of bytes."""
+"""Columns of the array of code blocks: index of the file; position of the block's first coefficient among those of the
+image; width and height; band (0, or 3 * level + 1, 2, 3 for high frequencies across, down, both); number of bit planes,
+of coding passes, and of bytes."""
 BLOCK = 10
 CHUNK_BLOCK, CHUNK_AT, CHUNK_TO, CHUNK_SIZE = range(4)
-"""Columns of the array with one row per byte range of a code block: index of the block, byte offset in the file, byte
-offset in the block, bytes."""
+"""Columns of the array of byte ranges, each a contiguous part of a code block: index of the block, byte offset in the
+file, byte offset in the block, number of bytes."""
 CHUNK = 4
 TILE_FILE, TILE_PLACE, TILE_LEFT, TILE_TOP, TILE_RIGHT, TILE_BOTTOM = range(6)
-"""Columns of the array with one row per component of a tile: index of the file, index of the component's first
-coefficient among those of the image, and the edges of the tile."""
+"""Columns of the array of tile components (one colour component of one tile): index of the file, position of the first
+coefficient among those of the image, and the tile's edges."""
 TILE = 6
 _MAX_PLANES = 30
 _MAX_PASSES = 109
-"""Maximum number of coding passes of a code block that are coded as one codeword segment."""
+"""Maximum number of coding passes of a code block that a file may store as one codeword segment."""
 _MIN_BLOCKS, _SAMPLES_PER_BLOCK = 1024, 2048
-"""Limits against forged files: number of code blocks that an image may have whatever its size; and, for images with
-more, the minimum mean samples of each. One block per byte of the file is allowed in addition, because blocks that
-contain anything take at least one byte."""
+"""Limits that protect against forged files: the number of code blocks that any image may have; and, for images with
+more blocks, the minimum mean number of samples per block. One block per byte of the file is allowed in addition, since
+a block that is not empty takes at least one byte."""
 _TILE_PART = 14
-"""Minimum bytes of a tile in a file."""
+"""Minimum number of bytes that one tile takes in a file."""
 _PACKETS = 1 << 16
 """Maximum number of packets of a tile."""
 
 _POSITION, _LAYER, _RESOLUTION = range(3)
 _LRCP, _RLCP, _RPCL, _PCRL = range(4)
 _UNKNOWN, _DEPTH = 999, 18
-"""Value of a node of a tag tree that is not known yet; and the maximum number of levels of a tag tree."""
+"""Value of an unknown node of a tag tree (JPEG 2000, B.10.2), and the maximum number of levels of such a tree."""
 
 _AT, _BUFFER, _COUNT, _BEHIND = range(4)
-"""Indices in the state of reading packet headers: offset of the next byte (-1 after reading beyond the end), the last
-byte, its remaining bits, and the end."""
+"""Indices in the state of the bit reader for packet headers: offset of the next byte (-1 after reading beyond the end),
+the last byte, its number of unread bits, and the end offset."""
 _FIRST, _ACROSS, _DOWN, _NODES = range(4)
-"""Columns of the array with one row per band of a precinct: index of its first code block, number of code blocks across
-and down, and index of the first node of its tag trees."""
+"""Columns of the array of bands, one row per frequency band of a precinct: index of its first code block, number of
+code blocks across and down, and index of the first node of its tag trees."""
 
 
 @njit(nogil=True, cache=True)
 def _grown(rows: Any, wanted: Any) -> Any:
-    """Return the array ``rows``, or a longer copy if it has fewer than ``wanted`` rows."""
+    """Return the array ``rows``, or a longer copy if it has fewer rows than ``wanted``, a number."""
     if wanted <= len(rows):
         return rows
     more = np.empty((max(2 * len(rows), wanted), rows.shape[1]), np.int64)
@@ -117,7 +117,7 @@ def _bits(data: Any, state: Any, count: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _align(state: Any) -> None:
-    """Skip the remaining bits of the last byte of a packet header."""
+    """Skip the unread bits of a packet header's last byte, up to the next byte."""
     if state[_AT] >= 0 and state[_BUFFER] == 0xFF:
         state[_AT] = state[_AT] + 1 if state[_AT] < state[_BEHIND] else -1
     state[_BUFFER] = state[_COUNT] = 0
@@ -136,8 +136,8 @@ def _tree_nodes(across: Any, down: Any) -> Any:
 def _below(
     data: Any, state: Any, values: Any, lows: Any, path: Any, first: Any, across: Any, down: Any, leaf: Any, least: Any
 ) -> Any:  # fmt: skip
-    """Return whether a leaf of a tag tree (B.10.2) has a value less than ``least``. ``first``: index of the tree's
-    first node. ``path`` is scratch memory for one number per level."""
+    """Return whether the value of a leaf of a tag tree (JPEG 2000, B.10.2) is less than ``least``. ``first``: index of
+    the tree's first node. ``path``: scratch memory, one number per level of the tree."""
     x, y = leaf % across, leaf // across
     depth = 0
     while True:
@@ -162,7 +162,7 @@ def _below(
 
 @njit(nogil=True, cache=True)
 def _passes(data: Any, state: Any) -> Any:
-    """Read the number of new coding passes of a code block from a packet header (table B.4)."""
+    """Read from a packet header how many coding passes the packet adds to a code block (table B.4)."""
     if not _bit(data, state):
         return np.int64(1)
     if not _bit(data, state):
@@ -178,9 +178,9 @@ def _passes(data: Any, state: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _header(data: Any, state: Any, bands: Any, blocks: Any, trees: Any, path: Any, layer: Any) -> Any:
-    """Read the header of a packet: how many coding passes and bytes it has of each code block (B.10). Return whether it
-    is valid. ``bands``: the bands of its precinct; ``trees`` [4, nodes]: values and known lower bounds of both tag
-    trees."""
+    """Read the header of a packet (B.10): how many coding passes and bytes it adds to each code block. Return whether
+    the header is valid. ``bands``: rows for the frequency bands of the packet's precinct. ``trees`` [4, nodes]: values
+    and lower bounds read so far, for two tag trees."""
     included = _bit(data, state)
     for k in range(len(bands)):
         first, across, down, nodes = bands[k]
@@ -224,8 +224,8 @@ def _header(data: Any, state: Any, bands: Any, blocks: Any, trees: Any, path: An
 
 @njit(nogil=True, cache=True)
 def _body(state: Any, bands: Any, blocks: Any, chunks: Any, count: Any) -> Any:
-    """Add the byte ranges that a packet has of code blocks to ``chunks``, of which ``count`` are used. Return their new
-    number, or -1 if the packet is invalid."""
+    """Append the byte ranges in which a packet's body holds the data of code blocks to ``chunks``, which has ``count``
+    rows in use. Return the new count, or -1 if the packet is invalid."""
     at = state[_AT]
     for k in range(len(bands)):
         first, across, down, _ = bands[k]
@@ -251,8 +251,8 @@ def _body(state: Any, bands: Any, blocks: Any, chunks: Any, count: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _tile_parts(data: Any, at: Any, facts: Any, tile: Any, ranges: Any) -> Any:
-    """Find the byte ``ranges`` [256, 2] in the file that hold a tile's packets. Its tile parts must follow each other
-    from offset ``at`` on. Return how many there are, and where the next tile begins; -1 if they are invalid."""
+    """Find the byte ``ranges`` [256, 2] of the file that hold the packets of a tile, whose parts must be contiguous
+    from offset ``at`` on. Return the number of ranges (-1 if a part is invalid) and the next tile's offset."""
     part: Any = 0
     parts: Any = 1
     while part < parts:
@@ -282,9 +282,9 @@ def _geometry(
     facts: Any, exponents: Any, steps: Any, file: Any, tile: Any, component: Any, precincts: Any, bands: Any,
     blocks: Any, counts: Any,
 ) -> Any:  # fmt: skip
-    """List the precincts of one component of a tile, in order, with their bands and code blocks, and add them to the
-    tables. ``counts``: number of precincts, bands, code blocks, nodes of tag trees. ``tile``: its edges. Return the
-    tables, which may have grown."""
+    """Append the precincts of one component of a tile to the arrays of precincts, bands and code blocks. ``counts``:
+    rows used so far of these arrays and of the tag trees' nodes. ``tile``: edges of the tile. Return the arrays, which
+    are longer copies if they were full."""
     levels, width = facts[LEVELS], facts[X1] - facts[X0]
     left, top, right, bottom = tile
     whole = (component * (facts[Y1] - facts[Y0]) + top - facts[Y0]) * width + left - facts[X0]
@@ -346,8 +346,8 @@ def _geometry(
 
 @njit(nogil=True, cache=True)
 def _ordered(facts: Any, precincts: Any) -> Any:
-    """Return the packets of a tile in the order in which the file has them (B.12): index of the precinct, and layer, of
-    each."""
+    """Return the packets of a tile in the order in which the file stores them (B.12), each as the index of its precinct
+    and the number of its quality layer."""
     order, layers, count = facts[ORDER], facts[LAYERS], len(precincts)
     keys = np.empty(count, np.int64)
     for k in range(count):
@@ -382,8 +382,8 @@ def _ordered(facts: Any, precincts: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _advance(state: Any, ranges: Any, part: Any, parts: Any) -> Any:
-    """If a tile part is read to its end, go to the next one that is not empty. Return the index of the tile part to
-    read from."""
+    """Go to the next tile part that is not empty, if the current one is read to its end. Return the index of the tile
+    part to read from."""
     while state[_AT] == state[_BEHIND] and part + 1 < parts:
         part += 1
         state[_AT], state[_BEHIND] = ranges[part]
@@ -395,8 +395,8 @@ def _tile(
     data: Any, facts: Any, ranges: Any, parts: Any, precincts: Any, bands: Any, blocks: Any, nodes: Any, chunks: Any,
     count: Any,
 ) -> Any:  # fmt: skip
-    """Read all packets of a tile. Return ``chunks``, to which the byte ranges of its code blocks were added, and their
-    number, or -1 if a packet is invalid."""
+    """Read all packets of a tile, and append the byte ranges of its code blocks to ``chunks``. Return ``chunks`` and
+    its number of used rows; the number is -1 if a packet is invalid."""
     trees = np.zeros((4, nodes), np.int64)
     trees[0], trees[2], path = _UNKNOWN, _UNKNOWN, np.empty(_DEPTH, np.int64)
     state, part = np.zeros(4, np.int64), 0
@@ -431,9 +431,9 @@ def _tile(
 @njit(nogil=True, cache=True)
 def _file(data: Any, file: Any, facts: Any, exponents: Any, steps: Any, blocks: Any, chunks: Any, tiles: Any, used: Any
           ) -> Any:  # fmt: skip
-    """Read the packets of a file whose main header was read, and add its code blocks, byte ranges and tile components
-    to the tables. ``used``: number of used rows of each table. Return whether the file is valid, and the tables, which
-    may have grown."""
+    """Read the packets of a file whose main header was read. Append its code blocks, byte ranges and tile components to
+    ``blocks``, ``chunks`` and ``tiles``. ``used``: rows in use of these three. Return whether the file is valid, and
+    the three arrays, which are longer copies if they were full."""
     ranges = np.empty((256, 2), np.int64)
     precincts, bands = np.empty((64, 5), np.int64), np.empty((192, 4), np.int64)
     across = -(-(facts[X1] - facts[TILE_X]) // facts[TILE_WIDTH])
@@ -480,8 +480,8 @@ def _file(data: Any, file: Any, facts: Any, exponents: Any, steps: Any, blocks: 
 
 @njit(nogil=True, cache=True)
 def _blocks_at_least(facts: Any, exponents: Any, edges: Any) -> Any:
-    """Return the minimum number of code blocks or precincts (the larger) of a component of a tile. Listing them takes
-    time, so it is checked before."""
+    """Return the minimum number of code blocks or precincts (the larger of both) that a tile component must have by its
+    size. Checked before they are listed, because listing takes time."""
     count = np.int64(0)
     for resolution in range(facts[LEVELS] + 1):
         down = facts[LEVELS] - resolution
@@ -496,10 +496,10 @@ def _blocks_at_least(facts: Any, exponents: Any, edges: Any) -> Any:
 def read_files(
     raw: Any, offsets: Any, sizes: Any, heights: Any, widths: Any, facts: Any, steps: Any, taken: Any
 ) -> Any:  # fmt: skip
-    """Read N JPEG 2000 files, the bytes raw[offset : offset + size], which must have images of these sizes. Fill
-    ``facts`` [N, FACTS] and ``steps`` [N, BANDS, 2] from their main headers; ``taken`` bool[N] becomes true for
-    supported files. Return three tables: code blocks int64[:, BLOCK], byte ranges of code blocks [:, CHUNK], and
-    components of tiles [:, TILE]."""
+    """Read N JPEG 2000 files, the bytes raw[offset : offset + size], without decoding them. Fill ``facts`` [N, FACTS]
+    and ``steps`` [N, BANDS, 2] from their main headers. Set ``taken`` bool[N]: whether a file is supported and its
+    image has the expected width and height. Return three arrays: code blocks int64[:, BLOCK], byte ranges of code
+    blocks [:, CHUNK], and tile components [:, TILE]."""
     blocks, chunks = np.empty((4096, BLOCK), np.int64), np.empty((4096, CHUNK), np.int64)
     tiles = np.empty((64, TILE), np.int64)
     used, exponents = np.zeros(3, np.int64), np.empty((DEEPEST + 1, 2), np.int64)

@@ -27,7 +27,8 @@ DONE, OTHER = 0, 1
 """Values of an image's status: it was decoded, or Pillow must decode it."""
 
 _TEXTS = 1 << 20
-"""Maximum bytes of all texts and colour profiles of a PNG after inflating; Pillow rejects a single one of this size."""
+"""Maximum bytes of all texts and colour profiles of a PNG together, inflated; Pillow rejects even a single one of this
+size."""
 
 _IHDR, _PLTE, _IDAT, _IEND = 0x49484452, 0x504C5445, 0x49444154, 0x49454E44
 _TRNS, _GAMA, _CHRM, _SRGB, _PHYS = 0x74524E53, 0x67414D41, 0x6348524D, 0x73524742, 0x70485973
@@ -35,7 +36,7 @@ _ICCP, _TEXT, _ZTXT, _ITXT = 0x69434350, 0x74455874, 0x7A545874, 0x69545874
 _ACTL, _FCTL, _FDAT = 0x6163544C, 0x6663544C, 0x66644154
 
 _ADAM7 = np.array([[0, 0, 8, 8], [0, 4, 8, 8], [4, 0, 8, 4], [0, 2, 4, 4], [2, 0, 4, 2], [0, 1, 2, 2], [1, 0, 2, 1]])
-"""The seven passes of an interlaced PNG: first row, first column, row step, column step (clause 8.2)."""
+"""For each of the seven passes of an interlaced PNG: first row, first column, row step, column step (clause 8.2)."""
 
 
 @njit(nogil=True, cache=True)
@@ -49,7 +50,7 @@ def _big_32(address: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _find_zero(address: Any, end: Any) -> Any:
-    """Return the address of the first byte that is 0, from ``address`` on; ``end`` if there is none."""
+    """Return the address of the first zero byte from ``address`` on; ``end`` if there is none before ``end``."""
     while address < end and u8_at(np.uint64(address)):
         address += 1
     return address
@@ -57,8 +58,8 @@ def _find_zero(address: Any, end: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _inflate(functions: Any, machine: Any, source: Any, size: Any, target: Any, most: Any, counts: Any) -> Any:
-    """Inflate a zlib stream to ``target``. Return the number of bytes, or -1 if the stream is invalid or gives more
-    than ``most``."""
+    """Inflate a zlib stream to ``target``. Return the number of bytes written, or -1 if the stream is invalid or gives
+    more than ``most`` bytes."""
     status = call_7(
         functions[1], (machine, source, size, target, most, counts.ctypes.data, counts.ctypes.data + 8)
     )  # fmt: skip
@@ -69,7 +70,7 @@ def _inflate(functions: Any, machine: Any, source: Any, size: Any, target: Any, 
 
 @njit(nogil=True, cache=True)
 def _text(functions: Any, machine: Any, tag: Any, at: Any, length: Any, scratch: Any, counts: Any) -> Any:
-    """Return the number of bytes of a text or colour profile chunk after inflating it; -1 if it is invalid."""
+    """Return the bytes of a PNG's text or colour profile chunk after inflating it; -1 if the chunk is invalid."""
     end = at + length
     if tag == _TEXT:
         return length
@@ -100,11 +101,12 @@ def _walk(
     functions: Any, machine: Any, start: Any, size: Any, parts: Any, packed: Any, pieces: Any, scratch: Any,
     counts: Any, sure: Any,
 ) -> Any:  # fmt: skip
-    """Check all chunks of the PNG at ``start``, and find the parts of it that decoding needs. The CRCs of IDATs are not
-    checked if ``sure`` says that they are right. Return whether the file is valid, and ``pieces`` had enough rows.
+    """Check all chunks of the PNG at the address ``start``, and fill ``parts`` with the facts that decoding needs, such
+    as width and palette. CRCs of IDAT chunks are not checked if ``sure``. Return false if the file is invalid, or if
+    ``pieces`` has too few rows.
 
-    The IDATs are copied into one stream, or, if ``pieces`` has rows, listed there: byte offset in the file, byte offset
-    in the stream, bytes."""
+    If ``pieces`` has rows, each IDAT chunk is listed there: byte offset in the file, byte offset in the stream, bytes.
+    Otherwise the IDATs are joined in ``packed``."""
     end = start + size
     if size < 57 or _big_32(start) != 0x89504E47 or _big_32(start + 4) != 0x0D0A1A0A:
         return False
@@ -192,13 +194,13 @@ def _is_pair(bits: Any, kind: Any) -> Any:
 
 
 _MAX_RATIO = 1032
-"""Maximum output bytes per input byte of deflate (RFC 1951: 258 bytes from two bits)."""
+"""Maximum number of output bytes per input byte of deflate (RFC 1951: 258 bytes from two bits)."""
 
 
 @njit(nogil=True, cache=True)
 def _rows_of(parts: Any) -> Any:
-    """Return the total bytes of an image's filtered rows, of all passes. Return 0 if its colour type is invalid, or if
-    its stream is too short for these bytes."""
+    """Return the number of bytes of an image's rows before unfiltering, in all passes. Return 0 if the colour type is
+    invalid, or if the compressed stream is too short to hold so many."""
     width, height, bits, kind = parts[_WIDTH], parts[_HEIGHT], parts[_BITS], parts[_KIND]
     if width <= 0 or height <= 0 or not _is_pair(bits, kind):
         return np.int64(0)
@@ -219,9 +221,9 @@ def _emit(
     row: Any, first: Any, last: Any, bits: Any, kind: Any, colours: Any, channels: Any, bgr: Any, item: Any, big: Any,
     target: Any, step: Any,
 ) -> Any:  # fmt: skip
-    """Write pixels ``first`` ... ``last`` - 1 of an unfiltered row to ``target``, ``step`` bytes apart. Samples of 16
-    bits, with their high byte first if ``big``, become ``item`` bytes. ``colours``: a palette from `_read_colours`.
-    Return false if an index is not in the palette."""
+    """Write pixels ``first`` ... ``last`` - 1 of an unfiltered row to ``target``, ``step`` bytes apart. Each 16-bit
+    sample is written as ``item`` bytes; ``big``: its high byte is stored first. ``colours``: a palette from
+    `_read_colours`. Return false if a pixel's index is not in the palette."""
     if bits == 16:
         size = _channels(kind)
         row += first * size * 2
@@ -282,14 +284,14 @@ def _emit(
 
 
 _MISSING = 1 << 24
-"""Bit above the three bytes of a palette's colour, set if the palette has no such colour; the same as MISSING of the
-kernels (cuda/planes.cu)."""
+"""Bit that marks a missing colour in a palette, above the three bytes of a colour. Equal to MISSING in
+cuda/planes.cu."""
 
 
 @njit(nogil=True, cache=True)
 def _read_colours(palette: Any, n: Any, bgr: Any, colours: Any) -> None:
-    """Convert a palette of ``n`` colours at the address ``palette`` to ``colours`` [256], of any type of 32 bits or
-    more: the three bytes of a pixel, the first lowest. Entries beyond the palette become `_MISSING`."""
+    """Read a palette of ``n`` colours from the address ``palette`` into ``colours`` [256], of any type of at least 32
+    bits. Each becomes the three bytes of a pixel, the first lowest. Entries beyond ``n`` become `_MISSING`."""
     colours[:] = _MISSING
     for k in range(n):
         at = palette + 3 * k
@@ -300,7 +302,7 @@ def _read_colours(palette: Any, n: Any, bgr: Any, colours: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def _look_up(row: Any, first: Any, last: Any, bits: Any, colours: Any, target: Any, step: Any) -> Any:
-    """Convert pixels ``first`` ... ``last`` - 1 of a row of palette indices to ``colours``, and write them to
+    """Look up the colours of pixels ``first`` ... ``last`` - 1 of a row of palette indices, and write them to
     ``target``, ``step`` bytes apart. Return false if an index is not in the palette."""
     all_of_them = np.int64(0)
     if bits == 8 and step == 3:
@@ -323,8 +325,8 @@ def _look_up(row: Any, first: Any, last: Any, bits: Any, colours: Any, target: A
 
 @njit(nogil=True, cache=True)
 def _filter(at: Any, n: Any, k: Any, rows: Any) -> Any:
-    """Return the number of the filter of scanline ``k``, if there are ``rows`` scanlines of ``n`` bytes; 0 beyond the
-    last one."""
+    """Return the filter type of scanline ``k`` of ``rows``, which are at the address ``at`` and have ``n`` bytes each
+    after the filter type. Return 0 for a scanline beyond the last one."""
     return np.int64(u8_at(np.uint64(at + k * (n + 1)))) if k < rows else np.int64(0)
 
 
@@ -333,11 +335,11 @@ def _scanlines(
     at: Any, width: Any, height: Any, bits: Any, kind: Any, colours: Any, lines: Any, window: Any,
     down: Any, across: Any, y0: Any, x0: Any, channels: Any, bgr: Any, item: Any, target: Any, pitch: Any,
 ) -> Any:  # fmt: skip
-    """Decode one image, or one pass of an interlaced one: ``height`` filtered scanlines from ``at`` on.
+    """Decode one image, or one pass of an interlaced one, from ``height`` filtered scanlines at the address ``at``.
 
-    Pixel (y, x) of the pass is pixel (y0 + y * down, x0 + x * across) of the image; pixels of the image that are in
-    ``window`` are written to ``target + row * pitch + column * channels * item``, with row and column counted in the
-    whole image. Return false if a filter number or palette index is invalid."""
+    Pixel (y, x) of the pass is pixel (y0 + y * down, x0 + x * across) of the image. Pixels inside ``window`` are
+    written to ``target + row * pitch + column * channels * item``, with row and column counted in the whole image.
+    Return false if a filter type or palette index is invalid."""
     size, pixel = channels * item, bits * _channels(kind)
     n, step = (width * pixel + 7) >> 3, max(1, pixel >> 3)
     steps, wide = (n + step - 1) // step, n + 2 * PAD
@@ -383,8 +385,8 @@ def decode_images(
     functions: Any, raw: Any, offsets: Any, sizes: Any, windows: Any, channels: Any, bgr: Any, item: Any, dst: Any,
     origins: Any, pitches: Any, status: Any,
 ) -> None:  # fmt: skip
-    """Decode N PNGs; see `native_loops` for the arguments. Without libdeflate, ``functions`` are 0 and all images get
-    the status `OTHER`."""
+    """Decode N PNGs; see `native_loops` for the arguments. ``functions`` are addresses of libdeflate's functions. They
+    are 0 if libdeflate is missing: all images then get the status `OTHER`."""
     most: Any = np.int64(0)
     for i in range(len(sizes)):
         most = max(most, sizes[i])
@@ -436,5 +438,5 @@ def decode_images(
 
 @njit(nogil=True, cache=True)
 def _keep(packed: Any, scratch: Any, filtered: Any, lines: Any, raw: Any, dst: Any, counts: Any) -> Any:
-    """Do nothing; a call after the last use of these arrays' addresses keeps Numba from freeing the arrays earlier."""
+    """Do nothing. A call after the last use of these arrays' addresses keeps Numba from freeing the arrays earlier."""
     return len(packed) + len(scratch) + len(filtered) + len(lines) + len(raw) + len(dst) + len(counts)

@@ -30,8 +30,8 @@ from .simd_cpu import call_1
 
 @njit(nogil=True, cache=True)
 def _take_palette(parts: Any, place: Any, bgr: Any, colours: Any) -> Any:
-    """Read the palette of the image, if it has one, to row ``place`` of ``colours``. ``place`` is -1 for an image that
-    was expected to have none. Return whether the expectation is right."""
+    """Read the palette of a PNG, if it has one, to row ``place`` of ``colours``. ``place`` is -1 for an image that was
+    expected to have no palette. Return whether the expectation is right."""
     if place >= 0 and parts[_KIND] == 3:
         _read_colours(parts[_PALETTE], parts[_COLOURS], bgr, colours[place])
     return (place >= 0) == (parts[_KIND] == 3)
@@ -42,14 +42,16 @@ def find_streams(
     functions: Any, raw: Any, offsets: Any, sizes: Any, sure: Any, palettes: Any, bgr: Any, colours: Any, room: Any,
     pieces: Any, counts: Any, lengths: Any,
 ) -> None:  # fmt: skip
-    """Find the zlib streams of N images, the bytes raw[offset : offset + size], and read their palettes.
+    """Find the zlib streams of N PNGs, the bytes raw[offset : offset + size], and read their palettes.
 
-    The palette of image i is written to row ``palettes[i]`` of ``colours``, unless that is -1. ``functions``: see
-    `decoder_cpu.decode_images`. The CRCs of IDATs are not computed for files in which they are ``sure`` [N] to be
-    right. The streams of image i are ``counts[i]`` rows of ``pieces``, after those of earlier images: byte offset in
-    the file, byte offset in the stream, bytes. ``lengths[i]`` becomes the bytes of the stream. It is 0 if a check
-    fails, if the image has another size than expected or is of an unsupported kind, if its stream is longer than any
-    encoder makes it, or if too few rows of ``pieces`` are left for it."""
+    The palette of image i is written to row ``palettes[i]`` of ``colours``, unless that is -1. ``functions``: addresses
+    of libdeflate's functions, see `decoder_cpu.decode_images`. ``sure`` [N]: files whose IDAT chunks are known to have
+    right CRCs; for these, the CRCs are not computed.
+
+    ``pieces`` gets one row per IDAT chunk: byte offset in the file, byte offset in the stream, bytes. Image i has
+    ``counts[i]`` rows, after those of earlier images. ``lengths[i]`` becomes the bytes of its stream. It is 0 if a
+    check fails, if the image has another size than expected or is of an unsupported kind, if its stream is longer than
+    any encoder makes it, or if ``pieces`` has too few rows left."""
     machine = call_1(functions[0], (0,))
     packed, scratch = np.empty(0, np.uint8), np.empty(_TEXTS, np.uint8)
     pair, parts, done = np.zeros(2, np.int64), np.zeros(_N_PARTS, np.int64), 0

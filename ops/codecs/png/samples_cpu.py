@@ -17,20 +17,21 @@ _BYTES = np.uint64(0x000000FF000000FF)
 
 @njit(nogil=True, cache=True)
 def rounded(value: Any) -> Any:
-    """Round a 16-bit sample v to 8 bits: v / 257, to which (255 v + 32895) / 65536 is nearest for every v."""
+    """Round a 16-bit sample v to 8 bits, v / 257. The expression (255 v + 32895) / 65536 gives the nearest integer for
+    every v."""
     return ((value << np.uint64(8)) - value + np.uint64(32895)) >> np.uint64(16)
 
 
 @njit(nogil=True, cache=True)
 def sample(address: Any, big: Any) -> Any:
-    """Return the 16-bit sample at an address; ``big``: its high byte is first."""
+    """Return the 16-bit sample at an address. ``big``: whether its high byte is stored first."""
     value = u16_at(np.uint64(address))
     return value >> np.uint64(8) | (value & np.uint64(255)) << np.uint64(8) if big else value
 
 
 @njit(nogil=True, cache=True)
 def narrow(source: Any, n: Any, big: Any, target: Any) -> None:
-    """Round ``n`` 16-bit samples to 8 bits, four at a time in two integers; see `rounded`."""
+    """Round ``n`` 16-bit samples at the address ``source`` to 8 bits, four at a time in two integers; see `rounded`."""
     s8, s16 = np.uint64(8), np.uint64(16)
     for k in range(0, n - 3, 4):
         four = u64_at(np.uint64(source + 2 * k))
@@ -47,8 +48,9 @@ def narrow(source: Any, n: Any, big: Any, target: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def to_three(source: Any, target: Any, n: Any, size: Any, turned: Any) -> None:
-    """Convert ``n`` pixels of ``size`` bytes (gray, gray and alpha, RGB, or RGBA) to three bytes each: gray three
-    times, or the three colours, in reverse order (BGR) if ``turned``. Pixels of three bytes must be ``turned``."""
+    """Convert ``n`` pixels of ``size`` bytes (1 gray, 2 gray and alpha, 3 RGB, 4 RGBA) to three bytes each. Gray is
+    repeated three times. Colours are written in reverse order (BGR) if ``turned``, which pixels of three bytes must
+    be."""
     x: Any = np.int64(0)
     safe = min((n * size - 16) // size, (3 * n - 16) // 3)  # 16 bytes are read and written
     if size == 1:

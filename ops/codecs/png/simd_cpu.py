@@ -17,10 +17,10 @@ from numba.extending import intrinsic
 _I8, _I16, _I32, _I64 = (ir.IntType(n) for n in (8, 16, 32, 64))
 
 ROWS = 8
-"""Number of rows that are unfiltered at the same time. One step takes the same 20 cycles for 4, 8 and nearly for 16
-rows."""
+"""Number of PNG rows that are unfiltered at the same time. One step takes about 20 cycles for 4, 8 or 16 rows."""
 PAD = 128
-"""Number of bytes before and after a row that may be read and overwritten: 8 for each of `ROWS`, and one vector."""
+"""Number of bytes before and after a row that may be read and overwritten: 8 for each of `ROWS`, and one vector of
+16."""
 
 
 def _c_call(n: int) -> Any:
@@ -36,7 +36,7 @@ def _c_call(n: int) -> Any:
 
 
 call_1: Any = _c_call(1)
-"""Call the C function at an address with a tuple of one integer or pointer; returns an int64."""
+"""Call the C function at an address with one argument, an integer or pointer in a tuple. Return its result as int64."""
 call_3: Any = _c_call(3)
 call_7: Any = _c_call(7)
 
@@ -50,8 +50,8 @@ def _shuffle(builder, a, b, places):
 
 
 def _mover(places: list[int]) -> Any:
-    """Return an intrinsic that copies 16 bytes from one address to another, rearranged: byte k of the result is byte
-    ``places[k]``."""
+    """Return an intrinsic that copies 16 bytes from one address to another in another order: byte k of the result is
+    byte ``places[k]`` of the source."""
 
     def move(_typing, source, target):
         def generate(context, builder, _signature, args):
@@ -67,8 +67,8 @@ def _mover(places: list[int]) -> Any:
 
 
 def _of_pixels(size: int, first: int, second: int, third: int) -> Any:
-    """Return an intrinsic that converts pixels of ``size`` bytes, as many as fit into 16 bytes, to three bytes each:
-    bytes ``first``, ``second`` and ``third`` of each pixel. The bytes after them are undefined."""
+    """Return an intrinsic that converts as many pixels of ``size`` bytes as fit into 16 bytes to three bytes each:
+    bytes ``first``, ``second`` and ``third`` of a pixel. Bytes of the result beyond these pixels are undefined."""
     n = min(16 // size, 5)
     places = [size * k + c for k in range(n) for c in (first, second, third)]
     return _mover(places + [15] * (16 - len(places)))
@@ -84,11 +84,12 @@ five RGB pixels to BGR, and four RGBA pixels to RGB. Each reads and writes 16 by
 
 
 def _unfilterer(lanes: int) -> Any:
-    """Return an intrinsic that unfilters rows of pixels of at most ``lanes`` bytes, 4 or 8.
+    """Return an intrinsic that undoes the PNG filters of several rows at once. Pixels have at most ``lanes`` bytes, 4
+    or 8.
 
-    Row k lags row k - 1 by one pixel: the pixels above, and above to the left, are then the results that row k - 1 has
-    just computed. So one vector holds a pixel of each row, and the dependence of each pixel on the one before, which
-    makes a row slow, costs the same for all rows together.
+    Row k is one pixel behind row k - 1, so the pixels above, and above to the left, are results that row k - 1 has just
+    computed. One vector holds a pixel of each row. Each pixel must wait for the one before; so waits for all rows
+    together take as long as for one.
     """
     pixel, words = ir.IntType(8 * lanes), ir.VectorType(_I16, lanes * ROWS)
     truth = ir.VectorType(ir.IntType(1), lanes * ROWS)
@@ -99,7 +100,8 @@ def _unfilterer(lanes: int) -> Any:
             kinds = [builder.extract_value(filters, k) for k in range(ROWS)]
 
             def rows_of(kind):
-                """Return a mask of the vector lanes whose rows have the PNG filter ``kind``."""
+                """Return a mask that selects the rows whose PNG filter is ``kind``, for a vector with one pixel of each
+                row."""
                 mask = ir.Constant(truth, None)
                 for k in range(ROWS):
                     found = builder.icmp_signed("==", kinds[k], ir.Constant(_I64, kind))
@@ -120,14 +122,14 @@ def _unfilterer(lanes: int) -> Any:
                 return builder.load(builder.inttoptr(address, pixel.as_pointer()), align=1)
 
             def widened(pixels):
-                """Return the vector with a pixel of each row, its bytes widened to 16 bits."""
+                """Widen the bytes of a vector, which holds one pixel of each row, to 16 bits."""
                 vector = ir.Constant(packed, ir.Undefined)
                 for k, value in enumerate(pixels):
                     vector = builder.insert_element(vector, value, ir.Constant(_I32, k))
                 return builder.zext(builder.bitcast(vector, narrow), words)
 
             def spread(number):
-                """Return a vector with ``number`` in all lanes."""
+                """Return a vector with ``number`` in every element."""
                 vector = builder.insert_element(
                     ir.Constant(words, ir.Undefined), builder.trunc(number, _I16), ir.Constant(_I32, 0)
                 )
@@ -140,7 +142,7 @@ def _unfilterer(lanes: int) -> Any:
                 return larger(a, builder.sub(zero, a))
 
             def at(t, first):
-                """Unfilter one pixel of each row, row k at pixel ``t - k``; with ``first``, rows that have not begun
+                """Unfilter one pixel of each row: in row k, pixel ``t - k``. If ``first``, rows that have not begun
                 stay 0."""
                 place = builder.mul(t, step)
                 places = [builder.sub(place, builder.mul(step, ir.Constant(_I64, k))) for k in range(ROWS)]
@@ -188,8 +190,8 @@ def _unfilterer(lanes: int) -> Any:
 
 
 unfilter_4: Any = _unfilterer(4)
-"""Undo the filters of `ROWS` rows. ``source``, ``pitch``: address of the first row's pixels, and bytes to the next row;
-``target``, ``target_pitch``: where results go, after the row above them; ``steps``: pixels of a row plus ``ROWS - 1``;
-``step``: bytes of a pixel, at most 4; ``filters``: 0 ... 4 for each row (PNG, clause 9.2)."""
+"""Undo the PNG filters of `ROWS` rows with pixels of ``step`` bytes, at most 4. ``source``, ``pitch``: address of the
+first row's pixels, and bytes to the next row. ``target``, ``target_pitch``: the same for results; the row above must
+precede them. ``steps``: pixels of a row plus ``ROWS - 1``. ``filters``: 0 ... 4 for each row (clause 9.2)."""
 unfilter_8: Any = _unfilterer(8)
-"""Undo the filters of `ROWS` rows with pixels of 5 ... 8 bytes; see `unfilter_4`."""
+"""Undo the PNG filters of `ROWS` rows with pixels of 5 to 8 bytes. Arguments are those of `unfilter_4`."""
