@@ -27,8 +27,7 @@ DONE, OTHER = 0, 1
 """Values of an image's status: it was decoded, or Pillow must decode it."""
 
 _TEXTS = 1 << 20
-"""Maximum bytes of all texts and colour profiles of a PNG together, inflated; Pillow rejects even a single one of this
-size."""
+"""Maximum inflated bytes of all texts and colour profiles of a PNG; Pillow rejects even one text of this size."""
 
 _IHDR, _PLTE, _IDAT, _IEND = 0x49484452, 0x504C5445, 0x49444154, 0x49454E44
 _TRNS, _GAMA, _CHRM, _SRGB, _PHYS = 0x74524E53, 0x67414D41, 0x6348524D, 0x73524742, 0x70485973
@@ -199,8 +198,8 @@ _MAX_RATIO = 1032
 
 @njit(nogil=True, cache=True)
 def _rows_of(parts: Any) -> Any:
-    """Return the number of bytes of an image's rows before unfiltering, in all passes. Return 0 if the colour type is
-    invalid, or if the compressed stream is too short to hold so many."""
+    """Return the bytes of an image's rows before unfiltering, in all passes. Return 0 if the colour type is invalid, or
+    if the compressed stream is too short to hold these bytes."""
     width, height, bits, kind = parts[_WIDTH], parts[_HEIGHT], parts[_BITS], parts[_KIND]
     if width <= 0 or height <= 0 or not _is_pair(bits, kind):
         return np.int64(0)

@@ -17,8 +17,7 @@ _BYTES = np.uint64(0x000000FF000000FF)
 
 @njit(nogil=True, cache=True)
 def rounded(value: Any) -> Any:
-    """Round a 16-bit sample v to 8 bits, v / 257. The expression (255 v + 32895) / 65536 gives the nearest integer for
-    every v."""
+    """Round a 16-bit sample v to 8 bits: v / 257, computed as (255 v + 32895) / 65536, which is exact for every v."""
     return ((value << np.uint64(8)) - value + np.uint64(32895)) >> np.uint64(16)
 
 
@@ -48,9 +47,8 @@ def narrow(source: Any, n: Any, big: Any, target: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def to_three(source: Any, target: Any, n: Any, size: Any, turned: Any) -> None:
-    """Convert ``n`` pixels of ``size`` bytes (1 gray, 2 gray and alpha, 3 RGB, 4 RGBA) to three bytes each. Gray is
-    repeated three times. Colours are written in reverse order (BGR) if ``turned``, which pixels of three bytes must
-    be."""
+    """Convert ``n`` pixels of ``size`` bytes (gray, gray and alpha, RGB, or RGBA) to three bytes each. Gray is
+    repeated. Colours are written in reverse order (BGR) if ``turned``, which must be true for pixels of three bytes."""
     x: Any = np.int64(0)
     safe = min((n * size - 16) // size, (3 * n - 16) // 3)  # 16 bytes are read and written
     if size == 1:

@@ -19,8 +19,7 @@ _I8, _I16, _I32, _I64 = (ir.IntType(n) for n in (8, 16, 32, 64))
 ROWS = 8
 """Number of PNG rows that are unfiltered at the same time. One step takes about 20 cycles for 4, 8 or 16 rows."""
 PAD = 128
-"""Number of bytes before and after a row that may be read and overwritten: 8 for each of `ROWS`, and one vector of
-16."""
+"""Bytes before and after a row that may be read and overwritten: 8 for each of `ROWS`, and one vector."""
 
 
 def _c_call(n: int) -> Any:
@@ -100,8 +99,7 @@ def _unfilterer(lanes: int) -> Any:
             kinds = [builder.extract_value(filters, k) for k in range(ROWS)]
 
             def rows_of(kind):
-                """Return a mask that selects the rows whose PNG filter is ``kind``, for a vector with one pixel of each
-                row."""
+                """Return a mask of the rows whose PNG filter is ``kind``, for a vector with one pixel of each row."""
                 mask = ir.Constant(truth, None)
                 for k in range(ROWS):
                     found = builder.icmp_signed("==", kinds[k], ir.Constant(_I64, kind))
