@@ -30,7 +30,7 @@ Picture = npt.NDArray[np.uint8]
 Empty = Callable[[int, Any], npt.NDArray[Any]]
 
 _BLOCK = ((80, 12), (92, 24), (97, 40), (100, 64))
-"""Output bytes to allocate per 8 x 8 block, as (highest quality, bytes): twice what photographs need. An image that
+"""Pairs (highest JPEG quality, output bytes to allocate per 8 x 8 block): twice what photographs need. An image that
 needs more is encoded again, with more memory."""
 
 
@@ -42,8 +42,8 @@ def _constants(quality: int, subsampling: str, optimize: bool) -> tuple[npt.NDAr
 
 
 def jpeg_files(op: EncodeImage, empty: Empty, images: Batch, fit: npt.NDArray[np.bool_]) -> Batch:
-    """Encode the images that are ``fit`` as JPEGs, by one compiled loop. The other images get empty files. ``empty(n,
-    dtype)`` allocates arrays."""
+    """Encode the images for which ``fit`` is true as JPEGs, in one compiled loop. The other images get empty files.
+    ``empty(n, dtype)`` allocates arrays."""
     n, shapes, offsets = len(images), images.shapes.astype(np.int32), images.offsets.astype(np.int64)
     h, v = tables.SAMPLING[op.subsampling]
     places, sizes = np.empty(n, np.int64), np.empty((n, 1), np.int32)
@@ -71,13 +71,13 @@ def jpeg_files(op: EncodeImage, empty: Empty, images: Batch, fit: npt.NDArray[np
 
 @cache
 def pillow_writes_our_jpegs() -> bool:
-    """Return whether Pillow writes the bytes of `jpeg_files`. Builds with another library than libjpeg-turbo do not."""
+    """Return whether Pillow writes the same bytes as `jpeg_files`. Pillow built without libjpeg-turbo does not."""
     return bool(features.check_feature("libjpeg_turbo"))
 
 
 def _jpeg(op: EncodeImage, image: Picture) -> bytes:
-    """Encode an image as JPEG: with the fast DCT, which simplejpeg has no option for, but TurboJPEG uses below quality
-    96; or by Pillow, with the bytes of `jpeg_files`."""
+    """Encode an image as JPEG. If ``op.fast_dct``, simplejpeg does it: TurboJPEG uses the fast DCT below quality 96.
+    Otherwise Pillow does, with the same bytes as `jpeg_files`."""
     if not op.fast_dct:
         return _save(image, "JPEG", quality=op.quality, subsampling=op.subsampling)
     gray = image.shape[2] == 1
@@ -109,5 +109,5 @@ def _save(image: Picture, kind: str, **options: Any) -> bytes:
 ENCODERS: dict[str, Callable[[EncodeImage, Picture], bytes]] = {
     "jpeg": _jpeg, "png": _png, "webp": _webp, "avif": _avif,
 }  # fmt: skip
-"""Function that encodes one image (H, W, C), C-contiguous, to a file, by format. For JPEG it is used only with the fast
-DCT, or while the compiled loop is awaited."""
+"""For each format, the function that encodes one image (H, W, C), C-contiguous, to a file. The function for JPEG is
+only used with the fast DCT, or while the compiled loop is not ready."""

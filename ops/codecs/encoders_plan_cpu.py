@@ -20,13 +20,13 @@ def plan_pictures(
     shapes: Any, offsets: Any, subsampling: Any, sizes: Any, each: Any, pictures: Any, firsts: Any, fit: Any,
     totals: Any,
 ) -> None:  # fmt: skip
-    """Plan the encoding of images of ``shapes`` int32[N, 3] at byte ``offsets``. Fill the records of ``pictures``;
-    ``fit``, whether a JPEG can hold each image; ``firsts`` int32[3, N + 1], the number of CUDA thread blocks before
-    each image, for three kernels; and the ``totals``.
+    """Plan JPEG encoding on a GPU, of images of ``shapes`` int32[N, 3] at byte ``offsets``. Fill one record of
+    ``pictures`` per image; ``fit``: whether a JPEG can hold the image; ``firsts`` int32[3, N + 1]: for each of three
+    kernels, the number of CUDA thread blocks before each image; and ``totals``.
 
     ``subsampling``: sampling factors of luminance (horizontal, vertical) in colour images. ``sizes``: longest side,
     maximum blocks per image, bytes per block; then, for each row of ``firsts``, the blocks or bytes per thread block.
-    ``each``: every image has Huffman tables of its own."""
+    ``each``: whether every image has its own Huffman tables."""
     longest, most_blocks, room, tile, coded, stuffed = sizes
     blocks_before = streams_before = np.int64(0)
     firsts[:, 0] = 0
@@ -60,9 +60,9 @@ def plan_pictures(
 
 @numba.njit(cache=True)
 def place_files(sizes: Any, fit: Any, room: Any, offsets: Any, shapes: Any) -> Any:
-    """Compute where the encoded files are that follow each other in an output of ``room`` bytes. ``sizes`` uint32[N]:
-    bytes of each file. Fill ``offsets``, and ``shapes`` int32[N, 1], 0 for files that were not encoded. Return the end
-    of the last file in bytes, and the number of ``fit`` images that were not encoded."""
+    """Compute the offsets of encoded files that follow each other in an output of ``room`` bytes. ``sizes`` uint32[N]:
+    bytes of each file. Fill ``offsets``, and ``shapes`` int32[N, 1] with the sizes, 0 for files that were not encoded.
+    Return the end of the last file in bytes, and the number of ``fit`` images that were not encoded."""
     at, end, left = np.int64(0), np.int64(0), 0
     for i in range(len(sizes)):
         size = np.int64(sizes[i])

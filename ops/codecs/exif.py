@@ -7,14 +7,14 @@ import struct
 EXIF_SHORTS = (0x0112, 0x0128, 0x0213)
 EXIF_STRINGS = (0x010E, 0x010F, 0x0110, 0x0131, 0x0132, 0x8298)
 EXIF_RATIONALS = ((0x011A, 8), (0x011B, 8), (0x013E, 16), (0x013F, 48), (0x0211, 24), (0x0214, 48))
-"""Exif tags (TIFF 6.0) whose values are fractions, with the size of each value in bytes. DALI's reader checks these
-values, numbers that the entry itself stores (EXIF_SHORTS), and text (EXIF_STRINGS)."""
+"""Exif tags (TIFF 6.0) whose values are fractions, with the size of each value in bytes. Like DALI's reader,
+`exif_orientation` checks these, text (EXIF_STRINGS), and numbers inside an entry (EXIF_SHORTS)."""
 
 
 def exif_orientation(block: memoryview) -> int:
-    """Return the orientation, 1 to 8, from an Exif block (a TIFF structure): tag 0x0112, or 1 if that is missing or
-    invalid. As in DALI, the whole directory is ignored if an entry is cut off, or if the value of a baseline tag is
-    outside the block."""
+    """Return the orientation, 1 to 8, that an Exif block stores in tag 0x0112; 1 if the tag is missing or invalid. As
+    in DALI, all tags are ignored if an entry of the directory is cut off, or if the value of a baseline tag is outside
+    the block."""
     found = None
     try:
         order = {b"II*\0": "<", b"MM\0*": ">"}[bytes(block[:4])]

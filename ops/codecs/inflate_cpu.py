@@ -13,8 +13,8 @@ jit = numba.njit(nogil=True, cache=True)
 
 @numba.njit
 def _length(data, at, end, nibble):
-    """Read a length of LZ4: 4 bits, and the bytes that extend it. Return the length, and the offset after its bytes; -1
-    if the data ends before."""
+    """Read a length of the LZ4 format: 4 bits, and the bytes that extend it. Return the length and the offset after its
+    bytes; -1 if the data ends before."""
     if nibble < 15:
         return nibble, at
     length = np.int64(15)
@@ -56,8 +56,8 @@ def _block(data, at, end, out, start, stop):
 
 @jit
 def inflate(data, starts, sizes, out, out_starts, out_size, good):
-    """Inflate C LZ4 blocks. Block c has ``sizes[c]`` bytes from ``starts[c]`` on, and gives ``out_size[c]`` bytes from
-    ``out_starts[c]`` on. ``good`` [C] becomes false for a block that does not give exactly these bytes."""
+    """Inflate C blocks of LZ4. Block c has ``sizes[c]`` bytes from ``starts[c]`` on, and must give ``out_size[c]``
+    bytes from ``out_starts[c]`` on. ``good`` [C] becomes false for a block that does not give exactly these bytes."""
     for c in range(len(starts)):
         if good[c]:
             stop = out_starts[c] + out_size[c]

@@ -16,16 +16,17 @@ from .tiff.format import CODE as TIFF
 from .uncompressed.decoder_cpu import bmp_header, pnm_header
 
 _LEAST = 54
-"""Minimum size in bytes of a file whose header this loop reads."""
+"""Minimum size in bytes of a file whose header `headers` reads."""
 _CHUNKS = 4096
-"""Maximum number of a PNG's chunks in which its orientation is searched."""
+"""Maximum number of chunks of a PNG that are searched for its orientation."""
 _IHDR, _EXIF = 0x49484452, 0x65584966
 
 
 @njit(nogil=True, cache=True)
 def headers(raw: Any, offsets: Any, sizes: Any, rows: Any) -> None:
     """Read the headers of M image files, the bytes raw[offset : offset + size]. ``rows`` [M, 6] gets one row per file,
-    with the columns that `format` defines; zeros for formats and unusual features that this loop does not support."""
+    with the columns that `format` defines. A file gets zeros if this loop does not support its format or one of its
+    features."""
     facts = np.zeros(tiff.FACTS, np.int64)
     for k in range(len(sizes)):
         rows[k] = 0

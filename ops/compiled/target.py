@@ -16,11 +16,9 @@ LEVELS = {
     "x86-64-v3": "avx avx2 bmi bmi2 f16c fma lzcnt movbe xsave cx16 popcnt sse4.2 ssse3 sahf",
     "x86-64-v2": "cx16 popcnt sse4.2 ssse3 sahf",
 }
-"""Levels of x86-64 for which the wheel has code, the best first, with LLVM's names of the features that each adds to
-the baseline.
-
-Level 4 (AVX-512) is left out: LLVM uses vectors of 256 bits there too. Its gain was not measured.
-"""
+"""Levels of x86-64 (such as v3) for which the wheel has compiled code, best first, with LLVM's names of the features
+that each adds to the baseline. Level 4 (AVX-512) is left out: LLVM uses 256-bit vectors there too. Its gain was not
+measured."""
 
 _TUNING = (
     "OPT",
@@ -35,7 +33,7 @@ _TUNING = (
 
 @cache
 def versions() -> str:
-    """Return the versions of Python, Numba and llvmlite: compiled code is loaded only by exactly these."""
+    """Return the versions of Python, Numba and llvmlite as text. Only these exact versions can load compiled code."""
     import llvmlite
     import numba
 
@@ -50,14 +48,14 @@ def _settings() -> tuple[str, ...]:
 
 @cache
 def host(codegen: Any) -> str:
-    """Return a digest of the processor, its features and all settings that change Numba's output, for the Numba
-    ``codegen``."""
+    """Return a digest of the processor, its features and all settings that change Numba's output. ``codegen``: Numba's
+    code generator."""
     described = repr((codegen.magic_tuple(), _settings()))
     return hashlib.sha256(described.encode()).hexdigest()[:16]
 
 
 def of_this_process() -> str:
-    """Return the digest, as of `host`, of the processor and settings for which this process would compile."""
+    """Return the digest, see `host`, of the processor and settings for which this process compiles."""
     from numba.core.registry import cpu_target
 
     return host(cpu_target.target_context.codegen())
@@ -69,10 +67,9 @@ def on_x86() -> bool:
 
 
 def compiles_with(feature: str) -> bool:
-    """Return whether Numba compiles for an x86-64 processor with this feature (LLVM's name).
-
-    The processor is this machine's, or the one that NUMBA_CPU_NAME and NUMBA_CPU_FEATURES name (``generic`` if one
-    cache serves many machines). LLVM ends the process for an instruction that the processor lacks."""
+    """Return whether Numba compiles for an x86-64 processor with this feature (LLVM's name). The processor is this
+    machine's, or the one named by NUMBA_CPU_NAME and NUMBA_CPU_FEATURES (``generic`` if one cache serves many
+    machines). LLVM ends the process if it must compile an instruction that the processor lacks."""
     from llvmlite import binding
     from numba import config
 
@@ -93,7 +90,7 @@ def compiles_with(feature: str) -> bool:
 @cache
 def levels() -> tuple[str, ...]:
     """Return the levels of x86-64 whose compiled code in the wheel this process may run, best first. If NUMBA_CPU_NAME
-    or NUMBA_CPU_FEATURES selects a processor, return none, unless it selects one of the levels by name."""
+    or NUMBA_CPU_FEATURES selects a processor, return none, unless it selects one of these levels by name."""
     from llvmlite import binding
     from numba import config
 

@@ -37,12 +37,12 @@ def probe(data: memoryview) -> Header:
 
 _CHANNELS = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}
 _MAX_CHUNKS = 4096
-"""Maximum number of a PNG's chunks that are searched for eXIf, the orientation."""
+"""Maximum number of chunks of a PNG that are searched for the orientation, which is in chunk eXIf."""
 
 
 def check_chunks(data: memoryview) -> None:
     """Raise SampleError if the checksum of a chunk with pixels or colours is wrong (PNG 3rd ed., 5.3). Pillow does not
-    check those of chunks with pixels."""
+    check the checksums of pixel chunks."""
     at = 8
     while at + 12 <= len(data):
         length, tag = struct.unpack_from(">I4s", data, at)

@@ -50,24 +50,25 @@ DONE, OTHER = 0, 1
 """Values of an image's status: it was decoded, or Pillow must decode it."""
 
 BEFORE = 264
-"""Bytes of the scratch memory before the unpacked data. They hold each of the 256 byte values once, which are LZW's
-first strings, and 8 more, because a load of a string may read beyond them."""
+"""Bytes of scratch memory before the unpacked data: the 256 byte values, which are LZW's first strings, and 8 spare
+bytes, because loading a string may read beyond them."""
 _AFTER = 16
 _CLEAR, _FIRST = 256, 258
-"""Special values of LZW codes: the code that clears the table, and the first free code after it."""
+"""Special LZW codes: the code that clears the string table, and the first code free for new strings."""
 
 
 @njit(nogil=True, cache=True)
 def _copy(source: Any, target: Any, n: Any) -> None:
-    """Copy ``n`` bytes forwards. Up to 7 bytes after the target may also be overwritten. Source and target may overlap
-    if they are at least 8 bytes apart."""
+    """Copy ``n`` bytes from low to high addresses. Up to 7 bytes after the target may also be overwritten. Source and
+    target may overlap if they are at least 8 bytes apart."""
     for k in range(0, n, 8):
         put_u64(np.uint64(target + k), u64_at(np.uint64(source + k)))
 
 
 @njit(nogil=True, cache=True)
 def _eight(at: Any, end: Any) -> Any:
-    """Return eight bytes at ``at`` as a number, the first highest; bytes from ``end`` on count as 0."""
+    """Return eight bytes at the address ``at`` as a number, the first highest; bytes from the address ``end`` on count
+    as 0."""
     value = np.int64(0)
     for k in range(8):
         value = value << 8 | (np.int64(u8_at(np.uint64(at + k))) if at + k < end else 0)
@@ -76,14 +77,15 @@ def _eight(at: Any, end: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _unpack_lzw(source: Any, size: Any, base: Any, room: Any, table: Any) -> Any:
-    """Unpack ``room`` bytes to ``base + BEFORE`` from the ``size`` bytes at ``source``. Return whether there were
-    exactly that many.
+    """Unpack ``room`` bytes of LZW to ``base + BEFORE`` from the ``size`` bytes at ``source``. Return whether there
+    were exactly ``room``.
 
-    A string is stored as an address in the scratch memory and a length, ``address << 16 | length``, since all strings
-    but the first 256 have been written there: a new code's string is the previous code's string and the byte after it.
-    So a code costs one copy of 8 bytes. Undefined codes have the length 0; they, and long strings, are handled by the
-    second half of the loop, which reads one code and checks everything. The first half reads four codes while all
-    bounds are far away.
+    A new code's string is the previous code's string and the byte after it, which are already in the output. So a
+    string is stored as its address there and its length: ``address << 16 | length``. The first 256 strings precede the
+    output. A code thus costs one copy of 8 bytes.
+
+    The first half of the loop reads four codes while all bounds are far away. The second half reads one code and checks
+    everything; it also handles long strings, and undefined codes, whose length is 0.
     """
     at, stop, seven = base + BEFORE, base + BEFORE + room, np.uint64(7)
     bits, end = 8 * size, source + size
@@ -155,8 +157,8 @@ def _unpack_lzw(source: Any, size: Any, base: Any, room: Any, table: Any) -> Any
 
 @njit(nogil=True, cache=True)
 def _unpack_bits(source: Any, size: Any, target: Any, room: Any) -> Any:
-    """Undo PackBits compression: write ``room`` bytes to ``target``. Return whether the data gives exactly that
-    many."""
+    """Undo PackBits compression: write ``room`` bytes to ``target``. Return whether the compressed data gives exactly
+    ``room``."""
     at, end, stop = source, source + size, target + room
     while target < stop:
         if at >= end:
@@ -185,7 +187,8 @@ def _unpack_bits(source: Any, size: Any, target: Any, room: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _add_up(row: Any, n: Any, step: Any, bits: Any, big: Any) -> None:
-    """Undo the TIFF predictor in a row: to each of its ``n`` samples, add the sample ``step`` samples before it."""
+    """Undo the TIFF predictor in a row of ``n`` samples of ``bits`` bits: add to each sample the result ``step``
+    samples before."""
     if bits == 16:
         s8, low = np.uint64(8), np.uint64(255)
         for first in range(row, row + 2 * step, 2):
@@ -215,7 +218,7 @@ def _add_up(row: Any, n: Any, step: Any, bits: Any, big: Any) -> None:
 def _unpacked(
     functions: Any, machine: Any, facts: Any, source: Any, size: Any, base: Any, rows: Any, table: Any, counts: Any
 ) -> Any:
-    """Unpack a strip or tile of ``rows`` rows, and return the address of the unpacked rows; 0 if the strip is
+    """Unpack one strip or tile of ``rows`` rows. Return the address of the unpacked bytes; 0 if the strip is
     invalid."""
     coding, row = facts[CODING], facts[WIDE] * facts[SAMPLES] * (facts[BITS] >> 3)
     room, target, sound = rows * row, base + BEFORE, True
@@ -248,8 +251,8 @@ def decode_images(
     functions: Any, raw: Any, offsets: Any, sizes: Any, windows: Any, channels: Any, bgr: Any, item: Any, dst: Any,
     origins: Any, pitches: Any, status: Any,
 ) -> None:  # fmt: skip
-    """Decode N TIFFs; see `native_loops` for the arguments. Without libdeflate, ``functions`` are 0 and deflated images
-    get the status `OTHER`."""
+    """Decode N TIFFs; see `native_loops` for the arguments. ``functions`` are addresses of libdeflate's functions. They
+    are 0 if libdeflate is missing: deflated images then get the status `OTHER`."""
     machine = call_1(functions[0], (0,)) if functions[0] else 0
     table, facts, counts = np.zeros(4096, np.int64), np.zeros(FACTS, np.int64), np.zeros(2, np.int64)
     scratch, none = np.empty(0, np.uint8), np.empty(0, np.int64)  # no palette

@@ -19,17 +19,17 @@ FACTS = 16
     WIDTH, HEIGHT, SAMPLES, INVERTED, CODING, PREDICTOR, TILED, WIDE, HIGH, OFFSETS, OFFSET_BYTES, SIZES, SIZE_BYTES,
     BIG, BITS, ORIENTATION,
 ) = range(FACTS)  # fmt: skip
-"""Indices in the array of facts that `read` finds about a TIFF file: width and height; samples per pixel; whether 0
-is white; compression and predictor; whether the file has tiles; width and height of a tile (a strip counts as a tile
-as wide as the image); where in the file the table of the tiles' offsets is, and bytes per number in it; the same for
-the table of their sizes; whether numbers have their high byte first; bits per sample, 8 or 16; orientation (Exif, 1
+"""Indices in the array of facts that `read` finds about a TIFF file: width and height; samples per pixel; whether 0 is
+white; compression and predictor; whether the file has tiles; width and height of a tile (a strip counts as a tile as
+wide as the image); offset of the array of tile offsets in the file, and bytes per number in it; offset of the array of
+tile sizes, and bytes per number in it; whether numbers are big-endian; bits per sample, 8 or 16; orientation (Exif, 1
 to 8)."""
 
 NONE, LZW, DEFLATE, OLD_DEFLATE, PACK_BITS = 1, 5, 8, 32946, 32773
 """Values of the TIFF tag Compression."""
 MOST = 1400
-"""Maximum number of bytes that one byte of a strip can be unpacked to. LZW's strings grow by a byte with each code up
-to 3,837, so a round of its table makes 1,280 of one; deflate makes 1,032, PackBits 64."""
+"""Maximum number of bytes to which one compressed byte can be unpacked: 1,280 for LZW, whose strings grow by a byte
+with each code up to 3,837 bytes until its string table is cleared; 1,032 for deflate, 64 for PackBits."""
 
 _SHORT, _LONG = 3, 4
 _ORIENTATION, _XMP = 274, 700
@@ -43,7 +43,7 @@ GeoTIFF and GDAL."""
 
 @njit(nogil=True, cache=True)
 def number(address: Any, size: Any, big: Any) -> Any:
-    """Return the number stored in the ``size`` (2 or 4) bytes at ``address``. ``big``: the high byte is first."""
+    """Return the number of ``size`` bytes, 2 or 4, stored at ``address``. ``big``: whether it is big-endian."""
     value = np.int64(0)
     for k in range(size):
         byte = np.int64(u8_at(np.uint64(address + k)))
@@ -65,10 +65,10 @@ def bytes_of(kind: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def read(start: Any, size: Any, facts: Any) -> Any:
-    """Read the directory of the TIFF file of ``size`` bytes at ``start`` to ``facts``. Return whether it is of a
-    supported kind. If so, it has as many strips or tiles as its pixels need; the tables of their offsets and sizes are
-    inside the file (the offsets and sizes are not checked); and unpacked they have at most `MOST` times the file's
-    bytes."""
+    """Read the directory of the TIFF file of ``size`` bytes at the address ``start``, and fill ``facts``. Return
+    whether the file is of a supported kind. If so: it has as many strips or tiles as its pixels need; the arrays of
+    their offsets and sizes are inside the file, but their values are not checked; and the unpacked image has at most
+    `MOST` times the file's bytes."""
     if size < 8:
         return False
     mark = number(start, 4, True)
@@ -185,8 +185,8 @@ def _ceil(a: Any, b: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def are_plain(raw: Any, offsets: Any, sizes: Any, plain: Any) -> None:
-    """Set ``plain`` [N]: whether each of N TIFF files, the bytes raw[offset : offset + size], is of a kind that the
-    built-in decoder supports."""
+    """Set ``plain`` [N]: whether the built-in decoder supports each of N TIFF files, the bytes raw[offset : offset +
+    size]."""
     facts = np.zeros(FACTS, np.int64)
     for i in range(len(sizes)):
         plain[i] = read(raw.ctypes.data + offsets[i], sizes[i], facts)

@@ -50,7 +50,7 @@ def probe(data: memoryview) -> Header:
 
 
 _MAX_VALUES = 1 << 16
-"""Maximum number of values that are read of a tag in a TIFF's directory; SamplesPerPixel has 16 bits."""
+"""Maximum number of values that are read for one tag of a TIFF's directory; SamplesPerPixel has 16 bits."""
 _MAX_ENTRIES = 4096
 """Maximum number of entries of a TIFF's directory that are read."""
 _TAGS = (256, 257, 258, 262, 274, 277)  # width, height, bits, photometric, orientation, samples per pixel
@@ -66,8 +66,8 @@ def _decode_packed(data: memoryview, header: Header, adjust_orientation: bool, _
 
 
 def _widen(pixels: Pixels, bits: int) -> Pixels:
-    """Scale samples to the whole range of their type: Pillow leaves them as stored (12 bits: 0 ... 4095). ``bits``:
-    their number of bits."""
+    """Scale samples of ``bits`` bits to the whole range of their type. Pillow leaves them as stored: samples of 12
+    bits, for example, are 0 ... 4095."""
     return spread(pixels, (1 << bits) - 1) if pixels.itemsize == 2 and bits > 8 else pixels
 
 

@@ -33,22 +33,22 @@ from .directory_cpu import (
 )
 
 FILE, AT, SIZE, ROOM, TOP, LEFT = range(6)
-"""Columns of the array with one row per strip or tile: index of the file, byte offset in the file, size in bytes, bytes
-of its unpacked rows, first row and first column in the image."""
+"""Columns of the array of strips, one row per strip or tile: index of the file, byte offset in the file, size in bytes,
+bytes after unpacking, first row and first column in the image."""
 
 
 @njit(nogil=True, cache=True)
 def _chunks(facts: Any) -> Any:
-    """Return the number of strips or tiles of a file, from its `directory_cpu.FACTS`."""
+    """Return the number of strips or tiles of a file, from the ``facts`` that `directory_cpu.read` found."""
     across = (facts[WIDTH] + facts[WIDE] - 1) // facts[WIDE]
     return across * ((facts[HEIGHT] + facts[HIGH] - 1) // facts[HIGH])
 
 
 @njit(nogil=True, cache=True)
 def measure(raw: Any, offsets: Any, sizes: Any, largest: Any, whole: Any, shown: Any, counts: Any) -> None:
-    """Measure N TIFF files, the bytes raw[offset : offset + size]. ``largest``: unpacked bytes of the largest packed
-    strip or tile; ``whole``: of all strips; ``shown``: bytes of the image; ``counts``: number of strips. All are 0 for
-    a file of an unsupported kind."""
+    """Compute the memory that N TIFF files, the bytes raw[offset : offset + size], need for decoding. For each file:
+    ``largest``, unpacked bytes of its largest compressed strip or tile; ``whole``, unpacked bytes of all strips;
+    ``shown``, bytes of the image; ``counts``, number of strips. All are 0 for a file of an unsupported kind."""
     facts = np.zeros(FACTS, np.int64)
     for i in range(len(sizes)):
         largest[i] = whole[i] = shown[i] = counts[i] = 0
@@ -62,9 +62,9 @@ def measure(raw: Any, offsets: Any, sizes: Any, largest: Any, whole: Any, shown:
 
 @njit(nogil=True, cache=True)
 def find_strips(raw: Any, offsets: Any, sizes: Any, facts: Any, strips: Any, counts: Any) -> None:
-    """Fill in the ``facts`` [N, FACTS] of N files, like `directory_cpu.read`, and a row of ``strips`` [M, 6] per strip
-    or tile, file by file. ``counts[i]`` becomes the number of strips; it is 0 if the file is of an unsupported kind, if
-    a strip extends beyond the file or is longer than any encoder makes it, or if no rows of ``strips`` are left."""
+    """Fill in ``facts`` [N, FACTS] for N TIFF files, as `directory_cpu.read` does, and ``strips`` [M, 6] with one row
+    per strip or tile, file by file. ``counts[i]`` becomes the number of strips of file i. It is 0 if the file is of an
+    unsupported kind, if a strip extends beyond it or is longer than any encoder makes it, or if ``strips`` is full."""
     done = 0
     for i in range(len(sizes)):
         start, size, fact = raw.ctypes.data + offsets[i], sizes[i], facts[i]

@@ -26,8 +26,8 @@ _loops: Any = Kernels(".decoder_cpu", __package__)
 FORMATS = ("bmp", "pnm")
 FIRST, PITCH, STEP, BACKWARDS = range(4)
 """Columns of the rows that `find` returns, which say where pixels are in a file: offset of the first pixel shown; bytes
-from a line to the next one below (negative if the last line is stored first); bytes per pixel (0: the file is not
-supported); whether blue comes first."""
+from a line to the next one below (negative if the last line is stored first); bytes per pixel (0 for an unsupported
+file); whether blue is stored before red."""
 
 
 def view(data: memoryview, header: Header) -> Pixels | None:
@@ -54,16 +54,16 @@ def view(data: memoryview, header: Header) -> Pixels | None:
 
 
 def makes(rows: I64, output_type: DALIImageType) -> npt.NDArray[np.bool_]:
-    """Return for each image whether ``output_type`` only needs its pixels to be copied or rounded, if the file is
-    supported. ``rows`` [M, 6]: headers."""
+    """Return, for each image, whether copying or rounding its stored pixels gives an image of ``output_type``, provided
+    that the file is supported. ``rows`` [M, 6]: headers of the images."""
     format = rows[:, FORMAT]
     plain: npt.NDArray[np.bool_] = (format == BMP) | (format == PNM)
     return plain & native_loops.keeps_channels(rows, output_type)
 
 
 def find(batch: Batch, which: I64, extents: I64) -> I64:
-    """Find the pixels of the images ``which`` of ``batch`` in their files. Return a row per image, with the columns
-    `FIRST` to `BACKWARDS`. ``extents`` [M, 2]: heights and widths, by the headers."""
+    """Find where the files of the images with indices ``which`` in ``batch`` store their pixels. Return a row per
+    image, with the columns `FIRST` to `BACKWARDS`. ``extents`` [M, 2]: heights and widths, as the headers say."""
     return _found(batch.data, batch.offsets[which], batch.shapes[which, 0].astype(np.int64), extents)
 
 
@@ -76,14 +76,15 @@ def _found(encoded: Any, offsets: I64, sizes: I64, extents: I64) -> I64:
 def copy_into(
     batch: Batch, which: I64, rows: I64, windows: I64, channels: I64, bgr: bool, out: Any, origins: I64, pitches: I64
 ) -> None:
-    """Copy the pixels of the images ``which`` of ``batch`` to the output. The other arrays have a row per image; see
-    `decoder_cpu.copy_images`."""
+    """Copy the pixels of the images with indices ``which`` in ``batch`` to ``out``. The other arrays have one row per
+    image; see `decoder_cpu.copy_images`."""
     encoded, places = readonly(batch.data), (windows, channels, bgr, out, origins, pitches)
     _loops.copy_images(encoded, batch.offsets[which], rows, *places)
 
 
 def places(job: DecodeJob, indices: I64) -> tuple[npt.NDArray[np.bool_], I64]:
-    """Return for each of the images ``indices`` whether it is supported, and its row of `find`."""
+    """Return two arrays for the images with indices ``indices``: whether each image is supported, and the rows from
+    `find` that say where its pixels are in the file."""
     rows, taken = np.zeros((len(indices), 4), np.int64), np.zeros(len(indices), np.bool_)
     if job.rules.dtype == np.uint8 and job.in_process:
         taken = makes(job.headers.rows[indices], job.rules.output_type)
@@ -95,7 +96,8 @@ def places(job: DecodeJob, indices: I64) -> tuple[npt.NDArray[np.bool_], I64]:
 
 
 class NativeCopy(Decoder):
-    """Decoder for BMP and PNM files whose stored pixels are the output; compiled loops copy them on the CPU."""
+    """Decoder for BMP and PNM files whose stored pixels can be copied to the output, which compiled loops do on the
+    CPU."""
 
     name = "plain"
     sure = True

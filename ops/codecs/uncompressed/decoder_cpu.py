@@ -40,9 +40,9 @@ def _is_space(byte: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _field(raw: Any, at: Any, end: Any) -> Any:
-    """Return the offset at which the next field of a PNM's header begins, after spaces and comments of whole lines; -1
-    if the header is invalid. Forms that other programs read differently (a comment right after a field, or with a CR in
-    it) count as invalid."""
+    """Return the offset of the next field in a PNM's header, after spaces and comments of whole lines; -1 if the header
+    is invalid. Forms that programs read differently also count as invalid: a comment right after a field, or one with a
+    CR in it."""
     if at >= end or not _is_space(raw[at]):
         return -1
     while at < end:
@@ -61,7 +61,7 @@ def _field(raw: Any, at: Any, end: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _number(raw: Any, at: Any, end: Any) -> Any:
-    """Return the number of up to ten digits at ``at``, and where it ends."""
+    """Read the number of up to ten digits at offset ``at``. Return it, and the offset where it ends."""
     value, begun = np.int64(0), at
     while at < end and 48 <= raw[at] <= 57 and at - begun < 10:
         value = 10 * value + raw[at] - 48
@@ -124,8 +124,8 @@ def _bmp(raw: Any, start: Any, size: Any, height: Any, width: Any, row: Any) -> 
 
 @njit(nogil=True, cache=True)
 def bmp_header(raw: Any, start: Any, row: Any) -> None:
-    """Read the header of a BMP of at least 54 bytes that begins at ``start``, and write `format.BMP`, width, height,
-    channels and bits to ``row``, which holds zeros before. Nothing is written if anything is unusual."""
+    """Read the header of a BMP of at least 54 bytes that begins at ``start``. Write `format.BMP`, width, height,
+    channels and bits to ``row``, which must hold zeros. If anything is unusual, ``row`` stays zero."""
     width, height = _little(raw, start + 18, 4), _little(raw, start + 22, 4)
     if height >= 1 << 31:
         height = (1 << 32) - height
@@ -156,9 +156,9 @@ def pnm_header(raw: Any, start: Any, size: Any, row: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def find(raw: Any, offsets: Any, sizes: Any, extents: Any, rows: Any) -> None:
-    """Find the pixels of M files, the bytes raw[offset : offset + size]. ``extents`` [M, 2]: height and width, by the
-    headers. ``rows`` [M, 4] gets a row per file, with the columns that `decoder.FIRST` to `decoder.BACKWARDS` name;
-    byte offsets count from the start of the file."""
+    """Find the pixels in M files, the bytes raw[offset : offset + size]. ``extents`` [M, 2]: heights and widths, as the
+    headers say. ``rows`` [M, 4] gets a row per file, with the columns `decoder.FIRST` to `decoder.BACKWARDS`; byte
+    offsets count from the start of the file."""
     for k in range(len(sizes)):
         rows[k] = 0
         if sizes[k] >= 2 and 0 < extents[k, 0] < 1 << 31 and 0 < extents[k, 1] < 1 << 31:
@@ -179,7 +179,7 @@ def _same(source: Any, target: Any, n: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def _rounded_line(source: Any, target: Any, n: Any, stored: Any, channels: Any, bgr: Any) -> None:
-    """Convert ``n`` pixels with 16-bit samples to 8 bits, rounded."""
+    """Convert ``n`` pixels with 16-bit samples to 8 bits with rounding, from the address ``source`` to ``target``."""
     if stored == channels and not (bgr and stored == 3):
         narrow(source, n * stored, True, target)
         return
@@ -195,9 +195,10 @@ def _rounded_line(source: Any, target: Any, n: Any, stored: Any, channels: Any, 
 def copy_images(
     raw: Any, offsets: Any, rows: Any, windows: Any, channels: Any, bgr: Any, out: Any, origins: Any, pitches: Any
 ) -> None:
-    """Copy the pixels in ``windows`` [M, 4] (y0, x0, y1, x1, inside the image) of M files with ``rows`` of `find` to
-    out[origins[k] + y * pitches[k] + x * channels[k]:]. Files with 1 channel give 1, or 3 (RGB, or BGR); 16-bit samples
-    are rounded to 8 bits."""
+    """Copy pixels of M files to ``out``. ``rows``: positions of pixels, as `find` wrote them. ``windows`` [M, 4]: the
+    pixels to copy (y0, x0, y1, x1, inside the image). Pixel (y, x) of file k is written to out[origins[k] + y *
+    pitches[k] + x * channels[k]:]. Files with 1 channel give 1, or 3 (RGB, or BGR); 16-bit samples are rounded to 8
+    bits."""
     for k in range(len(rows)):
         step, n = rows[k, STEP], windows[k, 3] - windows[k, 1]
         source = raw.ctypes.data + offsets[k] + rows[k, FIRST] + windows[k, 1] * step

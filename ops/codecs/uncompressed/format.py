@@ -65,7 +65,7 @@ _PPM = re.compile(rb"P6(?:\s|#[^\n]*\n)+(\d+)(?:\s|#[^\n]*\n)+(\d+)(?:\s|#[^\n]*
 
 
 def _decode_deep(data: memoryview, _: Header) -> Pixels | None:
-    """Decode a binary PPM whose samples have two bytes, big-endian, 0 ... maxval (Netpbm's specification of ppm)."""
+    """Decode a binary PPM with 16-bit samples, stored big-endian, 0 ... maxval (Netpbm's specification of ppm)."""
     found = _PPM.match(bytes(data[:65536]))
     if found is None:
         return None
