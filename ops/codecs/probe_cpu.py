@@ -25,8 +25,7 @@ _IHDR, _EXIF = 0x49484452, 0x65584966
 @njit(nogil=True, cache=True)
 def headers(raw: Any, offsets: Any, sizes: Any, rows: Any) -> None:
     """Read the headers of M image files, the bytes raw[offset : offset + size]. ``rows`` [M, 6] gets one row per file,
-    with the columns that `format` defines. A file gets zeros if this loop does not support its format or one of its
-    features."""
+    with the columns that `format` defines; zeros if this loop does not support the file's format or features."""
     facts = np.zeros(tiff.FACTS, np.int64)
     for k in range(len(sizes)):
         rows[k] = 0

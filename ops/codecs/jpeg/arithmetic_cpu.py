@@ -14,13 +14,13 @@ from numba import njit
 
 AT, MARKER = 0, 3
 CODE, INTERVAL, SHIFT, PAST_END = range(5, 9)
-"""Indices in the state of reading an arithmetic-coded scan, which continue those of `damage_cpu`: the code register,
-the interval, the shift of bits to the next byte, and whether the file ended."""
+"""Indices in the state of the arithmetic decoder, after those of `damage_cpu`: code register, interval, shift of bits
+to the next byte, and whether the file ended."""
 
 _BINS = 256
 """Number of adaptive statistics per conditioning table. DC tables come first, then AC tables."""
 FIXED = 8 * _BINS
-"""Index in the statistics of the one whose probability always stays 1/2."""
+"""Index of the statistics whose probability always stays 1/2."""
 
 # fmt: off
 _PROBABILITY = np.array([
@@ -44,8 +44,8 @@ _AFTER_LESS = np.array([
 _AFTER_MORE = np.arange(1, 115)
 _AFTER_MORE[[13, 35, 63, 79, 87, 94, 100, 104, 107, 109, 111, 112, 113]] = (
     13, 9, 32, 48, 71, 86, 93, 99, 103, 107, 109, 111, 113)
-"""For each state of the probability estimation, the next state after the less probable symbol, and after the more
-probable one."""
+"""For each state of the probability estimation (table D.3): next state after the less and after the more probable
+symbol."""
 _SWITCHES = np.zeros(114, np.int64)
 _SWITCHES[[0, 14, 36, 64, 80, 88, 95, 105, 110, 112]] = 0x80
 """For each state of the probability estimation: 0x80 if the less and the more probable symbol are exchanged after the
@@ -111,9 +111,9 @@ def _decision(data: Any, at: Any, bins: Any, k: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _magnitude(data: Any, at: Any, bins: Any, first: Any, more: Any, last: Any) -> Any:
-    """Decode the magnitude of a coefficient and return it less one; -1 if it has more than 16 bits. The first decision
-    uses the statistics ``first``, the next ones about its size those from ``more`` on; the second of them uses ``last``
-    again unless that is -1."""
+    """Decode the magnitude of a coefficient. Return the magnitude less one; -1 if it has more than 16 bits. Indices of
+    statistics: ``first`` for the first decision, those from ``more`` on for the next decisions about its size. The
+    second of these uses ``last`` again unless that is -1."""
     m = _decision(data, at, bins, first)
     place = first
     if m:
@@ -215,10 +215,9 @@ def is_sound(
     data: Any, at: Any, bins: Any, contexts: Any, conditioning: Any, c: Any, dc: Any, ac: Any, low: Any, high: Any,
     refine: Any, there: Any,
 ) -> Any:  # fmt: skip
-    """Decode the coefficients ``low`` to ``high`` of one block of component ``c``. Return whether its code is valid.
-
-    ``contexts`` [4]: the last difference of each component, as an index of statistics. ``conditioning`` [8]: parameters
-    of the DC and AC tables (DAC). ``there`` [64]: whether each coefficient of the block is not 0."""
+    """Decode coefficients ``low`` to ``high`` of one block of component ``c``. Return whether the code is valid.
+    ``contexts`` [4]: index of statistics for each component's last DC difference. ``conditioning`` [8]: parameters of
+    the DC and AC tables (DAC). ``there`` [64]: whether each coefficient of the block is not 0."""
     if low == 0:
         if refine:
             _decision(data, at, bins, FIXED)

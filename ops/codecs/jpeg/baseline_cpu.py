@@ -65,15 +65,15 @@ DONE, OTHER = 0, 1
 """Values of an image's status: it was decoded, or libjpeg-turbo must decode it."""
 
 _LAST_BITS = U(63 << 6)
-"""Mask for an entry of an AC Huffman table, which decodes one or two coefficients: the masked bits are 0 if the last of
-them has no value bits."""
+"""Mask for an entry of an AC lookup table, which decodes one or two coefficients: the bits that give the size of the
+last coefficient, 0 if it has no value bits."""
 
 _STATE_BITS, _DC_BITS = U(31), U(11)
 """Bit widths of the fields of a decoder state (`anchors`), from the lowest bit on: the number of bits of the scan
 before it (without stuffing), and three DC values."""
 
 _ORDER_AT, _OTHER_AT = U(256), U(512)
-"""Byte offsets in the scratch memory of a block, whose coefficients are at 0: the table `huffman_cpu.ORDER`, and a
+"""Byte offsets in the scratch memory for a block, whose coefficients come first: the array `huffman_cpu.ORDER`, and a
 second block."""
 
 
@@ -157,9 +157,9 @@ _BLOCK = np.dtype(
     [(name, np.int64) for name in ("part", "row", "column", "begin", "end")]
     + [(name, np.uint64) for name in ("dc_table", "ac_table", "factors", "line", "step")]
 )
-"""One block of an MCU while a row of MCUs is decoded: its component; row and column in the MCU; the MCUs of the row in
-which it is needed; addresses of its tables; address of the row's first such block in the buffer of its component; bytes
-from there to the next MCU's block."""
+"""Layout of one block of an MCU, while a row of MCUs is decoded: its component; its row and column in the MCU; first
+and end of the MCUs in which it is needed; addresses of its tables; address of the first such block in its component's
+buffer; bytes from there to the next MCU's block."""
 
 
 @njit(nogil=True, cache=True)
@@ -378,9 +378,9 @@ def _tables(
     data: Any, row: Any, parts: Any, codes: Any, entries: Any, limit: Any, delta: Any, symbols: Any, kept: Any,
     factors: Any,
 ) -> Any:  # fmt: skip
-    """Read the image's quantisation tables, and its Huffman tables: two for DC, then two for AC, which is as many as
-    encoders use. Return False if it uses others, or if they are invalid. ``kept``: bytes of the previous image's
-    Huffman tables, see `_is_kept`."""
+    """Read an image's quantisation tables, and at most two DC and two AC Huffman tables, as many as encoders use.
+    Return False if it has more, or if one is invalid. ``kept``: bytes of the previous image's Huffman tables, see
+    `_is_kept`."""
     seconds = np.empty(ENTRIES, np.int32)
     for c in range(len(parts)):
         if not read_factors(data, np.int64(row.quant[c]), factors[c]):
@@ -447,7 +447,7 @@ def _is_kept(data: Any, at: Any, kept: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _begin_row(my: Any, parts: Any, blocks: Any, planes: Any) -> None:
-    """Compute, for the row ``my`` of MCUs, in which MCUs each block is needed, and where its samples are written.
+    """Compute, for one row ``my`` of MCUs, in which MCUs each block is needed, and where its samples are written.
     ``planes``: address of the buffers of the components."""
     for k in range(len(blocks)):
         now = blocks[k]
@@ -480,8 +480,8 @@ def _wanted_mcus(parts: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def digest(data: Any) -> Any:
-    """Return 64 bits computed from all bytes of a file. Two different files have the same ones with a probability of
-    2^-64, unless they were made to collide."""
+    """Return a 64-bit digest of a file's bytes. Two different files have the same digest with a probability of 2^-64,
+    unless they were made to collide."""
     at, n = U(data.ctypes.data), len(data)
     a, b, c, d = U(n), U(n) + ONE, U(n) + U(2), U(n) + THREE
     for _ in range(n // 32):

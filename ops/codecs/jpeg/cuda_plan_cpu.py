@@ -11,8 +11,8 @@ import numpy as np
 from .header import CMYK, FOUR, MANY_SCANS, OK, RGB, YCBCR, YCCK
 
 WORDS, SEGMENTS, BLOCKS, ENTRIES, COEFFICIENTS, PLANES, UNSTUFFS, ENTROPIES, UNKNOWNS, TOTALS = range(10)
-"""Indices in the array of totals that `plan_images` computes: elements of buffers on the device, CUDA thread blocks of
-two kernels, and number of streams whose decoder states must be found."""
+"""Indices in the array of totals that `plan_images` computes for a batch: elements of buffers on the device, CUDA
+thread blocks of two kernels, and number of streams whose decoder states must be found."""
 
 
 @numba.njit(inline="always")
@@ -22,7 +22,7 @@ def _ceil(a: Any, b: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def _reserve(stream: Any, totals: Any, scan_bytes: Any, segments: Any, blocks: Any, entries: Any) -> None:
-    """Reserve space in the device's buffers for a stream of entropy-coded bytes, after the space of earlier streams."""
+    """Reserve space in the GPU's buffers for one stream of entropy-coded bytes, after the space of earlier streams."""
     stream.words, stream.segments, stream.blocks = totals[WORDS], totals[SEGMENTS], totals[BLOCKS]
     stream.entries = totals[ENTRIES]
     totals[WORDS] += _ceil(scan_bytes, 128) * 32 + 32
@@ -193,8 +193,8 @@ def plan_images(
 
 @numba.njit(nogil=True, cache=True)
 def _check_four(row: Any, scan_bytes: Any, unsupported: Any, missing: Any, most_blocks: Any) -> Any:
-    """Return the status of an image of four components, which is supported if it has at most two tables of either kind,
-    and at least two bits per block."""
+    """Return the status of an image of four components. It is supported if it has at most two Huffman tables of each
+    kind (DC and AC), and at least two bits per block."""
     for kind in range(2):
         first = row.dc[0] if kind == 0 else row.ac[0]
         second = first
@@ -213,8 +213,8 @@ def _check_four(row: Any, scan_bytes: Any, unsupported: Any, missing: Any, most_
 def _plan_four(
     row: Any, images: Any, component: Any, at: Any, totals: Any, scan_bytes: Any, entries: Any
 ) -> None:  # fmt: skip
-    """Plan the stream of an image of four components. It has two rows: ``at`` for three components and ``at`` + 1 for
-    the last. Both have all blocks of the stream, and each computes the samples of its own components."""
+    """Plan decoding of an image of four components. It has two rows: ``at`` for three components, and ``at`` + 1 for
+    the fourth. Both rows have all blocks of the image, but each computes only the samples of its own components."""
     h_max, v_max = row.h[0], row.v[0]
     mcus_x, mcus_y = _ceil(row.width, 8 * h_max), _ceil(row.height, 8 * v_max)
     in_mcu, dc_slots, ac_slots = 0, 0, 0
@@ -254,8 +254,8 @@ def _plan_four(
 
 @numba.njit(nogil=True, cache=True)
 def _check_scans(row: Any, table: Any, components: Any, component: Any, unsupported: Any, missing: Any) -> Any:
-    """Return the status of a progressive image with many scans, which is supported if its file is large enough: each
-    block takes at least one bit of the scan that first gives its DC coefficient."""
+    """Return the status of a progressive image with many scans. It is supported if its file is large enough: each block
+    takes at least one bit in the scan that first gives its DC coefficient."""
     for c in range(components):
         part = component[c]
         h_max, v_max = component[0].h, component[0].v
@@ -275,11 +275,11 @@ def _check_scans(row: Any, table: Any, components: Any, component: Any, unsuppor
 
 
 _MOST_SCAN_BYTES = 1 << 27
-"""Maximum bytes of a scan on the GPU, because its bits are counted in 32 bits."""
+"""Maximum bytes of a scan that the GPU decodes, because positions of bits are 32-bit numbers there."""
 _READ_PAST = 384
 """Bytes beyond the end of a stream that a warp may read before it detects the end: a block has 63 codes of 31 bits."""
 _SIZES = 28
-"""Number of size classes, one per power of two, by which progressive images are ordered, largest first."""
+"""Number of size classes, one per power of two of bytes; progressive images are planned by class, largest first."""
 
 
 @numba.njit(nogil=True, cache=True)
@@ -296,7 +296,8 @@ def _size_class(row: Any, table: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def _refines(scan: Any, other: Any) -> Any:
-    """Return whether ``scan`` of a progressive image refines coefficients that the earlier scan ``other`` has read."""
+    """Return whether ``scan`` of a progressive image refines coefficients that an earlier scan, ``other``, has
+    given."""
     if scan.high == 0 or scan.last < other.first or other.last < scan.first:
         return False
     for i in range(scan.count):
@@ -311,10 +312,10 @@ def _plan_scans(
     headers: Any, status: Any, images: Any, component: Any, table: Any, scans: Any, parts: Any, levels: Any,
     unstuff_chunk: Any, unstuffs: Any, unstuff_first: Any, at: Any, totals: Any,
 ) -> Any:  # fmt: skip
-    """Plan the scans of progressive images: their streams as rows of ``images`` from ``at`` on, their contents as rows
-    of ``scans``. The largest images come first, so that none of these starts last. Scans of an image stay in the order
-    of its file, because a scan may only refine earlier ones. Return the number of thread blocks that unstuff all
-    streams."""
+    """Plan the scans of progressive images. Their byte streams become rows of ``images`` from ``at`` on, their
+    parameters rows of ``scans``. The largest images come first, so that they do not start last. Scans of an image stay
+    in the order of its file, since a scan may only refine earlier ones. Return the number of CUDA thread blocks that
+    unstuff all streams."""
     places = np.zeros(_SIZES, np.int64)
     for i in range(len(headers)):
         if headers[i].status == MANY_SCANS and status[i] == 0:
@@ -364,7 +365,8 @@ def _plan_scans(
 
 @numba.njit(nogil=True, cache=True)
 def _wanted(part: Any, x0: Any, y0: Any, x1: Any, y1: Any, needed: Any) -> None:
-    """Set which blocks of a component the pixels (x0, y0) to (x1, y1) of the image need; none unless ``needed``."""
+    """Set which blocks of a component are needed for the image's pixels (x0, y0) to (x1, y1); none unless
+    ``needed``."""
     halo_x, halo_y = int(part.expand_x > 1), int(part.expand_y > 1)
     first_x = max(x0 // part.expand_x - halo_x, 0)
     first_y = max(y0 // part.expand_y - halo_y, 0)
@@ -379,9 +381,9 @@ def _wanted(part: Any, x0: Any, y0: Any, x1: Any, y1: Any, needed: Any) -> None:
 def limit_blocks(
     windows: Any, images: Any, component: Any, needed: Any, groups_each: Any, idct_first: Any, dense_first: Any
 ) -> Any:
-    """Set which blocks the inverse DCT computes: those that contain the windows (x0, y0, x1, y1; if there are none, all
-    blocks), and one more sample on each side, which upsampling reads. Fill ``idct_first``, and ``dense_first`` for
-    images with many scans: the number of thread blocks before each component. Return the larger total."""
+    """Set which blocks the inverse DCT computes: those that contain the windows (x0, y0, x1, y1), and one more sample
+    on each side for upsampling; all blocks if there are no windows. Fill ``idct_first``, and ``dense_first`` for images
+    with many scans: the number of thread blocks before each component. Return the larger total."""
     total, dense = np.int64(0), np.int64(0)
     for i in range(len(needed)):
         x0, y0, x1, y1 = 0, 0, images[i].width, images[i].height
@@ -514,7 +516,7 @@ def tile_resizes(
 
 
 ELEMENTS, WEIGHTS, THREADS, THREAD_BLOCKS, STRIPS, TOTALS_OF_RESIZES = range(6)
-"""Indices in the array of totals that `plan_resizes` computes."""
+"""Indices in the array of totals that `plan_resizes` computes for a batch."""
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")

@@ -22,8 +22,8 @@ WORDS = (
 
 _SEQUENTIAL, _PROGRESSIVE, _LOSSLESS = range(3)
 _AT, _BYTE, _BITS, _MARKER, _RUN = range(5)
-"""Indices in the state of reading a scan: offset of the next byte, current byte, its remaining bits, the marker that
-was met (0: none), number of blocks to skip."""
+"""Indices in the state of the reader of a scan: offset of the next byte, current byte, its number of unread bits, the
+marker that was reached (0: none), number of blocks to skip."""
 
 
 @njit(nogil=True, cache=True)
@@ -89,8 +89,8 @@ def _block(
     data: Any, at: Any, counts: Any, symbols: Any, dc: Any, ac: Any, low: Any, high: Any, refine: Any,
     process: Any, there: Any,
 ) -> Any:  # fmt: skip
-    """Read coefficients ``low`` to ``high`` of one block, to find damage. ``there`` [64]: whether each coefficient of
-    the block is not 0. In a lossless JPEG, read one sample. Return CLEAN or the kind of damage."""
+    """Read coefficients ``low`` to ``high`` of one block, only to find damage. ``there`` [64]: whether each coefficient
+    of the block is not 0. In a lossless JPEG, read one sample. Return CLEAN or the kind of damage."""
     k, progressive = low, process == _PROGRESSIVE
     if low == 0:
         if refine:
@@ -153,7 +153,7 @@ def _block(
 
 @njit(nogil=True, cache=True)
 def _to_marker(data: Any, at: Any) -> Any:
-    """Skip bytes up to the next marker. Return the number of bytes skipped; -1 if they are zeros before EOI, which are
+    """Skip bytes up to the next marker. Return the number of bytes skipped; -1 if only zeros precede EOI, as
     padding."""
     extra, zeros = np.int64(0), True
     if at[_MARKER] == 0:

@@ -15,8 +15,8 @@ from .simd_cpu import PLACES, big_endian_64, copy_64, lowest_bit
 
 U = np.uint64
 LOOKUP_BITS = 11
-"""Number of bits that are looked up in a Huffman table at once. 0.2 % of all symbols have longer codes, and the tables
-fit into an L1 cache."""
+"""Number of bits that one lookup in a Huffman table uses. 0.2 % of all symbols have longer codes, and the tables fit
+into an L1 cache."""
 ENTRIES = 1 << LOOKUP_BITS
 SHIFT = U(64 - LOOKUP_BITS)
 ZERO, ONE, THREE, SEVEN, EIGHT = U(0), U(1), U(3), U(7), U(8)
@@ -27,7 +27,7 @@ MAX_TAKEN = 18
 """Maximum number of bits that an entry of a lookup table consumes: three entries consume no more than are available
 after bytes were fetched."""
 NO_ENTRY = 64 << 16
-"""Entry of the lookup table of an AC table that says: the next symbol must be read separately."""
+"""Entry of an AC lookup table which says that the next symbol must be read separately, by `next_symbol`."""
 
 MCU_BYTES = 10 * 64 * 4 + 16
 """Maximum bytes of an MCU in a file: ten blocks of at most 64 symbols of at most 31 bits, and the bytes fetched
@@ -43,7 +43,7 @@ ahead."""
 
 ORDER = np.full(256, 64, np.uint8)
 ORDER[:64] = PLACES
-"""For each zig-zag index, the position of the coefficient in a block as `inverse_dct` reads it. Indices beyond the
+"""For each zig-zag index, the position at which `inverse_dct` expects the coefficient in a block. Indices beyond the
 block lead to a spare position."""
 
 
@@ -149,18 +149,18 @@ def last_value(bits: Any, entry: Any) -> Any:
 
 @njit(nogil=True, cache=True, forceinline=True)
 def is_ended(index: Any, end: Any) -> Any:
-    """Return whether a block is complete. ``index``: after the last lookup entry, at least ``end``, where the block's
-    coefficients end. The entry has ended the block by an end-of-block symbol, or by its last coefficient. If not, the
-    entry is NO_ENTRY, or its second symbol belongs to the next block, or a run of zeros exceeds the block.
+    """Return whether a block is complete after a lookup entry. ``index``: coefficient index after the entry; at least
+    ``end``, the end of the block. Complete means ended by an end-of-block symbol or by the last coefficient. If false,
+    the entry is NO_ENTRY, or its second symbol belongs to the next block, or a run of zeros exceeds the block:
     `next_symbol` must then read the entry's bits again."""
     return index - END_OF_BLOCK < end or index == end
 
 
 @njit(nogil=True, cache=True, forceinline=True)
 def next_symbol(bits: Any, at: Any, count: Any, t: Any, codes: Any, limit: Any, delta: Any, symbols: Any) -> Any:
-    """Read one symbol of Huffman table ``t``, and the value after it, whose number of bits is in the symbol's lower
-    four bits. Return symbol * 256 + length of its code (0 if the code is invalid), the value, and the new ``bits``,
-    ``at`` and ``count``."""
+    """Read one symbol of Huffman table ``t``, and the value after it. The symbol's lower four bits are the number of
+    bits of the value. Return symbol * 256 + length of its code (0 if the code is invalid), the value, and the new
+    ``bits``, ``at`` and ``count`` of the bit reader."""
     bits |= big_endian_64(at) >> (count & LOW6)
     at += (~count >> THREE) & SEVEN
     count |= FULL
@@ -175,8 +175,8 @@ def next_symbol(bits: Any, at: Any, count: Any, t: Any, codes: Any, limit: Any, 
 
 @njit(nogil=True, cache=True)
 def long_code(bits: Any, limit: Any, delta: Any, symbols: Any) -> Any:
-    """Return the symbol whose code, longer than LOOKUP_BITS, is at the top of ``bits``, as symbol * 256 + length of the
-    code; 0 if there is none."""
+    """Return the symbol whose code, longer than LOOKUP_BITS, is in the highest bits of ``bits``, as symbol * 256 +
+    length of the code; 0 if there is none."""
     pattern = np.int64(bits >> U(48))
     for length in range(LOOKUP_BITS + 1, 17):
         if pattern < limit[length]:
@@ -186,9 +186,9 @@ def long_code(bits: Any, limit: Any, delta: Any, symbols: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def unstuff(data: Any, begin: Any, end: Any, stream: Any, ends: Any) -> Any:
-    """Copy the scan data[begin : end] to ``stream`` without its stuffed bytes, and write the end of each restart
-    interval but the last to ``ends``. There must be a marker at ``end``; if it is -1, the scan ends at EOI. Return the
-    bytes written; -1 if another marker than the expected restart markers comes before."""
+    """Copy the scan data[begin : end] to ``stream`` without stuffed bytes. Write the end in ``stream`` of each restart
+    interval but the last to ``ends``. There must be a marker at ``end``; -1: the scan ends at EOI. Return the bytes
+    written; -1 if another marker than the expected restart markers comes before."""
     source, target = U(data.ctypes.data), U(stream.ctypes.data)
     i, size, out = U(begin), U(len(data)), ZERO
     found = 0

@@ -21,13 +21,13 @@ PART = np.dtype(
 )
 """Layout of one colour component while an image is decoded: sampling factors; pixels that a sample covers in each
 direction; size in samples; the needed blocks (first and end of rows and columns); position, pitch and mask (``ring``)
-of the buffer with its latest rows, in which row y is at y & ring; indices of its tables; last DC value."""
+of its buffer for the latest rows, where row y is at index y & ring; indices of its tables; last DC value."""
 
 
 @njit(nogil=True, cache=True)
 def is_common(row: Any) -> Any:
-    """Return whether the native loops support an image: gray, or YCbCr whose chroma is full size, halved in width, or
-    halved in both; 8-bit quantisation."""
+    """Return whether the compiled loops support an image: gray, or YCbCr whose chroma is full size, halved in width, or
+    halved in both directions; with 8-bit quantisation tables."""
     if row.quant_16bit != 0:
         return False
     if row.components == 1:
@@ -42,10 +42,11 @@ def is_common(row: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def lay_out(row: Any, window: Any, channels: Any, h_max: Any, v_max: Any, parts: Any) -> Any:
-    """Fill in ``parts``: for each component, the blocks that contain the window (and one more sample on each side if
-    upsampling reads it), and the position of its buffer. Return the bytes of all buffers.
+    """Fill in ``parts``, one row per colour component: the needed blocks, and the position of its buffer. Blocks are
+    needed that contain the window, and one more sample on each side if upsampling reads it. Return the bytes of all
+    buffers.
 
-    Buffers hold two rows of MCUs: pixels are computed when their MCUs have been read, except the last row, for which
+    A buffer holds two rows of MCUs. Pixels are computed when their MCUs have been read, except the last row, for which
     upsampling also needs the next MCUs."""
     y0, x0, y1, x1 = window
     size = np.int64(0)
@@ -71,8 +72,8 @@ def lay_out(row: Any, window: Any, channels: Any, h_max: Any, v_max: Any, parts:
 def write_line(
     y: Any, window: Any, parts: Any, planes: Any, lines: Any, room: Any, sums: Any, channels: Any, bgr: Any, target: Any
 ) -> None:  # fmt: skip
-    """Convert row y of the window from the components' samples to pixels, and write it to ``target``. ``planes``,
-    ``lines`` (three of ``room`` bytes), ``sums`` and ``target`` are addresses: a view of an array is a counted
+    """Convert row y of the window from the samples of all components to pixels, and write it to ``target``. ``planes``,
+    ``lines`` (three of ``room`` bytes), ``sums`` and ``target`` are addresses: an array view would be a counted
     reference, which costs as much as a dozen pixels."""
     x0, x1 = window[1], window[3]
     wide = x1 - x0
@@ -116,9 +117,10 @@ def _sample(part: Any, y: Any, x: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _upsample(y: Any, x0: Any, x1: Any, part: Any, planes: Any, target: Any, sums: Any) -> None:
-    """Upsample row y of a component of half the width, and perhaps half the height, from x0 (made even) to before x1:
-    libjpeg's fancy upsampling. It is a triangle filter, 3/4 of the nearer sample and 1/4 of the farther one in each
-    direction; the rounding constant alternates, and beyond the plane its border sample is repeated."""
+    """Upsample row y of a component by libjpeg's fancy upsampling, from column x0 (made even) to before x1. The
+    component has half the image's width, and perhaps half its height. In each direction, a result is 3/4 of the nearer
+    sample and 1/4 of the farther one; the rounding constant alternates. Beyond the component's border, its last sample
+    is repeated."""
     begin, n = x0 // 2, (x1 - 1) // 2 - x0 // 2 + 1
     near = y // part.down
     far = near

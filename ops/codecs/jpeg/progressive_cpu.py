@@ -65,13 +65,13 @@ from .simd_cpu import (
 )
 
 _BLOCK = 72
-"""Number of int16 from one block's coefficients to the next: 64 in zig-zag order, a spare position, and padding for
-alignment."""
+"""Number of int16 values per block in memory: 64 coefficients in zig-zag order, a spare position, and padding."""
 _BLOCK_BYTES = U(2 * _BLOCK)
 _SPARE = 64
 
 MOST_COEFFICIENTS = 1 << 26
-"""Maximum bytes of coefficients for an image that this loop decodes: 20 megapixels with halved chroma need as many."""
+"""Maximum bytes of coefficients of an image that this loop decodes, as much as 20 megapixels with halved chroma
+need."""
 
 
 @njit(nogil=True, cache=True)
@@ -79,8 +79,8 @@ def decode_images(
     raw: Any, offsets: Any, sizes: Any, headers: Any, scans: Any, windows: Any, channels: Any, bgr: Any, dst: Any,
     origins: Any, pitches: Any, status: Any,
 ) -> None:  # fmt: skip
-    """Decode those of N images that are progressive with many scans, and whose status is not DONE. Arguments are as in
-    `baseline_cpu.decode_images`, and ``scans``, the table of scans to which the headers point."""
+    """Decode those of N images that are progressive with many scans, and whose status is not DONE. ``scans``: rows for
+    their scans, to which the headers point. Other arguments are as in `baseline_cpu.decode_images`."""
     most: Any = np.int64(0)
     for i in range(len(offsets)):
         if headers[i].status == MANY_SCANS and status[i] != DONE:
@@ -370,7 +370,7 @@ _ENDS, _PLUS, _MINUS, _NEW = U(1 << 6), U(12), U(13), U(3 << 12)
 
 @njit(nogil=True, cache=True)
 def _refining_entry(symbol: Any, length: Any, sign: Any) -> Any:
-    """Return the lookup entry, for scans that refine AC coefficients, of a ``symbol`` whose code has ``length`` bits.
+    """Return the lookup entry for a ``symbol`` of a scan that refines AC coefficients. ``length``: bits of its code.
     ``sign``: the bit after the code, which is the sign if the symbol gives a new coefficient."""
     zeros, size = symbol >> 4, symbol & 15
     if size > 1:
@@ -411,8 +411,8 @@ def _refining_symbol(bits: Any, codes: Any, limit: Any, delta: Any, symbols: Any
 
 @njit(nogil=True, cache=True, forceinline=True)
 def _corrected(number: Any, corrections: Any, bits: Any, at: Any, count: Any) -> Any:
-    """Append the next ``number`` bits of the scan to ``corrections``. Return these, and the new ``bits``, ``at`` and
-    ``count`` of the bit reader."""
+    """Append the next ``number`` bits of the scan to ``corrections``, a number. Return it, and the new state of the bit
+    reader: ``bits``, ``at`` and ``count``."""
     if number > U(32):  # more bits than are available
         corrections = corrections << U(32) | bits >> U(32)
         bits <<= U(32)

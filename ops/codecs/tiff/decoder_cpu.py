@@ -67,8 +67,7 @@ def _copy(source: Any, target: Any, n: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def _eight(at: Any, end: Any) -> Any:
-    """Return eight bytes at the address ``at`` as a number, the first highest; bytes from the address ``end`` on count
-    as 0."""
+    """Return eight bytes at an address as a number, the first highest; bytes from the address ``end`` on count as 0."""
     value = np.int64(0)
     for k in range(8):
         value = value << 8 | (np.int64(u8_at(np.uint64(at + k))) if at + k < end else 0)
@@ -187,8 +186,7 @@ def _unpack_bits(source: Any, size: Any, target: Any, room: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _add_up(row: Any, n: Any, step: Any, bits: Any, big: Any) -> None:
-    """Undo the TIFF predictor in a row of ``n`` samples of ``bits`` bits: add to each sample the result ``step``
-    samples before."""
+    """Undo the TIFF predictor in a row of ``n`` samples: add to each sample the result ``step`` samples before it."""
     if bits == 16:
         s8, low = np.uint64(8), np.uint64(255)
         for first in range(row, row + 2 * step, 2):

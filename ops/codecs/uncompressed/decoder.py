@@ -83,8 +83,7 @@ def copy_into(
 
 
 def places(job: DecodeJob, indices: I64) -> tuple[npt.NDArray[np.bool_], I64]:
-    """Return two arrays for the images with indices ``indices``: whether each image is supported, and the rows from
-    `find` that say where its pixels are in the file."""
+    """Return whether each image ``indices`` is supported, and where its file stores its pixels: rows of `find`."""
     rows, taken = np.zeros((len(indices), 4), np.int64), np.zeros(len(indices), np.bool_)
     if job.rules.dtype == np.uint8 and job.in_process:
         taken = makes(job.headers.rows[indices], job.rules.output_type)
@@ -96,8 +95,7 @@ def places(job: DecodeJob, indices: I64) -> tuple[npt.NDArray[np.bool_], I64]:
 
 
 class NativeCopy(Decoder):
-    """Decoder for BMP and PNM files whose stored pixels can be copied to the output, which compiled loops do on the
-    CPU."""
+    """Decoder for BMP and PNM files whose stored pixels are the output; compiled loops copy these on the CPU."""
 
     name = "plain"
     sure = True
