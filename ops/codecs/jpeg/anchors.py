@@ -28,18 +28,18 @@ I64 = npt.NDArray[np.int64]
 MAX_BYTES = 1 << 32
 """Maximum bytes of stored decoder states, from which images can be decoded partly: enough for 160 GB of JPEGs."""
 MAX_WRONG = 1000
-"""Number of changed files after which stored decoder states are no longer used. The data set then has changed, or gives
+"""Number of changed files after which stored decoder states are no longer used: the data set has changed, or gives
 other files each time."""
 _UNKNOWN, _NEVER = -1, -2
-"""Values for an image without decoder states. _UNKNOWN: none are stored yet. _NEVER: none will be, because the decoder
-does not support the image."""
+"""Values for an image without decoder states. _UNKNOWN: none are stored yet. _NEVER: none will be stored, because the
+decoder does not support the image."""
 
 STRIDE = 8
-"""Distance between two stored decoder states, in 8 x 8 blocks along a row. An MCU counts as many as its horizontal
-sampling factor."""
+"""Distance between two stored decoder states, in 8 x 8 blocks along a row. An MCU counts as many blocks as its
+horizontal sampling factor."""
 MODE, PLACE, CHECK = 0, 1, 2
-"""Columns of the table ``known`` [N, 3], one row per image to decode: mode (NOTHING, LEARN or KNOWN), index of the
-image's first decoder state, and a check of 64 bits computed from its file."""
+"""Columns of the array ``known`` [N, 3], one row per image to decode: mode (NOTHING, LEARN or KNOWN), index of the
+image's first decoder state, and a 64-bit checksum of its file."""
 NOTHING, LEARN, KNOWN = 0, 1, 2
 """Use of decoder states for an image. NOTHING: they are not used. LEARN: they are found and stored while decoding.
 KNOWN: they are stored already. The decoder sets NOTHING if it could not store or use them."""
@@ -49,13 +49,13 @@ NO_STATES: npt.NDArray[np.uint64] = np.empty(0, np.uint64)
 
 @dataclass
 class Anchors:
-    """Decoder states of the images of one data set, by record number: positions in the entropy-coded data at which
-    decoding can start. Created by `Context.facts` for a job; threads may share it."""
+    """Decoder states, which are positions in the coded bytes of JPEGs where decoding can start, of one data set's
+    images, by record number. Created by `Context.facts` for a job; threads may share it."""
 
     budget: int = 1 << 28
     """Maximum bytes of host memory for decoder states."""
     used: int = 0
-    """Number of decoder states in `states` that belong to images already."""
+    """Number of decoder states in `states` that are assigned to images."""
     wrong: int = 0
     """Number of images whose files have changed since their decoder states were stored."""
     states: npt.NDArray[np.uint64] = field(default_factory=lambda: NO_STATES)
@@ -75,9 +75,9 @@ class Anchors:
         return 8 * self.used + self._place.nbytes + self._check.nbytes
 
     def begin(self, index: I64, headers: npt.NDArray[Any], windows: I64) -> I64:
-        """Return the table ``known`` [N, 3] for `baseline_cpu.decode_images`. For each of the images ``index``, it
-        names decoder states, or space for new ones. ``headers``: HEADER rows of the images. ``windows`` [N, 4]: pixels
-        to decode; images that are decoded as a whole use no states."""
+        """Return the array ``known`` [N, 3] for `baseline_cpu.decode_images`, which assigns decoder states, or space
+        for new ones, to each of the images ``index``. ``headers``: HEADER rows of the images. ``windows`` [N, 4]:
+        pixels to decode; images that are decoded as a whole use no states."""
         known = np.zeros((len(index), 3), np.int64)
         shown = (windows[:, 2] - windows[:, 0]) * (windows[:, 3] - windows[:, 1])
         part = (windows[:, 0] >= 0) & (shown < headers["height"].astype(np.int64) * headers["width"])
@@ -99,8 +99,8 @@ class Anchors:
         return known
 
     def end(self, index: I64, known: I64, wanted: I64) -> None:
-        """Register decoder states that were found while decoding the images ``index``. ``known``: the table from
-        `begin`, as the decoder has changed it. ``wanted`` [N]: the modes in that table before decoding."""
+        """Register decoder states that were found while decoding the images ``index``. ``known``: the array from
+        `begin`, as the decoder has changed it. ``wanted`` [N]: the modes in that array before decoding."""
         if (known[:, MODE] == wanted).all() and not (wanted == LEARN).any():
             return
         with self._lock:

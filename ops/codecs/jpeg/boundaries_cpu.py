@@ -19,9 +19,9 @@ def pack(
     starts: Any, places: Any, counts: Any, index: Any, sizes: Any, states: Any, first: Any, count: Any, nbytes: Any,
     used: Any,
 ) -> Any:  # fmt: skip
-    """Store decoder states that the GPU found, in four bytes each: for image ``index[i]``, whose file has ``sizes[i]``
-    bytes, the ``counts[i]`` states from ``starts[places[i]]`` on. Images are left out if ``states`` has no space for
-    them. ``used``: number of states stored so far; return the new number."""
+    """Store decoder states that the GPU found, in four bytes each. Image ``index[i]``, whose file has ``sizes[i]``
+    bytes, has ``counts[i]`` states, from ``starts[places[i]]`` on. Images are left out if ``states`` has no space for
+    theirs. ``used``: number of states stored so far. Return the new number."""
     for i in range(len(counts)):
         n, nth = counts[i], index[i]
         if n == 0 or used + n > len(states) or (count[nth] > 0 and nbytes[nth] == sizes[i]):
@@ -46,7 +46,7 @@ def pack(
 
 @numba.njit(nogil=True, cache=True)
 def unpack(states: Any, first: Any, index: Any, counts: Any, out: Any) -> None:
-    """Copy the stored decoder states of the images ``index``, ``counts[i]`` of each, to ``out``, one image after the
+    """Copy the stored decoder states of the images ``index`` to ``out``, ``counts[i]`` per image, one image after the
     other, in the form that the GPU reads."""
     place = np.int64(0)
     for i in range(len(counts)):

@@ -47,17 +47,17 @@ def plan_images(
     status: Any, needed: Any, unstuff_first: Any, entropy_first: Any, totals: Any, heads: Any, table: Any, scans: Any,
     parts: Any, levels: Any, known: Any, fours: Any,
 ) -> None:  # fmt: skip
-    """Plan decoding a batch on a GPU: the images for which ``which`` is true; the others become UNSUPPORTED. Fill
-    ``images``, ``component`` (which must be zeros for scans), ``status``, ``needed``, the number of thread blocks
-    before each row (``unstuff_first``, ``entropy_first``), and the totals.
+    """Plan decoding a batch on a GPU, for the images for which ``which`` is true; the others become UNSUPPORTED. Fill
+    ``images``, ``component`` (which must be zeros for scans), ``status``, ``needed``, ``unstuff_first`` and
+    ``entropy_first`` (the number of CUDA thread blocks before each row), and ``totals``.
 
-    Rows of ``images``: first one per image; then, up to row ``heads``, three for each image that has a scan per
-    component; then one for each stream of progressive images, whose scans are in ``table``. These scans are written to
-    ``scans`` and ``parts``, and counted by ``levels``. ``limits``: status UNSUPPORTED and MISSING, maximum blocks, bits
-    of a subsequence, entries of a subsequence, bytes per unstuffing thread block, subsequences per entropy thread
-    block, maximum blocks of an image in many scans. ``known``: number of decoder states per image that are known from
-    earlier epochs; empty if none are. ``fours``: for each image of four components, the first of its two additional
-    rows. The second row is for black alone. These rows are among those of images with separate scans."""
+    ``images`` has one row per image; then, up to row ``heads``, three per image that has a scan per component; then one
+    per stream of progressive images, whose scans are in ``table``. These scans are written to ``scans`` and ``parts``,
+    and counted by ``levels``. ``limits``: status UNSUPPORTED and MISSING, maximum blocks, bits of a subsequence,
+    entries of a subsequence, bytes per unstuffing thread block, subsequences per entropy thread block, maximum blocks
+    of an image in many scans. ``known``: number of decoder states per image that are known from earlier epochs; empty
+    if there are none. ``fours``: for each image of four components, the first of its two additional rows, among those
+    of images with separate scans. The second row is for black alone."""
     unsupported, missing, most_blocks, sub_bits, sub_entries, unstuff_chunk, entropy_chunk, most_in_scans = limits
     unstuffs = entropies = states = np.int64(0)  # with a literal, Numba would compile `_plan_scans` a second time
     extra = len(headers)
@@ -426,12 +426,13 @@ def limit_blocks(
 def strip_columns(
     image: Any, part: Any, axis: Any, coloured: Any, columns: Any, pool: Any, percent: Any, slots: Any
 ) -> Any:
-    """Return how many columns of an image's output a warp of the kernel jpeg_strips computes, at most ``columns``; 0 if
+    """Return how many columns of a resized image one warp of the kernel jpeg_strips computes, at most ``columns``; 0 if
     another kernel must resize the image.
 
-    The warp has ``pool`` floats of shared memory. It needs them for 32 rows of its columns, in three channels, and four
-    for each source pixel that the columns depend on. No two outputs may begin at the same pixel, and at most ``slots``
-    before the first of them ends: their starts are rounded sums, which are wrong by less than 0.02 each."""
+    The warp has ``pool`` floats of shared memory: for 32 rows of its columns, in three channels, and four floats per
+    source pixel that the columns depend on. No two output pixels may begin at the same source pixel, and at most
+    ``slots`` may begin before the first of them ends. These starts are rounded sums, which are wrong by less than 0.02
+    each."""
     across, down = axis[0], axis[1]
     if across.count <= 0 or down.count <= 0 or across.table < 0 or down.table < 0:
         return 0
@@ -461,14 +462,14 @@ def tile_resizes(
     images: Any, component: Any, axis: Any, coloured: Any, threads: Any, block_work: Any, blocks_at_once: Any,
     slots: Any, columns: Any, pool: Any, percent: Any, strips_at_once: Any, first: Any, strips_first: Any,
 ) -> Any:  # fmt: skip
-    """Compute how many output pixels each thread block of the resizing kernels computes (``tile`` of the axes), and the
-    number of thread blocks before each image, the total last. Images of the kernel jpeg_strips are counted in
-    ``strips_first``, the others in ``first``. Return both totals.
+    """Compute how many output pixels each thread block of the resizing kernels computes (``tile`` of ``axis``), and the
+    number of thread blocks before each image, the total last. ``strips_first`` is for images of the kernel jpeg_strips,
+    ``first`` for the others. Return both totals.
 
-    A block's work is counted in instructions of a thread: about 20 per source pixel, 20 and 4 per tap for a column's
-    share of a source row, 50 per output pixel. Source rows that two tiles read are processed twice: that costs at most
-    a fifth, or more if few large images would leave most of the device idle. Strips are as high as the image, or, if
-    these would be fewer than twice as many as the device can run, a multiple of 32 of its rows."""
+    A block's work is estimated in instructions of a thread: about 20 per source pixel, 20 and 4 per filter weight for a
+    column's share of a source row, 50 per output pixel. Source rows that two tiles read are processed twice. That costs
+    at most a fifth, or more if few large images would leave most of the GPU idle. Strips are as high as the image; if
+    these would be fewer than twice what the GPU can run at once, their height is a multiple of 32 rows."""
     total = strips_work = 0.0
     works = np.empty(len(images), np.float64)  # work of a row of the output
     for i in range(len(images)):

@@ -34,7 +34,7 @@ MCU_ROOM = 6 * 2 * 209
 """Maximum bytes of an encoded MCU: six blocks, 27 bits for a DC coefficient and 26 for each AC coefficient, doubled
 because FF is written as FF 00."""
 SLACK = 2 * PIXELS
-"""Bytes beyond the end of a row of samples into which vector instructions may write."""
+"""Number of bytes after a row of samples that vector instructions may overwrite."""
 SET = 4 * 256
 """Number of symbols of all four Huffman tables: DC and AC of luminance, DC and AC of chrominance."""
 
@@ -135,9 +135,9 @@ def encode_images(
 def _fill(
     source: Any, height: Any, width: Any, gray: Any, h: Any, v: Any, my: Any, pitch: Any, mcus_x: Any, planes: Any
 ) -> None:
-    """Compute the samples of a row of MCUs from the pixels: 8 * v rows of Y, then 8 of Cb and 8 of Cr, each ``pitch``
-    bytes after the previous one. Beyond the image's right border, the last pixel of a row is repeated. Below the image,
-    the last row of samples of each component is repeated."""
+    """Compute Y, Cb and Cr of one row of MCUs from the pixels: 8 * v rows of Y, then 8 of Cb and 8 of Cr, ``pitch``
+    bytes apart. Beyond the image's right border, a row's last pixel is repeated; below the image, each component's last
+    row."""
     wide = 8 * h * mcus_x
     blue, red = planes + U(8 * v * pitch), planes + U((8 * v + 8) * pitch)
     full = planes + U((8 * v + 16) * pitch)  # two rows of Cb, then two of Cr, before they are halved
@@ -198,8 +198,8 @@ def _transform(
     planes: Any, pitch: Any, gray: Any, h: Any, v: Any, my: Any, mcus_x: Any, height: Any, width: Any, quant: Any,
     coefficients: Any,
 ) -> None:  # fmt: skip
-    """Compute the DCT coefficients of a row of MCUs, in the order in which they are coded. Blocks that only fill up an
-    MCU, outside the image, have no AC coefficients, and the DC coefficient of the previous block."""
+    """Compute the DCT coefficients of a row of MCUs, in the order in which they are coded. Blocks outside the image,
+    which only complete an MCU, get the DC coefficient of the previous block and no AC coefficients."""
     across, down = -(-width // 8), -(-height // 8)
     tables = U(quant.ctypes.data)
     step = U(pitch)
@@ -227,8 +227,8 @@ def _transform(
 @njit(nogil=True, cache=True)
 def _code(coefficients: Any, gray: Any, h: Any, v: Any, mcus: Any, codes: Any, behind: Any, state: Any) -> Any:
     """Append the Huffman codes of ``mcus`` MCUs to the output (T.81, F.1.2). ``codes``, ``behind``: addresses of the
-    tables and of the end of the output. ``state``: pending bits, their number, the last DC coefficients, the address to
-    write to. Return whether there was space, and the new state."""
+    Huffman tables and of the output's end. ``state``: pending bits, their number, the last DC coefficients, the address
+    to write to. Return whether there was space, and the new state."""
     bits, held, last_y, last_b, last_r, at = state
     luma = h * v
     block = coefficients
@@ -267,9 +267,9 @@ def _code(coefficients: Any, gray: Any, h: Any, v: Any, mcus: Any, codes: Any, b
 
 @njit(nogil=True, cache=True)
 def _put(table: Any, zeros: Any, value: Any, bits: Any, held: Any, at: Any) -> Any:
-    """Append one Huffman symbol and the bits of ``value``. The symbol combines ``zeros``, the number of zeros before
-    the value, with its number of bits. If 32 bits are then pending, write them. ``table``: address of the Huffman
-    table."""
+    """Append one Huffman symbol and the bits of ``value`` to the output. The symbol combines ``zeros``, the number of
+    zeros before the value, with the number of its bits. Pending bits are written once there are 32. ``table``: address
+    of the Huffman table."""
     size = bit_length(U(abs(value)))
     entry = u32_at(table + U(4) * (zeros | size))
     length = entry >> U(16)
@@ -313,7 +313,7 @@ def _stuffed(word: Any, at: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _finish(state: Any) -> Any:
-    """Write the remaining bits, filled up with ones, and the EOI marker. Return the address after it."""
+    """Write the pending bits, completed to a byte with ones, and the marker EOI. Return the address after it."""
     bits, held, _, _, _, at = state
     fill = -held % 8
     bits = bits << U(fill) | (ONE << U(fill)) - ONE
@@ -336,7 +336,7 @@ def _finish(state: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _count(coefficients: Any, gray: Any, h: Any, v: Any, mcus: Any, counts: Any) -> None:
-    """Add the number of times that each Huffman symbol occurs in the MCUs to ``counts`` [table, symbol]."""
+    """Count the Huffman symbols that coding ``mcus`` MCUs would use, adding to ``counts`` [table, symbol]."""
     counts[:] = 0
     luma = h * v
     last_dc = np.zeros(3, np.int64)
@@ -365,9 +365,9 @@ def _count(coefficients: Any, gray: Any, h: Any, v: Any, mcus: Any, counts: Any)
 
 @njit(nogil=True, cache=True)
 def _write_tables(counts: Any, gray: Any, codes: Any, at: Any) -> Any:
-    """Compute optimal Huffman tables for symbols that occur ``counts`` times (T.81, K.2, with libjpeg's choice among
-    equal counts): ``codes`` uint32[1024], and at the address ``at`` their DHT segments and the scan's header. Return
-    the address after it."""
+    """Compute optimal Huffman tables for symbols that occur ``counts`` times (T.81, K.2; between equal counts,
+    libjpeg's choice). Write the codes to ``codes`` uint32[1024], and the DHT segments and the scan's header to the
+    address ``at``. Return the address after these."""
     codes[:] = 0
     lengths, of_length = np.empty(257, np.int64), np.empty(64, np.int64)
     for table in range(2 if gray else 4):

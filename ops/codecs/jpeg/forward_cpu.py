@@ -94,9 +94,9 @@ rgb_to_ycc: Any = intrinsic(_rgb_to_ycc)
 
 
 def _halve(_typing, upper, lower, target, even, odd):
-    """Average each 2 x 2 samples of two rows, and write PIXELS averages to ``target``. The first three arguments are
-    addresses. ``even`` and ``odd`` (int64) are added alternately to the sums of four before the division: libjpeg
-    rounds halves up and down, column by column."""
+    """Average each 2 x 2 samples of the rows ``upper`` and ``lower``, and write PIXELS averages to ``target``; all
+    three are addresses. Before the division, ``even`` and ``odd`` (int64) are added to the sums of four in turn:
+    libjpeg rounds halves up and down, column by column."""
 
     def generate(context, builder, _signature, args):
         short = _vector(_I16, PIXELS)
@@ -123,14 +123,14 @@ halve: Any = intrinsic(_halve)
 # -- forward DCT ------------------------------------------------------------------------------------------------------
 
 _ROWS = (0, 4, 1, 5, 2, 6, 3, 7)
-"""Order in which the eight rows (or columns) of a block are stored in four vectors, two in each."""
+"""Order of the eight rows (or columns) of a block in the four vectors that hold it, two in each."""
 _PLACES = [_ROWS.index(k // 8) * 8 + k % 8 for k in _ZIGZAG]
 """For each zig-zag index, the position of its coefficient in the four vectors of `_ROWS`."""
 
 
 def _odd_part(d: list[int]) -> list[int]:
     """Compute results 1, 3, 5 and 7 of libjpeg's accurate integer DCT in one dimension ("islow": Loeffler, Ligtenberg
-    and Moschytz 1989, 13-bit constants), scaled by 2^13, from the differences x[k] - x[7 - k]."""
+    and Moschytz 1989, 13-bit constants), scaled by 2^13. ``d``: the differences x[k] - x[7 - k]."""
     z5 = sum(d) * 9633  # 1.175875602
     z1, z2 = (d[3] + d[0]) * -7373, (d[2] + d[1]) * -20995  # 0.899976223, 2.562915447
     z3, z4 = (d[3] + d[1]) * -16069 + z5, (d[2] + d[0]) * -3196 + z5  # 1.961570560, 0.390180644
@@ -172,7 +172,7 @@ def _half(builder, value, k):
 
 
 def _paired(builder, value):
-    """Interleave the numbers of the two halves of a vector."""
+    """Interleave the numbers in the lower half of a vector with those in the upper half."""
     return _shuffle(builder, value, value, [k for i in range(8) for k in (i, 8 + i)])
 
 
@@ -184,9 +184,9 @@ def _two(builder, a, b, shift):
 
 
 def _pass(builder, x, shift, scale):
-    """Compute the DCT of eight vectors along one dimension. They are given as pairs (0, 1), (2, 3), (5, 4), (7, 6).
-    Return the results as pairs (0, 4), (1, 5), (2, 6), (3, 7), divided by 2^``shift``. ``scale`` divides results 0 and
-    4, which lack the factor 2^13."""
+    """Compute the DCT of eight vectors, given as pairs (0, 1), (2, 3), (5, 4), (7, 6), along one dimension. Return the
+    results as pairs (0, 4), (1, 5), (2, 6), (3, 7), divided by 2^``shift``. ``scale`` divides results 0 and 4, which
+    lack the factor 2^13."""
     p, q, s, r = x
     sums, differences = [builder.add(p, r), builder.add(q, s)], [builder.sub(p, r), builder.sub(q, s)]
     turned = _shuffle(builder, sums[1], sums[1], [*range(8, 16), *range(8)])

@@ -92,8 +92,8 @@ def read_scans(
     buffer: NDArray[np.uint8], offsets: NDArray[np.int64], sizes: NDArray[Any]
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Read the header of every image, and for progressive images those of all scans. Return HEADER rows and SCAN rows;
-    rows with status MANY_SCANS contain indices of SCAN rows. Each byte of progressive images is read; several threads
-    share large batches of them."""
+    HEADER rows with status MANY_SCANS contain indices of SCAN rows. Progressive files are read to the end; several
+    threads share large batches of them."""
     table = read_headers(buffer, offsets, sizes)
     scanned = np.cumsum(np.where(table["sof"] == 0xC2, sizes, 0), dtype=np.int64)
     if not len(table) or scanned[-1] == 0:
@@ -153,8 +153,8 @@ copy without stuffing), per sample (a coefficient), and per scan (its records)."
 
 
 def why_not_plain(rows: NDArray[Any]) -> dict[str, int]:
-    """Return, for the report, reasons why the CUDA decoder does not decode these JPEGs, and the number of images for
-    each. ``rows``: headers of the images."""
+    """Return, for the report, the reasons why the CUDA decoder does not decode some JPEGs, and the number of images per
+    reason. ``rows``: headers of the images."""
     sof = rows["sof"]
     reasons = (
         ("unusual progressive", np.isin(sof, (0xC2, 0xC6, 0xCA, 0xCE)) & (rows["status"] != MANY_SCANS)),
@@ -197,8 +197,8 @@ def summarise(
 
 @numba.njit(cache=True)
 def planes(row: Any) -> Any:
-    """Return the bytes of device memory that the CUDA decoder needs for the samples of an image, and for the positions
-    of its blocks' coefficients."""
+    """Return the bytes of device memory that the CUDA decoder needs for an image's samples and for its index of
+    coefficients."""
     across, down, found = 1, 1, np.int64(0)
     for c in range(min(row.components, 3)):
         across, down = max(across, row.h[c]), max(down, row.v[c])
@@ -214,7 +214,7 @@ def foreseen(
     rows: Any, shapes: Any, on_gpu: Any, aside: Any, turning: Any, max_pixels: Any, fixed: Any, elements: Any,
     besides: Any,
 ) -> Any:  # fmt: skip
-    """Estimate the elements of each decoded image, and the other bytes that decoding needs, [N] each; see
+    """Estimate, for each image, the elements when decoded, and the other bytes that decoding needs; see
     `headers.estimate_memory`. ``shapes`` [N, 1]: bytes of the files. ``aside``: whether all JPEGs are decoded to
     separate memory first, not directly into the output. ``turning``: whether JPEGs with an Exif orientation are.
     ``fixed``: see `decoded_shapes`. Return the number of images that are not JPEGs."""
@@ -287,7 +287,7 @@ def _walk_all(buffer, offsets, sizes, table, scans, whole):  # type: ignore[no-u
 
 @numba.njit(nogil=True, cache=True)
 def walking():  # type: ignore[no-untyped-def]
-    """Return the three uninitialised arrays that `head_of` needs as scratch memory: row, tables, known."""
+    """Return three uninitialised arrays that `head_of` takes as scratch memory: row, tables, known."""
     return np.empty(_COLUMNS, np.int32), np.empty((3, 4), np.int32), np.empty((2, 4, 64), np.int8)
 
 
@@ -497,9 +497,9 @@ def _scans(data, at, row, tables, wide, quant):  # type: ignore[no-untyped-def]
 
 @numba.njit(nogil=True, cache=True)
 def _next_scan(data, at, tables, interval, wide):  # type: ignore[no-untyped-def]
-    """Skip from the entropy-coded bytes at ``at`` to the next scan of one component. Return three things: the offset
-    where these bytes end; the offset where the next scan's parameters begin, -1 if there is none or something unusual
-    comes first; and the values of DRI and DQT in between."""
+    """Skip from the entropy-coded bytes at ``at`` to the next scan of one component. Return the offset where these
+    bytes end; the offset of the next scan's parameters, -1 if there is none or something unusual comes first; and the
+    values of DRI and DQT in between."""
     size = len(data)
     stop, at, marker = past_scan(data, at)
     nothing = stop, np.int64(-1), interval, wide

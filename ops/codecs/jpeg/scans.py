@@ -15,8 +15,8 @@ import numpy as np
 from .segments import huffman_tables, past_fill, past_scan, quantisation_tables, u16
 
 MAX_SCANS = 100
-"""Maximum number of scans of a progressive image that is decoded here; encoders make about ten. Images with more scans
-are left to libjpeg-turbo, which has its own limit."""
+"""Maximum number of scans of a progressive image for our decoders; encoders make about ten. Images with more scans are
+left to libjpeg-turbo, which has its own limit."""
 MAX_BLOCKS_IN_MCU = 10  # T.81, B.2.3
 SMOOTHED = 10
 """Number of coefficients, from index 0 on, whose values libjpeg-turbo guesses if a progressive file does not give all
@@ -149,7 +149,7 @@ _NOTHING, _OVER = -1, -2
 def _next(data, at, tables, interval, wide):  # type: ignore[no-untyped-def]
     """Skip from the entropy-coded bytes at ``at`` to the next scan. Return the offset where these bytes end; begin and
     end of the next scan's parameters; and the values of DRI and DQT in between. The begin is _OVER if EOI comes first,
-    _NOTHING if anything unusual comes."""
+    and _NOTHING if anything unusual comes."""
     size = len(data)
     stop, at, marker = past_scan(data, at)
     nothing = stop, np.int64(_NOTHING), np.int64(0), interval, wide

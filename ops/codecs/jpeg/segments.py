@@ -59,8 +59,8 @@ _AT_ONCE = 32
 
 
 def _find_markers(_typing: Any, _address: Any) -> Any:
-    """Return a bit mask of marker positions: bit i is 1 if byte i from the address on is FF, and the next byte is not
-    0. Reads 33 bytes."""
+    """Return a mask of markers in 32 bytes: bit i is 1 if byte i from the address on is FF, and the next byte is not 0.
+    Reads 33 bytes."""
     vector = ir.VectorType(_I8, _AT_ONCE)
 
     def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:

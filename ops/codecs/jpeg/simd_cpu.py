@@ -21,7 +21,7 @@ from ...compiled.target import compiles_with
 _I8, _I16, _I32, _I64 = (ir.IntType(n) for n in (8, 16, 32, 64))
 
 LIMIT = 8192
-"""Limit on coefficients and on values between the two passes of the inverse DCT: in [-LIMIT, LIMIT) they overflow
+"""Limit on coefficients, and on values between the two passes of the inverse DCT. Values in [-LIMIT, LIMIT) overflow
 neither here nor in libjpeg-turbo's 16 bits."""
 
 
@@ -189,8 +189,8 @@ deposit: Any = intrinsic(_deposit) if compiles_with("bmi2") else deposit_by_step
 
 
 def _refine(_typing, address, more, plus, minus, step):
-    """Refine the 64 int16 coefficients at ``address``. Those in the mask ``more`` move away from 0 by ``step`` (int64).
-    Of the others, those in the mask ``plus`` grow by ``step``, and those in ``minus`` shrink by it."""
+    """Refine the 64 int16 coefficients at ``address`` by ``step`` (int64). Bit i of three masks selects coefficient i:
+    if set in ``more``, it moves away from 0; otherwise, if set in ``plus``, it grows; in ``minus``, it shrinks."""
 
     def generate(context, builder, _signature, args):
         kind = _vector(_I16, 16)
@@ -228,7 +228,7 @@ _ZIGZAG = (
 """For each zig-zag index, 8 * row + column of the coefficient in its block (T.81, figure A.6)."""
 
 _PAIRED = (0, 4, 2, 6, 1, 3, 5, 7)
-"""Order in which `inverse_dct` takes rows, and columns: neighbours in this order are multiplied and added together."""
+"""Order in which `inverse_dct` takes rows and columns; neighbours in it are multiplied and added together."""
 
 
 def _place(row: int, column: int) -> int:
@@ -242,7 +242,7 @@ _AT = np.array(PLACES, np.int64)
 
 
 def _zigzag_to_block(_typing, source, target):
-    """Copy 64 int16 in zig-zag order to ``target`` in the order of `inverse_dct`."""
+    """Copy 64 int16 in zig-zag order to ``target``, in the order that `inverse_dct` expects."""
 
     def generate(context, builder, _signature, args):
         values = _load(builder, args[0], _vector(_I16, 64))
@@ -285,8 +285,8 @@ exactly, so each result of the transform is a sum of products with them."""
 
 
 def _multiply_add(builder, pairs, first, second):
-    """For each pair of neighbours in a vector int16[16], compute the sum of their products with ``first`` and
-    ``second``. Return int32[8]."""
+    """Return int32[8]: for each pair of neighbours in a vector int16[16], the sum of their products with ``first`` and
+    ``second``."""
     short, wide = _vector(_I16, 16), _vector(_I32, 8)
     if compiles_with("avx2"):
         name = "llvm.x86.avx2.pmadd.wd"
@@ -300,8 +300,8 @@ def _multiply_add(builder, pairs, first, second):
 
 
 def _pack(builder, a, b, signed):
-    """Convert two vectors to numbers of half as many bits, saturated. The result has the lower half of ``a``, that of
-    ``b``, then the upper halves."""
+    """Convert two vectors to one with numbers of half as many bits, saturated: the lower half of ``a``, the lower half
+    of ``b``, then the upper halves."""
     kind, n = a.type.element, a.type.count
     half = ir.IntType(kind.width // 2)
     if compiles_with("avx2"):
@@ -450,9 +450,9 @@ blend_rows: Any = intrinsic(_blend_rows)
 
 
 def _blend_columns(_typing, sums, target, even, odd):
-    """Upsample horizontally: from PIXELS int16 at ``sums``, with one more before and one after, compute twice as many
-    uint8 at ``target``. Each is three times a number plus its left neighbour and ``even``, or its right neighbour and
-    ``odd`` (int64), divided by 16."""
+    """Upsample horizontally: from PIXELS int16 at ``sums``, with one more number before and after, compute twice as
+    many uint8 at ``target``. Each is three times a number, plus its left neighbour and ``even``, or its right neighbour
+    and ``odd`` (int64), divided by 16."""
 
     def generate(context, builder, _signature, args):
         short, eight, four = _vector(_I16, PIXELS), _splat(_I16, PIXELS, 8), _splat(_I16, PIXELS, 4)

@@ -54,7 +54,7 @@ _HUFFMAN = [
 chrominance."""
 
 HUFFMAN_KINDS = (0x00, 0x10, 0x01, 0x11)
-"""Class and number of each of the four Huffman tables, as one byte of its DHT segment."""
+"""Class and number of each of the four Huffman tables, combined in one byte as its DHT segment has it."""
 
 
 def quantisation(quality: int) -> npt.NDArray[np.int64]:
@@ -84,8 +84,8 @@ def _segment(marker: int, payload: bytes) -> bytes:
 
 
 def before_huffman(quality: int, components: int, h: int, v: int) -> bytes:
-    """Return the segments from SOI to SOF0 of a baseline JFIF file, in libjpeg's order. Height and width are zeros for
-    now: four bytes, from ``5 + 3 * components`` bytes before the end on. ``h``, ``v``: sampling factors of the first
+    """Return the segments from SOI to SOF0 of a baseline JFIF file, in libjpeg's order. Height and width are left zero:
+    four bytes that begin ``5 + 3 * components`` bytes before the end. ``h``, ``v``: sampling factors of the first
     component."""
     tables = quantisation(quality)[: 1 if components == 1 else 2].astype(np.uint8)
     parts = [b"\xff\xd8", _segment(0xE0, b"JFIF\0\1\1\0\0\1\0\1\0\0")]
