@@ -86,10 +86,10 @@ def regions(
     shapes: Any, offsets: Any, good: Any, orientation: Any, corners: Any, needed: Any, windows: Any, channels: Any,
     origins: Any, pitches: Any,
 ) -> None:  # fmt: skip
-    """Compute the arguments of `decode_images` for images of ``shapes`` [N, 3] that are written at ``offsets`` of the
-    output: windows, channels, origins and pitches. ``corners`` [N, 2] (or [0, 2] for zeros): corner of the window that
-    each output shows. ``needed`` [N, 4] (or [0, 4] for all): which of its pixels are needed. Images that are not
-    ``good``, or that must be rotated, get invalid windows."""
+    """Compute the arguments windows, channels, origins and pitches of `decode_images`, for images of ``shapes`` [N, 3]
+    that are written at ``offsets`` of the output. ``corners`` [N, 2]: corner of the image's window that its output
+    shows; [0, 2] for zeros. ``needed`` [N, 4]: its needed pixels; [0, 4] for all. Images that are not ``good``, or that
+    must be rotated, get invalid windows."""
     for i in range(len(offsets)):
         channels[i], pitches[i] = shapes[i, 2], shapes[i, 1] * shapes[i, 2]
         origins[i] = offsets[i]
@@ -113,14 +113,11 @@ def decode_images(
     raw: Any, offsets: Any, sizes: Any, headers: Any, windows: Any, channels: Any, bgr: Any, dst: Any, origins: Any,
     pitches: Any, status: Any, states: Any, known: Any,
 ) -> None:  # fmt: skip
-    """Decode N baseline JPEGs, whose files are the bytes raw[offset : offset + size]; ``headers`` are their HEADER
-    rows.
-
-    ``windows`` [N, 4] (y0, x0, y1, x1, inside the image) are the needed pixels; those of image i are written as uint8
-    with ``channels[i]`` 1 (Y) or 3 (RGB, or BGR) to dst[origins[i] + y * pitches[i] + x * channels[i]:]. ``status`` [N]
-    becomes DONE or OTHER; with OTHER, some pixels of the window may have been written. ``states``, uint64: decoder
-    states that are stored for images, or space for new ones, as ``known`` [N, 3] says; see `anchors`.
-    """
+    """Decode N baseline JPEGs, the bytes raw[offset : offset + size]; ``headers`` are their HEADER rows. ``windows``
+    [N, 4] (y0, x0, y1, x1, inside the image) are the needed pixels. Those of image i are written as uint8 with
+    ``channels[i]`` 1 (Y) or 3 (RGB, or BGR) to dst[origins[i] + y * pitches[i] + x * channels[i]:]. ``status`` [N]
+    becomes DONE or OTHER; with OTHER, some pixels of the window may have been written. ``states``, uint64: stored
+    decoder states, or space for new ones, which ``known`` [N, 3] assigns to images; see `anchors`."""
     most: Any = np.int64(0)
     for i in range(len(offsets)):
         most = max(most, sizes[i] - headers[i].scan_offset)

@@ -527,14 +527,15 @@ def plan_resizes(
     limits: Any, rows: Any, axis: Any, shapes: Any, offsets: Any, windows: Any, first: Any, strips_first: Any,
     totals: Any,
 ) -> None:  # fmt: skip
-    """Plan resizing of decoded images into outputs that follow each other: fill one record per image.
+    """Plan resizing of decoded images on a GPU, to outputs that follow each other. Write one record per image to
+    ``rows`` and ``axis`` (x, y), and the outputs' ``shapes`` and ``offsets``. Also write the stored pixels that are
+    read (``windows``: x0, y0, x1, y1), the number of thread blocks before each image (those of jpeg_strips separately),
+    and ``totals``.
 
     ``lo`` to ``flip`` [N, 2] (H, W): a `resample.Plan` of the images as they are shown. ``domain`` [N, 2, 2]: begin and
     end of the pixels that may be read, or empty for all. ``mirror`` [N], or empty. ``planar``: channels first.
     ``tables`` [filters, 2]: first entry (-1: no table) and last index of each filter's table. ``limits``: maximum
-    threads per block, and the limits of `tile_resizes`. Results are the records ``rows`` and ``axis`` (x, y), the
-    outputs' ``shapes`` and ``offsets``, the stored pixels that are read (``windows``: x0, y0, x1, y1), the number of
-    thread blocks before each image (those of jpeg_strips separately), and the totals.
+    threads per block, and the limits of `tile_resizes`.
     """
     most_threads, block_work, blocks_at_once, slots, columns, pool, percent, strips_at_once = limits
     elements = weights = np.int64(0)
@@ -614,13 +615,13 @@ def plan_pixels(
     images: Any, status: Any, orientation: Any, windows: Any, offsets: Any, channels: Any, limits: Any, rows: Any,
     shapes: Any, first: Any,
 ) -> Any:  # fmt: skip
-    """Plan writing decoded images as interleaved pixels: fill one record per image.
+    """Plan writing decoded images as interleaved pixels on a GPU. Write one record per image to ``rows``, the
+    ``shapes`` (height, width), and to ``first`` the number of thread blocks before each image. Return the number of
+    elements up to the end of the last output, and the number of thread blocks.
 
-    ``windows`` [N, 4] (x0, y0, x1, y1) of images as they are shown, or empty for all of them; ``offsets`` of the
-    outputs, or empty: consecutive. ``limits`` of the kernel jpeg_pixels: pixels of a warp's span, threads per block,
-    pixels per block of an image that is rotated by its orientation. Results are ``rows``, ``shapes`` (height, width)
-    and ``first``, the number of thread blocks before each image. Return the number of elements up to the end of the
-    last output, and the number of thread blocks."""
+    ``windows`` [N, 4] (x0, y0, x1, y1) of images as they are shown, or empty for all pixels. ``offsets`` of the
+    outputs, or empty if they follow each other. ``limits`` of the kernel jpeg_pixels: pixels of a warp's span, threads
+    per block, pixels per block of an image that is rotated by its orientation."""
     span, threads, chunk = limits
     elements, end, blocks = np.int64(0), np.int64(0), np.int64(0)
     for i in range(len(status)):

@@ -62,16 +62,16 @@ def encode_images(
     pixels: Any, offsets: Any, shapes: Any, fit: Any, first: Any, sampling: Any, optimize: Any, quant: Any, codes: Any,
     headers: Any, header_sizes: Any, dimensions: Any, work: Any, out: Any, places: Any, sizes: Any,
 ) -> Any:  # fmt: skip
-    """Encode images as JPEGs, one after the other from image ``first`` on, as long as their files fit into ``out``
-    (uint8). Images that are not ``fit`` (bool[N]) are left out. Return the index of the first image whose file does not
-    fit into ``out``, and the bytes written.
+    """Encode images as JPEGs, from image ``first`` on, as long as their files fit into ``out`` (uint8). Images for
+    which ``fit`` (bool[N]) is false are left out. Return the index of the first image whose file does not fit into
+    ``out``, and the bytes written.
 
-    ``pixels``: address of all images, each of which begins ``offsets`` [N] bytes after it; ``shapes`` [N, 3].
-    ``sampling``: horizontal and vertical sampling factors of luminance in colour images. ``quant``: `quantisers`;
-    ``codes`` uint32[1024]: length << 16 | code of each symbol; ``headers`` uint8[2, HEADER_ROOM], for colour and for
-    gray, up to the coded bits, or with ``optimize`` up to the Huffman tables; ``dimensions``: byte offsets of height
-    and width in these headers. ``work``: see `work_bytes`. ``places`` int64[N] and ``sizes`` int32[N, 1] become offset
-    and size of each file in ``out``."""
+    ``pixels``: address of all images, each of which begins ``offsets`` [N] bytes after it. ``shapes`` [N, 3]: their
+    shapes. ``sampling``: horizontal and vertical sampling factors of luminance in colour images. ``quant``: see
+    `quantisers`. ``codes`` uint32[1024]: length << 16 | code of each symbol. ``headers`` uint8[2, HEADER_ROOM], for
+    colour and for gray: the file up to the coded bits, or with ``optimize`` up to the Huffman tables. ``dimensions``:
+    byte offsets of height and width in these headers. ``work``: see `work_bytes`. ``places`` int64[N] and ``sizes``
+    int32[N, 1] become offset and size of each file in ``out``."""
     end = np.int64(0)
     own = np.empty(SET, np.uint32)
     counts = np.zeros((4, 257), np.int64)

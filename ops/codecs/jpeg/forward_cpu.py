@@ -212,11 +212,9 @@ def _pass(builder, x, shift, scale):
 
 
 def _forward_dct(_typing, source, pitch, tables, target):
-    """Transform and quantise the 8 x 8 samples at ``source``, rows ``pitch`` bytes apart, to 64 int16 at ``target`` in
-    zig-zag order. ``tables``: `quantisers`. All arguments but ``pitch`` are addresses.
-
-    Two extra bits are kept between the passes, as in libjpeg.
-    """
+    """Transform 8 x 8 samples by the DCT and quantise them: from ``source``, rows ``pitch`` bytes apart, to 64 int16 at
+    ``target`` in zig-zag order. ``tables``: see `quantisers`. All arguments but ``pitch`` are addresses. Two extra bits
+    are kept between the passes, as in libjpeg."""
 
     def generate(context, builder, _signature, args):
         source, pitch, tables, target = args
@@ -258,8 +256,9 @@ forward_dct: Any = intrinsic(_forward_dct)
 
 
 def quantisers(tables: npt.NDArray[np.int64]) -> npt.NDArray[np.uint16]:
-    """Return uint16[T, 3, 64] for `forward_dct`, from tables int64[T, 64] in zig-zag order: half of each divisor, and
-    two factors; the upper halves of products with both are exact quotients of numbers below 2^15.
+    """Return quantisation tables for `forward_dct`, uint16[T, 3, 64], from tables int64[T, 64] in zig-zag order: half
+    of each divisor, and two factors. The upper halves of products with both factors are exact quotients of numbers
+    below 2^15.
 
     The divisor d is eight times the table's entry, because the transform's results are eight times too large. With 2^s
     < d <= 2^(s + 1) the factors are 2^(16 + s) / d, rounded up, and 2^(16 - s).

@@ -180,8 +180,8 @@ def summarise(
     rows: Any, turning: Any, max_pixels: Any, orientation: Any, extents: Any, channels: Any, good: Any, odd: Any
 ) -> Any:
     """Fill in, for each image, ``extents`` [N, 2] (height, width after orientation), ``channels``, ``orientation`` (1
-    unless ``turning``), and ``good``, which is always true. ``odd`` becomes true for images to check one by one: not
-    JPEGs of a common kind, or too large. Return the number of these."""
+    unless ``turning``), and ``good``, which is always true. ``odd`` becomes true for images that the caller must check
+    one by one: too large, or not JPEGs of a common kind. Return the number of these."""
     found = 0
     for i in range(len(rows)):
         row = rows[i]
@@ -267,7 +267,7 @@ def decoded_shapes(height: Any, width: Any, channels: Any, fixed: Any, good: Any
 @numba.njit(nogil=True, cache=True)
 def _walk_all(buffer, offsets, sizes, table, scans, whole):  # type: ignore[no-untyped-def]
     """Read the headers of all images into ``table``. If ``whole``, also read the headers of all scans of progressive
-    files into ``scans``. Return the number of rows needed in ``scans``, which may be more than there are."""
+    files into ``scans``. Return the number of rows that ``scans`` needs, which may exceed its length."""
     tables, known = np.empty((3, 4), np.int32), np.empty((2, 4, 64), np.int8)
     count: Any = np.int64(0)
     for i in range(len(offsets)):

@@ -49,9 +49,9 @@ block lead to a spare position."""
 
 @njit(nogil=True, cache=True)
 def read_codes(data: Any, at: Any, codes: Any, limit: Any, delta: Any, symbols: Any) -> Any:
-    """Read a Huffman table (T.81, C.2) at data[at:]. ``codes`` [2^LOOKUP_BITS] becomes symbol * 256 + length of the
-    code that begins with these bits; 0 if it is longer. Longer codes are found by ``limit`` and ``delta`` [17], which
-    are indexed by length. Return False if it is not a prefix code."""
+    """Read a Huffman table (T.81, C.2) at data[at:]. ``codes`` [2^LOOKUP_BITS] is indexed by the next bits, and becomes
+    symbol * 256 + length of the code that they begin with; 0 for longer codes. These are found by ``limit`` and
+    ``delta`` [17], which are indexed by length. Return False if it is not a prefix code."""
     if at <= 0 or at + 16 > len(data):
         return False
     codes[:] = 0

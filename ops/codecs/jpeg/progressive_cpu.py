@@ -430,8 +430,8 @@ def _refining_scan(
     scan: Any, first: Any, row_bytes: Any, units: Any, wide: Any, restart: Any, stream: Any, length: Any, ends: Any,
     codes: Any, entries: Any, limit: Any, delta: Any, symbols: Any,
 ) -> Any:  # fmt: skip
-    """Read a scan that adds one more bit to AC coefficients of a component (T.81, G.1.2.3): it gives new coefficients,
-    and one bit for each that is not 0 already."""
+    """Read a scan that refines AC coefficients of a component by one bit (T.81, G.1.2.3). It gives new coefficients,
+    and one bit for each coefficient that is not 0 already."""
     start, table = U(stream.ctypes.data), U(entries.ctypes.data)
     interval, left = 0, (restart if restart > 0 else units)
     stop = start + U(ends[0] if len(ends) > 0 else length)

@@ -237,7 +237,7 @@ def _place(row: int, column: int) -> int:
 
 
 PLACES = tuple(_place(*divmod(k, 8)) for k in _ZIGZAG)
-"""For each zig-zag index, the position of the coefficient in a block as `inverse_dct` reads it."""
+"""For each zig-zag index, the position at which `inverse_dct` expects the coefficient in a block."""
 _AT = np.array(PLACES, np.int64)
 
 
@@ -261,7 +261,7 @@ zigzag_to_block: Any = intrinsic(_zigzag_to_block)
 
 def _islow(x: list[int]) -> tuple[list[int], list[int]]:
     """Compute libjpeg's accurate integer inverse DCT in one dimension ("islow": Loeffler, Ligtenberg and Moschytz 1989,
-    13-bit constants), scaled by 2^13: the contributions of x[2] and x[6] to the even part, and the odd part."""
+    13-bit constants), scaled by 2^13. Return two lists: what x[2] and x[6] add to the even part, and the odd part."""
     z1 = (x[2] + x[6]) * 4433  # 0.541196100
     even = [z1 + x[2] * 6270, z1 - x[6] * 15137]  # 0.765366865, 1.847759065
     z3, z4 = x[7] + x[3], x[5] + x[1]

@@ -17,7 +17,8 @@ _BYTES = np.uint64(0x000000FF000000FF)
 
 @njit(nogil=True, cache=True)
 def rounded(value: Any) -> Any:
-    """Round a 16-bit sample v to 8 bits: v / 257, computed as (255 v + 32895) / 65536, which is exact for every v."""
+    """Round a 16-bit sample v to 8 bits: to the integer nearest to v / 257, which is (255 v + 32895) >> 16 for every
+    v."""
     return ((value << np.uint64(8)) - value + np.uint64(32895)) >> np.uint64(16)
 
 
