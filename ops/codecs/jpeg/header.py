@@ -197,8 +197,8 @@ def summarise(
 
 @numba.njit(cache=True)
 def planes(row: Any) -> Any:
-    """Return the bytes of device memory that the CUDA decoder needs for an image's samples and for its index of
-    coefficients."""
+    """Return the bytes of device memory that the CUDA decoder needs for an image's samples, and for the positions of
+    each block's coefficients."""
     across, down, found = 1, 1, np.int64(0)
     for c in range(min(row.components, 3)):
         across, down = max(across, row.h[c]), max(down, row.v[c])

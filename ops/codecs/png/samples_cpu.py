@@ -17,8 +17,7 @@ _BYTES = np.uint64(0x000000FF000000FF)
 
 @njit(nogil=True, cache=True)
 def rounded(value: Any) -> Any:
-    """Round a 16-bit sample v to 8 bits: to the integer nearest to v / 257, which is (255 v + 32895) >> 16 for every
-    v."""
+    """Round a 16-bit sample v to 8 bits. For every v, (255 v + 32895) >> 16 is the integer nearest to v / 257."""
     return ((value << np.uint64(8)) - value + np.uint64(32895)) >> np.uint64(16)
 
 

@@ -83,7 +83,8 @@ def copy_into(
 
 
 def places(job: DecodeJob, indices: I64) -> tuple[npt.NDArray[np.bool_], I64]:
-    """Return whether each image ``indices`` is supported, and where its file stores its pixels: rows of `find`."""
+    """Return whether each of the images ``indices`` is supported, and the rows of `find` for their pixels'
+    positions."""
     rows, taken = np.zeros((len(indices), 4), np.int64), np.zeros(len(indices), np.bool_)
     if job.rules.dtype == np.uint8 and job.in_process:
         taken = makes(job.headers.rows[indices], job.rules.output_type)
