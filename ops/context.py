@@ -100,7 +100,7 @@ class Context:
     """Dtype and number of dimensions that samples of the first output must have: those of the data set's first sample.
     The kernel rejects samples that differ. None allows all."""
     source: Any = None
-    """Open data set, for readers; or state between iterations, for operators with `Operator.per_batch`."""
+    """Data set of a reader, opened; or state kept between iterations, for operators with `Operator.per_batch`."""
     services: KernelServices = NO_SERVICES
     """Services of the engine: memory, threads and processes that only some readers and decoders use, and reports."""
     uploads: Mapping[int, Uploader] = field(default_factory=dict)

@@ -284,7 +284,7 @@ class FileSet(BatchedOrigins):
 
 
 class _Files(FileSet):
-    """Open data set of the reader `File`: files, each with a label."""
+    """Data set of the reader `File`, opened: files, each with a label."""
 
     def __init__(self, root: str | None, names: Sequence[bytes], labels: Sequence[int], *, only_files: bool) -> None:
         super().__init__(root, names, only_files=only_files)

@@ -12,9 +12,9 @@ import numpy as np
 from numba import types
 
 OK, NO_OPEN, NO_READ, CHANGED = 0, 1, 2, 3
-"""Results of reading a file: read; cannot be opened; cannot be read; its size changed."""
+"""Statuses of a file after reading: it was read; it cannot be opened; it cannot be read; its size changed."""
 MISSING, NOT_A_FILE = -1, -2
-"""Values in ``sizes`` for names that are not files: the file does not exist; it is a folder or device."""
+"""Values in ``sizes`` for names that are not files: nothing has this name; it is a folder or device."""
 
 _openat: Any = types.ExternalFunction("openat", types.int32(types.int32, types.intp, types.int32))
 _pread: Any = types.ExternalFunction("pread", types.intp(types.int32, types.intp, types.uintp, types.int64))
@@ -31,7 +31,7 @@ _TYPE_MASK, _REGULAR = 0o170000, 0o100000
 
 @numba.njit("void(int32, uint8[::1], int64[::1], int64[::1], int64[::1], int64, int64)", nogil=True, cache=True)
 def stat_files(root: Any, names: Any, starts: Any, sizes: Any, mtimes: Any, low: Any, high: Any) -> None:
-    """Fill sizes in bytes (or MISSING, NOT_A_FILE) and modification times in ns of files [low, high).
+    """Fill in the sizes in bytes (or MISSING, NOT_A_FILE) and the modification times in ns of files [low, high).
 
     ``names`` holds NUL-terminated paths, relative to the open directory ``root``; name i starts at ``starts[i]``.
     """
@@ -49,9 +49,9 @@ def stat_files(root: Any, names: Any, starts: Any, sizes: Any, mtimes: Any, low:
 
 @numba.njit("int64(int64[::1], int64[::1], int64, int64[::1], int64[::1], int32[:, ::1])", cache=True)
 def places(all_sizes: Any, which: Any, most: Any, sizes: Any, at: Any, shapes: Any) -> Any:
-    """Lay out the files ``which`` in one buffer. Fill ``sizes`` (below zero for more than ``most`` bytes), offsets
-    ``at`` (multiples of 16, with at least one spare byte after each file, see `read_files`) and ``shapes`` [N, 1] of
-    the bytes to read. Return the size of the buffer."""
+    """Compute where the files with indices ``which`` are placed in one buffer. Fill ``sizes`` (below zero for files of
+    more than ``most`` bytes), offsets ``at`` (multiples of 16, with at least one spare byte after each file, see
+    `read_files`) and ``shapes`` [N, 1] of the bytes to read. Return the size of the buffer."""
     end = np.int64(0)
     for k in range(len(which)):
         size = all_sizes[which[k]]
@@ -63,8 +63,8 @@ def places(all_sizes: Any, which: Any, most: Any, sizes: Any, at: Any, shapes: A
 
 @numba.njit(nogil=True, cache=True)
 def read_one(root: Any, name: Any, flags: Any, to: Any, size: Any) -> Any:
-    """Read the file whose name is at address ``name``, of ``size`` bytes, to the address ``to``, which has space for
-    one byte more. Return its status."""
+    """Read the file of ``size`` bytes whose name is at address ``name`` to the address ``to``, which has space for one
+    byte more. Return the file's status, such as OK."""
     if size < 0:
         return NO_OPEN
     file = _openat(root, name, flags)

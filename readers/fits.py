@@ -261,8 +261,8 @@ def _tile(
 
 
 class _Images(FileSet):
-    """Open data set of the reader `Fits`: files of images. The first readable file determines the dtypes and numbers of
-    dimensions of all files."""
+    """Data set of the reader `Fits`, opened: files of images. The first readable file determines the dtypes and numbers
+    of dimensions of all files."""
 
     def __init__(self, root: str | None, names: list[bytes], reader: Fits, *, only_files: bool) -> None:
         super().__init__(root, names, only_files=only_files)

@@ -11,8 +11,8 @@ import numpy as np
 
 @numba.njit(nogil=True, cache=True)
 def rice(data, width, block, out):
-    """Decode a tile of pixels in Rice's code: len(out) integers of ``width`` bytes, coded as differences in blocks of
-    ``block``. Return False if the tile is truncated or corrupt."""
+    """Decode a Rice-compressed tile of pixels: len(out) integers of ``width`` bytes, coded as differences in blocks of
+    ``block`` pixels. Return False if the tile is truncated or corrupt."""
     bits = 3 if width == 1 else 4 if width == 2 else 5
     raw, most = 8 * width, (6 if width == 1 else 14 if width == 2 else 25)
     n = len(data)

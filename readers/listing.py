@@ -58,8 +58,8 @@ def _is_below(names: list[str]) -> bool:
 
 
 class _ListedFiles(BatchedOrigins):
-    """Open data set of the reader `Listing`: the samples of all its listings, by number. `Listing.open` creates it; see
-    `Source` for its methods and threads."""
+    """Data set of the reader `Listing`, opened: the samples of all its listings, by number. `Listing.open` creates it;
+    see `Source` for its methods and threads."""
 
     def __init__(self, reader: Listing) -> None:
         paths = expand(one_or_more(reader.path))

@@ -135,7 +135,7 @@ class Schema(Protocol):
 
 
 class _LmdbRecords(BatchedOrigins):
-    """Open data set of the readers `LMDB`, `Caffe` and `Caffe2`: the records of all databases, by number."""
+    """Data set of the readers `LMDB`, `Caffe` and `Caffe2`, opened: the records of all databases, by number."""
 
     def __init__(
         self, path: str | tuple[str, ...], schema: Schema, keys: tuple[str, ...] | None = None, prefixed: bool = True

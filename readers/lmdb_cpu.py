@@ -34,8 +34,8 @@ def _unsigned(data: Any, at: Any, nbytes: Any) -> Any:
 
 @numba.njit("boolean(uint8[::1], int64, int64, int64)", nogil=True, cache=True)
 def _is_page(data: Any, at: Any, page_size: Any, number: Any) -> Any:
-    """Whether the bytes at ``at`` are a branch or leaf page of LMDB that holds its own ``number`` and all of its node
-    table."""
+    """Whether a valid branch or leaf page of LMDB begins at ``at``: it states ``number`` as its own number, and its
+    node table fits into the page."""
     flags = _unsigned(data, at + 10, 2)
     lower, upper = _unsigned(data, at + 12, 2), _unsigned(data, at + 14, 2)
     kind = flags & 0xF
@@ -52,12 +52,11 @@ def _is_page(data: Any, at: Any, page_size: Any, number: Any) -> Any:
     "int64(uint8[::1], int64, int64, int64, int64, uint8[::1], int64[:, ::1], int64[::1])", nogil=True, cache=True
 )
 def walk(data: Any, start: Any, size: Any, page_size: Any, root: Any, visited: Any, out: Any, stack: Any) -> Any:
-    """Fill ``out`` with rows (key offset, key size, value offset, value size, kind) in the order of the tree, as many
-    as it holds. Return their number.
+    """Walk an LMDB tree. Fill ``out`` with a row per entry (key offset, key size, value offset, value size, kind) until
+    it is full. Return the number of rows.
 
-    The file is ``data[start : start + size]``; offsets count from its start. ``stack`` keeps the scan's state: depth,
-    then page and next node of each level. It is all zeros at first; call again with it until fewer rows than fit are
-    returned.
+    The file is ``data[start : start + size]``; offsets count from its start. ``stack`` keeps the position in the tree:
+    depth, then page and next node of each level; all zeros at first. Call again with it until ``out`` is not filled.
     """
     pages = size // page_size
     rows = 0
@@ -121,8 +120,8 @@ def walk(data: Any, start: Any, size: Any, page_size: Any, root: Any, visited: A
 
 @numba.njit("void(uint8[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[::1])", nogil=True, cache=True)
 def check_overflow(data: Any, starts: Any, page_sizes: Any, offsets: Any, sizes: Any, kinds: Any) -> None:
-    """Check that values that begin right after a page header are on overflow pages, and on enough of them; else set
-    BAD_OVERFLOW.
+    """Check values that begin right after a page header: they must be on overflow pages, and on enough of them.
+    Otherwise set their kind to BAD_OVERFLOW.
 
     ``offsets`` count from the file's start. Values inside leaf pages never begin at a page's first node.
     """

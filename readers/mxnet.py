@@ -34,8 +34,8 @@ _START, _SIZE, _PARTS, _KIND = range(_COLUMNS)  # equal to the constants of reco
 
 
 class _RecordIORecords(BatchedOrigins):
-    """Open data set of the reader `MXNet`: the records of all RecordIO files, by number. Offsets count from the start
-    of the mapping."""
+    """Data set of the reader `MXNet`, opened: the records of all RecordIO files, by number. Offsets of records count
+    from the start of the mapped memory."""
 
     def __init__(self, reader: MXNet) -> None:
         paths = expand(one_or_more(reader.path))

@@ -93,7 +93,7 @@ def read_manifest(path: str) -> list[Entry]:
 
 
 class _Speech(BatchedOrigins):
-    """Open data set of the reader `NemoAsr`: the manifest entries within the duration limits, and their files."""
+    """Data set of the reader `NemoAsr`, opened: the manifest entries within the duration limits, and their files."""
 
     groups: I64 | None = None
 

@@ -32,7 +32,7 @@ reading it."""
 
 
 class _Arrays(FileSet):
-    """Open data set of the reader `Numpy`: .npy files. The first readable file determines the dtype and number of
+    """Data set of the reader `Numpy`, opened: .npy files. The first readable file determines the dtype and number of
     dimensions of all."""
 
     def __init__(self, root: str | None, names: list[bytes], reader: Numpy, *, only_files: bool) -> None:

@@ -9,7 +9,7 @@ import numba
 
 @numba.njit("void(int64[::1], int64[::1], int64)", nogil=True, cache=True)
 def swap(values: Any, targets: Any, first: Any) -> None:
-    """Exchange element ``first + k`` with element ``targets[k]``, for one k after the other, in place."""
+    """For one k after the other, exchange element ``first + k`` with element ``targets[k]``, in place."""
     for k in range(len(targets)):
         i, j = first + k, targets[k]
         kept = values[i]
@@ -23,8 +23,8 @@ MINSTD = 2147483647
 
 @numba.njit("int64(int64[::1], int64, int64)", nogil=True, cache=True)
 def window(values: Any, state: Any, fill: Any) -> Any:
-    """Exchange each element with a random one of the ``fill`` elements from it on, in place. Return the generator's
-    state after that.
+    """Exchange each element with a random one of the ``fill`` elements from it on, in place. Return the random
+    generator's state after that.
 
     Like libstdc++'s uniform_int_distribution, divide the generator's range by a scale, and draw again for words past
     the last full bucket.

@@ -19,8 +19,8 @@ MAGIC = 0xCED7230A
 IMAGE_HEADER = 24
 
 START, SIZE, PARTS, KIND = range(4)
-"""Columns of a record's row: offset of the record's first header, bytes of data when its parts are joined, number of
-parts, kind."""
+"""Columns of the row that describes a record: offset of its first header, bytes of data when its parts are joined,
+number of parts, kind."""
 COLUMNS = 4
 
 # kinds of an index entry
@@ -39,8 +39,8 @@ def _u32(data: Any, at: Any) -> Any:
 
 @numba.njit("Tuple((int64, int64, int64, int64))(uint8[::1], int64, int64)", nogil=True, cache=True)
 def _record(data: Any, at: Any, stop: Any) -> Any:
-    """Read the record at ``at``. Return its kind (GOOD, TRUNCATED, LOST), its size in bytes, its number of parts, and
-    the offset of the next record."""
+    """Read the headers of the record at ``at``. Return its kind (GOOD, TRUNCATED, LOST), its size in bytes, its number
+    of parts, and the offset of the next record."""
     size, parts = np.int64(0), np.int64(0)
     while True:
         if stop - at < 8:
@@ -64,13 +64,12 @@ def _record(data: Any, at: Any, stop: Any) -> Any:
 
 @numba.njit("Tuple((int64, int64, int64))(uint8[::1], int64, int64, int64, int64[:, ::1])", nogil=True, cache=True)
 def walk(data: Any, at: Any, stop: Any, search: Any, rows: Any) -> Any:
-    """Scan records from ``at`` until ``stop`` or until ``rows`` is full. Return their number, the offset to continue
-    at, and the remainder of ``search``.
+    """Scan a RecordIO file from ``at`` until ``stop`` or until ``rows`` is full. Return the number of rows, the offset
+    to continue at, and the remainder of ``search``.
 
-    After damage, the scan looks for the next offset of a whole record that is followed by another record or by the end.
-    ``search`` is the number of parts of incomplete records that it may examine: a crafted file can share its parts
-    between all records, and each would be followed to the end. When ``search`` is used up, the remaining bytes are
-    LOST.
+    After corrupt bytes, the scan looks for the next complete record that another record or the end follows. ``search``
+    limits how many parts of incomplete records may be examined: a crafted file can share its parts between all records,
+    and each would be followed to the end. When ``search`` is used up, the remaining bytes are LOST.
     """
     n = 0
     while at < stop and n < len(rows):
@@ -101,7 +100,7 @@ def walk(data: Any, at: Any, stop: Any, search: Any, rows: Any) -> Any:
 
 @numba.njit("void(uint8[::1], int64[::1], int64[::1], int64[:, ::1])", nogil=True, cache=True)
 def locate(data: Any, starts: Any, stops: Any, rows: Any) -> None:
-    """Fill the rows of records with known offsets; each must begin at its start and end before its stop."""
+    """Fill ``rows`` with records of known offsets. Record i must begin at ``starts[i]`` and end before ``stops[i]``."""
     for i in range(len(starts)):
         kind, size, parts, _ = _record(data, starts[i], stops[i])
         rows[i, START], rows[i, SIZE], rows[i, PARTS], rows[i, KIND] = starts[i], size, parts, kind
@@ -109,8 +108,8 @@ def locate(data: Any, starts: Any, stops: Any, rows: Any) -> None:
 
 @numba.njit("void(uint8[::1], int64[:, ::1], int64[::1], uint8[::1])", nogil=True, cache=True)
 def join(data: Any, rows: Any, at: Any, out: Any) -> None:
-    """Copy the data of each GOOD record to ``out[at[i] :]``. The parts of a record are joined, with the magic number
-    put back between them."""
+    """Copy the data of each GOOD record to ``out[at[i] :]``. A record's parts are joined, and RecordIO's magic number,
+    which had split the data, is put back between them."""
     for i in range(len(rows)):
         if rows[i, KIND] != GOOD:
             continue
@@ -128,8 +127,8 @@ def join(data: Any, rows: Any, at: Any, out: Any) -> None:
 
 @numba.njit("void(uint8[::1], int64[::1], int64[::1], int64[::1], int64[::1])", nogil=True, cache=True)
 def read_headers(data: Any, at: Any, sizes: Any, labels: Any, kinds: Any) -> None:
-    """Fill ``labels`` with the number of labels of each image record at ``at[i]``; set the kind NO_IMAGE if the labels
-    do not fit into the record."""
+    """Fill ``labels`` with the number of labels in the header of each image record, which begins at ``at[i]``. Set the
+    kind to NO_IMAGE if the labels do not fit into the record."""
     for i in range(len(at)):
         labels[i] = 0
         if kinds[i] != GOOD:
@@ -143,8 +142,8 @@ def read_headers(data: Any, at: Any, sizes: Any, labels: Any, kinds: Any) -> Non
 
 @numba.njit("void(uint8[::1], int64[::1], int64[::1], int64[::1], int64[::1], float32[::1])", nogil=True, cache=True)
 def read_labels(data: Any, at: Any, flags: Any, kinds: Any, to: Any, out: Any) -> None:
-    """Copy the labels of each record at ``at[i]`` to ``out[to[i] :]``: the one in the header if its flag is 0, else
-    the ``flag`` numbers after the header."""
+    """Copy the labels of each image record, which begins at ``at[i]``, to ``out[to[i] :]``. If its ``flags[i]`` is 0,
+    that is the one label in the header; otherwise ``flags[i]`` numbers after the header."""
     bits = out.view(np.uint32)
     for i in range(len(at)):
         if kinds[i] != GOOD:

@@ -23,7 +23,7 @@ I64 = npt.NDArray[np.int64]
 
 
 class _Streams(BatchedOrigins):
-    """Open data set of the reader `Sequence`: the sequences of all streams, and the files of their frames."""
+    """Data set of the reader `Sequence`, opened: the frame sequences of all streams, and the files of their frames."""
 
     groups: I64 | None = None
 

@@ -18,8 +18,8 @@ MAX_NAME = 4096
 _MAX_EXTENDED = 1 << 20  # largest size in bytes of a pax header or long name
 
 HEADER, DATA, SIZE, KIND, NAME, NAME_SIZE = range(6)
-"""Columns of a tar member's row: header and data (offsets from the start of the file), size, kind, name (offset into
-the array of names) and its size."""
+"""Columns of the row that describes a tar member: offsets of its header and its data in the file, size, kind, offset of
+its name in the array of names, and the name's size."""
 COLUMNS = 6
 
 # kinds of a member
@@ -31,12 +31,12 @@ HARD_LINK = 4  # to an earlier member; for links, DATA and SIZE are the extent o
 SYMBOLIC_LINK = 5
 
 AT, NAMES_USED = range(2)
-"""Elements of the state of a scan that is continued: offset in the data, and bytes of names that were written."""
+"""Elements of ``state``, with which a scan continues: offset in the archive, and bytes of names written so far."""
 
 
 @numba.njit("int64(uint8[::1], int64, int64)", nogil=True, cache=True)
 def _number(data: Any, at: Any, width: Any) -> Any:
-    """Parse an octal number, or GNU's base-256 number; -1 for neither."""
+    """Parse a number of a tar header: octal, or in GNU's base 256. Return -1 if it is neither."""
     if data[at] & 0x80:
         if data[at] != 0x80:
             return np.int64(-1)
@@ -57,8 +57,8 @@ def _number(data: Any, at: Any, width: Any) -> Any:
 
 @numba.njit("boolean(uint8[::1], int64, boolean)", nogil=True, cache=True)
 def _is_header(data: Any, at: Any, strict: Any) -> Any:
-    """Whether the 512 bytes at ``at`` are a tar header with a right checksum (bytes taken as unsigned or, as old
-    programs did, as signed)."""
+    """Whether the 512 bytes at ``at`` are a tar header with a right checksum (the sum of its bytes, unsigned or, as in
+    old programs, signed)."""
     unsigned, signed = np.int64(256), np.int64(256)  # the checksum's own field counts as eight spaces
     for k in range(BLOCK):
         if k < 148 or k >= 156:
@@ -82,7 +82,7 @@ def _is_zero(data: Any, at: Any) -> Any:
 
 @numba.njit("int64(uint8[::1], int64, int64)", nogil=True, cache=True)
 def _length(data: Any, at: Any, most: Any) -> Any:
-    """Number of bytes before the first zero byte, at most ``most``."""
+    """Return the number of bytes before the first zero byte, at most ``most``."""
     n = 0
     while n < most and data[at + n] != 0:
         n += 1
@@ -110,8 +110,8 @@ _SPARSE = np.frombuffer(bytearray(b"GNU.sparse."), np.uint8)
 )
 def _pax(data: Any, at: Any, stop: Any) -> Any:
     """Parse the extended header (pax) of a member: records "length key=value". Return whether they are valid; offset
-    and length of the path (-1 if there is none); the size (-1); whether it is a sparse file; offset and length of a
-    link's target (-1)."""
+    and length of the path (-1 if there is none); the size (or -1); whether it is a sparse file; offset and length of a
+    link's target (or -1)."""
     path, path_size, size, sparse = np.int64(-1), np.int64(0), np.int64(-1), False
     link, link_size = np.int64(-1), np.int64(0)
     while at < stop and data[at] != 0:
@@ -141,8 +141,8 @@ def _pax(data: Any, at: Any, stop: Any) -> Any:
 
 @numba.njit("int64(uint8[::1], int64, int64, int64[:, ::1], uint8[::1], int64[::1])", nogil=True, cache=True)
 def walk(data: Any, start: Any, stop: Any, members: Any, names: Any, state: Any) -> Any:
-    """Scan the archive ``data[start : stop]`` for regular members, links and damage, as many as the arrays hold. Return
-    their number.
+    """Scan the archive ``data[start : stop]`` for regular members, links and corrupt ranges, until the arrays are full.
+    Return their number.
 
     ``state[AT]`` is the offset to continue at; it is ``stop`` when the scan is complete.
     """
@@ -283,7 +283,7 @@ def walk(data: Any, start: Any, stop: Any, members: Any, names: Any, state: Any)
 
 @numba.njit("int64(uint8[::1], int64, int64)", nogil=True, cache=True)
 def key_length(names: Any, at: Any, size: Any) -> Any:
-    """Number of bytes of a name before the first dot of its base name."""
+    """Return how many bytes of a member's name are its key: those before the first dot of its base name."""
     base = 0
     for k in range(size):
         if names[at + k] == 47:
@@ -316,12 +316,12 @@ def _same(a: Any, a_at: Any, a_size: Any, b: Any, b_at: Any, b_size: Any, case: 
 def group(
     members: Any, names: Any, wanted: Any, wanted_starts: Any, wanted_outputs: Any, case: Any, firsts: Any, parts: Any
 ) -> Any:
-    """Group members into samples. Fill the first member of each sample, and the member of each output or -1; return the
-    number of samples.
+    """Group tar members into samples. Fill in the first member of each sample, and the member for each of its outputs
+    or -1. Return the number of samples.
 
     ``wanted[wanted_starts[w] : wanted_starts[w + 1]]`` is an extension of output ``wanted_outputs[w]``; the first
-    member that has one counts. Damage counts for all outputs of its sample, or of a sample of its own. Members whose
-    names begin with two underscores belong to no sample.
+    member with such an extension counts. A corrupt range counts as the member for all outputs of the sample that it
+    interrupts, or of a sample of its own. Members whose names begin with two underscores belong to no sample.
     """
     samples = 0
     previous = -1  # a member of the current sample

@@ -37,7 +37,7 @@ only damage."""
 
 
 class _TFRecords(BatchedOrigins):
-    """Open data set of the reader `TFRecord`: the records of all files, by number."""
+    """Data set of the reader `TFRecord`, opened: the records of all files, by number."""
 
     def __init__(self, reader: TFRecord) -> None:
         paths = expand(one_or_more(reader.path))

@@ -40,7 +40,7 @@ def _u32(data: Any, at: Any) -> Any:
 
 @numba.njit("boolean(uint8[::1], int64, int64)", nogil=True, cache=True)
 def _is_header(data: Any, at: Any, stop: Any) -> Any:
-    """Whether a TFRecord header, a length with a right checksum, is at ``at``; its record may reach beyond the end."""
+    """Whether a TFRecord header, a length with a right checksum, is at ``at``. Its record may reach beyond ``stop``."""
     return stop - at >= HEADER and _u64(data, at) >= 0 and masked_crc32c(data, at, at + 8) == _u32(data, at + 8)
 
 
@@ -51,8 +51,8 @@ def _fits(data: Any, at: Any, stop: Any) -> Any:
 
 @numba.njit("int64(uint8[::1], int64, int64, int64)", nogil=True, cache=True)
 def _next_header(data: Any, at: Any, end: Any, stop: Any) -> Any:
-    """Return the offset of the next header of a TFRecord that fits, from ``at`` to ``end``; ``stop`` if there is none.
-    Damage may be a gzip bomb's: for most offsets, only the number that ends there is examined."""
+    """Search ``data[at:end]`` for a TFRecord header whose record fits; return its offset, or ``stop`` if there is none.
+    The bytes may come from a gzip bomb: for most offsets, only the number that ends there is examined."""
     last = stop - HEADER - FOOTER
     if at > last:
         return stop
@@ -76,12 +76,12 @@ def _next_header(data: Any, at: Any, end: Any, stop: Any) -> Any:
     cache=True,
 )
 def walk(data: Any, at: Any, stop: Any, search: Any, check: Any, offsets: Any, sizes: Any, kinds: Any) -> Any:
-    """Scan records from ``at`` until ``stop`` or until the arrays are full. Return their number, the offset to continue
-    at, and the remainder of ``search``.
+    """Scan a TFRecord file from ``at`` until ``stop`` or until the arrays are full. Return the number of records, the
+    offset to continue at, and the remainder of ``search``.
 
-    ``offsets`` and ``sizes`` are those of the data. After damage, the scan looks for the next length with a right
-    checksum, in ``search`` bytes in total; the bytes before it become one entry LOST, and so does everything after
-    ``search`` bytes. Without ``check`` any length that fits is accepted.
+    ``offsets`` and ``sizes`` locate each record's data. After corrupt bytes, the scan looks for the next length with a
+    right checksum, in ``search`` bytes in total; the bytes before it become one entry LOST, and so does everything
+    after ``search`` bytes. Without ``check`` any length that fits is accepted.
     """
     n = 0
     while at < stop and n < len(offsets):
@@ -110,8 +110,8 @@ def walk(data: Any, at: Any, stop: Any, search: Any, check: Any, offsets: Any, s
 @numba.njit("int64(int64[::1], boolean[::1], int64, int32[::1], boolean[::1])", cache=True)
 def sift(sizes: Any, gone: Any, most: Any, kinds: Any, good: Any) -> Any:
     """Fill ``good``: whether each record has kind GOOD, is not ``gone``, and has at most ``most`` bytes. Larger records
-    get the kind TOO_LARGE, gone ones GONE. Return the bytes of the good ones. The loop takes some microseconds and
-    keeps the GIL, which the NumPy equivalents would release and take again for each operation."""
+    get the kind TOO_LARGE, gone ones GONE. Return the total size of the good records. The loop takes some microseconds
+    and keeps the GIL, which the NumPy equivalents would release and take again for each operation."""
     total = np.int64(0)
     for i in range(len(sizes)):
         if gone[i]:
@@ -127,7 +127,7 @@ def sift(sizes: Any, gone: Any, most: Any, kinds: Any, good: Any) -> Any:
 @numba.njit("void(uint8[::1], int64[::1], int64[::1], int32[::1], boolean[::1], int64)", nogil=True, cache=True)
 def check_record(data: Any, offsets: Any, sizes: Any, kinds: Any, good: Any, i: Any) -> None:
     """Check both checksums of record ``i`` if its kind is GOOD. If one is wrong, set the kind to BAD_LENGTH_CRC or
-    BAD_DATA_CRC, and ``good`` to False. The extent must have the framing around it."""
+    BAD_DATA_CRC, and ``good`` to False. The record's header and footer must surround its data."""
     if kinds[i] != GOOD:
         return
     at, stop = offsets[i], offsets[i] + sizes[i]
@@ -140,6 +140,6 @@ def check_record(data: Any, offsets: Any, sizes: Any, kinds: Any, good: Any, i: 
 
 @numba.njit("void(uint8[::1], int64[::1], int64[::1], int32[::1], boolean[::1])", nogil=True, cache=True)
 def check_records(data: Any, offsets: Any, sizes: Any, kinds: Any, good: Any) -> None:
-    """Call `check_record` for all records."""
+    """Check the checksums of all records with `check_record`."""
     for i in range(len(offsets)):
         check_record(data, offsets, sizes, kinds, good, i)

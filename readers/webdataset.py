@@ -68,7 +68,7 @@ class _Extensions:
 
 
 class _Samples(BatchedOrigins):
-    """Open data set of the reader `WebDataset`: the samples of all archives, by number."""
+    """Data set of the reader `WebDataset`, opened: the samples of all tar archives, by number."""
 
     def __init__(self, reader: WebDataset) -> None:
         paths = expand(one_or_more(reader.paths))

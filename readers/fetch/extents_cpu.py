@@ -54,10 +54,10 @@ def _fence(_typing: Any) -> Any:
 
 @numba.njit("void(uint8[::1], int64[::1], int64[::1], int64)", nogil=True, cache=True)
 def will_need(data: Any, offsets: Any, sizes: Any, page: Any) -> None:
-    """Prefetch the pages of extents of a mapping (madvise), all at once instead of one after the other when they are
-    touched.
+    """Ask the kernel (madvise) to load the pages of many byte ranges of a mapped file at once, instead of one by one
+    when they are touched.
 
-    Extents that follow each other within a page are requested together.
+    Consecutive ranges that share a page are requested together.
     """
     base = data.ctypes.data
     i = 0
@@ -74,9 +74,9 @@ def will_need(data: Any, offsets: Any, sizes: Any, page: Any) -> None:
 
 @numba.njit("int64(int64[::1], int64, int64[::1], int32[:, ::1])", cache=True)
 def lay_out(sizes: Any, step: Any, at: Any, shapes: Any) -> Any:
-    """Lay out extents of ``sizes`` one after the other, each at a multiple of ``step``: fill their offsets ``at`` and
-    ``shapes`` [N, 1], and return the end of the last one, rounded up. Like `files_of` this takes some microseconds and
-    keeps the GIL, which the NumPy equivalents would release and take again for each operation."""
+    """Compute where byte ranges of ``sizes`` are placed one after the other, each at a multiple of ``step``. Fill their
+    offsets ``at`` and ``shapes`` [N, 1]; return the end of the last one, rounded up. The loop takes some microseconds
+    and keeps the GIL, which the NumPy equivalents would release and take again for each operation."""
     end = np.int64(0)
     for i in range(len(sizes)):
         at[i], shapes[i, 0] = end, sizes[i]
@@ -86,8 +86,8 @@ def lay_out(sizes: Any, step: Any, at: Any, shapes: Any) -> Any:
 
 @numba.njit(cache=True)  # no signature: callers also pass read-only arrays
 def files_of(starts: Any, offsets: Any, files: Any) -> Any:
-    """Fill ``files`` with the index of the file that holds each of ``offsets``; the files begin at ``starts``,
-    ascending. Return the smallest and the largest of these indices."""
+    """Fill ``files`` with the index of the file that holds each of ``offsets``. File i begins at ``starts[i]``;
+    ``starts`` are ascending. Return the smallest and the largest of these indices."""
     low: Any = len(starts)
     high: Any = -1
     file = np.int64(0)

@@ -25,15 +25,15 @@ _IDAT = 0x49444154
 
 @njit(nogil=True, cache=True)
 def scratch() -> Any:
-    """Allocate the scratch arrays that `keep` needs as its parameter ``arrays``."""
+    """Allocate the working memory that `keep` gets as its parameter ``arrays``."""
     return walking(), np.empty(tiff.FACTS, np.int64)
 
 
 @njit(nogil=True, cache=True)
 def keep(data: Any, shown: Any, functions: Any, arrays: Any) -> Any:
-    """Copy the part of an image file that the host needs, usually its header, to the same offsets of ``shown``. The
-    whole file is copied if a decoder of the host decodes it, or might. Return the offset from which on bytes of the
-    file are missing in ``shown``.
+    """Copy the bytes of an image file that the CPU needs, usually its header, to the same offsets of ``shown``. The
+    whole file is copied if a CPU decoder decodes it, or might. Return the offset from which on bytes of the file are
+    missing in ``shown``.
 
     ``functions`` comes from `libdeflate.addresses`, ``arrays`` from `scratch`. Of a PNG everything is kept but the
     bodies of IDATs, whose CRCs are checked here. Of a supported TIFF everything is kept from its directory, or the
@@ -48,15 +48,15 @@ def keep(data: Any, shown: Any, functions: Any, arrays: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _copy(data: Any, begin: Any, end: Any, shown: Any) -> None:
-    """Copy ``data[begin:end]`` to the same offsets of ``shown``. Assigning to a slice takes ten times as long in
-    Numba."""
+    """Copy ``data[begin:end]`` to the same offsets of ``shown``. In Numba, assigning to a slice takes ten times as
+    long."""
     copy_extent(data, begin, end - begin, shown, begin)
 
 
 @njit(nogil=True, cache=True)
 def _seen(data: Any, size: Any, functions: Any, shown: Any, arrays: Any) -> Any:
-    """Return how many bytes from the file's start the caller has to copy to ``shown``; a negative number if this
-    function has copied the needed bytes."""
+    """Return how many bytes from the file's start the caller has to copy to ``shown``. A negative number means that
+    this function has copied all needed bytes itself."""
     (row, tables, known), facts = arrays
     if size < _MIN_BYTES:
         return size
@@ -80,7 +80,7 @@ def _seen(data: Any, size: Any, functions: Any, shown: Any, arrays: Any) -> Any:
 @njit(nogil=True, cache=True)
 def _png(data: Any, size: Any, crc: Any, shown: Any) -> Any:
     """Copy all bytes of a PNG except the compressed pixels (the bodies of IDAT chunks) to the same offsets of
-    ``shown``, and check the CRCs of these. Return False if a chunk is corrupt, or if there is no IDAT body."""
+    ``shown``, and check the IDAT chunks' CRCs. Return False if a chunk is corrupt, or if there is no IDAT body."""
     at, hidden, start = np.int64(_SIGNATURE), 0, data.ctypes.data
     _copy(data, 0, at, shown)
     while at < size:
@@ -105,8 +105,8 @@ def _png(data: Any, size: Any, crc: Any, shown: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _lowest(start: Any, facts: Any) -> Any:
-    """Return the lowest offset of a supported TIFF's directory and of the values that it refers to, not counting strips
-    and tiles."""
+    """Return the lowest offset at which a supported TIFF has its directory, or values that the directory refers to.
+    Strips and tiles do not count."""
     big = facts[tiff.BIG]
     low = tiff.number(start + 4, 4, big)
     at, entries = low + 2, tiff.number(start + low, 2, big)

@@ -21,8 +21,8 @@ def copy_checked(
     source: Any, offsets: Any, sizes: Any, out: Any, at: Any, low: Any, high: Any, record_at: Any, record_sizes: Any,
     kinds: Any, good: Any,
 ) -> None:  # fmt: skip
-    """Copy the extents [low, high) as `extents_cpu.copy_extents` does, and check the checksums of each TFRecord just
-    before its copy: the check leaves the bytes in the processor's cache."""
+    """Copy the byte ranges [low, high) of a mapped file as `extents_cpu.copy_extents` does. Check each TFRecord's
+    checksums just before copying it: the check leaves the bytes in the processor's cache."""
     for k in range(low, high):
         check_record(source, record_at, record_sizes, kinds, good, k)
         copy_extents(source, offsets[k : k + 1], sizes[k : k + 1], out, at[k : k + 1])
@@ -33,12 +33,12 @@ def send_extents(
     source: Any, offsets: Any, sizes: Any, at: Any, low: Any, high: Any, pieces: Any, events: Any, busy: Any,
     state: Any, calls: Any, device: Any, record_at: Any, record_sizes: Any, kinds: Any, good: Any,
 ) -> Any:  # fmt: skip
-    """Upload ``source[offsets[k] : offsets[k] + sizes[k]]``, for k in [low, high), through staging pieces to ``at[k]``
-    bytes after the device address ``device``. The caller has checked the bounds.
+    """Upload ``source[offsets[k] : offsets[k] + sizes[k]]``, for k in [low, high), through page-locked buffers to
+    ``at[k]`` bytes after the device address ``device``. The caller has checked the bounds.
 
     The parameters from ``pieces`` to ``calls`` are described at `sent_files_cpu.send_files`, those after ``device`` at
-    `tfrecord_cpu.check_record`. Returns the extent to continue with: ``high``, or an earlier one if the next piece is
-    not free yet or the driver rejects a call.
+    `tfrecord_cpu.check_record`. Returns the k to continue with: ``high``, or less if the next buffer is not free yet or
+    the driver rejects a call.
     """
     most = np.int64(pieces.shape[1])
     k = low

@@ -22,14 +22,14 @@ def send_files(
     root: Any, flags: Any, names: Any, starts: Any, which: Any, at: Any, sizes: Any, status: Any, low: Any, high: Any,
     pieces: Any, events: Any, busy: Any, state: Any, calls: Any, device: Any, shown: Any, kept: Any, functions: Any,
 ) -> Any:  # fmt: skip
-    """Read files as `file_cpu.read_files` does, into page-locked staging pieces, and upload these to the GPU: file k
+    """Read files as `file_cpu.read_files` does, into page-locked staging buffers, and upload these to the GPU: file k
     begins ``at[k]`` bytes after the device address ``device``.
 
-    ``shown[at[k]:]`` gets the header bytes, which the host needs: all of a file larger than a piece. ``kept[k]``
-    becomes the offset from which on bytes are missing on the host, or the file's size. ``pieces`` [count, size],
-    ``events``, ``busy``, ``state`` and ``calls`` belong to `gpu.uploads`, ``functions`` come from
-    `libdeflate.addresses`. Returns the file to continue with: ``high``, or an earlier one if the next piece is not free
-    yet or the driver rejects a call.
+    ``shown[at[k]:]`` gets the header bytes, which the host needs: of a file larger than a buffer, all bytes.
+    ``kept[k]`` becomes the offset from which on bytes are missing on the host, or the file's size. ``pieces`` [count,
+    size], ``events``, ``busy``, ``state`` and ``calls`` belong to `gpu.uploads`, ``functions`` come from
+    `libdeflate.addresses`. Returns the file to continue with: ``high``, or an earlier one if the next buffer is not
+    free yet or the driver rejects a call.
     """
     arrays = header_bytes_cpu.scratch()
     k = low

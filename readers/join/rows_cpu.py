@@ -26,18 +26,18 @@ from ...ops.arrays.json_cpu import (
 )  # fmt: skip
 
 DELIMITED, LINE, ELEMENT, MEMBER = range(4)
-"""Syntax of a table's rows: delimited fields (CSV), a JSON object per line, elements of a JSON array, members of a JSON
-object."""
+"""Kinds of rows in a table file: delimited fields (CSV), one JSON object per line, elements of a JSON array, members of
+a JSON object."""
 WHOLE, NAME, STEM = range(3)
-"""Part of a key that is compared: all of it, the part after the last slash (name), or of the name the part before the
-first dot (stem)."""
+"""Parts of a sample's key that can be compared: all of it; the name after the last slash; the name up to its first
+dot."""
 FINE, OPEN_QUOTE, AFTER_QUOTE, WRONG_COUNT, NO_JSON, NO_KEY, LONG_KEY, AT_END = range(8)
-"""Results of reading a row: FINE, or why the row is malformed; AT_END after the last row."""
+"""Results of reading a row: FINE, AT_END after the last row, or else why the row is malformed."""
 MAX_KEY = 1 << 16
-"""Largest size of a key in bytes."""
+"""Maximum size of a key in bytes."""
 
 _TABLE = "uint8[::1], int64, int64, int64, int64, int64[::1], uint8[::1], int64[::1], int64[::1]"
-"""Numba types of the parameters that describe a table: its bytes, syntax of the rows, delimiter, quote (-1: none),
+"""Numba types of the parameters that describe a table file: its bytes, kind of rows, delimiter, quote (-1: none),
 number of columns (-1: any), columns to read, and a JSON path (three arrays)."""
 
 
@@ -46,8 +46,8 @@ number of columns (-1: any), columns to read, and a JSON path (three arrays)."""
 def read_delimited(
     data: Any, at: Any, stop: Any, delimiter: Any, quote: Any, columns: Any, values: Any, state: Any
 ) -> Any:
-    """Read the delimited row at ``at``. Put start, size and kind of its ``columns`` into ``values`` [K, 3], and into
-    ``state`` the offset after the row and its number of fields. Return FINE, OPEN_QUOTE or AFTER_QUOTE."""
+    """Read the delimited row at ``at``. Put start, size and kind of its ``columns`` into ``values`` [K, 3]. Put the
+    offset after the row and its number of fields into ``state``. Return FINE, OPEN_QUOTE or AFTER_QUOTE."""
     number = 0
     while True:
         kind = np.int64(PLAIN)
@@ -91,7 +91,7 @@ def read_delimited(
 
 @numba.njit("int64(uint8[::1], int64, int64)", nogil=True, cache=True)
 def end_of_line(data: Any, at: Any, stop: Any) -> Any:
-    """Return the offset of the line feed that ends the line at ``at``, or ``stop``."""
+    """Return the offset of the line feed that ends the line at ``at``; ``stop`` if there is none."""
     while at < stop and data[at] != 10:
         at += 1
     return at
@@ -99,7 +99,7 @@ def end_of_line(data: Any, at: Any, stop: Any) -> Any:
 
 @numba.njit("int64(uint8[::1], int64, int64, int64)", nogil=True, cache=True)
 def _value_of(data: Any, at: Any, stop: Any, syntax: Any) -> Any:
-    """Return the offset of the JSON value of a row; for a member, the offset behind its name."""
+    """Return the offset of the JSON value of the row at ``at``. For a member, it is the offset behind the name."""
     if syntax != MEMBER:
         return at
     at = skip_string(data, at, stop)
@@ -113,8 +113,8 @@ def read_key(
     at: Any, stop: Any, values: Any, scratch: Any, state: Any,
 ) -> Any:  # fmt: skip
     """Read the key of the row at ``at`` into ``scratch``. ``state`` gets the offset after the row and the size of the
-    key. Return FINE or the row's problem. If there is a problem and rows are lines, ``state[0]`` is the start of the
-    next line."""
+    key. Return FINE, or the reason why the row is malformed. If it is malformed and rows are lines, ``state[0]`` is the
+    start of the next line."""
     if syntax == DELIMITED:
         problem = read_delimited(data, at, stop, delimiter, quote, columns, values, state)
         if problem != FINE:
@@ -155,7 +155,7 @@ def read_key(
 
 @numba.njit("void(uint8[::1], int64, int64, int64, int64[::1])", nogil=True, cache=True)
 def cut_key(text: Any, at: Any, size: Any, part: Any, out: Any) -> None:
-    """Put start and size of the part of a key that is compared (WHOLE, NAME or STEM) into ``out``."""
+    """Put start and size of the compared ``part`` of a key (WHOLE, NAME or STEM) into ``out``."""
     stop = at + size
     if part != WHOLE:
         for k in range(stop - 1, at - 1, -1):
@@ -189,8 +189,8 @@ def index_rows(
     """Hash the keys of rows from offset ``state[0]`` on, and put hash and offset of each row into ``hashes`` and
     ``rows``. Return the number of rows.
 
-    Afterwards ``state`` holds: the offset to continue at; FINE, AT_END after the last row, or the problem of a row; the
-    offset of that row.
+    Afterwards ``state`` holds: the offset to continue at; FINE, AT_END after the last row, or the reason why a row is
+    malformed; the offset of that row.
     """
     values, scratch, found = np.zeros((1, 3), np.int64), np.empty(MAX_KEY, np.uint8), np.zeros(2, np.int64)
     at, n = state[0], 0
@@ -220,7 +220,7 @@ def index_rows(
 
 @numba.njit("int64(int64, int64[::1], int64[::1])", nogil=True, cache=True)
 def stop_of(row: Any, firsts: Any, stops: Any) -> Any:
-    """Return the offset at which the file that holds ``row`` ends."""
+    """Return the offset at which the file that contains the row at offset ``row`` ends."""
     return stops[np.searchsorted(firsts, row, side="right") - 1]
 
 
@@ -233,9 +233,9 @@ def find_rows(
     firsts: Any, stops: Any, hashes: Any, rows: Any, buckets: Any, shift: Any, last: Any, keys: Any, at: Any,
     sizes: Any, part: Any, found: Any,
 ) -> None:  # fmt: skip
-    """Put the offset of each key's row into ``found``, -1 if no row has the key. If several rows have it, ``last``
-    chooses the last one instead of the first. Rows with equal hashes are in the order of their offsets, so the first
-    row with the key ends the search."""
+    """Put the offset of the row of each key into ``found``, -1 if no row has the key. If several rows have the key,
+    ``last`` chooses the last instead of the first. Rows with equal hashes are ordered by offset, so that the first row
+    with the key ends the search."""
     values, scratch, state = np.zeros((1, 3), np.int64), np.empty(MAX_KEY, np.uint8), np.zeros(2, np.int64)
     mine, other = np.zeros(2, np.int64), np.zeros(2, np.int64)
     for i in range(len(at)):
@@ -270,8 +270,8 @@ def read_fields(
     data: Any, syntax: Any, delimiter: Any, quote: Any, columns: Any, names: Any, cuts: Any, indices: Any, ends: Any,
     firsts: Any, stops: Any, rows: Any, values: Any,
 ) -> None:  # fmt: skip
-    """Put start, size and kind of the fields of ``rows`` into ``values`` [N, K, 3]. Absent fields, and all fields of
-    rows given as -1, have the kind ABSENT and MISSING or MALFORMED as start."""
+    """Put start, size and kind of the fields of ``rows`` into ``values`` [N, K, 3]. A field that does not exist, and
+    each field of a row given as -1, gets the kind ABSENT, and MISSING or MALFORMED as its start."""
     state = np.zeros(2, np.int64)
     for i in range(len(rows)):
         for k in range(values.shape[1]):

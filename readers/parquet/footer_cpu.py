@@ -12,8 +12,8 @@ import numba
 import numpy as np
 
 REPETITION, DEFINITION, UNENCODED, ENCRYPTED = 0, 1, 2, 3
-"""Columns of a row of facts about a Parquet column: lengths of the histograms of repetition and definition levels (0
-for none), whether the unencoded size is stated, and whether the column is encrypted."""
+"""Columns of a row that describes a Parquet column: lengths of its histograms of repetition and definition levels (0
+for none), whether its unencoded size is stated, and whether it is encrypted."""
 COLUMNS = 4
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _STRUCT = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12
 _DEEPEST = 16
@@ -21,7 +21,7 @@ _DEEPEST = 16
 
 @numba.njit("UniTuple(int64, 2)(uint8[::1], int64, int64)", nogil=True, cache=True)
 def _varint(data: Any, at: Any, stop: Any) -> Any:
-    """Decode the varint at ``at``. Return the number and the offset after it; offset -1 for damage."""
+    """Decode the varint at ``at``. Return the number and the offset after it; offset -1 if the bytes are corrupt."""
     value = np.int64(0)
     for k in range(10):
         if at + k >= stop:
@@ -34,8 +34,8 @@ def _varint(data: Any, at: Any, stop: Any) -> Any:
 
 @numba.njit("UniTuple(int64, 3)(uint8[::1], int64, int64, int64)", nogil=True, cache=True)
 def _field(data: Any, at: Any, stop: Any, before: Any) -> Any:
-    """Read the header of the Thrift field at ``at``, which follows field ``before``. Return the field's number, type
-    and the offset of its value; number 0 at the end of the struct, -1 for damage."""
+    """Read the header of the Thrift field at ``at``; the previous field had the number ``before``. Return the field's
+    number, type and the offset of its value; number 0 at the end of the struct, -1 if the bytes are corrupt."""
     if at < 0 or at >= stop:
         return np.int64(-1), np.int64(0), at
     head = np.int64(data[at])
@@ -51,7 +51,7 @@ def _field(data: Any, at: Any, stop: Any, before: Any) -> Any:
 @numba.njit("UniTuple(int64, 3)(uint8[::1], int64, int64)", nogil=True, cache=True)
 def _list(data: Any, at: Any, stop: Any) -> Any:
     """Read the header of the Thrift list at ``at``. Return its length, the type of its elements and the offset of the
-    first; offset -1 for damage."""
+    first; offset -1 if the bytes are corrupt."""
     if at < 0 or at >= stop:
         return np.int64(0), np.int64(0), np.int64(-1)
     head = np.int64(data[at])
@@ -63,7 +63,7 @@ def _list(data: Any, at: Any, stop: Any) -> Any:
 
 @numba.njit("int64(uint8[::1], int64, int64, int64)", nogil=True, cache=True)
 def _skip(data: Any, at: Any, stop: Any, kind: Any) -> Any:
-    """Return the offset after the Thrift value of type ``kind`` at ``at``; -1 for damage."""
+    """Return the offset after the Thrift value of type ``kind`` at ``at``; -1 if the bytes are corrupt."""
     left, kinds = np.empty(_DEEPEST, np.int64), np.empty(_DEEPEST, np.int64)
     left[0], kinds[0], depth = 1, kind, 1  # a list of one; structs have -1 left
     while depth > 0:
@@ -107,7 +107,7 @@ def _skip(data: Any, at: Any, stop: Any, kind: Any) -> Any:
 
 @numba.njit("int64(uint8[::1], int64, int64, int64[::1])", nogil=True, cache=True)
 def _sizes(data: Any, at: Any, stop: Any, row: Any) -> Any:
-    """Parse SizeStatistics. Return the offset after it, -1 for damage."""
+    """Parse the Thrift struct SizeStatistics into ``row``. Return the offset after it, -1 if it is corrupt."""
     field = np.int64(0)
     while True:
         field, kind, at = _field(data, at, stop, field)
@@ -126,7 +126,7 @@ def _sizes(data: Any, at: Any, stop: Any, row: Any) -> Any:
 
 @numba.njit("int64(uint8[::1], int64, int64, int64[::1])", nogil=True, cache=True)
 def _column(data: Any, at: Any, stop: Any, row: Any) -> Any:
-    """Parse ColumnChunk, with the ColumnMetaData in it. Return the offset after it, -1 for damage."""
+    """Parse the Thrift struct ColumnChunk into ``row``. Return the offset after it, -1 if it is corrupt."""
     inside = False
     outer = field = np.int64(0)
     while True:
@@ -150,8 +150,8 @@ def _column(data: Any, at: Any, stop: Any, row: Any) -> Any:
 
 @numba.njit("int64(uint8[::1], int64[:, ::1])", nogil=True, cache=True)
 def size_statistics(footer: Any, rows: Any) -> Any:
-    """Parse ``footer``, Parquet's FileMetaData: fill one of ``rows`` for every column of every row group, in order.
-    Return the number of rows, -1 for damage or more columns than ``rows`` holds."""
+    """Parse ``footer``, Parquet's FileMetaData. Fill one of ``rows`` for every column of every row group, in order.
+    Return the number of rows; -1 if the footer is corrupt or has more columns than ``rows`` can hold."""
     stop, at, n = np.int64(len(footer)), np.int64(0), np.int64(0)
     outer = field = np.int64(0)
     inside = False

@@ -54,7 +54,7 @@ def _first_line(error: Exception) -> str:
 
 
 class _LanceRows(BatchedOrigins):
-    """Open data set of the reader `Lance`: the rows of all its Lance data sets, numbered one after the other."""
+    """Data set of the reader `Lance`, opened: the rows of all its Lance data sets, numbered one after the other."""
 
     def __init__(self, reader: Lance) -> None:
         self._paths = list(one_or_more(reader.path))

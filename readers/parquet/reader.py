@@ -31,7 +31,7 @@ _MISSING = "give nulls: empty for a value of no elements, or leave the column ou
 
 
 class _ParquetRecords(BatchedOrigins):
-    """Open data set of the reader `Parquet`: the rows of all its files, by number."""
+    """Data set of the reader `Parquet`, opened: the rows of all its files, by number."""
 
     def __init__(self, reader: Parquet) -> None:
         paths = expand(one_or_more(reader.path))

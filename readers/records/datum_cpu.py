@@ -18,9 +18,9 @@ DATUM_COLUMNS = 9
 
 @numba.njit("void(uint8[::1], int64[::1], int64[::1], int64[:, ::1], int32[::1])", nogil=True, cache=True)
 def read_datums(data: Any, offsets: Any, sizes: Any, found: Any, status: Any) -> None:
-    """Parse Datum {1: channels, 2: height, 3: width, 4: data, 5: label, 6: float_data*, 7: encoded} of each extent.
+    """Parse Caffe's Datum {1: channels, 2: height, 3: width, 4: data, 5: label, 6: float_data*, 7: encoded} per record.
 
-    ``encoded`` is -1 if the record does not say. Records whose status is not OK are skipped.
+    ``encoded`` is -1 if the record has no such field. Records whose status is not OK are skipped.
     """
     for i in range(len(offsets)):
         found[i] = 0
@@ -51,13 +51,13 @@ def read_datums(data: Any, offsets: Any, sizes: Any, found: Any, status: Any) ->
 TYPE, START, STOP, COUNT, DIMS, DIM0, DIM1, DIM2, DIM3 = range(9)
 TENSOR_COLUMNS = 9
 FLOAT, INT32, BYTE, STRING = 1, 2, 3, 4
-"""Values of TensorProto.DataType."""
+"""Values of the enum TensorProto.DataType of Caffe2."""
 
 
 @numba.njit("boolean(uint8[::1], int64, int64, int64[::1])", nogil=True, cache=True)
 def _tensor(data: Any, at: Any, stop: Any, found: Any) -> Any:
-    """Parse TensorProto {1: dims*, 2: data_type, 3: float*, 4: int32*, 5: bytes, 6: string*}. Return False for
-    damage."""
+    """Parse Caffe2's TensorProto {1: dims*, 2: data_type, 3: float*, 4: int32*, 5: bytes, 6: string*}. Return False if
+    it is corrupt."""
     found[:] = 0
     found[TYPE], found[START], found[STOP] = 1, at, stop
     values = np.zeros(7, np.int64)
@@ -118,8 +118,8 @@ def _tensor(data: Any, at: Any, stop: Any, found: Any) -> Any:
     "void(uint8[::1], int64[::1], int64[::1], int64[:, :, ::1], int64[::1], int32[::1])", nogil=True, cache=True
 )
 def read_tensors(data: Any, offsets: Any, sizes: Any, found: Any, counts: Any, status: Any) -> None:
-    """Parse TensorProtos {1: TensorProto*} of each extent: fill the first ``found.shape[1]`` tensors, and their
-    number."""
+    """Parse the message TensorProtos {1: TensorProto*} in each record. Fill in the first ``found.shape[1]`` tensors,
+    and their number."""
     for i in range(len(offsets)):
         found[i] = 0
         counts[i] = 0
@@ -137,8 +137,8 @@ def read_tensors(data: Any, offsets: Any, sizes: Any, found: Any, counts: Any, s
 
 @numba.njit("void(uint8[::1], int64[:, ::1], int64[::1], float64[::1])", nogil=True, cache=True)
 def read_numbers(data: Any, found: Any, at: Any, out: Any) -> None:
-    """Copy the COUNT floats or integers of tensors that `read_tensors` found to ``out[at[i] :]``; float64 holds
-    both."""
+    """Copy the values of each record's tensor, as `read_tensors` found it, to ``out[at[i] :]``. float64 holds floats
+    and integers."""
     four = np.zeros(4, np.uint8)
     for i in range(len(found)):
         kind = found[i, TYPE]

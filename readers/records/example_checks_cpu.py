@@ -13,7 +13,7 @@ import numba
 from .example_cpu import COUNT, KIND, OK, START, STOP
 
 WANTED, SIZE, RULES = 0, 1, 2
-"""Columns of ``wanted``, what is requested of each feature: kind, number of values, and rules."""
+"""Columns of ``wanted``, which describes each requested feature: its kind, number of values, and rules."""
 NEEDED, FIXED = 1, 2
 """Rules for a feature, as bits. NEEDED: a value must exist. FIXED: the feature must have exactly SIZE (> 0) values,
 instead of any multiple of SIZE."""
@@ -21,8 +21,8 @@ instead of any multiple of SIZE."""
 
 @numba.njit("int64(int64[:, :, ::1], int32[::1], int64[:, ::1], int64, boolean[::1])", cache=True)
 def sift(found: Any, status: Any, wanted: Any, most: Any, good: Any) -> Any:
-    """Fill ``good``: whether each record is OK and has all features as ``wanted`` [F, 3] requests, with at most
-    ``most`` bytes and values. Return the number of records that are not good."""
+    """Fill ``good`` [N]: whether each record was parsed, has all features that ``wanted`` [F, 3] requests, and has at
+    most ``most`` bytes and values. Return the number of records that are not good."""
     bad = 0
     for i in range(len(found)):
         good[i] = status[i] == OK
@@ -43,8 +43,8 @@ def sift(found: Any, status: Any, wanted: Any, most: Any, good: Any) -> Any:
 
 @numba.njit("int64(int64[:, :, ::1], int64, int64[::1], int64[::1])", cache=True)
 def texts(found: Any, f: Any, offsets: Any, sizes: Any) -> Any:
-    """Fill offsets and sizes of each record's string of feature ``f``; 0 and 0 if it is missing or empty. Return the
-    number of missing strings."""
+    """Fill in offset and size of the string in feature ``f`` of each record; 0 and 0 if it is missing or empty. Return
+    the number of missing strings."""
     missing = 0
     for i in range(len(found)):
         there = found[i, f, COUNT] > 0
@@ -56,9 +56,9 @@ def texts(found: Any, f: Any, offsets: Any, sizes: Any) -> Any:
 
 @numba.njit("int64(int64[:, :, ::1], int64, boolean[::1], int64, int64[:, ::1], int64[::1], int64[::1])", cache=True)
 def numbers(found: Any, f: Any, good: Any, default: Any, rows: Any, counts: Any, at: Any) -> Any:
-    """Fill ``rows`` with the entries found for feature ``f``, ``counts`` with the number of values that each record
-    will have (``default`` for a good record without any), and ``at`` with the offset of its first value. Return the
-    total of values."""
+    """Fill ``rows`` with the rows of ``found`` for feature ``f``, ``counts`` with the number of values that each record
+    will have (``default`` for a good record without any), and ``at`` with the index of its first value in the output.
+    Return the total number of values."""
     total = 0
     for i in range(len(found)):
         rows[i] = found[i, f]

@@ -15,17 +15,17 @@ import numpy as np
 from .protobuf_cpu import BYTES, FIXED32, VARINT, count_varints, field, varint
 
 OK, DAMAGED = 0, 1
-"""Results of parsing a record, as ``status`` holds them."""
+"""Results of parsing a record, stored in ``status``: parsed, or corrupt."""
 BYTES_LIST, FLOAT_LIST, INT64_LIST = 1, 2, 3
 """Kinds of a feature: the field numbers of Feature."""
 START, STOP, COUNT, KIND = 0, 1, 2, 3
-"""Columns of a feature's row in ``found``: start and stop of its list message (of the value itself, for bytes), its
-number of values, and its kind."""
+"""Columns of the row in ``found`` that locates a feature: start and stop of its list message (for bytes, of the value
+itself), its number of values, and its kind."""
 
 
 @numba.njit("int64(uint8[::1], int64, int64, uint8[::1], int64[::1])", nogil=True, cache=True)
 def _which(data: Any, at: Any, stop: Any, names: Any, name_starts: Any) -> Any:
-    """Index of the requested feature whose name is ``data[at:stop]``; -1 if no such feature is requested."""
+    """Return the index of the requested feature whose name is ``data[at:stop]``; -1 if no such feature is requested."""
     for f in range(len(name_starts) - 1):
         low, size = name_starts[f], name_starts[f + 1] - name_starts[f]
         if size == stop - at:
@@ -41,7 +41,7 @@ def _which(data: Any, at: Any, stop: Any, names: Any, name_starts: Any) -> Any:
 
 @numba.njit("boolean(uint8[::1], int64, int64, int64[::1])", nogil=True, cache=True)
 def _list(data: Any, at: Any, stop: Any, found: Any) -> Any:
-    """Count the values of the list message [at, stop) of kind found[KIND]. Return False for damage."""
+    """Count the values of the list message ``data[at:stop]``, of kind found[KIND]. Return False if it is corrupt."""
     kind, count = found[KIND], 0
     found[START], found[STOP] = at, stop
     while at < stop:
@@ -79,8 +79,8 @@ def _list(data: Any, at: Any, stop: Any, found: Any) -> Any:
 
 @numba.njit("boolean(uint8[::1], int64, int64, int64[::1])", nogil=True, cache=True)
 def _feature(data: Any, at: Any, stop: Any, found: Any) -> Any:
-    """Find the list of values in the Feature message [at, stop), and fill ``found`` with its extent and kind; the last
-    list counts, as in protobuf."""
+    """Find the list of values in a Feature message, ``data[at:stop]``. Fill ``found`` with the list's range and kind.
+    The last list counts, as in protobuf."""
     found[COUNT], found[KIND] = 0, 0
     while at < stop:
         number, wire, low, high = field(data, at, stop)
@@ -98,7 +98,7 @@ def _feature(data: Any, at: Any, stop: Any, found: Any) -> Any:
 
 @numba.njit("boolean(uint8[::1], int64, int64, uint8[::1], int64[::1], int64[:, ::1])", nogil=True, cache=True)
 def _entry(data: Any, at: Any, stop: Any, names: Any, name_starts: Any, found: Any) -> Any:
-    """Parse one feature of the map: its name and its value, in any order."""
+    """Parse one entry of the map of features: its name and its value, in any order."""
     name_low, name_high, low, high = at, at, at, at
     while at < stop:
         number, wire, a, b = field(data, at, stop)
@@ -121,11 +121,11 @@ def _entry(data: Any, at: Any, stop: Any, names: Any, name_starts: Any, found: A
 def find_features(
     data: Any, offsets: Any, sizes: Any, good: Any, names: Any, name_starts: Any, found: Any, status: Any
 ) -> None:  # fmt: skip
-    """Find the features of the Examples at ``offsets``: fill ``found[i, f]`` with the extent of feature f of record i,
-    KIND 0 if it is missing.
+    """Locate features in tf.train.Examples: ``found[i, f]`` gets the position of feature f in record i, KIND 0 if it is
+    missing.
 
-    ``names[name_starts[f] : name_starts[f + 1]]`` are the names. Extents must lie in ``data``. Records that are not
-    ``good`` are skipped, with the status DAMAGED.
+    ``names[name_starts[f] : name_starts[f + 1]]`` is the name of feature f. Records must lie in ``data``. Records that
+    are not ``good`` are skipped, with the status DAMAGED.
     """
     for i in range(len(offsets)):
         found[i] = 0
@@ -154,7 +154,8 @@ def find_features(
 
 @numba.njit("void(uint8[::1], int64[:, ::1], int64[::1], float32[::1])", nogil=True, cache=True)
 def read_floats(data: Any, found: Any, at: Any, out: Any) -> None:
-    """Copy the values of FloatLists that `find_features` found: ``found[i, COUNT]`` of them to ``out[at[i] :]``."""
+    """Copy float values located by `find_features`: the ``found[i, COUNT]`` values of record i go to ``out[at[i]
+    :]``."""
     bits = out.view(np.uint32)
     for i in range(len(found)):
         if found[i, KIND] != FLOAT_LIST:
@@ -176,7 +177,8 @@ def read_floats(data: Any, found: Any, at: Any, out: Any) -> None:
 
 @numba.njit("void(uint8[::1], int64[:, ::1], int64[::1], int64[::1])", nogil=True, cache=True)
 def read_integers(data: Any, found: Any, at: Any, out: Any) -> None:
-    """Copy the values of Int64Lists that `find_features` found: ``found[i, COUNT]`` of them to ``out[at[i] :]``."""
+    """Copy integer values located by `find_features`: the ``found[i, COUNT]`` values of record i go to ``out[at[i]
+    :]``."""
     for i in range(len(found)):
         if found[i, KIND] != INT64_LIST:
             continue

@@ -16,7 +16,7 @@ from .example_cpu import BYTES_LIST, COUNT, DAMAGED, FLOAT_LIST, INT64_LIST, KIN
 
 NIL, INTEGER, FLOAT, BYTES, ARRAY, MAP, EXTENSION, BAD = range(8)
 OTHER = 4
-"""Kind of a feature that is neither bytes nor numbers, in addition to the kinds of example_cpu."""
+"""Kind of a feature that is neither bytes nor numbers; the other kinds are in `example_cpu`."""
 
 
 @numba.njit("uint64(uint8[::1], int64, int64)", nogil=True, cache=True)
@@ -29,9 +29,9 @@ def _big(data: Any, at: Any, nbytes: Any) -> Any:
 
 @numba.njit("Tuple((int64, int64, int64))(uint8[::1], int64, int64)", nogil=True, cache=True)
 def head(data: Any, at: Any, stop: Any) -> Any:
-    """Read the first bytes of the MessagePack value at ``at``. Return its type, the offset of its content, and its
-    length in bytes, or in elements for arrays and maps. The content of a number is the value itself, including its
-    first byte; see `number`."""
+    """Read the first bytes of the MessagePack value at ``at``. Return its type, the offset of its content, and the
+    content's length in bytes (for arrays and maps: in elements). The content of a number includes the first byte;
+    `number` reads it."""
     bad = np.int64(BAD), at, np.int64(0)
     if at >= stop:
         return bad
@@ -78,7 +78,7 @@ def head(data: Any, at: Any, stop: Any) -> Any:
 
 @numba.njit("int64(uint8[::1], int64, int64)", nogil=True, cache=True)
 def skip(data: Any, at: Any, stop: Any) -> Any:
-    """Offset after the value at ``at``; -1 for damage."""
+    """Return the offset after the value at ``at``; -1 if it is corrupt."""
     pending = np.int64(1)
     while pending > 0:
         kind, at, length = head(data, at, stop)
@@ -98,7 +98,7 @@ def skip(data: Any, at: Any, stop: Any) -> Any:
 
 @numba.njit("Tuple((int64, float64))(uint8[::1], int64)", nogil=True, cache=True)
 def number(data: Any, at: Any) -> Any:
-    """Return the number at ``at`` (kind INTEGER or FLOAT), as an integer and as a float."""
+    """Return the MessagePack number at ``at`` (type INTEGER or FLOAT), both as an integer and as a float."""
     first = np.int64(data[at])
     if first < 0x80:
         return first, np.float64(first)
@@ -134,7 +134,7 @@ def _equal(data: Any, at: Any, size: Any, names: Any, low: Any, name_size: Any) 
 
 @numba.njit("int64(int64, uint8[::1], int64[::1])", nogil=True, cache=True)
 def _by_number(position: Any, names: Any, name_starts: Any) -> Any:
-    """Index of the requested feature whose name is the number ``position`` in decimal; -1 if there is none."""
+    """Return the index of the requested feature whose name is ``position`` in decimal digits; -1 if there is none."""
     for f in range(len(name_starts) - 1):
         low, high = name_starts[f], name_starts[f + 1]
         value = np.int64(0)
@@ -149,7 +149,7 @@ def _by_number(position: Any, names: Any, name_starts: Any) -> Any:
 
 @numba.njit("void(uint8[::1], int64, int64, int64[::1])", nogil=True, cache=True)
 def _value(data: Any, at: Any, stop: Any, found: Any) -> Any:
-    """Fill ``found`` with the extent, count and kind of the value at ``at``, which is known to be complete."""
+    """Fill ``found`` with position, number of values and kind of the complete MessagePack value at ``at``."""
     end = skip(data, at, stop)
     kind, content, length = head(data, at, stop)
     found[START], found[STOP], found[COUNT], found[KIND] = at, end, 1, OTHER
@@ -204,8 +204,8 @@ def _value(data: Any, at: Any, stop: Any, found: Any) -> Any:
 def find_features(
     data: Any, offsets: Any, sizes: Any, good: Any, names: Any, name_starts: Any, found: Any, status: Any
 ) -> None:  # fmt: skip
-    """Find features as `example_cpu.find_features` does: entries of a map by their keys, of an array by their
-    positions."""
+    """Locate features in MessagePack records, as `example_cpu.find_features` does: by key in maps, by position in
+    arrays."""
     for i in range(len(offsets)):
         found[i] = 0
         status[i] = OK if good[i] else DAMAGED
@@ -236,7 +236,7 @@ def find_features(
 
 @numba.njit("void(uint8[::1], int64[:, ::1], int64[::1], float32[::1])", nogil=True, cache=True)
 def read_floats(data: Any, found: Any, at: Any, out: Any) -> None:
-    """Copy values as `example_cpu.read_floats` does."""
+    """Copy a feature's float values to ``out``, as `example_cpu.read_floats` does."""
     for i in range(len(found)):
         place = found[i, START]
         for k in range(found[i, COUNT] if found[i, KIND] == FLOAT_LIST else 0):
@@ -246,7 +246,7 @@ def read_floats(data: Any, found: Any, at: Any, out: Any) -> None:
 
 @numba.njit("void(uint8[::1], int64[:, ::1], int64[::1], int64[::1])", nogil=True, cache=True)
 def read_integers(data: Any, found: Any, at: Any, out: Any) -> None:
-    """Copy values as `example_cpu.read_integers` does."""
+    """Copy a feature's integer values to ``out``, as `example_cpu.read_integers` does."""
     for i in range(len(found)):
         place = found[i, START]
         for k in range(found[i, COUNT] if found[i, KIND] == INT64_LIST else 0):

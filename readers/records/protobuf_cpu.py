@@ -15,7 +15,7 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
 @numba.njit("Tuple((uint64, int64))(uint8[::1], int64, int64)", nogil=True, cache=True)
 def varint(data: Any, at: Any, stop: Any) -> Any:
-    """Decode the varint at ``at``. Return the number and the offset after it; offset -1 for damage."""
+    """Decode the varint at ``at``. Return the number and the offset after it; offset -1 if it is corrupt."""
     value, shift = np.uint64(0), np.uint64(0)
     while at < stop and shift < np.uint64(70):
         byte = np.uint64(data[at])
@@ -29,8 +29,8 @@ def varint(data: Any, at: Any, stop: Any) -> Any:
 
 @numba.njit("Tuple((int64, int64, int64, int64))(uint8[::1], int64, int64)", nogil=True, cache=True)
 def field(data: Any, at: Any, stop: Any) -> Any:
-    """Read the protobuf field at ``at``. Return its number, its wire type (-1 for damage), and the extent of its value.
-    The extent of a varint is the number itself, of BYTES the bytes that its length says, of fixed types their bytes."""
+    """Read the protobuf field at ``at``. Return its number, its wire type (-1 if it is corrupt), and start and end of
+    its value's bytes: without the length for BYTES, still encoded for a varint."""
     tag, at = varint(data, at, stop)
     if at < 0 or tag > np.uint64(0xFFFFFFFF) or tag < np.uint64(8):
         return np.int64(0), np.int64(-1), np.int64(0), np.int64(0)
@@ -55,7 +55,7 @@ def field(data: Any, at: Any, stop: Any) -> Any:
 
 @numba.njit("int64(uint8[::1], int64, int64)", nogil=True, cache=True)
 def count_varints(data: Any, at: Any, stop: Any) -> Any:
-    """Count the numbers in [at, stop); -1 if the last is cut off or one is too long."""
+    """Count the varints in ``data[at:stop]``; return -1 if the last is cut off or one is too long."""
     count, length = 0, 0
     for i in range(at, stop):
         length += 1

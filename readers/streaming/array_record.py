@@ -53,7 +53,7 @@ class _File:
 
 
 class _ArrayRecords(BatchedOrigins):
-    """Open data set of the reader `ArrayRecord`: the records of all its files, by number."""
+    """Data set of the reader `ArrayRecord`, opened: the records of all its files, by number."""
 
     def __init__(self, reader: ArrayRecord) -> None:
         self._paths = expand(one_or_more(reader.path))

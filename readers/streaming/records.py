@@ -119,7 +119,7 @@ _MODELS = 64
 
 
 class IndexedRecords(BatchedOrigins):
-    """Open data set of the readers `Mds` and `LitData`: the records of all shards of some indexes, by number."""
+    """Data set of the readers `Mds` and `LitData`, opened: the records of all shards of some indexes, by number."""
 
     def __init__(self, indexes: Sequence[Index], columns: Sequence[str], key: str | None, heads: Any) -> None:
         """``heads(field, data, at, ndim)`` reads the headers (`ArrayHeads`) of the arrays at offsets ``at``; if

@@ -118,7 +118,7 @@ class _StartedBatch:
 
 
 class _Videos:
-    """Open data set of both video readers: sequences by number, each with its file, first frame, and end."""
+    """Data set of a video reader, opened: frame sequences by number, each with its file, first frame and end frame."""
 
     groups: I64 | None = None
 
