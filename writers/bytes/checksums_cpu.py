@@ -22,13 +22,13 @@ _P1, _P2, _P3, _P4, _P5 = (
 )
 _ZERO = np.uint64(0)
 _POLYNOMIAL = 0x82F63B78
-"""Polynomial of CRC-32C, reflected."""
+"""Polynomial of CRC-32C, with its bits in reverse order."""
 _pread: Any = types.ExternalFunction("pread", types.intp(types.intc, types.intp, types.intp, types.int64))
 
 
 @intrinsic
 def _word(_typing: Any, _address: Any) -> Any:
-    """The eight bytes at an address of any alignment, little-endian."""
+    """Return the eight bytes at an address of any alignment, little-endian."""
 
     def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         return builder.load(builder.inttoptr(args[0], ir.IntType(64).as_pointer()), align=1)
@@ -38,7 +38,7 @@ def _word(_typing: Any, _address: Any) -> Any:
 
 @intrinsic
 def _half(_typing: Any, _address: Any) -> Any:
-    """The four bytes at an address of any alignment, little-endian."""
+    """Return the four bytes at an address of any alignment, little-endian."""
 
     def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         found = builder.load(builder.inttoptr(args[0], ir.IntType(32).as_pointer()), align=1)
@@ -49,7 +49,7 @@ def _half(_typing: Any, _address: Any) -> Any:
 
 @intrinsic
 def _byte(_typing: Any, _address: Any) -> Any:
-    """The byte at an address."""
+    """Return the byte at an address."""
 
     def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         return builder.zext(builder.load(builder.inttoptr(args[0], ir.IntType(8).as_pointer())), ir.IntType(64))
@@ -90,8 +90,8 @@ def _stripes(lanes: Any, at: Any, end: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def _ended(lanes: Any, size: Any, at: Any) -> Any:
-    """Complete XXH64 (seed 0) of ``size`` bytes: from the stripes that were added to the sums, and the remainder at
-    ``at``, which is less than a stripe."""
+    """Return the XXH64 (seed 0) of ``size`` bytes, whose complete stripes of 32 bytes are already in the sums
+    ``lanes``. The remaining bytes, fewer than 32, are at address ``at``."""
     end = at + size % 32
     total = _P5
     if size >= 32:
@@ -115,7 +115,7 @@ def _ended(lanes: Any, size: Any, at: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def _xxh64(address: Any, size: Any) -> Any:
-    """XXH64, seed 0, of ``size`` bytes."""
+    """Return the XXH64, seed 0, of ``size`` bytes at an address."""
     lanes = np.empty(4, np.uint64)
     _begin(lanes)
     at = np.int64(address)
@@ -124,10 +124,10 @@ def _xxh64(address: Any, size: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def extend(table: Any, block: Any, state: Any, rest: Any, crcs: Any, leaves: Any) -> Any:
-    """Hash memory segments (int64[M, 2]: addresses and sizes) that follow each other. Fill ``crcs`` and ``leaves`` with
-    the CRC-32C and XXH64 of each block of ``block`` bytes (a multiple of 32) that ended; return the number of these
-    blocks. ``state`` (uint64[6]: the four sums, CRC-32C and size of the incomplete block) and ``rest`` (uint8[32]: its
-    last bytes, less than a stripe) are kept from call to call."""
+    """Hash the memory segments of ``table`` (int64[M, 2]: addresses and sizes) as one stream of bytes. Fill ``crcs``
+    and ``leaves`` with the CRC-32C and XXH64 of each block of ``block`` bytes (a multiple of 32) that is complete.
+    Return the number of these blocks. ``state`` (uint64[6]: the four sums, CRC-32C and size of the incomplete block)
+    and ``rest`` (uint8[32]: its last bytes, less than a stripe) are kept from call to call."""
     k = 0
     lanes, crc, used = state[:4], np.uint32(state[4]), np.int64(state[5])
     beside = np.int64(rest.ctypes.data)
@@ -165,7 +165,7 @@ _IN_CACHE = 1 << 14
 
 @numba.njit(nogil=True, cache=True)
 def end(state: Any, rest: Any, crcs: Any, leaves: Any) -> None:
-    """Compute the checksums of the incomplete last block; parameters as in `extend`."""
+    """Compute the checksums of the last block, which is shorter than the others; parameters as in `extend`."""
     crcs[0] = np.uint32(state[4])
     leaves[0] = _ended(state[:4], np.int64(state[5]), np.int64(rest.ctypes.data))
     state[4] = state[5] = _ZERO
@@ -186,7 +186,7 @@ def joined(crcs: Any, block: Any, last: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def _zeros(nbytes: Any) -> Any:
-    """Return the linear map over GF(2) that ``nbytes`` zero bytes apply to a CRC, as its images of the 32 bits
+    """Return the linear map over GF(2) by which ``nbytes`` zero bytes change a CRC, as its images of the CRC's 32 bits
     (uint32[32])."""
     found, power = np.empty(32, np.uint32), np.empty(32, np.uint32)
     for k in range(32):
@@ -216,9 +216,9 @@ def _applied(matrix: Any, value: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def sum_blocks(file: Any, start: Any, stop: Any, block: Any, buffer: Any, crcs: Any, leaves: Any) -> Any:
-    """Compute CRC-32C and XXH64 of each block of ``block`` bytes from byte ``start`` to ``stop`` of a descriptor, read
-    into ``buffer`` (uint8[block]), into ``crcs`` (uint32[n]) and ``leaves`` (uint64[n]). Return the offset reached:
-    less than ``stop`` if the file could not be read."""
+    """Compute CRC-32C and XXH64 of each block of ``block`` bytes from byte ``start`` to ``stop`` of a file. Results are
+    ``crcs`` (uint32[n]) and ``leaves`` (uint64[n]); ``file`` is a descriptor, ``buffer`` (uint8[block]) working memory.
+    Return the offset reached: less than ``stop`` if the file could not be read."""
     k, at = 0, np.int64(start)
     while at < stop:
         size = min(np.int64(block), stop - at)

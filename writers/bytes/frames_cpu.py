@@ -18,8 +18,7 @@ intrinsic: Any = extending.intrinsic  # typed after the wrapped function, which 
 
 @intrinsic
 def _memcpy(_typing: Any, _to: Any, _source: Any, _size: Any) -> Any:
-    """memcpy between two addresses: the source may be read-only memory, for which Numba would compile a second
-    version."""
+    """Call memcpy between two addresses. With arrays, Numba would compile a second version for read-only sources."""
 
     def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         pointer = ir.IntType(8).as_pointer()
@@ -33,7 +32,7 @@ def _memcpy(_typing: Any, _to: Any, _source: Any, _size: Any) -> Any:
 
 @intrinsic
 def _word(_typing: Any, _address: Any, _k: Any) -> Any:
-    """The ``k``-th little-endian word of four bytes from an address (of any alignment)."""
+    """Return the ``k``-th little-endian word of four bytes, counted from an address of any alignment."""
 
     def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         words = builder.inttoptr(args[0], ir.IntType(32).as_pointer())
@@ -56,7 +55,7 @@ def copy_ranges(out: Any, to: Any, source: Any, start: Any, size: Any) -> None:
 def fill_io_vector(table: Any, own: Any, starts: Any, ends: Any, cuts: Any, addresses: Any, sizes: Any, n: Any) -> Any:
     """Fill ``table`` (int64[M, 2]: addresses and sizes) with the segments of the first ``n`` records of a
     `scatter_gather.ScatteredRecords` whose small bytes begin at address ``own``. Return the number of segments: at most
-    2 K + 1 per record, and one. Adjacent small bytes, also of two records, are one segment."""
+    2 K + 1 per record, plus one. Adjacent small bytes are one segment, even if they belong to two records."""
     m = low = high = 0  # own[low:high] is not in the table yet
     for i in range(n):
         if starts[i] != high:
@@ -98,7 +97,8 @@ def put_decimal(out: Any, at: Any, value: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def put_pairs(out: Any, first: Any, second: Any, separator: Any) -> Any:
-    """Write lines of two numbers each. Return the number of bytes: at most 40 per line."""
+    """Write a line with two numbers for each pair of ``first`` and ``second``. Return the number of bytes: at most 40
+    per line."""
     at = 0
     for i in range(len(first)):
         at = put_decimal(out, at, first[i])
@@ -143,7 +143,7 @@ def varint_sizes(values: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True, inline="always")
 def _with_head(size: Any) -> Any:
-    """Return the size of a protobuf length-delimited field with ``size`` bytes of content: tag, length, content."""
+    """Return the size of a protobuf field with ``size`` bytes of content: its tag, its length and the content."""
     return 1 + _varint_size(size) + size
 
 
@@ -160,8 +160,8 @@ def add_entries(total: Any, name: Any, sizes: Any) -> None:
 @numba.njit(cache=True)
 def lay_out(total: Any, apart: Any, before: Any, after: Any, starts: Any, cursor: Any, ends: Any) -> Any:
     """Compute where serialised Examples of ``total`` bytes each are placed, one after the other, with ``before`` and
-    ``after`` bytes around each. Values of sizes ``apart`` (int64[K, N]) are not included, because they are stored
-    elsewhere. Return the end of the last Example."""
+    ``after`` bytes around each. Values of sizes ``apart`` (int64[K, N]) are stored elsewhere, and take no space here.
+    Return the end of the last Example."""
     at = np.int64(0)
     for i in range(len(total)):
         starts[i], cursor[i] = at, at + before
@@ -174,7 +174,7 @@ def lay_out(total: Any, apart: Any, before: Any, after: Any, starts: Any, cursor
 
 @numba.njit(cache=True)
 def lie_within(starts: Any, sizes: Any, nbytes: Any) -> Any:
-    """Whether all values, at ``starts`` with ``sizes``, are within ``nbytes`` bytes."""
+    """Whether all values lie within ``nbytes`` bytes; value i has ``sizes[i]`` bytes from ``starts[i]`` on."""
     outside = 0
     for i in range(len(starts)):
         outside += starts[i] < 0 or sizes[i] < 0 or starts[i] > nbytes - sizes[i]
@@ -183,7 +183,7 @@ def lie_within(starts: Any, sizes: Any, nbytes: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def put_varints(out: Any, values: Any) -> None:
-    """Write ``values`` as varints one after the other; ``out`` has the sum of their sizes."""
+    """Write ``values`` as varints one after the other, which exactly fill ``out``."""
     at = 0
     for i in range(len(values)):
         at = _put_varint(out, at, values[i])
@@ -191,8 +191,8 @@ def put_varints(out: Any, values: Any) -> None:
 
 @numba.njit(nogil=True, cache=True)
 def put_lengths(out: Any, cursor: Any, tag: Any, lengths: Any) -> None:
-    """Write the start of a protobuf length-delimited field (``tag``, length) at each cursor, and move the cursors
-    behind it."""
+    """Write the start of a protobuf field (``tag`` and length) at each record's ``cursor``, and move the cursor behind
+    it."""
     for i in range(len(cursor)):
         out[cursor[i]] = tag
         cursor[i] = _put_varint(out, cursor[i] + 1, lengths[i])
@@ -202,8 +202,8 @@ def put_lengths(out: Any, cursor: Any, tag: Any, lengths: Any) -> None:
 def put_feature(out: Any, cursor: Any, name: Any, kind: Any, source: Any, start: Any, size: Any, cuts: Any) -> None:
     """Write one feature of each record in protobuf's encoding: an entry of Features.feature with the map key ``name``,
     and a Feature of one list (tag ``kind``). Its only value, or packed values, are the ``size[i]`` bytes at ``source +
-    start[i]``. Moves the cursors. If ``cuts`` has an element per record, it is set to the offset of the value, which is
-    not copied."""
+    start[i]``. Moves each record's ``cursor`` behind the feature. If ``cuts`` has an element per record, it is set to
+    the offset of the value, which is not copied."""
     tag = np.uint8(10)
     base = out.ctypes.data
     n = len(name)
@@ -268,8 +268,8 @@ def put_tfrecord_frames(own: Any, starts: Any, ends: Any, cuts: Any, addresses: 
 
 @numba.njit(nogil=True, cache=True)
 def pack_nodes(node_sizes: Any, room: Any) -> Any:
-    """Distribute nodes of these sizes in turn over LMDB pages that hold ``room`` bytes each. Return the index of the
-    first node of each page, int64[P + 1]."""
+    """Distribute nodes of these sizes, in order, over LMDB pages that have space for ``room`` bytes each. Return the
+    index of the first node of each page, int64[P + 1]."""
     breaks = [np.int64(0)]
     used = np.int64(0)
     for i in range(len(node_sizes)):
@@ -313,9 +313,9 @@ def put_pages(
 
 @numba.njit(nogil=True, cache=True)
 def find_word(source: Any, start: Any, size: Any, word: Any) -> Any:
-    """Find the offsets at which RecordIO has to split a record: multiples of four bytes at which the little-endian
-    uint32 ``word`` is, counted from the start of each range of ``size[i]`` bytes at ``source + start[i]``. Return these
-    offsets (int64[M]) and the index of the range that each is in (int64[M])."""
+    """Find where RecordIO has to split records: at each little-endian uint32 equal to ``word``, at multiples of four
+    bytes from a record's start. Record i is the ``size[i]`` bytes at ``source + start[i]``. Return the offsets in their
+    records (int64[M]), and the index of the record of each (int64[M])."""
     places = [np.int64(0) for _ in range(0)]
     owners = [np.int64(0) for _ in range(0)]
     wanted = np.uint32(word)
@@ -333,4 +333,4 @@ def find_word(source: Any, start: Any, size: Any, word: Any) -> Any:
 
 
 _LOOK = 256
-"""Number of words that `find_word` compares together."""
+"""Number of words that `find_word` compares at once."""

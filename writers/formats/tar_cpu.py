@@ -76,7 +76,8 @@ def hash_names(data: Any, starts: Any, sizes: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def _cut(keys: Any, start: Any, key_size: Any, name_size: Any) -> Any:
-    """Return the offset at which a long name is split into a tar header's prefix and name; -1 if it cannot be split."""
+    """Return the offset at which a long name is split into the fields prefix and name of a tar header; -1 if
+    impossible."""
     for k in range(min(key_size - 1, _PREFIX), 0, -1):
         if keys[start + k] == _SLASH:
             return k if name_size - k - 1 <= _NAME else -1
@@ -85,8 +86,9 @@ def _cut(keys: Any, start: Any, key_size: Any, name_size: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def head_sizes(keys: Any, key_start: Any, key_size: Any, extension_starts: Any, which: Any) -> Any:
-    """Return how many bytes of headers precede each member's content, int64[N * width]. Member ``j`` of record ``i`` is
-    named by key i and by extension ``which[i, j]``, whose text is between two of ``extension_starts``."""
+    """Return how many bytes of tar headers precede each member's content, int64[N * width]. Member ``j`` of record
+    ``i`` is named ``<key>.<extension>``, with key i and extension ``which[i, j]``, whose text begins at one of
+    ``extension_starts`` and ends at the next."""
     n, width = which.shape
     out = np.empty(n * width, np.int64)
     for i in range(n):
@@ -108,8 +110,8 @@ def _put_octal(out: Any, at: Any, digits: Any, value: Any) -> None:
 
 @numba.njit(nogil=True, cache=True)
 def _put_header(out: Any, at: Any, size: Any, kind: Any) -> None:
-    """Write a tar header at ``at`` around the name, which is there already: of a file without owner, with modification
-    time 0."""
+    """Write a tar header at ``at`` around a name that is already there. The header is for a regular file without owner,
+    with modification time 0."""
     for k in range(len(_OPEN_MODE)):
         out[at + 100 + k] = _OPEN_MODE[k]
     _put_octal(out, at + 124, 11, size)
@@ -141,8 +143,8 @@ def put_heads(
     out: Any, content: Any, heads: Any, sizes: Any, copied: Any, keys: Any, key_start: Any, key_size: Any,
     extensions: Any, extension_starts: Any, which: Any,
 ) -> None:  # fmt: skip
-    """Write the parts of a tar file around the contents of its members, which begin at ``content[m]``: the headers
-    before each content, and the zeros after it. ``sizes`` are the contents' sizes, of which ``copied`` bytes will be in
+    """Write all of a tar file except the contents of its members: headers before each content, which begins at
+    ``content[m]``, and zeros after it. ``sizes`` are the sizes of the contents; ``copied`` bytes of each will be in
     ``out``. Names are given as in `head_sizes`, which computed ``heads``."""
     n, width = which.shape
     for m in range(n * width):
@@ -176,9 +178,9 @@ def put_index(
     out: Any, content: Any, sizes: Any, keys: Any, key_start: Any, key_size: Any, extensions: Any,
     extension_starts: Any, which: Any,
 ) -> Any:  # fmt: skip
-    """Write the lines of an archive's index: ``extension offset size name`` for each member of a record. ``content``
-    are offsets in the file, names are given as in `head_sizes`. Return the number of bytes: at most those of names and
-    extensions and 43 per member."""
+    """Write the lines of a tar file's index: ``extension offset size name`` for each member of a record. ``content``
+    holds the offsets in the file; names are given as in `head_sizes`. Return the number of bytes: at most those of
+    names and extensions and 43 per member."""
     n, width = which.shape
     at = 0
     for i in range(n):
