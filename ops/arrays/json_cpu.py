@@ -15,11 +15,11 @@ import numpy as np
 
 PLAIN, DOUBLED, ESCAPED, RAW, ABSENT = range(5)
 """Kinds of values: a string without escapes; a string with doubled quotes (CSV); a string with JSON's escapes; the JSON
-of any other value; no value (null, or no such member)."""
+text of any other value; no value (null, or a member that does not exist)."""
 FOUND, MISSING, MALFORMED = 1, 0, -1
-"""Results of `find_value`."""
+"""Results of `find_value`: the value exists; it does not exist or is null; the JSON is malformed."""
 NO_TEXT = -1
-"""Result of `unpack` for invalid escapes."""
+"""Result of `unpack` if a string has invalid escapes."""
 
 
 @numba.njit("int64(uint8[::1], int64, int64)", nogil=True, cache=True)
@@ -87,8 +87,8 @@ def _is_name(data: Any, at: Any, stop: Any, names: Any, first: Any, last: Any) -
 
 @numba.njit("int64(uint8[::1], int64, int64, uint8[::1], int64, int64, int64)", nogil=True, cache=True)
 def enter(data: Any, at: Any, stop: Any, names: Any, first: Any, last: Any, index: Any) -> Any:
-    """Follow one step of a path from the value at ``at``: return the offset of the member or element; -1 if it does not
-    exist, -2 if the JSON is malformed."""
+    """Follow one step of a JSON path (a member's name or an element's index) from the value at ``at``. Return the
+    offset of that member or element; -1 if it does not exist, -2 if the JSON is malformed."""
     at = skip_space(data, at, stop)
     if at >= stop:
         return np.int64(-2)
@@ -152,7 +152,7 @@ def measure(data: Any, at: Any, stop: Any, value: Any) -> Any:
 def find_value(
     data: Any, at: Any, stop: Any, names: Any, cuts: Any, indices: Any, low: Any, high: Any, value: Any
 ) -> Any:
-    """Follow the steps [low, high) of a path from the value at ``at``, and `measure` the value at its end."""
+    """Follow the steps [low, high) of a JSON path from the value at ``at``, and `measure` the value at its end."""
     value[0], value[1], value[2] = at, 0, ABSENT
     for k in range(low, high):
         at = enter(data, at, stop, names, cuts[k], cuts[k + 1], indices[k])
@@ -179,7 +179,7 @@ def _hexadecimal(data: Any, at: Any) -> Any:
 
 @numba.njit("int64(int64, uint8[::1], int64)", nogil=True, cache=True)
 def _put_code(code: Any, out: Any, to: Any) -> Any:
-    """Write a code point in UTF-8; return the offset after it."""
+    """Write a Unicode code point in UTF-8 to ``out[to:]``; return the offset after it."""
     if code < 0x80:
         out[to] = code
         return to + 1
@@ -267,15 +267,15 @@ def is_utf8(data: Any, at: Any, size: Any) -> Any:
 
 @numba.njit("void(uint8[::1], int64[::1], int64[::1], boolean[::1])", nogil=True, cache=True)
 def are_utf8(data: Any, at: Any, sizes: Any, good: Any) -> None:
-    """Call `is_utf8` for each of many texts."""
+    """Fill ``good``: whether each text is valid UTF-8."""
     for i in range(len(at)):
         good[i] = is_utf8(data, at[i], sizes[i])
 
 
 @numba.njit("void(uint8[::1], int64[:, ::1], uint8[::1], int64[::1], int64[::1])", nogil=True, cache=True)
 def put_texts(data: Any, values: Any, out: Any, at: Any, sizes: Any) -> None:
-    """Write the text of each of the values [N, 3] to ``out[at[i]:]`` and its size to ``sizes``; NO_TEXT if it is not
-    text in UTF-8."""
+    """Write the text of each value ([N, 3]: start, size, kind) to ``out[at[i]:]``, and its size to ``sizes``: NO_TEXT
+    if the value is not text in UTF-8."""
     for i in range(len(values)):
         sizes[i] = unpack(data, values[i, 0], values[i, 1], values[i, 2], out, at[i])
         if sizes[i] > 0 and not is_utf8(out, at[i], sizes[i]):
@@ -284,7 +284,7 @@ def put_texts(data: Any, values: Any, out: Any, at: Any, sizes: Any) -> None:
 
 @numba.njit("void(uint8[::1], int64[::1], int64[::1], int64[::1], boolean[::1])", nogil=True, cache=True)
 def put_integers(text: Any, at: Any, sizes: Any, out: Any, good: Any) -> None:
-    """Parse texts as integers of at most 18 digits; ``true`` is 1 and ``false`` is 0."""
+    """Parse texts as integers of at most 18 digits. ``true`` becomes 1 and ``false`` 0."""
     for i in range(len(at)):
         first, last = at[i], at[i] + max(sizes[i], 0)
         while first < last and text[first] == 32:
@@ -314,7 +314,7 @@ def put_integers(text: Any, at: Any, sizes: Any, out: Any, good: Any) -> None:
     nogil=True, cache=True,
 )  # fmt: skip
 def find_values(data: Any, at: Any, sizes: Any, names: Any, cuts: Any, indices: Any, values: Any, results: Any) -> None:
-    """Call `find_value` with one path for each of many texts: writes values [N, 3], and FOUND, MISSING or MALFORMED for
-    each text."""
+    """Find the value at one JSON path in each of many texts, with `find_value`. Write its start, size and kind to
+    ``values`` [N, 3], and FOUND, MISSING or MALFORMED for each text."""
     for i in range(len(at)):
         results[i] = find_value(data, at[i], at[i] + sizes[i], names, cuts, indices, 0, len(indices), values[i])

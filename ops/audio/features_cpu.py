@@ -10,7 +10,7 @@ import numba
 import numpy as np
 
 OUTER, EXTENT, INNER = range(3)
-"""Columns of ``rows``: number of elements before the axis in question, along it, and after it."""
+"""Columns of ``rows``, one row per array: number of elements before the processed axis, along it, and after it."""
 _TILE = 256
 
 jit = numba.njit(nogil=True, cache=True)
@@ -18,8 +18,8 @@ jit = numba.njit(nogil=True, cache=True)
 
 @numba.njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
 def filter_bank(data, base, rows, filters, weights, out, out_base):
-    """Compute weighted sums of runs along the axis; ``filters`` [M, 3]: first element, number of elements, index of the
-    first weight. Array views are avoided: counting their references takes as long as a line of a tile."""
+    """Apply M filters along an axis: each is a weighted sum of successive elements. ``filters`` [M, 3]: first element,
+    number of elements, index of the first weight. The loop avoids array views, whose reference counting is slow."""
     many = len(filters)
     for i in range(len(base)):
         extent, inner = rows[i, EXTENT], rows[i, INNER]
@@ -64,7 +64,7 @@ def largest(data, base, sizes, out):
 
 @jit
 def decibels(data, base, sizes, references, multiplier, least, out, out_base):
-    """Compute multiplier log10(max(least, x / reference)); ``multiplier`` is given for binary logarithms.
+    """Compute multiplier log10(max(least, x / reference)); ``multiplier`` is scaled for binary logarithms.
 
     The logarithm is that of Cephes' logf: the exponent, plus a polynomial of the mantissa in [sqrt(1/2), sqrt(2)).
     """
@@ -99,7 +99,7 @@ def decibels(data, base, sizes, references, multiplier, least, out, out_base):
 
 @jit
 def floored(out, base, sizes, below):
-    """Raise values that are more than ``below`` under the largest value of their sample to that bound."""
+    """Raise each value to at least the largest value of its sample minus ``below``."""
     for i in range(len(base)):
         values = out[base[i] : base[i] + sizes[i]]
         best = np.float32(-np.inf)
@@ -112,8 +112,8 @@ def floored(out, base, sizes, below):
 
 @jit
 def preemphasis(data, base, sizes, coefficients, border, out, out_base):
-    """Compute x[k] - c x[k - 1]; ``border`` selects the value before the first one: 0: the first value, 1: zero, 2: the
-    second value."""
+    """Compute x[k] - c x[k - 1] with coefficient c per sample. The value before the first one depends on ``border``: 0:
+    the first value, 1: zero, 2: the second value."""
     for i in range(len(base)):
         n, c = sizes[i], coefficients[i]
         if n == 0:
@@ -132,8 +132,8 @@ def preemphasis(data, base, sizes, coefficients, border, out, out_base):
 
 @jit
 def nonsilent(data, base, sizes, length, cutoff, reference, begin, count):
-    """Find the region in which each signal is louder than ``cutoff`` times the reference power (the signal's own
-    maximum if the reference is 0).
+    """Find the range in which each signal's power is above ``cutoff`` times ``reference``, or times its own maximum if
+    that is 0.
 
     The power at k is the mean square of the ``length`` samples up to k; samples before the first are 0.
     """

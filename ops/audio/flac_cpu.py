@@ -18,10 +18,10 @@ from numba.extending import intrinsic
 from ..codecs.jpeg.simd_cpu import big_endian_64
 
 FRAMES, CHANNELS, RATE, BITS, FIRST, LONGEST, FIELDS = range(7)
-"""Fields that `header` fills in. FIRST: byte at which the first frame begins; LONGEST: maximum number of samples per
-frame."""
+"""Columns of a FLAC file's properties, which `header` fills in. FIRST: byte at which the first frame begins; LONGEST:
+maximum number of samples per frame."""
 GUARD = 16
-"""Readable bytes that must follow the file in memory."""
+"""Number of readable bytes that must follow a FLAC file in memory."""
 
 _ONE, _REST = np.uint64(1), np.uint64(0x7FFFFFFFFFFFFFFF)
 
@@ -40,8 +40,8 @@ leading_zeros: Any = intrinsic(_counting)
 
 @jit
 def header(data, found):
-    """Read the fields of a file's STREAMINFO into ``found``; False if the file is of a kind that this decoder does not
-    support."""
+    """Read the fields of a FLAC file's STREAMINFO block into ``found``. Return False if this decoder does not support
+    the file."""
     n = len(data)
     if n < 42 or data[0] != 102 or data[1] != 76 or data[2] != 97 or data[3] != 67 or data[4] & 0x7F != 0:
         return False
@@ -97,7 +97,7 @@ def _crc(data, low, high, tables):
 
 @jit
 def _bits(base, place, count):
-    """Return ``count`` (up to 32) bits from bit ``place`` on."""
+    """Return ``count`` (up to 32) bits from bit number ``place`` on."""
     if count == 0:
         return np.int64(0)
     word = big_endian_64(np.uint64(base + (place >> 3))) << np.uint64(place & 7)
@@ -112,8 +112,8 @@ def _signed(base, place, count):
 
 @jit
 def _residual(base, place, end, size, order, out, at):
-    """Decode Rice-coded numbers into ``out[at + order : at + size]``. Return the position of the next bit, or -1 on
-    errors."""
+    """Decode the Rice-coded residual of a channel into ``out[at + order : at + size]``. Return the position of the next
+    bit, or -1 on errors."""
     method = _bits(base, place, 2)
     parts_log = _bits(base, place + 2, 4)
     place += 6
@@ -174,8 +174,8 @@ def _residual(base, place, end, size, order, out, at):
 
 @jit
 def _predict_8(out, low, high, c, shift):
-    """Apply linear prediction with up to eight coefficients, the newest sample's first; the history is kept in
-    registers."""
+    """Apply linear prediction with up to eight coefficients, the newest sample's first. The previous samples are kept
+    in registers."""
     c0, c1, c2, c3, c4, c5, c6, c7 = c[0], c[1], c[2], c[3], c[4], c[5], c[6], c[7]
     a, b, d, e = out[low - 1], out[low - 2], out[low - 3], out[low - 4]
     f, g, h, i = out[low - 5], out[low - 6], out[low - 7], out[low - 8]
@@ -275,7 +275,7 @@ def _subframe(base, place, end, size, bits, coefficients, out, at):
 
 @jit
 def _block_size(code, base, place):
-    """Return the samples of a frame, and the number of bits that encode this after the frame number."""
+    """Return the number of samples in a frame, and how many bits encode this number after the frame number."""
     if code == 1:
         return np.int64(192), np.int64(0)
     if 2 <= code <= 5:
@@ -289,8 +289,9 @@ def _block_size(code, base, place):
 
 @jit
 def decode(data, size, found, tables, scale, left, right, out):
-    """Decode all frames of a file of ``size`` bytes (GUARD more must be readable) into ``out``, channels interleaved:
-    numbers shifted to the ``left`` or ``right``, times ``scale``. Return whether all frames are correct."""
+    """Decode all frames of a FLAC file of ``size`` bytes (GUARD more must be readable) into ``out``, channels
+    interleaved. Samples are shifted by ``left`` or ``right`` bits, and multiplied by ``scale``. Return whether all are
+    correct."""
     base = np.int64(data.ctypes.data)
     channels, total, place = found[CHANNELS], found[FRAMES], found[FIRST] * 8
     coefficients = np.zeros(32, np.int64)

@@ -15,18 +15,18 @@ from .wav_cpu import KIND
 from .wav_cpu import RATE as FILE_RATE
 
 BASE, SIZE, START, TOTAL, WIDTH, DEPTH, BLOCK, SLOT, WORK, OUT, WIDE, FIELDS = range(12)
-"""Columns of a file's row, as in flac.cu."""
+"""Columns of the row that describes a FLAC file to the GPU decoder; flac.cu has the same columns."""
 _SMALLEST = 10
-"""Minimum bytes of a frame."""
+"""Minimum size of a FLAC frame in bytes."""
 _LARGEST = 1 << 27
-"""Maximum bytes of a file: positions of its bits have 32 bits."""
+"""Maximum size in bytes of a FLAC file for the GPU: it counts bits in 32 bits."""
 
 
 @jit
 def plain(data, base, sizes, found, files):
-    """Fill the rows of ``files`` [N, FIELDS], up to BLOCK, and frames, channels and rates of ``found``
-    (`wav_cpu.walk`), for FLAC files that a GPU supports: all frames have the same block size, and the file is large
-    enough for the declared number of frames."""
+    """Describe FLAC files that a GPU supports: all frames have the same block size, and the file is large enough for
+    the declared number of frames. Fill their rows of ``files`` [N, FIELDS], up to column BLOCK, and frames, channels
+    and rates in ``found`` (see `wav_cpu.walk`)."""
     fields = np.zeros(OF_HEADER, np.int64)
     for i in range(len(base)):
         files[i] = 0

@@ -21,20 +21,20 @@ from numba.extending import intrinsic
 
 LANES = 8
 ROW = 2 * LANES
-"""Floats per row: the distance between successive values of a transform."""
+"""Floats per row. A row holds real and imaginary part of one complex value in LANES transforms, computed together."""
 _F32, _I32, _I64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
 _LANES_TYPE = ir.VectorType(_F32, LANES)
 _FUSE = ("contract",)  # products and sums may be fused to multiply-adds
 
 
 class _Vectors:
-    """Arithmetic on vectors, and access to their memory, for functions that generate LLVM code."""
+    """Generator of LLVM code for arithmetic on vectors of floats, and for their loads and stores."""
 
     def __init__(self, context: Any, builder: Any, signature: Any, args: Any) -> None:
         self._context, self._builder, self._signature, self._args = context, builder, signature, args
 
     def array(self, k: int) -> Any:
-        """Return the address of the elements of argument ``k``, an array."""
+        """Return the address of the elements of the array that is argument ``k`` of the generated function."""
         make = self._context.make_array(self._signature.args[k])
         return make(self._context, self._builder, self._args[k]).data
 
@@ -48,7 +48,7 @@ class _Vectors:
         self._builder.store(value, self._pointer(base, index), align=4)
 
     def number(self, base: Any, index: Any) -> Any:
-        """Return one float, repeated in all lanes."""
+        """Load one float and repeat it in all elements of a vector."""
         undefined = ir.Constant(_LANES_TYPE, ir.Undefined)
         value = self._builder.load(self._builder.gep(base, [index]))
         first = self._builder.insert_element(undefined, value, ir.Constant(_I32, 0))
@@ -74,7 +74,7 @@ class _Vectors:
 
 
 def _transform_few(v: _Vectors, x: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    """Return the discrete Fourier transform of 2, 3, 4 or 5 complex vectors, using the symmetry of its factors."""
+    """Return the discrete Fourier transform of 2, 3, 4 or 5 complex vectors, using symmetries to save operations."""
 
     def add(a: Any, b: Any) -> tuple[Any, Any]:
         return v.add(a[0], b[0]), v.add(a[1], b[1])
@@ -113,8 +113,8 @@ def _transform_few(v: _Vectors, x: list[tuple[Any, Any]]) -> list[tuple[Any, Any
 
 def _butterfly(radix: int) -> Any:
     def butterfly(_typing, work, at, step, twiddles, first):
-        """Transform the rows ``at``, ``at + step``, ... of ``work`` among each other, and multiply all but the first
-        result by the complex numbers from ``twiddles[first]`` on."""
+        """Compute a small Fourier transform of the rows ``at``, ``at + step``, ... of ``work``, in place. Multiply all
+        results but the first by the complex numbers from ``twiddles[first]`` on."""
 
         def generate(context, builder, signature, args):
             v = _Vectors(context, builder, signature, args)
@@ -140,8 +140,8 @@ butterfly_2, butterfly_3, butterfly_4, butterfly_5 = (_butterfly(radix) for radi
 
 
 def _gather(_typing, signal, at, step, window, n, work, to):
-    """Load eight samples of eight frames: sample k of frame l, which begins at ``at + l step``, goes to lane l of row k
-    of ``work`` from ``to`` on, times ``window[n + k]``."""
+    """Load eight samples of eight frames into ``work``, from row ``to`` on, times ``window[n + k]``: sample k of frame
+    l, which begins at ``at + l step``, goes to element l of row k."""
 
     def generate(context, builder, signature, args):
         v = _Vectors(context, builder, signature, args)
@@ -173,8 +173,8 @@ gather: Any = intrinsic(_gather)
 
 
 def _powers(_typing, work, p, q, out, at):
-    """Compute the squared magnitudes of one frequency of sixteen frames, from the rows of that frequency and of its
-    negative: with z = x + i y, 4 |X|^2 = |Z(k) + conj Z(-k)|^2 and 4 |Y|^2 = |Z(k) - conj Z(-k)|^2."""
+    """Compute squared magnitudes of sixteen frames at one frequency k. Frames x and y share one transform Z of x + i y:
+    4 |X|^2 = |Z(k) + conj Z(-k)|^2 and 4 |Y|^2 = |Z(k) - conj Z(-k)|^2."""
 
     def generate(context, builder, signature, args):
         v = _Vectors(context, builder, signature, args)

@@ -11,8 +11,8 @@ import numba
 import numpy as np
 
 INPUTS, OUTPUTS, CHANNELS, UP, DOWN, TAPS, TABLE, FIRST, FIELDS = range(9)
-"""Columns of ``rows``, which describe a signal: frames before and after resampling, channels, the ratio of rates, and
-where the filter weights and first inputs of its phases are."""
+"""Columns of ``rows``, which describe each signal: frames before and after resampling, channels, the ratio of sample
+rates, and where its filter weights and the first input of each phase are stored."""
 DALI_BLOCK = 256
 DALI_STEPS = 32
 """Entries of DALI's filter table between two samples of the input."""
@@ -23,7 +23,7 @@ jit = numba.njit(nogil=True, cache=True)
 @numba.njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
 def _dot(weights, first, count, signal, start, channels):
     """Return the sum of ``count`` weights, from index ``first`` on, times the values of one channel in successive
-    frames, from element ``start`` on. Array views are avoided: their references would be counted."""
+    frames, from element ``start`` on. The loop avoids array views, whose reference counting is slow."""
     total = np.float32(0)
     if channels == 1:
         for j in range(count):  # unsigned indices cannot be negative, which allows vectorisation
@@ -36,7 +36,7 @@ def _dot(weights, first, count, signal, start, channels):
 
 @jit
 def by_phases(data, base, rows, taps, first, out, out_base):
-    """Compute each output as the sum of the taps of its phase times inputs; inputs outside of a signal are 0."""
+    """Resample signals, if output k can use the filter weights of phase k mod UP. Inputs outside of a signal are 0."""
     for i in range(len(base)):
         n, frames, channels, up = rows[i, INPUTS], rows[i, OUTPUTS], rows[i, CHANNELS], rows[i, UP]
         down, width = rows[i, DOWN], rows[i, TAPS]
@@ -59,8 +59,8 @@ def by_phases(data, base, rows, taps, first, out, out_base):
 
 @jit
 def _row(pairs, lobes, steps, shrink, first, count, weights, at):
-    """Write the kernel at the distances ``first``, ``first`` + 1, ... to ``weights`` from ``at`` on. Return their sum.
-    ``pairs``: table entries and differences to the next ones, float32 each."""
+    """Write the filter's values at the distances ``first``, ``first`` + 1, ... to ``weights`` from ``at`` on. Return
+    their sum. ``pairs``: float32 entries of the filter's table, each with the difference to the next one."""
     total = np.float32(0)
     for j in range(count):
         place = min(abs(first + j) * shrink, np.float64(lobes)) * steps
@@ -75,7 +75,7 @@ def _row(pairs, lobes, steps, shrink, first, count, weights, at):
 
 @jit
 def _between(rows, at, width, part, count, weights):
-    """Write weights that lie between two rows of a table: ``count`` numbers of ``rows`` from ``at`` on, plus the
+    """Interpolate ``count`` filter weights between two rows of a table: numbers of ``rows`` from ``at`` on, plus the
     fraction ``part`` of the difference to the numbers ``width`` after them."""
     for j in range(count):  # unsigned indices cannot be negative, which allows vectorisation
         k, here = np.uint64(j), np.uint64(at + j)
@@ -83,14 +83,14 @@ def _between(rows, at, width, part, count, weights):
 
 
 _WIDE = 512
-"""Maximum number of filter weights per output for which the table in rows is used: the rows of all fractions must fit
-into the processor's cache."""
+"""Maximum number of filter weights per output for which they are interpolated between precomputed rows, see `by_table`:
+the rows must fit into the processor's cache."""
 
 
 @jit
 def by_table(data, base, rows, ratios, pairs, lobes, steps, out, out_base):
-    """Compute the kernel by interpolation in its table, for any ratio of rates (``ratios``: input samples per output
-    sample); weights are divided by their sum."""
+    """Resample signals for any ratio of rates (``ratios``: input samples per output sample). Filter weights are
+    interpolated in a table, and divided by their sum."""
     held, table, sums = 0.0, np.empty(0, np.float32), np.empty(steps + 1, np.float32)
     for i in range(len(base)):
         n, frames, channels, ratio = rows[i, INPUTS], rows[i, OUTPUTS], rows[i, CHANNELS], ratios[i]
@@ -125,7 +125,7 @@ def by_table(data, base, rows, ratios, pairs, lobes, steps, out, out_base):
 
 @jit
 def _weigh_as_dali(rows, at, width, first, place, scale, center, entry, count, weights):
-    """Compute weights at the distances ``first`` - ``place`` and so on: entries of a row, plus a fraction of the
+    """Compute filter weights at the distances ``first`` - ``place`` and so on: entries of a row, plus a fraction of the
     difference to the next row, rounded as DALI rounds its table index. ``entry`` is the table index of the first
     weight."""
     for j in range(count):
@@ -137,8 +137,8 @@ def _weigh_as_dali(rows, at, width, first, place, scale, center, entry, count, w
 
 @jit
 def as_dali(data, base, rows, ratios, table, lobes, center, scale, out, out_base):
-    """Resample as DALI does: the kernel keeps its width for all ratios, and positions are accumulated in float32 within
-    blocks of 256 outputs. ``table``: `filters.dali_rows`."""
+    """Resample as DALI does: the filter has the same width for all ratios, and positions are accumulated in float32
+    within blocks of 256 outputs. ``table``: `filters.dali_rows`."""
     width = 2 * lobes
     weights = np.empty(width, np.float32)
     for i in range(len(base)):

@@ -15,8 +15,8 @@ jit = numba.njit(nogil=True, cache=True)
 
 @jit
 def transform(work, size, radices, twiddles):
-    """Transform sixteen real signals of ``size`` rows of ``work``, in place; frequency k ends up in row place[k]
-    (`fft.FftPlan`)."""
+    """Compute the Fourier transforms of sixteen real signals of ``size`` samples, held by as many rows of ``work``, in
+    place. Frequency k ends up in row place[k] (see `fft.FftPlan`)."""
     length, turns = size, 0
     for radix in radices:
         part = length // radix
@@ -49,7 +49,7 @@ def mirrored(i, n):
 
 @jit
 def padded(signal, at, n, before, length, reflect, scale, out):
-    """Write ``length`` samples from index -``before`` on, mirrored or zero outside of the signal, times ``scale``."""
+    """Write ``length`` samples from index -``before`` on, times ``scale``; outside, the signal is mirrored or zero."""
     for i in range(min(before, length)):
         out[i] = signal[at + mirrored(i - before, n)] * scale if reflect and n else np.float32(0)
     inside = min(n, length - before)
@@ -91,8 +91,8 @@ def spectrograms(
 ):  # fmt: skip
     """Compute powers (or magnitudes) of ``frames`` windows of each signal, as [frequency, time] or [time, frequency].
 
-    Window t shares a complex transform with window t + `LANES`, so that rounding errors would leak into silent windows:
-    these are set to 0, as they would be alone.
+    Windows t and t + `LANES` share one complex transform, in which rounding errors of one leak into the other. Silent
+    windows are therefore set to 0.
     """
     bins, width = size // 2 + 1, len(window)
     work, tile = np.empty(size * ROW, np.float32), np.empty(bins * ROW, np.float32)
@@ -163,8 +163,8 @@ def spectrograms(
 
 @jit
 def windowed(signal, at, n, frames, before, step, window, reflect, scale, leveled, emphasis, out):
-    """Write ``frames`` windows of one signal to out[frames, width], for sizes that the transform here does not
-    support."""
+    """Write ``frames`` windows of one signal to out[frames, width], without transforming them: for sizes that
+    `transform` does not support."""
     width = len(window)
     used = (frames - 1) * step + width
     whole, frame = np.empty(used, np.float32), np.empty(width, np.float32)

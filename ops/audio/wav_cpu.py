@@ -13,11 +13,11 @@ import numba
 import numpy as np
 
 OTHER, U8, S16, S24, S32, F32, F64 = range(7)
-"""Kinds of numbers; OTHER is a file that another decoder must open."""
+"""Sample formats of a WAV file. OTHER: another decoder must open the file."""
 WIDTHS = (0, 1, 2, 3, 4, 4, 8)
 START, FRAMES, CHANNELS, RATE, KIND, FIELDS = range(6)
-"""Columns of the rows that `walk` fills: START is the offset of the first number in the file, FRAMES their number per
-channel."""
+"""Columns of the rows that `walk` fills. START is the offset of the first sample in the file, FRAMES the number of
+samples per channel."""
 
 jit = numba.njit(nogil=True, cache=True)
 
@@ -39,8 +39,8 @@ def _tag(data, at, a, b, c, d):
 
 @jit
 def walk(data, base, sizes, found):
-    """Fill ``found`` [N, FIELDS] for all files. For a file that ends early, the numbers that exist count, as in other
-    decoders."""
+    """Read the headers of all WAV files into ``found`` [N, FIELDS]. If a file is cut off, only samples that exist
+    count, as in other decoders."""
     for i in range(len(base)):
         found[i] = 0
         start, end = base[i], base[i] + sizes[i]
@@ -106,7 +106,7 @@ def foreseen(data, base, sizes, found):
 
 @jit
 def _bits(data, at, kind):
-    """Return an integer sample in the high bits of 32."""
+    """Return an integer sample, shifted to the high bits of a 32-bit integer."""
     if kind == 1:
         return (np.int64(data[at]) - 128) << 24
     if kind == 2:
@@ -121,7 +121,7 @@ def _bits(data, at, kind):
 
 @jit
 def _number(data, at, kind, one, two):
-    """Return a number in [-1, 1]; ``one`` and ``two`` are buffers for the bytes of floats."""
+    """Return a sample as a number in [-1, 1]; ``one`` and ``two`` are buffers for the bytes of floats."""
     if kind <= 4:
         return np.float32(_bits(data, at, kind) * (1.0 / 2147483648.0))
     if kind == 5:
@@ -133,7 +133,8 @@ def _number(data, at, kind, one, two):
 
 @jit
 def _rounded(x, full):
-    """Return ``x`` times the largest value, rounded half away from zero, clipped to the range."""
+    """Return ``x`` times ``full``, the largest integer of a type, rounded half away from zero and clipped to the
+    type."""
     x = np.float64(np.float32(x * np.float32(full)))
     x = np.floor(x + 0.5) if x >= 0 else np.ceil(x - 0.5)
     if not x >= -full - 1:  # also if x is NaN
@@ -158,7 +159,7 @@ def _mix(values, scale, frames, channels, out, to):
 
 @jit
 def _floats(data, at, row, downmix, out, to):
-    """Convert one signal to float32."""
+    """Convert the samples of one signal to float32."""
     n, channels, kind = row[FRAMES], row[CHANNELS], row[KIND]
     mixed = channels if downmix else 1
     if kind == 2 and at % 2 == 0:
@@ -188,8 +189,8 @@ def to_floats(data, base, found, downmix, out, out_base):
 
 @jit
 def to_integers(data, base, found, downmix, full, out, out_base):
-    """Convert signals to integers of largest value ``full``: the high bits of integers; floats (also mixed channels)
-    times ``full``, rounded half away from zero."""
+    """Convert signals to integers whose largest value is ``full``. Integer samples keep their high bits; floats (also
+    the mean of channels) are multiplied by ``full`` and rounded half away from zero."""
     shift = 16 if full == 32767 else 0
     for i in range(len(base)):
         at, n, channels, kind = base[i] + found[i, START], found[i, FRAMES], found[i, CHANNELS], found[i, KIND]

@@ -16,25 +16,25 @@ jit = numba.njit(nogil=True, cache=True)
 
 IDENTITY, BRIGHTNESS, POSTERIZE, SOLARIZE, SOLARIZE_ADD, INVERT, CONTRAST, EQUALIZE, AUTO_CONTRAST, COLOR = range(10)
 SHARPNESS, ROTATE, SHEAR, TRANSLATE, TRANSLATE_RELATIVE = range(10, 15)
-"""Codes of operations: indices in `suites.OPERATIONS`."""
+"""Codes of operations that change geometry or sharpness: indices in `suites.OPERATIONS`."""
 WARP = ROTATE
-"""Code into which `plan` translates the last four operations: ROTATE with a coordinate map as parameters.
-cuda/augment.cu does the same."""
+"""Code of an affine warp, into which `plan` translates rotation, shear and translations. cuda/augment.cu uses the
+same."""
 
 _GRAY = np.ascontiguousarray(np.outer(_FROM_YIQ[:, 0], _TO_YIQ[0])).astype(np.float32)
 _CHROMA = np.ascontiguousarray(_FROM_YIQ[:, 1:] @ _TO_YIQ[1:]).astype(np.float32)
 
 _OUTSIDE = np.float32(1 << 24)
-"""A coordinate beyond every pixel of an image."""
+"""A coordinate that lies outside of every image."""
 
 
 @jit
 def plan(codes, numbers, rows, columns, channels, spans, kinds, values):
-    """Compute the steps to apply, without those that change nothing: ``kinds`` [N, K], IDENTITY after the last, and
-    their parameters ``values`` [N, K, 9].
+    """Convert the random operations of each image to steps, without those that change nothing: ``kinds`` [N, K],
+    IDENTITY after the last, and their parameters ``values`` [N, K, 9].
 
-    ``codes`` [N, K] and ``numbers`` [N, K, 9] are operations as drawn, ``spans`` [N, 2] the heights and widths to which
-    relative translations refer.
+    ``codes`` [N, K] and ``numbers`` [N, K, 9] are the operations and their parameters, ``spans`` [N, 2] the heights and
+    widths to which relative translations refer.
     """
     for i in range(len(codes)):
         at = 0
@@ -92,7 +92,7 @@ def _level(value):
 
 @jit
 def _count(image, channels, counts):
-    """Count the histograms of the channels of ``image`` into ``counts`` [channels, 256]."""
+    """Count how often each byte occurs in each channel of ``image``: ``counts`` [channels, 256]."""
     counts[:] = 0
     if channels == 3:
         for x in range(len(image) // 3):
@@ -106,7 +106,7 @@ def _count(image, channels, counts):
 
 @jit
 def _stretched(counts, table):
-    """Fill a table for auto contrast: the smallest value becomes 0, the largest 255."""
+    """Fill a table of new values for auto contrast: the smallest value in ``counts`` becomes 0, the largest 255."""
     low, high = 0, 255
     while low < 255 and counts[low] == 0:
         low += 1
@@ -126,7 +126,7 @@ _WEIGHTS = np.array([0.299, 0.587, 0.114], np.float32)
 
 @jit
 def _center(counts, channels, total):
-    """Return the mean of all pixels, with channels weighted as for luma."""
+    """Return the mean of all pixels from the channels' histograms, with channels weighted as for luma."""
     center = np.float32(0)
     for c in range(channels):
         sum_ = np.int64(0)
@@ -139,7 +139,7 @@ def _center(counts, channels, total):
 
 @jit
 def tables(kind, p, image, channels, counts, table):
-    """Fill ``table`` [channels, 256] with the new value of each value of each channel."""
+    """Fill ``table`` [channels, 256] with the result of step ``kind`` for each byte of each channel."""
     if kind >= CONTRAST:
         _count(image, channels, counts)
         total = len(image) // channels
@@ -195,7 +195,8 @@ def _mix(source, m, out):
 
 @jit
 def _mirrored(i, n):
-    """Return the index of position ``i``, -1 ... n, in a line that is mirrored at its ends without repeating them."""
+    """Return the index for position ``i``, -1 ... n, in a line of ``n`` values that is mirrored without repeating its
+    ends."""
     if n == 1:
         return 0
     return -i if i < 0 else 2 * n - 2 - i if i >= n else i
@@ -229,13 +230,13 @@ def _filter(source, rows, columns, channels, k, out):
 
 @jit
 def _cell(value, limit):
-    """Return the integer below ``value``, clipped to at most one step outside of 0 ... limit - 1."""
+    """Return the integer below ``value``, clipped to the range -1 ... ``limit``."""
     return np.int32(np.floor(min(max(value, np.float32(-2)), np.float32(limit + 1))))
 
 
 @jit
 def _sample(source, rows, columns, channels, sx, sy, linear, filled, fill, out, o):
-    """Write one pixel, interpolated at (sx, sy)."""
+    """Write one output pixel, interpolated in the source image at (sx, sy)."""
     if not linear:
         x, y = _cell(sx, columns), _cell(sy, rows)
         outside = filled and (x < 0 or y < 0 or x >= columns or y >= rows)
@@ -266,7 +267,7 @@ def _sample(source, rows, columns, channels, sx, sy, linear, filled, fill, out, 
 
 @jit
 def _inside(start, step, low, high, columns):
-    """Return columns [first, last) for which ``start + step * x`` certainly lies in [low, high]."""
+    """Return the range [first, last) of columns x for which ``start + step * x`` certainly lies in [low, high]."""
     if step == 0:
         return (0, columns) if low <= start <= high else (0, 0)
     a, b = (low - start) / step, (high - start) / step
@@ -277,7 +278,7 @@ def _inside(start, step, low, high, columns):
 
 @jit
 def _warp(source, rows, columns, channels, m, linear, filled, fill, out):
-    """Take each pixel from the position to which the map ``m`` (two rows of three) maps its centre."""
+    """Warp an image: each output pixel is read where the affine map ``m`` (two rows of three) maps its centre."""
     half, step, three = np.float32(0.5), columns * channels, np.uint64(3)
     for y in range(rows):
         v = np.float32(y) + half
@@ -312,7 +313,7 @@ def _warp(source, rows, columns, channels, m, linear, filled, fill, out):
 
 @jit
 def augment(src, base, geometry, kinds, values, linear, filled, fill, dst, out_base):
-    """Apply the steps of `plan` to each image; ``geometry`` [N, 4]: frames, rows, columns and channels."""
+    """Apply the steps of `plan` to each image; ``geometry`` [N, 4] holds its frames, rows, columns and channels."""
     largest = 0
     for i in range(len(base)):
         largest = max(largest, geometry[i, 1] * geometry[i, 2] * geometry[i, 3])

@@ -8,18 +8,18 @@ from __future__ import annotations
 import numba
 
 SOURCE, TARGET, FROM, TO, ROWS, COLUMNS, CHANNELS, STEP = range(8)
-"""Columns of a job, one step of one image: offsets of the image in the memory that is read and in the memory that is
-written; which memory each is (0 the input, 1 and 2 intermediate buffers, 3 the output); rows, columns and channels; and
-kind and parameters of the step. cuda/augment.cu has the same columns."""
+"""Columns of a job, which is one step of one image: offset of the image in the memory that is read, and in the memory
+that is written; which memory each is (0 the input, 1 and 2 intermediate buffers, 3 the output); rows, columns and
+channels; kind and parameters of the step. cuda/augment.cu has the same columns."""
 _KIND = 1 << 32
-"""Factor of the kind in a job's column STEP, whose value is the step's kind times this, plus the row of its
+"""Factor by which the kind of a step is multiplied in column STEP. The remainder is the row of the step's
 parameters."""
 
 
 @numba.njit(nogil=True, cache=True)
 def jobs(base, geometry, kinds, out_base, first_statistic, last_statistic, todo, counts):
     """Fill ``todo`` [K, M, 8] with the jobs of each of K steps (a job is one step of one image). Jobs that need a
-    histogram come first; ``counts`` [K, 2] receives the number of all jobs of a step, and of jobs that need one."""
+    histogram come first; ``counts`` [K, 2] receives the number of all jobs of a step, and of those with a histogram."""
     steps = kinds.shape[1]
     for k in range(max(steps, 1)):
         front, back = 0, todo.shape[1]

@@ -35,8 +35,8 @@ def _shared(low, high, box_low, box_high):
 
 @inline
 def _stays(low, high, box_low, box_high, volume, prune):
-    """Whether a box remains in the crop, the window from ``low`` to ``high``. Its centre must lie inside; if ``prune``
-    is not negative, instead at least this fraction of its volume."""
+    """Whether a box remains in the crop, the window from ``low`` to ``high``. Its centre must lie inside. If ``prune``
+    is not negative, instead at least this fraction of its volume must."""
     if prune >= F(0):
         both = _shared(low, high, box_low, box_high)
         return both > F(0) and both >= F(prune * volume)
@@ -49,7 +49,7 @@ def _stays(low, high, box_low, box_high, volume, prune):
 
 @inline
 def _shuffled(key, sequence, state, order):
-    """Return 0 ... D-1 in the order that std::shuffle produces; D is 2 or 3."""
+    """Return the axes 0 ... D-1 in the random order that std::shuffle produces; D is 2 or 3."""
     D = len(order)
     for d in range(D):
         order[d] = d
@@ -66,8 +66,8 @@ def _shuffled(key, sequence, state, order):
 
 @inline
 def _fixed(shape, ratios, order):
-    """Adjust the lengths of a window whose ratio is fixed (smallest equal to largest ratio); the largest length stays
-    as it is."""
+    """Adjust the lengths of a window to ratios that are fixed (smallest equal to largest). The largest length is
+    kept."""
     D, P = len(shape), len(ratios)
     most = F(0)
     for d in range(D):
@@ -90,7 +90,7 @@ def _fixed(shape, ratios, order):
 
 @inline
 def _proportionate(extents, axes, first, second, third):
-    """Whether all ratios of lengths are in their ranges: first axis to second, first to third, and second to third."""
+    """Whether all ratios of a window's lengths are allowed: first axis to second, first to third, second to third."""
     x, y, z = extents
     if not first[0] <= F(x / y) <= first[1]:
         return False
@@ -98,7 +98,7 @@ def _proportionate(extents, axes, first, second, third):
 
 
 _AHEAD = 64
-"""Number of draws that are generated at once: a single draw would take as long as the window that it is for."""
+"""Number of random numbers that are generated at once: generating a single one would take as long as its window."""
 
 
 @jit
@@ -106,7 +106,7 @@ def crops(
     key, sequences, boxes, first, counts, low_at, high_at, sized, thresholds, no_crop, ratios, scaling, attempts, total,
     most, overlap, all_boxes, prune, crop_shapes, input_shapes, anchors, shapes, out_boxes, kept, out_counts, exhausted,
 ):  # fmt: skip
-    """Draw one crop for every sample. Return the total number of boxes that remain.
+    """Draw one random crop for every sample. Return the total number of boxes that remain in the crops.
 
     Boxes of sample i are ``counts[i]`` rows from element ``first[i]`` of ``boxes`` on; start and end (or, if ``sized``,
     length) of axis d are in columns ``low_at[d]`` and ``high_at[d]``. ``crop_shapes`` and ``input_shapes`` [N or 0, D]
@@ -264,8 +264,9 @@ def _llround(x):
 
 @jit
 def ssd_crops(key, sequences, boxes, first, counts, extents, attempts, most, windows, out_boxes, kept, out_counts):
-    """Draw the crops of ssd_random_crop: ``windows`` int64[N, 4] (y, x, h, w) of images of ``extents`` [N, 2] (h, w).
-    Return the total number of boxes that remain, as `crops` does; the crop is kept in float64, as in DALI."""
+    """Draw the crops of the operator ssd_random_crop: ``windows`` int64[N, 4] (y, x, h, w) of images of ``extents`` [N,
+    2] (h, w). Return the total number of boxes that remain, as `crops` does; the crop is kept in float64, as in
+    DALI."""
     state = np.zeros(5, np.uint64)
     lo, hi = np.zeros(2, F), np.zeros(2, F)
     n_out = 0

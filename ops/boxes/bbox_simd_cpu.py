@@ -13,9 +13,10 @@ from numba import types
 from numba.extending import intrinsic
 
 TOGETHER = 8
-"""Boxes that `covered` processes at once: the arrays of boxes must have space for a multiple of this number."""
+"""Number of boxes that `covered` processes at once; arrays of boxes must have space for a multiple of it."""
 VOLUME = 6
-"""Row of the boxes' volumes; the rows before it hold the boxes' starts, then their ends, on three axes."""
+"""Row that holds the volumes in an array of boxes; the rows before it hold the starts of the boxes, then their ends, on
+three axes."""
 
 _I64 = ir.IntType(64)
 _OF = ir.VectorType(ir.FloatType(), TOGETHER)

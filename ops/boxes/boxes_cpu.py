@@ -17,8 +17,8 @@ inline = numba.njit
 
 @jit
 def flip(boxes, first, counts, horizontal, vertical, ltrb, out):
-    """Mirror ``counts[i]`` boxes from element ``first[i]`` on if the flag of sample i is set; results are packed into
-    ``out``."""
+    """Mirror the ``counts[i]`` boxes of sample i, from element ``first[i]`` on, if its flag for an axis is set. Results
+    are packed into ``out``."""
     at = 0
     for i in range(len(counts)):
         for k in range(first[i], first[i] + 4 * counts[i], 4):
@@ -32,7 +32,7 @@ def flip(boxes, first, counts, horizontal, vertical, ltrb, out):
 
 
 FIXED, HALFWAY, EXPAND = range(3)
-"""Modes of bbox_rotate: size of rotated boxes."""
+"""Modes of the operator bbox_rotate, which decide the size of rotated boxes."""
 
 
 @jit
@@ -42,8 +42,8 @@ def rotate(
 ):  # fmt: skip
     """Rotate boxes with their images by ``angles`` degrees. Return the total number of boxes that remain.
 
-    ``images`` and ``canvases`` float32[N, 2] are height and width; a canvas of 0 is the size that the operator rotate
-    would choose. Remaining boxes are packed into ``out``, their old indices into ``kept``.
+    ``images`` and ``canvases`` float32[N, 2] are (height, width) before and after; for a canvas of 0, the size is
+    chosen as the operator rotate does. Remaining boxes are packed into ``out``, their old indices into ``kept``.
     """
     n_out = 0
     for i in range(len(counts)):
@@ -111,7 +111,7 @@ def rotate(
 
 @jit
 def encode(boxes, first, counts, labels, label_first, anchors, criteria, offset, scale, means, stds, out, out_labels):
-    """Match anchors [A, 4] with each sample's boxes: ``out`` [N, A, 4] and ``out_labels`` [N, A].
+    """Match anchor boxes [A, 4] with each sample's boxes; results are ``out`` [N, A, 4] and ``out_labels`` [N, A].
 
     Every box is matched with the anchor that it overlaps most; every other anchor with the box that overlaps it most,
     if their intersection over union is above ``criteria``. Among equals, the last one wins.

@@ -18,7 +18,7 @@ _32 = np.uint64(32)
 
 @njit
 def word(key, sequence, state):
-    """Return the next 32-bit draw, in a uint64."""
+    """Return the next 32-bit random number of a stream, as a uint64."""
     at = np.int64(state[0])
     if at & 3 == 0:
         state[1], state[2], state[3], state[4] = block(key, sequence, at >> 2)
@@ -28,8 +28,8 @@ def word(key, sequence, state):
 
 @njit
 def below(key, sequence, state, n):
-    """Return a number in [0, n), n < 2^32, as std::uniform_int_distribution does: Lemire's reduction (ACM TOMACS 29(1),
-    2019)."""
+    """Return a random number in [0, n), n < 2^32, as std::uniform_int_distribution does: Lemire's reduction (ACM TOMACS
+    29(1), 2019)."""
     n = np.uint64(n)
     product = word(key, sequence, state) * n
     if (product & _LOW) < n:
@@ -41,13 +41,13 @@ def below(key, sequence, state, n):
 
 @njit
 def between(key, sequence, state, low, high):
-    """Return an integer in [low, high]."""
+    """Return a random integer in [low, high]."""
     return np.int64(low) + below(key, sequence, state, np.int64(high) - np.int64(low) + 1)
 
 
 @njit
 def scaled(word_, low, span):
-    """Convert a 32-bit draw to a float32 in [low, low + span), as std::uniform_real_distribution<float> does."""
+    """Convert 32 random bits to a float32 in [low, low + span), as std::uniform_real_distribution<float> does."""
     unit = F(F(word_) * F(2.0**-32))
     if unit >= F(1):
         unit = F(0.99999994)  # the largest float32 below 1
@@ -56,20 +56,20 @@ def scaled(word_, low, span):
 
 @njit
 def real(key, sequence, state, low, high):
-    """Return a float32 in [low, high)."""
+    """Return a random float32 in [low, high)."""
     return scaled(word(key, sequence, state), low, F(high - low))
 
 
 @njit
 def fill(key, sequence, at, words):
-    """Write draws from number ``at`` on to ``words``, uint32. The fastest way: other functions generate four draws at a
-    time."""
+    """Write the random numbers of a stream from number ``at`` on to ``words``, uint32. Faster than the other functions,
+    which generate four at a time."""
     line(key, sequence, at, 1, words)
 
 
 @njit
 def skip_to(key, sequence, state, at):
-    """Make draw number ``at`` the next one."""
+    """Continue a stream at its random number ``at``."""
     state[0] = np.uint64(at)
     if at & 3 != 0:
         state[1], state[2], state[3], state[4] = block(key, sequence, at >> 2)
@@ -77,7 +77,7 @@ def skip_to(key, sequence, state, at):
 
 @njit
 def canonical(key, sequence, state):
-    """Return a float64 in [0, 1), computed from two draws as std::generate_canonical<double, 53> does."""
+    """Return a random float64 in [0, 1), from two numbers of a stream, as std::generate_canonical<double, 53> does."""
     low = word(key, sequence, state)
     high = word(key, sequence, state)
     return min((np.float64(low) + np.float64(high) * 4294967296.0) / 18446744073709551616.0, 0.9999999999999999)

@@ -17,8 +17,8 @@ inline = numba.njit
 
 @jit
 def windows_around(key, sequences, crop, start, end, whole, refused, out):
-    """Draw where windows of ``crop`` [N, D] start that contain, or lie in, the regions from ``start`` to ``end``;
-    inside of data of shape ``whole`` unless that is [0, D]."""
+    """Draw random starts of windows of size ``crop`` [N, D] that contain, or lie in, the regions from ``start`` to
+    ``end``. They stay inside data of shape ``whole``, unless that is [0, D]."""
     state = np.zeros(5, np.uint64)
     for i in range(len(out)):
         state[0] = 0
@@ -41,7 +41,7 @@ def windows_around(key, sequences, crop, start, end, whole, refused, out):
 
 @jit
 def pixels(key, sequences, masks, first, shapes, foreground, exact, values, thresholds, out):
-    """Draw a random pixel [N, D] of each mask; if requested and possible, of its foreground: pixels above a threshold
+    """Draw a random pixel [N, D] of each mask. If ``foreground`` is set and possible, it is a pixel above a threshold
     or, if ``exact``, equal to a value."""
     D = shapes.shape[1]
     state = np.zeros(5, np.uint64)
@@ -85,8 +85,8 @@ def _root(parent, k):
 
 @inline
 def _blobs(mask, shape, of_class, wanted, background):
-    """Return boxes [B, 2, D] of the connected regions of equal pixels (along the axes), in the order of their first
-    pixels: of class ``wanted``, or of all classes but the background."""
+    """Find the connected regions of equal pixels in a mask: of class ``wanted``, or of all classes but the background.
+    Pixels connect along the axes. Return the regions' boxes [B, 2, D], in the order of their first pixels."""
     D, size = len(shape), len(mask)
     stride = np.ones(D, np.int64)
     for d in range(D - 2, -1, -1):
@@ -139,8 +139,8 @@ def _blobs(mask, shape, of_class, wanted, background):
 
 @inline
 def _picked(key, sequence, state, boxes, least, largest):
-    """Return the index of a random box among those whose lengths are at least ``least``; only the ``largest`` of these
-    count, unless that is 0. -1 if there is none."""
+    """Return the index of a random box among those with lengths of at least ``least``, or among the ``largest`` of
+    these unless that is 0. Return -1 if there is none."""
     D = boxes.shape[2]
     good = np.empty(len(boxes), np.int64)
     n = 0
@@ -192,7 +192,7 @@ def objects(
     key, sequences, masks, first, shapes, chance, backgrounds, classes, class_at, class_counts, weights, weight_at,
     weight_counts, largest, least, any_class, skip, boxes, labels,
 ):  # fmt: skip
-    """Draw a random object of each mask: its box [N, 2, D], or that of the whole mask, and its class (or the
+    """Draw a random object of each mask: fill in its box, or that of the whole mask, [N, 2, D], and its class (or the
     background)."""
     D = shapes.shape[1]
     state = np.zeros(5, np.uint64)
@@ -251,17 +251,17 @@ def objects(
 
 
 GOOD, UNKNOWN, TWICE, OUTSIDE = range(4)
-"""Status of a sample of select_masks: valid; or a mask id that does not exist, or occurs twice; or a polygon whose
-vertices do not exist."""
+"""Statuses of a sample of the operator select_masks: valid; a mask id that does not exist; one that occurs twice; a
+polygon whose vertices do not exist."""
 
 
 @jit
 def selected(
     ids, id_at, id_counts, polygons, polygon_at, polygon_counts, vertex_counts, reindex, rows, row_counts, status
 ):
-    """Select the polygons of the masks ``ids``, in that order: ``rows`` [T, 5] hold id, new start and end, old start
-    and end; ``row_counts`` per sample. Return their number; ``status`` [N, 2] holds the kind of error, and the id or
-    polygon that caused it."""
+    """Select the polygons of the masks ``ids``, in that order: ``rows`` [T, 5] hold id, start and end in the output,
+    start and end in the input; ``row_counts`` are their numbers per sample. Return the number of rows; ``status`` [N,
+    2] holds the kind of error, and the id or polygon that caused it."""
     used = 0
     for i in range(len(id_counts)):
         begin = used

@@ -11,7 +11,7 @@ from numba import njit
 
 @njit(nogil=True, cache=True)
 def relative(data, offsets, sizes):
-    """Whether all of ``sizes`` [N] numbers from ``offsets`` [N] on are between 0 and 1."""
+    """Whether all coordinates, ``sizes`` [N] numbers from ``offsets`` [N] on, are between 0 and 1."""
     for i in range(len(offsets)):
         outside = np.int64(0)
         for k in range(offsets[i], offsets[i] + sizes[i]):
@@ -24,8 +24,8 @@ def relative(data, offsets, sizes):
 
 @njit(nogil=True, cache=True)
 def gather(data, offsets, widths, which, counts, out):
-    """Copy the rows ``which`` of the lists of rows of ``widths`` [N] elements that begin at ``offsets`` [N] to ``out``,
-    one after the other; ``counts`` [N] of them belong to list i."""
+    """Copy selected rows of N lists to ``out``, one after the other. List i begins at ``offsets[i]``, and its rows have
+    ``widths[i]`` elements; the next ``counts[i]`` numbers of ``which`` are the indices of its rows to copy."""
     at = row = 0
     for i in range(len(offsets)):
         width = widths[i]
@@ -39,7 +39,8 @@ def gather(data, offsets, widths, which, counts, out):
 
 @njit(nogil=True, cache=True)
 def stretches(first, counts, out):
-    """Write runs of ``counts`` [n] consecutive numbers from ``first`` [n] on to ``out``, one run after the other."""
+    """Write ranges of integers to ``out``, one after the other: range i has ``counts[i]`` numbers from ``first[i]``
+    on."""
     at = 0
     for i in range(len(first)):
         for k in range(counts[i]):
