@@ -11,8 +11,8 @@ from numba import njit
 
 @njit(nogil=True, cache=True)
 def rounded(values, least, most, inside, high, out):
-    """Write ``values`` [n], rounded half away from zero, NaN as 0, to ``out`` [n]. ``least`` and ``most`` are the ends
-    of ``out``'s type as floats, ``high`` the upper end as an integer, ``inside`` the largest float below it."""
+    """Write ``values`` [n], rounded half away from zero, NaN as 0, to ``out`` [n]. Limits of the output type: ``least``
+    and ``most`` as floats, ``high`` the upper one as an integer, ``inside`` the float below it."""
     for k in range(len(values)):
         v = values[k]
         w = min(v if v > least else least, inside)

@@ -66,8 +66,7 @@ def _shuffled(key, sequence, state, order):
 
 @inline
 def _fixed(shape, ratios, order):
-    """Adjust the lengths of a window to ratios that are fixed (smallest equal to largest). The largest length is
-    kept."""
+    """Adjust a window's lengths to ratios that are fixed (smallest equal to largest). The largest length is kept."""
     D, P = len(shape), len(ratios)
     most = F(0)
     for d in range(D):
@@ -264,9 +263,8 @@ def _llround(x):
 
 @jit
 def ssd_crops(key, sequences, boxes, first, counts, extents, attempts, most, windows, out_boxes, kept, out_counts):
-    """Draw the crops of the operator ssd_random_crop: ``windows`` int64[N, 4] (y, x, h, w) of images of ``extents`` [N,
-    2] (h, w). Return the total number of boxes that remain, as `crops` does; the crop is kept in float64, as in
-    DALI."""
+    """Draw the crops of ssd_random_crop: ``windows`` int64[N, 4] (y, x, h, w) of images of ``extents`` [N, 2] (h, w).
+    Return the total number of boxes that remain, as `crops` does; the crop is kept in float64, as in DALI."""
     state = np.zeros(5, np.uint64)
     lo, hi = np.zeros(2, F), np.zeros(2, F)
     n_out = 0

@@ -15,8 +15,7 @@ from numba.extending import intrinsic
 TOGETHER = 8
 """Number of boxes that `covered` processes at once; arrays of boxes must have space for a multiple of it."""
 VOLUME = 6
-"""Row that holds the volumes in an array of boxes; the rows before it hold the starts of the boxes, then their ends, on
-three axes."""
+"""Row of the volumes in an array of boxes; the rows before hold the starts, then the ends, on three axes."""
 
 _I64 = ir.IntType(64)
 _OF = ir.VectorType(ir.FloatType(), TOGETHER)

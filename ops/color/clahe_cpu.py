@@ -17,8 +17,8 @@ jit = numba.njit(nogil=True, cache=True)
 
 @cache
 def tables() -> tuple[Any, Any]:
-    """Return sRGB's curve, int32[256], with 3 fractional bits of 255; and Lab's cube root, int32[3072], with 15
-    fractional bits."""
+    """Return two look-up tables: sRGB's curve for bytes, int32[256], scaled to 255 with 3 fractional bits; and Lab's
+    cube root, int32[3072], with 15 fractional bits."""
     v = np.arange(256) / 255
     linear = np.where(v <= 0.04045, v / 12.92, ((v + 0.055) / 1.055) ** 2.4)
     x = np.arange(3072) / (255.0 * 8)
@@ -34,15 +34,15 @@ _FROM = np.linalg.inv(_XYZ) @ np.diag(_WHITE[:, 0])
 
 
 TILE = 1024
-"""Pixels that are converted at a time. Table look-ups are in loops of their own, so that the arithmetic between them is
-vectorised."""
+"""Number of pixels that are converted at a time. Table look-ups are in separate loops, so that the arithmetic between
+them is vectorised."""
 
 
 @jit
 def _lab(s, values, places, lightness, across, down):
-    """Convert up to TILE pixels to Lab, as three lines of bytes; working memory: ``values`` float32[3, TILE] and
-    ``places`` uint32[3, TILE]. All numbers are integers below 2^24, or are truncated: float32 represents them exactly,
-    and a register holds as many as of 32-bit integers, which Numba would widen to 64 bits."""
+    """Convert up to TILE RGB pixels to Lab, stored as three lines of bytes; working memory: ``values`` float32[3, TILE]
+    and ``places`` uint32[3, TILE]. All numbers are integers below 2^24, or are truncated: float32 represents them
+    exactly, and a register holds as many as of 32-bit integers, which Numba would widen to 64 bits."""
     n = len(lightness)
     first, second, third = values[0, :n], values[1, :n], values[2, :n]
     for x in range(n):
@@ -67,7 +67,7 @@ def _lab(s, values, places, lightness, across, down):
 
 @jit
 def _cut(v):
-    """Convert a number with 15 fractional bits to a byte."""
+    """Convert a fixed-point number with 15 fractional bits to a byte."""
     v = v * np.float32(1 / 32768)
     v = v if v > np.float32(0) else np.float32(0)
     return np.uint8(np.int32(v if v < np.float32(255) else np.float32(255)))
@@ -91,8 +91,8 @@ _STEPS = 1 << 14
 @cache
 def curve() -> tuple[Any, Any]:
     """Return tables that replace sRGB's power function, which takes longer than all other work on a pixel.
-    float64[257]: the smallest number for which `_level` returns each byte, and a final number above all. uint8[_STEPS +
-    1]: the byte of each multiple of 1 / _STEPS; from one multiple to the next it grows by at most 1."""
+    float64[257]: for each byte the smallest number for which `_level` returns it, then a number above all. uint8[_STEPS
+    + 1]: the byte of each multiple of 1 / _STEPS; from one multiple to the next it grows by at most 1."""
     least = np.zeros(257)
     for level in range(1, 256):
         low, high = 0.0, 1.0
@@ -110,8 +110,8 @@ _LEAST, _NEAR = curve()
 
 @cache
 def parts() -> tuple[Any, Any]:
-    """Return the numbers that Lab bytes stand for: for lightness [256, 2] its root and Y; for a and b [256, 2] the
-    amounts that are added to and subtracted from that root."""
+    """Return two tables for Lab bytes. For lightness, [256, 2]: the cube root that the byte stands for, and Y. For a
+    and b, [256, 2]: the amounts by which they change that root."""
     lightness = np.empty((256, 2))
     for byte in range(256):
         level = byte * (100.0 / 255)
@@ -165,8 +165,8 @@ def _within(v):
 
 @jit
 def _tile_table(plane, rows, columns, top, left, height, width, clip, table):
-    """Compute the table of new values of a tile; outside of the image, the image is mirrored without repeating its
-    edge."""
+    """Compute the look-up table of one tile of the image. Parts of the tile outside the image mirror the image without
+    repeating its edge."""
     counts = np.zeros(256, np.int64)
     for y in range(top, top + height):
         v = y if y < rows else 2 * rows - 2 - y
@@ -197,7 +197,7 @@ def _tile_table(plane, rows, columns, top, left, height, width, clip, table):
 
 @jit
 def _equalized(plane, rows, columns, down, across, clip):
-    """Equalise the plane in place: each value is interpolated between the tables of the four nearest tiles."""
+    """Equalise one channel in place, interpolating between the look-up tables of the four nearest tiles."""
     if rows % down == 0 and columns % across == 0:
         height, width = rows // down, columns // across
     else:  # OpenCV pads both axes to a multiple of the tile count if either is not one
@@ -248,7 +248,7 @@ def _of(word, shift):
 
 @jit
 def clahe(src, base, sizes, down, across, clip, luma, dst, out_base):
-    """Equalise all images; ``sizes`` [N, 3]: rows, columns, channels."""
+    """Apply CLAHE (equalisation with limited contrast) to all images; ``sizes`` [N, 3]: rows, columns, channels."""
     numbers, values = np.empty((3, TILE), np.float32), np.empty((3, TILE), np.float64)
     places = np.empty((3, TILE), np.uint32)
     for i in range(len(base)):

@@ -15,8 +15,8 @@ jit = numba.njit(nogil=True, cache=True)
 
 
 TILE = 1024
-"""Pixels whose channels are separated and joined at a time: they fit into the first cache, and arithmetic reads and
-writes without steps of three bytes, which would prevent vectorisation."""
+"""Number of pixels whose channels are separated and joined at a time: they fit into the L1 cache, and arithmetic reads
+and writes without steps of three bytes, which would prevent vectorisation."""
 
 
 @jit
@@ -48,8 +48,8 @@ def _joined(one, other, third, to):
 
 @jit
 def mix(src, base, pixels, channels, matrix, offset, out, out_base):
-    """Write ``matrix`` [outputs, 3] times each pixel's channels (1 or 3) plus ``offset`` [outputs], for 1 or 3
-    outputs."""
+    """Compute 1 or 3 outputs per pixel: ``matrix`` [outputs, 3] times its 1 or 3 channels, plus ``offset``
+    [outputs]."""
     outputs = len(offset)
     given, made = np.empty((3, TILE), np.uint8), np.empty((3, TILE), np.uint8)
     for i in range(len(base)):
@@ -76,8 +76,8 @@ def mix(src, base, pixels, channels, matrix, offset, out, out_base):
 
 
 def _table(factor, zero):
-    """Return Pillow's products for all bytes, with 6 fractional bits (ConvertYCbCr.c); ``zero`` is the byte that
-    represents 0."""
+    """Return Pillow's products of ``factor`` and all bytes, with 6 fractional bits (ConvertYCbCr.c). ``zero`` is the
+    byte that counts as 0."""
     return np.trunc((np.arange(256) - zero) * factor * 64 + 0.5).astype(np.int32)
 
 
@@ -87,7 +87,7 @@ _PILLOW_YCC = np.stack(
 _PILLOW_RGB = np.stack([_table(f, 128) for f in (0, 1.402, -0.34414, -0.71414, 1.772, 0)]).reshape(3, 2, 256)
 
 GRAY_PILLOW, GRAY_OPENCV, GRAY_TORCHVISION, YCC_PILLOW, YCC_OPENCV, RGB_PILLOW, RGB_OPENCV, FIRST, NEUTRAL = range(9)
-"""Rules of `convert` for a pixel. FIRST keeps the first channel, NEUTRAL adds chroma without colour."""
+"""Rules of `convert`, as of the named library. FIRST keeps the first channel, NEUTRAL adds chroma without colour."""
 
 
 @jit
@@ -124,8 +124,8 @@ def _pixel(a, b, c, rule):
 
 @jit
 def convert(src, base, pixels, channels, turned_in, turned_out, rule, outputs, out, out_base):
-    """Convert ``pixels`` [N] of 1 or 3 channels by ``rule`` to 1 or 3 channels; ``turned_in`` and ``turned_out``: blue
-    is the first channel."""
+    """Convert images of ``pixels`` [N] by ``rule``, from 1 or 3 channels to 1 or 3. ``turned_in`` and ``turned_out``
+    say whether blue is the first channel (BGR) before and after."""
     for i in range(len(base)):
         for x in range(pixels[i]):
             s, o = base[i] + x * channels, out_base[i] + x * outputs

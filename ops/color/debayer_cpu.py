@@ -23,8 +23,8 @@ def _widened(src, at, columns, wide, row):
 
 @jit
 def bilinear(src, base, sizes, blue, dst, out_base, wide):
-    """Convert raw images of ``sizes`` [M, 2] with blue at ``blue`` [M, 2] (see `Debayer.blue_position`) to RGB.
-    ``wide`` [3, columns]: working memory for lines, of twice as many bits per value, for PIXELS + 2 columns at least.
+    """Convert Bayer images of ``sizes`` [M, 2] to RGB; ``blue`` [M, 2]: see `Debayer.blue_position`. ``wide`` [3,
+    columns]: working memory for lines, of twice as many bits per value, for PIXELS + 2 columns at least.
     """
     few = np.empty(3 * PIXELS, dst.dtype)
     for i in range(len(base)):
@@ -62,7 +62,7 @@ _ENDS = {"edgeaware_ocv": "2RGB_EA", "vng_ocv": "2RGB_VNG", "gray_ocv": "2GRAY"}
 
 
 def opencv(src: Any, base: Any, sizes: Any, blue: Any, algorithm: str, dst: Any, out_base: Any) -> None:
-    """Convert raw images with one of OpenCV's algorithms; each call takes about a millisecond."""
+    """Convert Bayer images to RGB with one of OpenCV's algorithms; OpenCV is called once per image."""
     import cv2
 
     for begin, to, (rows, columns), position in zip(

@@ -14,7 +14,7 @@ from numba import types
 from numba.extending import intrinsic
 
 PIXELS = 32
-"""Pixels that are computed at once; lines need two more columns."""
+"""Number of pixels that are computed at once; lines of the image need space for two more columns."""
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 
 
@@ -22,8 +22,9 @@ def _coloured(_typing, lines, above, own, below, first, even, turned, out, at):
     """Compute PIXELS pixels of three channels, from column ``first`` + 1 on, from three of ``lines`` (of a type that
     holds the sum of four values), and write them to out[at:].
 
-    Pixels at ``even`` positions (the first one, or those after it) have the colour that is not green, else green. That
-    colour is the third channel, or the first if ``turned``; the remaining colour is that of the lines above and below.
+    In the line ``own``, green alternates with red or blue, which is at ``even`` positions (the first pixel or the one
+    after it). That colour becomes the third channel, or the first if ``turned``; the lines above and below have the
+    other one.
     """
 
     def generate(context, builder, signature, args):

@@ -13,7 +13,7 @@ from numba import types
 from numba.extending import intrinsic
 
 PIXELS = 32
-"""Pixels that are computed at once."""
+"""Number of pixels that are computed at once."""
 
 _EIGHT = 8
 _I8, _I32, _I64, _F32 = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.FloatType()
@@ -24,8 +24,8 @@ is below a half (0.5 itself would, because of the sum's rounding)."""
 
 
 def _weighed(_typing, source, at, factors, target, to):
-    """Write to target[to:] PIXELS pixels: the three bytes of each pixel from source[at] on, times the first three of
-    ``factors`` (float32), plus the fourth; rounded half up and saturated."""
+    """Convert PIXELS pixels of three bytes from source[at] on to gray, at target[to:]: the sum of the bytes times three
+    ``factors`` (float32), plus the fourth factor, rounded half up and saturated."""
 
     def generate(context, builder, signature, args):
         given = context.make_array(signature.args[0])(context, builder, args[0]).data

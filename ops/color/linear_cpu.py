@@ -25,7 +25,7 @@ def scale(src, base, sizes, factor, offset, dst, out_base):
 
 @jit
 def mix(src, base, pixels, matrices, offsets, dst, out_base):
-    """Write ``matrices`` times every pixel of three values plus ``offsets``."""
+    """Write each pixel, three values, times the matrix of its image, plus the offsets of its image."""
     for i in range(len(base)):
         m, d, n = matrices[i], offsets[i], pixels[i]
         s, o = src[base[i] : base[i] + 3 * n], dst[out_base[i] : out_base[i] + 3 * n]
@@ -42,8 +42,8 @@ def mix(src, base, pixels, matrices, offsets, dst, out_base):
 
 @jit
 def chain(src, base, pixels, matrices, offsets, dst, out_base):
-    """Apply ``matrices`` [M, K, 3, 3] one after the other to every pixel, and add ``offsets``; values are rounded after
-    each. Each image passes through all maps while it is in the cache."""
+    """Apply K ``matrices`` [M, K, 3, 3] with ``offsets`` to every pixel, one after the other; values are rounded after
+    each. Each image gets all of them while it is in the cache."""
     for i in range(len(base)):
         n = 3 * pixels[i]
         one = out_base[i : i + 1]

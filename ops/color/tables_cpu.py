@@ -13,8 +13,8 @@ jit = numba.njit(nogil=True, cache=True)
 
 @jit
 def equalized(counts, total, table):
-    """Write OpenCV's equalizeHist as a table: the cumulative histogram from the first value that occurs, scaled to 0
-    ... 255."""
+    """Compute the look-up table of OpenCV's equalizeHist: the cumulative histogram from the first value that occurs,
+    scaled to 0 ... 255."""
     first = 0
     while first < 255 and counts[first] == 0:
         first += 1
@@ -31,7 +31,7 @@ def equalized(counts, total, table):
 
 @jit
 def look_up(values, table, out):
-    """Write the entry of ``table`` for each value; for values beyond it, and for negative ones, the last entry."""
+    """Replace each value by the entry of ``table`` with that index, or by the last entry if there is none."""
     last = len(table) - 1
     for i in range(len(values)):
         v = np.int64(values[i])  # values beyond int64 become negative
@@ -40,15 +40,16 @@ def look_up(values, table, out):
 
 @jit
 def look_up_bytes(values, table, out):
-    """Write the entry of ``table``, which has all 256 bytes, for each value."""
+    """Replace each byte by the entry of ``table`` with that index."""
     for i in range(len(values)):
         out[i] = table[values[i]]
 
 
 @jit
 def _equalize_colours(s, pixels, counts, table, o):
-    """Equalise three interleaved channels. Even and odd pixels are counted separately: counting the same value twice in
-    a row would wait for memory. Indices are unsigned, so that they need no check for counting from the end."""
+    """Equalise the histograms of three interleaved channels. Even and odd pixels are counted separately: counting one
+    value twice in a row would wait for memory. Indices are unsigned, so that they need no check for counting from the
+    end."""
     apart, even = np.zeros(6 * 256, np.uint32), pixels & ~1
     for x in range(0, 3 * even, 6):
         k = np.uint64(x)
@@ -71,7 +72,7 @@ def _equalize_colours(s, pixels, counts, table, o):
 
 @jit
 def equalize(src, base, geometry, dst, out_base):
-    """Equalise each channel; ``geometry`` [N, 3]: images, pixels and channels per sample; channels are interleaved."""
+    """Equalise each interleaved channel's histogram; ``geometry`` [N, 3]: images, pixels and channels per sample."""
     for i in range(len(base)):
         pictures, pixels, channels = geometry[i]
         if pictures == 0:

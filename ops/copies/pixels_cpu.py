@@ -10,10 +10,10 @@ import numba
 
 @numba.njit(nogil=True, cache=True)
 def table(shape, stride, anchor, extent, base, out_base, out_stride, channel, channels, itemsize, frames, out):
-    """Fill rows of pixels.cu for a plan whose channels are dimension ``channel``, one row for each of up to ``frames``
-    images per sample. Return the maximum number of groups of eight pixels per image, or -1 if a sample is of an
-    unsupported kind. A dimension of frames may precede those of an image. ``itemsize`` is that of the output. If
-    ``channels`` is 4, the last one lies outside of the source."""
+    """Fill the rows from which pixels.cu copies images, one for each of up to ``frames`` images per sample. Dimension
+    ``channel`` of the plan holds the channels. Return the maximum number of groups of eight pixels per image, or -1 if
+    a sample is of an unsupported kind. A dimension of frames may precede those of an image. ``itemsize`` is that of the
+    output. If ``channels`` is 4, the last one lies outside of the source."""
     most = 0
     ndim = shape.shape[1]
     outer = ndim - 3

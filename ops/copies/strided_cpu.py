@@ -28,7 +28,7 @@ def move(
     source: npt.NDArray[Any], target: npt.NDArray[Any], dims: I64, base: I64, out_base: I64, border: int,
     fill: npt.NDArray[Any], factors: npt.NDArray[np.float32] | None,
 ) -> None:  # fmt: skip
-    """Write all samples of a plan (`strided.CopyPlan`) whose loops are ``dims`` [N, D >= 2, 5] to ``target``.
+    """Copy all samples of a plan (`strided.CopyPlan`), whose loops are ``dims`` [N, D >= 2, 5], to ``target``.
 
     Source and target have the same type; or, with ``factors``, uint8 / float32 is converted to float32, float16, uint8
     or int8.
@@ -125,7 +125,7 @@ def _is_turned(dims, i):
 
 @jit
 def _is_within(dims, i):
-    """Whether the whole output of sample ``i`` lies in the source."""
+    """Whether the whole output of sample ``i`` is copied from inside the source, so that nothing is filled."""
     for d in range(dims.shape[1]):
         if dims[i, d, ANCHOR] < 0 or dims[i, d, ANCHOR] + dims[i, d, SHAPE] > dims[i, d, EXTENT]:
             return False
@@ -137,7 +137,7 @@ _SIDE = 16
 
 @jit
 def _turned(src, dst, s, o, row, col, f):
-    """Transpose a plane in squares: with whole columns, every value would be on another cache line."""
+    """Transpose a plane square by square. If whole columns were written, every value would be on another cache line."""
     like = dst.dtype.type(0)
     w, k, step, out_step = row[SHAPE], col[SHAPE], col[STRIDE], row[OUT_STRIDE]
     for c0 in range(0, k, _SIDE):
@@ -150,8 +150,8 @@ def _turned(src, dst, s, o, row, col, f):
 
 @jit
 def _is_line(dims, i):
-    """Whether the two innermost dimensions of sample ``i`` are one run of adjacent elements in source and output,
-    inside the source."""
+    """Whether the two innermost dimensions of sample ``i`` are one line: elements that are adjacent in source and
+    output, inside the source."""
     row, col = dims.shape[1] - 2, dims.shape[1] - 1
     first, width = dims[i, row, ANCHOR], dims[i, row, SHAPE]
     near = dims[i, row, STRIDE] == 1 and dims[i, row, OUT_STRIDE] == 1
@@ -169,7 +169,7 @@ def _line(src, dst, s, o, w, f):
 
 
 def _are_bytes(src, dst, factor):
-    """Whether single bytes are moved and not converted (compiled below)."""
+    """Whether single bytes are copied unchanged (compiled below)."""
 
 
 @overload(_are_bytes)
@@ -203,7 +203,7 @@ def _is_box(dims):
 
 @jit
 def _box(dst, to, dims, fill):
-    """Fill the first line of the output, and copy it to all others."""
+    """Fill an output that lies outside of the source: fill its first line, and copy this line to all others."""
     n, step = dims[1, SHAPE] * dims[2, SHAPE], dims[0, OUT_STRIDE]
     _filled(dst, to, _NONE, dims[1, SHAPE], _NONE, dims[2, SHAPE], dims[1], dims[2], fill)
     for y in range(1, dims[0, SHAPE]):
@@ -214,7 +214,7 @@ def _box(dst, to, dims, fill):
 
 @jit
 def _plane(src, dst, at, to, row, col, inside, border, fill, factor):
-    """Copy the two innermost dimensions: the part inside the source as runs, elements outside one by one."""
+    """Copy the two innermost dimensions: elements inside the source by `runs`, elements outside of it one by one."""
     w, k = row[SHAPE], col[SHAPE]
     x0 = min(max(-row[ANCHOR], 0), w)
     x1 = max(min(row[EXTENT] - row[ANCHOR], w), x0)
@@ -268,8 +268,8 @@ def _filled(dst, to, x0, x1, c0, c1, row, col, fill):
 
 @jit
 def runs(src, dst, s, o, w, k, row, col, out_row, out_col, c0, factor):
-    """Copy ``w`` x ``k`` elements. The constant strides of frequent layouts are spelled out, so that loops are
-    vectorised."""
+    """Copy ``w`` x ``k`` elements of two dimensions. Strides of frequent layouts are written as constants, so that
+    loops are vectorised."""
     if k == 3 and col == 1 and out_row == 1 and (row == 3 or row == -3):
         _split(src, dst, s, o, w, row, out_col, factor)
     elif k == 3 and col == 1 and out_col == 1 and out_row == 3 and (row == 3 or row == -3):
@@ -292,7 +292,7 @@ def runs(src, dst, s, o, w, k, row, col, out_row, out_col, c0, factor):
 
 
 _SHORT = 64
-"""Maximum elements or pixels of a line for which creating a view takes longer than vectorisation saves."""
+"""Maximum number of elements or pixels of a line for which an array view costs more time than vectorisation saves."""
 
 
 @jit
@@ -311,7 +311,7 @@ def _run(src, dst, s, o, w, step, out_step, f):
 
 @jit
 def _split(src, dst, s, o, w, row, plane, factor):
-    """Split ``w`` interleaved pixels of three channels to three planes, mirrored if ``row`` is -3."""
+    """Separate ``w`` interleaved pixels of three channels into three planes, mirrored if ``row`` is -3."""
     f0, f1, f2 = _entry(factor, 0), _entry(factor, 1), _entry(factor, 2)
     like = dst.dtype.type(0)
     b0, b1, b2 = dst[o : o + w], dst[o + plane : o + plane + w], dst[o + 2 * plane : o + 2 * plane + w]
@@ -369,7 +369,7 @@ def _swapped(src, dst, s, o, w, factor):
 
 @jit
 def _woven(src, dst, s, o, w, plane, factor):
-    """Interleave three planes (the same plane three times if ``plane`` is 0) to pixels."""
+    """Interleave three planes to pixels; if ``plane`` is 0, use one plane three times."""
     f0, f1, f2 = _entry(factor, 0), _entry(factor, 1), _entry(factor, 2)
     like = dst.dtype.type(0)
     a0, a1, a2 = src[s : s + w], src[s + plane : s + plane + w], src[s + 2 * plane : s + 2 * plane + w]
@@ -385,7 +385,7 @@ _SIDE = 16
 
 @jit
 def _reflect(i, n, border):
-    """Map index ``i`` outside [0, n) to an index inside, by `strided.Border`."""
+    """Return the index inside [0, n) that replaces index ``i`` outside of it, by the border mode `strided.Border`."""
     if border == 1 or n == 1:
         return min(max(i, 0), n - 1)
     if border == 4:
@@ -398,7 +398,7 @@ def _reflect(i, n, border):
 
 
 def _factors_of(factors, i):
-    """Return the factors [K, 3] (mean, mul, add per channel) of sample ``i``, or None if values are only moved
+    """Return the factors [K, 3] (mean, mul, add per channel) of sample ``i``, or None if values are copied unchanged
     (compiled below)."""
 
 
@@ -410,7 +410,7 @@ def _factors_of_compiled(factors, i):
 
 
 def _entry(factor, c):
-    """Return mean, mul and add of channel ``c``, or None if values are only moved (compiled below)."""
+    """Return mean, mul and add of channel ``c``, or None if values are copied unchanged (compiled below)."""
 
 
 @overload(_entry)
@@ -437,7 +437,7 @@ def _alike_compiled(factor):
 
 
 def _convert(value, like, f):
-    """Apply the affine step ``f`` to ``value``, and convert it to the type of the number ``like`` (compiled below).
+    """Apply factors (mean, mul, add) to ``value``, and convert it to the type of the number ``like`` (compiled below).
 
     ``like`` is a number, not an array: an array that is passed through two calls is reference-counted for each value,
     and the loop is not vectorised.

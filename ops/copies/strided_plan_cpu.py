@@ -21,14 +21,14 @@ _MADE = types.Array(types.int64, 2, "C")
 _FLAT = types.Array(types.int64, 1, "C")
 
 SHAPE, STRIDE, ANCHOR, EXTENT, OUT_STRIDE = range(5)
-"""Columns of the arrays of loops, such as `strided.Loops.dims`."""
+"""Columns that describe one loop of a copy, in arrays such as `strided.Loops.dims`."""
 _SHORT = 4
-"""Maximum length of a dimension that the CPU kernel uses as the innermost one (channels)."""
+"""Maximum length of a dimension, such as the channels, that the CPU kernel uses as its innermost loop."""
 
 
 @numba.njit(types.void(types.Array(types.int32, 2, "A", readonly=True), _MADE, _MADE, _MADE), cache=True)
 def whole(shapes: Any, shape: Any, stride: Any, anchor: Any) -> None:
-    """Fill the arrays [N, D] of a plan that copies packed samples of ``shapes`` unchanged; see `strided.CopyPlan`."""
+    """Fill the arrays [N, D] of a plan (`strided.CopyPlan`) that copies packed samples of ``shapes`` unchanged."""
     for i in range(shapes.shape[0]):
         step = np.int64(1)
         for d in range(shapes.shape[1] - 1, -1, -1):
@@ -38,7 +38,7 @@ def whole(shapes: Any, shape: Any, stride: Any, anchor: Any) -> None:
 
 @numba.njit(types.void(_GIVEN, _MADE), cache=True)
 def row_major(shape: Any, stride: Any) -> None:
-    """Compute the strides of packed samples, [N, D]."""
+    """Compute the strides [N, D] of samples whose elements are stored without gaps."""
     for i in range(shape.shape[0]):
         step = np.int64(1)
         for d in range(shape.shape[1] - 1, -1, -1):
@@ -52,8 +52,8 @@ def row_major(shape: Any, stride: Any) -> None:
     cache=True,
 )  # fmt: skip
 def mirror(axis: Any, where: Any, shape: Any, extent: Any, base: Any, stride: Any, anchor: Any) -> None:
-    """Reverse the samples of the mask ``where`` along ``axis``: ``base``, ``stride`` and ``anchor`` are changed in
-    place."""
+    """Make a copy plan reverse samples along ``axis``, those for which the mask ``where`` is set: ``base``, ``stride``
+    and ``anchor`` are changed in place."""
     for i in range(len(where)):
         if where[i]:
             base[i] += (extent[i, axis] - 1) * stride[i, axis]
@@ -63,8 +63,7 @@ def mirror(axis: Any, where: Any, shape: Any, extent: Any, base: Any, stride: An
 
 @numba.njit(types.int64(_GIVEN, types.float64), cache=True)
 def larger(shape: Any, most: Any) -> Any:
-    """Return the number of samples of ``shape`` that have more than ``most`` elements, or are longer than that in a
-    dimension."""
+    """Return the number of samples with more than ``most`` elements, or with a dimension longer than that."""
     found = 0
     for i in range(shape.shape[0]):
         elements, longest = 1.0, np.int64(0)
@@ -77,8 +76,8 @@ def larger(shape: Any, most: Any) -> Any:
 
 @numba.njit(types.int64(_GIVEN, types.Array(types.int32, 2, "C"), _FLAT), cache=True)
 def packed(shape: Any, shapes: Any, offsets: Any) -> Any:
-    """Compute the offsets of consecutive samples of ``shape``, and their shapes in 32 bits; return the total number of
-    elements."""
+    """Compute the offsets of samples of ``shape`` that are stored one after the other, and their shapes in 32 bits.
+    Return the total number of elements."""
     total = np.int64(0)
     for i in range(shape.shape[0]):
         elements = np.int64(1)
@@ -92,7 +91,7 @@ def packed(shape: Any, shapes: Any, offsets: Any) -> Any:
 
 @numba.njit(cache=True)
 def _one(dims: Any, outer: Any, inner: Any, n: Any) -> Any:
-    """Whether dimensions ``outer`` and ``inner`` can be joined to one: in all samples, ``outer`` continues where
+    """Whether two dimensions can be joined to one loop: in all samples, each step of ``outer`` continues where
     ``inner`` ends, in source and output."""
     for i in range(n):
         length = dims[inner, i, SHAPE]
@@ -108,8 +107,8 @@ def _fold(
     shape: Any, stride: Any, anchor: Any, extent: Any, out_stride: Any, channel: Any, fills: Any, dims: Any, kept: Any
 ) -> Any:
     """Join dimensions that are contiguous in all samples. ``dims`` [D, N, 5] receives all dimensions, ``kept`` the
-    indices of those that remain after joining, innermost first. Return their number, and the position of the channel
-    among them."""
+    indices of those that remain after joining, innermost first. Return the number of remaining dimensions, and the
+    position of the channel among them."""
     n, ndim = shape.shape
     count, found, is_open = 0, -1, False
     for d in range(ndim - 1, -1, -1):
@@ -162,8 +161,8 @@ _PLAN = (_GIVEN, _GIVEN, _GIVEN, _GIVEN, _GIVEN, types.int64, types.boolean, _FL
 def loops(
     shape: Any, stride: Any, anchor: Any, extent: Any, out_stride: Any, channel: Any, fills: Any, out: Any
 ) -> Any:
-    """Compute the loops that copy a plan (`strided.CopyPlan`); dimensions are joined if all samples are contiguous
-    along them in source and output.
+    """Compute the nested loops that carry out a copy plan (`strided.CopyPlan`); dimensions are joined if all samples
+    are contiguous along them in source and output.
 
     Return the number of loops, and which of them is the ``channel``; ``out`` begins with these loops [N, loops, 5].
     ``fills``: values outside are one constant.
@@ -183,7 +182,7 @@ def loops(
 
 @numba.njit(types.boolean(_GIVEN, _GIVEN, _GIVEN, types.int64, types.int64), cache=True)
 def channels_whole(shape: Any, anchor: Any, extent: Any, channel: Any, width: Any) -> Any:
-    """Whether all samples keep all of their ``width`` channels; empty samples count as such."""
+    """Whether all samples of a copy plan keep all of their ``width`` channels; empty samples count as such."""
     for i in range(shape.shape[0]):
         same = anchor[i, channel] == 0 and extent[i, channel] == shape[i, channel] and shape[i, channel] == width
         if not same:

@@ -9,7 +9,7 @@ import numpy as np
 
 _FAR = 2.0**40
 ROUNDINGS = ("truncate", "round", "even")
-"""Roundings of the start of a window: truncation, halves away from zero, halves to even (as in Python)."""
+"""Ways to round the start of a window: truncate, round halves away from zero, round halves to even (as in Python)."""
 _, ROUND, EVEN = range(3)
 
 
@@ -38,12 +38,12 @@ def place_along(extent: Any, size: Any, position: Any, rounding: Any) -> Any:
     nogil=True, cache=True, error_model="numpy",
 )  # fmt: skip
 def place(extent: Any, axis: Any, size: Any, position: Any, rounding: Any, anchor: Any, shape: Any) -> None:
-    """Compute where windows lie along ``axis`` of samples of ``extent``: fill that column of ``anchor`` and ``shape``,
-    all [N, D].
+    """Compute start and length of each sample's window along ``axis``: fill that column of ``anchor`` and ``shape`` for
+    samples of size ``extent``, all [N, D].
 
     ``size`` [N or 1] is truncated; the whole length is used if it is not above 0. ``position`` [N or 1], 0 to 1, is the
-    start of a window as a fraction of the remaining space, after ``rounding``. The product is computed in float64, as
-    in DALI's crop: 0.7 of 5 is 3.4999999 and starts at 3.
+    start of a window as a fraction of the space that it leaves; the start is rounded by ``rounding``. The product is
+    computed in float64, as in DALI's crop: 0.7 of 5 is 3.4999999 and starts at 3.
     """
     for i in range(len(extent)):
         anchor[i, axis], shape[i, axis] = place_along(
@@ -53,8 +53,8 @@ def place(extent: Any, axis: Any, size: Any, position: Any, rounding: Any, ancho
 
 @numba.njit("int64(int64[:, ::1], int64[:, ::1], int64[:, ::1], boolean[::1])", nogil=True, cache=True)
 def outside(anchor: Any, shape: Any, extent: Any, out: Any) -> Any:
-    """Fill ``out`` with the mask of windows that extend beyond samples of ``extent``, all [N, D]; return their
-    number."""
+    """Fill the mask ``out``: whether each window extends beyond its sample, whose size is ``extent``, all [N, D].
+    Return the number of these windows."""
     found = 0
     for i in range(len(extent)):
         out[i] = False
@@ -79,7 +79,7 @@ AT, AFTER, WITH_IT = range(3)
 
 @numba.njit(error_model="numpy", forceinline=True)
 def _rounded(value: Any) -> Any:
-    """Round to the nearest integer, halves away from zero, see `_integer`."""
+    """Round to the nearest integer, halves away from zero; NaN and values beyond 2^40 as in `_integer`."""
     whole = np.trunc(value)
     return _integer(whole + np.copysign(1.0 if abs(value - whole) >= 0.5 else 0.0, value - whole))
 

@@ -15,7 +15,7 @@ from numba.extending import intrinsic
 
 _BYTE, _WORD, _TWO = (ir.IntType(n) for n in (8, 32, 64))
 PACKED = 16
-"""Pixels that `store_pixels` writes."""
+"""Number of pixels that `store_pixels` and `mirror_pixels` process in one call."""
 
 
 def _place(context, builder, kind, found, array, index):
@@ -25,7 +25,7 @@ def _place(context, builder, kind, found, array, index):
 
 def _loader(of):
     def load(_typing, array, at):
-        """Load the bytes from index ``at`` of ``array`` on, the first one lowest."""
+        """Load an integer of several bytes from index ``at`` of the byte array ``array`` on, little-endian."""
 
         def generate(context, builder, signature, args):
             return builder.load(_place(context, builder, signature.args[0], of, *args), align=1)
@@ -36,8 +36,8 @@ def _loader(of):
 
 
 def _store_pixels(_typing, words, first, array, at):
-    """Store the low three bytes of PACKED uint32 from words[first] on to index ``at`` and after it. Written out,
-    because LLVM turns a loop over overlapping words into scattered stores, which take five times as long."""
+    """Store PACKED pixels from index ``at`` of ``array`` on: the low three bytes of each uint32 from words[first] on.
+    As a loop, LLVM would make it scattered stores, which take five times as long."""
 
     def generate(context, builder, signature, args):
         four, three = ir.VectorType(_BYTE, 4 * PACKED), ir.VectorType(_BYTE, 3 * PACKED)
@@ -51,8 +51,8 @@ def _store_pixels(_typing, words, first, array, at):
 
 
 def _mirror_pixels(_typing, source, at, target, to):
-    """Copy PACKED pixels of three uint8 from index ``at`` of ``source`` to index ``to`` of ``target``, the last one
-    first."""
+    """Copy PACKED pixels of three uint8 from index ``at`` of ``source`` to index ``to`` of ``target``, in reverse
+    order."""
 
     def generate(context, builder, signature, args):
         three = ir.VectorType(_BYTE, 3 * PACKED)

@@ -15,7 +15,7 @@ jit = numba.njit(nogil=True, cache=True)
 
 @jit
 def _among(draw, count):
-    """Convert a draw to a number of 0 ... ``count`` - 1: by its low bits for powers of two, else by multiplication."""
+    """Convert a random word to a number below ``count``: by its low bits for powers of two, else by multiplication."""
     draw, count = np.uint64(draw), np.uint64(count)
     one = np.uint64(1)
     return np.int64(draw & (count - one)) if count & (count - one) == 0 else np.int64(draw * count >> np.uint64(32))
@@ -23,8 +23,8 @@ def _among(draw, count):
 
 @jit
 def jitter(key, sequences, skip, src, base, sizes, reach, dst, out_base):
-    """Move the values of all images; ``sizes`` [N, 3]: rows, columns, channels; ``reach`` [N]: number of possible
-    shifts per axis, 1 for none."""
+    """Replace each value by that of a random nearby pixel; ``sizes`` [N, 3]: rows, columns, channels; ``reach`` [N]:
+    number of possible shifts per axis, 1 for none."""
     for i in range(len(base)):
         rows, columns, channels = sizes[i]
         n, j = reach[i], 0

@@ -15,9 +15,9 @@ from .jpeg_simd_cpu import rgb_to_ycc, there_and_back
 
 U = np.uint64
 UNIT = 16
-"""Lines of pixels that are processed together: two blocks of luma, one of each chroma."""
+"""Number of lines of pixels that are processed together: two blocks of luma, one block of each chroma channel."""
 NARROW = 4
-"""Maximum columns of images for which libjpeg repeats chroma instead of interpolating it."""
+"""Maximum width of images for which libjpeg repeats chroma instead of interpolating it."""
 
 jit = numba.njit(nogil=True, cache=True)
 
@@ -41,7 +41,7 @@ def _columns(upper, lower, width, luma, blue, red, edge):
 
 @jit
 def _lay_out(height, width, pitch, parts):
-    """Compute the layout of an image's planes for two rows of units. Return their size in bytes."""
+    """Place the planes Y, Cb and Cr of two groups of UNIT lines in working memory. Return its size in bytes."""
     size = 0
     for c in range(3):
         part, half = parts[c], 1 if c == 0 or width <= NARROW else 2
@@ -54,7 +54,8 @@ def _lay_out(height, width, pitch, parts):
 
 @jit
 def distort(src, base, extents, quality, factors, dst, to):
-    """Distort images of ``extents`` [N, 2] (height, width), three bytes per pixel, from src[base[i]:] to dst[to[i]:].
+    """Simulate JPEG compression of images of ``extents`` [N, 2] (height, width), three bytes per pixel, from
+    src[base[i]:] to dst[to[i]:].
 
     ``factors`` [101, 2, 8, 3, 16]: for each quality those of luma and chroma, see `there_and_back`.
     """

@@ -21,8 +21,8 @@ _SHORT, _WIDE = ir.VectorType(_I16, 16), ir.VectorType(_I32, 8)
 
 
 def _zipped(builder, a, b):
-    """Interleave the numbers of the vectors ``a`` and ``b``, int16[16], separately for both halves. Return the lower
-    and the upper numbers."""
+    """Interleave the numbers of the vectors ``a`` and ``b``, int16[16], separately in both halves of the vectors.
+    Return the lower and the upper numbers."""
     return [
         _shuffle(builder, a, b, [at + k for half in (0, 8) for k in range(half + of, half + of + 4) for at in (0, 16)])
         for of in (0, 4)
@@ -37,8 +37,8 @@ def _transposed(builder, x):
 
 
 def _sums(builder, pairs, factors, bias, bits):
-    """Sum the values of ``pairs`` (two vectors per pair) times ``factors``, add ``bias``, and divide by 2^bits:
-    int16[16]."""
+    """Compute int16[16]: for each element, the sum of the values of ``pairs`` (two vectors per pair) times ``factors``,
+    plus ``bias``, divided by 2^bits."""
     found = []
     for half in (0, 1):
         total = _splat(_I32, 8, bias)
@@ -52,7 +52,7 @@ def _sums(builder, pairs, factors, bias, bits):
 
 
 def _rotations(t4: int, t5: int, t6: int, t7: int) -> list[int]:
-    """Compute the odd part of libjpeg's DCT (jfdctint.c): frequencies 1, 3, 5 and 7, scaled by 2^13."""
+    """Compute frequencies 1, 3, 5 and 7 of libjpeg's DCT (jfdctint.c) from four differences, scaled by 2^13."""
     z5 = (t4 + t6 + t5 + t7) * 9633  # 1.175875602
     z1, z2 = (t4 + t7) * -7373, (t5 + t6) * -20995  # 0.899976223, 2.562915447
     z3, z4 = (t4 + t6) * -16069 + z5, (t5 + t7) * -3196 + z5  # 1.961570560, 0.390180644
@@ -65,13 +65,13 @@ def _rotations(t4: int, t5: int, t6: int, t7: int) -> list[int]:
 
 
 _UNITS = [_rotations(*(int(i == k) for i in range(4))) for k in range(4)]
-"""Coefficients of the odd part as a matrix: integers are multiplied and added without loss, so that each result is a
-sum of products with these 16-bit numbers."""
+"""Matrix of the odd frequencies of the DCT. Since integers are multiplied and added without loss, each result is a sum
+of products with these 16-bit numbers."""
 
 
 def _forward(builder, x, second):
     """Apply libjpeg's accurate forward DCT to eight vectors; the second pass removes the scale of the first. Sums fit
-    into 16 bits: four times the sum of eight values of -128 to 127, and not more at other frequencies."""
+    into 16 bits: at most, they are four times the sum of eight values of -128 to 127."""
     add, sub = builder.add, builder.sub
     t = [add(x[k], x[7 - k]) for k in range(4)] + [sub(x[k], x[7 - k]) for k in (3, 2, 1, 0)]
     outer, inner = add(t[0], t[3]), add(t[1], t[2])
@@ -108,10 +108,11 @@ def _high(builder, a, b):
 
 
 def _there_and_back(_typing, source, step, factors, target, pitch):
-    """Transform two adjacent blocks, rows of 16 int16 from -128 to 127 at address ``source``, ``step`` bytes apart: to
-    frequencies, to multiples of the quantisation steps, and back to rows of 16 uint8 at ``target``, ``pitch`` bytes
-    apart. ``factors``, uint16[8, 3, 16]: for each line of frequencies of both blocks the steps, and two numbers that
-    divide by eight steps: take the upper 16 bits of the product with the first, then of the product with the second."""
+    """Transform two adjacent blocks, rows of 16 int16 from -128 to 127 at address ``source``, ``step`` bytes apart, to
+    frequencies; round these to multiples of the quantisation steps; transform back to rows of 16 uint8 at ``target``,
+    ``pitch`` bytes apart. ``factors``, uint16[8, 3, 16]: for each line of frequencies of both blocks the steps, and two
+    numbers that divide by eight steps: take the upper 16 bits of the product with the first, then of the product with
+    the second."""
 
     def generate(context, builder, _signature, args):
         source, step, table, out, pitch = args
@@ -148,7 +149,7 @@ there_and_back: Any = intrinsic(_there_and_back)
 
 
 def _halved(builder, upper, lower):
-    """Average four values of chroma, for 32 columns of two lines: int16[16] minus 128. As in libjpeg, the number added
+    """Average chroma of 2 x 2 pixels, for 32 columns of two lines: int16[16] minus 128. As in libjpeg, the number added
     before the division alternates."""
     found = []
     for a, b in zip(upper, lower, strict=True):
@@ -193,8 +194,8 @@ def _rgb_to_ycc(_typing, upper, lower, luma_upper, luma_lower, blue, red):
 
 
 def _chroma(builder, pair, factors, own, bias):
-    """Return one chroma channel as int16[16]: the products of ``pair`` and ``factors``, plus 2^15 times the first value
-    of each pair in ``own``."""
+    """Return one chroma channel as int16[16]: the sums of products of ``pair`` and ``factors``, plus 2^15 times the
+    first value of each pair in ``own``."""
     found = []
     for half in (0, 1):
         first = builder.lshr(builder.shl(builder.bitcast(own[half], _WIDE), _splat(_I32, 8, 16)), _splat(_I32, 8, 1))

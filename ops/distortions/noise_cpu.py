@@ -23,7 +23,7 @@ _UNIT = np.float32(2.0**-32)
 
 
 def store(dst: Any, i: Any, value: Any) -> None:
-    """Write a float64 as an element of ``dst`` (compiled code is generated below, by the type of ``dst``)."""
+    """Convert a float64 to the type of ``dst`` and store it at index ``i`` (compiled below for each type)."""
 
 
 @overload(store)
@@ -43,7 +43,7 @@ def _store(dst, i, value):  # noqa: ARG001 - only the type of dst selects the co
 
 @jit
 def _two(key, sequence, at):
-    """Return draw number ``at`` and the next one."""
+    """Return two random words of a stream: number ``at`` and the next one."""
     four = block(key, sequence, at >> 2)
     phase = at & 3
     if phase == 3:
@@ -53,7 +53,7 @@ def _two(key, sequence, at):
 
 @jit
 def gaussian(key, sequences, skip, src, base, counts, mean, stddev, dst, out_base):
-    """Add a normally distributed number, made from two draws, to each value."""
+    """Add a normally distributed number, made from two random words, to each value."""
     first, second, noise = np.empty(WORDS, np.uint32), np.empty(WORDS, np.uint32), np.empty(WORDS, np.float32)
     for i in range(len(base)):
         m, s = np.float64(mean[i]), np.float64(stddev[i])
@@ -70,7 +70,7 @@ def gaussian(key, sequences, skip, src, base, counts, mean, stddev, dst, out_bas
 
 @jit
 def salt_and_pepper(key, sequences, skip, src, base, counts, steps, strides, prob, salted, salt, pepper, dst, out_base):
-    """Keep each element of ``steps`` values, or replace it by salt or pepper, according to one draw."""
+    """Keep each element of ``steps`` values, or replace it by salt or pepper, depending on one random word."""
     for i in range(len(base)):
         each, apart = steps[i], strides[i]
         four, known = block(key, sequences[i], 0), 0
@@ -91,7 +91,7 @@ def salt_and_pepper(key, sequences, skip, src, base, counts, steps, strides, pro
 
 @jit
 def _canonical(key, sequence, at):
-    """Compute libstdc++'s generate_canonical<double> from two draws."""
+    """Return a random float64 in [0, 1) from two words of a stream, as libstdc++'s generate_canonical<double> does."""
     first, second = _two(key, sequence, at)
     value = (np.float64(first) + np.float64(second) * 4294967296.0) / 18446744073709551616.0
     return min(value, 0.9999999999999999)
@@ -99,8 +99,8 @@ def _canonical(key, sequence, at):
 
 @jit
 def _few(key, sequence, at, mean):
-    """Return a Poisson-distributed number with a mean below 12: products of uniform numbers (Knuth), as libstdc++ draws
-    it."""
+    """Return a Poisson-distributed number for a mean below 12, by products of uniform numbers (Knuth), as libstdc++
+    does."""
     limit, count, product = math.exp(-mean), 0, 1.0
     while True:
         product *= _canonical(key, sequence, at)
@@ -112,8 +112,8 @@ def _few(key, sequence, at, mean):
 
 @jit
 def _many(key, sequence, at, mean):
-    """Return a Poisson-distributed number with a mean of 12 or more: rejection (Devroye, Non-Uniform Random Variate
-    Generation, chapter X), with libstdc++'s order of draws."""
+    """Return a Poisson-distributed number for a mean of 12 or more, by rejection (Devroye, Non-Uniform Random Variate
+    Generation, chapter X). Random words are used in libstdc++'s order."""
     m = math.floor(mean)
     log_mean, log_m, root = math.log(mean), math.lgamma(m + 1), math.sqrt(m)
     quarter = 0.7853981633974483
@@ -174,7 +174,7 @@ def _many(key, sequence, at, mean):
 
 @jit
 def shot(key, sequences, skip, src, base, counts, factor, dst, out_base):
-    """Replace each value by a Poisson-distributed number of events times ``factor``."""
+    """Replace each value by a Poisson-distributed number of events (shot noise), times ``factor``."""
     for i in range(len(base)):
         f = factor[i]
         for j in range(counts[i]):
