@@ -13,17 +13,18 @@ from .philox_cpu import draw
 
 @njit(nogil=True, cache=True)
 def _unit(key: Any, sequence: Any, at: Any) -> Any:
-    """Return a float64 in (0, 1) from two draws."""
+    """Return a random float64 in (0, 1), from two random words."""
     word = draw(key, sequence, at) | draw(key, sequence, at + 1) << np.uint64(32)
     return (float(word >> np.uint64(11)) + 0.5) * 2.0**-53
 
 
 @njit(nogil=True, cache=True)
 def _log_gamma_variate(key: Any, sequence: Any, at: Any, shape: Any) -> Any:
-    """Return the logarithm of a gamma-distributed number, made from draw ``at`` on, and the index of the next draw.
+    """Return the logarithm of a gamma-distributed number, made from random word ``at`` on, and the index of the next
+    word.
 
-    Marsaglia and Tsang, "A simple method for generating gamma variables" (ACM TOMS 26(3), 2000); for shapes below 1
-    with their power of a uniform number, which only the logarithm can represent.
+    Marsaglia and Tsang, "A simple method for generating gamma variables" (ACM TOMS 26(3), 2000); for shapes below 1,
+    times their power of a uniform number, which only a logarithm can represent.
     """
     boost = 0.0
     if shape < 1:
@@ -46,7 +47,8 @@ def _log_gamma_variate(key: Any, sequence: Any, at: Any, shape: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def beta_variates(key: Any, sequences: Any, counts: Any, skip: Any, alpha: Any, beta: Any, out: Any) -> None:
-    """Write ``counts`` [N] elements of each sample to ``out`` [T]; element j begins at draw j * ``skip``."""
+    """Write ``counts`` [N] beta-distributed numbers per sample to ``out`` [T]; number j uses words from j * ``skip``
+    on."""
     row = 0
     for i in range(len(counts)):
         for j in range(counts[i]):

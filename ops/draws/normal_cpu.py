@@ -23,9 +23,9 @@ _HALF_ROOT = N(0x3F3504F3)
 
 @njit(error_model="numpy")
 def standard_normal(first: Any, second: Any) -> Any:
-    """Return a standard normal number from two 32-bit draws. The logarithm is that of the draw that is not 0.
+    """Return a standard normal number from two 32-bit random words. The logarithm is taken of the one that is not 0.
 
-    Logarithm, sine and cosine are Cephes' logf, sinf and cosf; angles are reduced to a quarter turn before rounding.
+    Logarithm, sine and cosine are Cephes' logf, sinf and cosf; angles are reduced to a quarter circle before rounding.
     """
     a, b = F(first) * _UNIT, F(second) * _UNIT
     v = a if a == 0 else b
@@ -61,7 +61,7 @@ def standard_normal(first: Any, second: Any) -> Any:
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def many_normal(key: Any, sequences: Any, counts: Any, skip: Any, numbers: Any) -> Any:
-    """Return normal numbers; ``numbers`` [N, 3]: mean, standard deviation and an unused number per sample."""
+    """Return normally distributed numbers; ``numbers`` [N, 3]: mean, standard deviation and an unused number."""
     out, at = np.empty(counts.sum(), np.float32), 0
     a, b = np.empty(WORDS, np.uint32), np.empty(WORDS, np.uint32)
     for i in range(len(counts)):

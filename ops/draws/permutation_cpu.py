@@ -18,7 +18,7 @@ _PLACES = types.Array(types.int64, 1, "C")
 @numba.njit(types.UniTuple(types.int64, 2)(_DRAWS, types.int64, types.int64), nogil=True, cache=True)
 def _below(draws: Any, at: Any, limit: Any) -> Any:
     """Return a number in [0, limit) by Lemire's method ("Fast random integer generation in an interval", 2019), and the
-    number of draws used so far; -1 if there are too few."""
+    number of random words used so far; -1 if there are too few."""
     threshold = (np.int64(1) << 32) % limit
     while at < len(draws):
         product = np.uint64(draws[at]) * np.uint64(limit)
@@ -31,7 +31,7 @@ def _below(draws: Any, at: Any, limit: Any) -> Any:
 @numba.njit(types.boolean(_DRAWS, types.int64, _PLACES), nogil=True, cache=True)
 def permuted(draws: Any, kind: Any, out: Any) -> Any:
     """Fill ``out`` with random indices. ``kind`` is the sum of 1 for no_fixed_points and 2 for allow_repetitions.
-    Return False if there are too few draws.
+    Return False if there are too few random words.
 
     Permutations are made as the GNU C++ library's std::shuffle does, with two swaps per draw; those without fixed
     points by Sattolo's algorithm; DALI 2.4 does the same.

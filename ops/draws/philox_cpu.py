@@ -55,10 +55,10 @@ def _four_of(key: Any, sequence: Any, number: Any) -> Any:  # noqa: ARG001  # Nu
 
 @njit(nogil=True, cache=True)
 def block(key: Any, sequence: Any, number: Any) -> Any:
-    """Return the four draws from 4 ``number`` on of Philox4x32-10 stream (``key``, ``sequence``): 32 bits each, in
-    uint64s.
+    """Return the four random words from number 4 ``number`` on of the Philox4x32-10 stream (``key``, ``sequence``): 32
+    bits each, in uint64s.
 
-    ``key`` is a uint64, or three (key, low, phase): draw 0 is then word ``phase`` of counter ``low``
+    ``key`` is a uint64, or three (key, low, phase): word 0 of the stream is then word ``phase`` of counter ``low``
     (`Streams.handle`).
     """
     return _four(key, sequence, number)
@@ -66,7 +66,7 @@ def block(key: Any, sequence: Any, number: Any) -> Any:
 
 @njit("void(uint64, uint64, uint64, uint64, uint32[::1])", nogil=True, cache=True)
 def words_from(key: Any, high: Any, low: Any, phase: Any, out: Any) -> None:
-    """Write the words of one generator from a state on: counter ``high`` x 2^64 + ``low``, its word ``phase``."""
+    """Write a Philox generator's random words from a state on: word ``phase`` of counter ``high`` x 2^64 + ``low``."""
     four = _words(key, high, low)
     for k in range(len(out)):
         if k and phase == 0:
@@ -80,7 +80,7 @@ def words_from(key: Any, high: Any, low: Any, phase: Any, out: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def draw(key: Any, sequence: Any, at: Any) -> Any:
-    """Return draw number ``at`` of Philox4x32-10 stream (``key``, ``sequence``): a 32-bit number in a uint64."""
+    """Return random word ``at`` of the Philox4x32-10 stream (``key``, ``sequence``): 32 bits in a uint64."""
     return block(key, sequence, at >> 2)[at & 3]
 
 
@@ -89,7 +89,7 @@ def draw(key: Any, sequence: Any, at: Any) -> Any:
     nogil=True, cache=True,
 )  # fmt: skip
 def coin_flips(key: Any, sequences: Any, limit: Any, out: Any) -> None:
-    """Write 1 if the first draw of a stream is at most ``limit``, else 0."""
+    """Write 1 for each stream whose first random word is at most ``limit``, else 0."""
     for i in range(len(out)):
         out[i] = np.int64(draw(key, sequences[i], 0)) <= limit
 
@@ -102,7 +102,7 @@ def coin_flips(key: Any, sequences: Any, limit: Any, out: Any) -> None:
     nogil=True, cache=True,
 )  # fmt: skip
 def uniforms(key: Any, sequences: Any, low: Any, factor: Any, below: Any, out: Any) -> None:
-    """Convert the first draw of each stream to a number in a range, as `streams.uniform` does."""
+    """Convert the first random word of each stream to a number in a range, as `streams.uniform` does."""
     for i in range(len(out)):
         v = np.float32(np.float64(np.float32(draw(key, sequences[i], 0))) * factor + low)
         out[i] = min(v, below)
@@ -110,7 +110,7 @@ def uniforms(key: Any, sequences: Any, low: Any, factor: Any, below: Any, out: A
 
 @njit(nogil=True, cache=True)
 def _first_words(key: Any, sequence: Any, first: Any, skip: Any, out: Any) -> None:
-    """Write draws ``first``, ``first`` + ``skip`` ... of a stream. There are no branches, so that the loop is
+    """Write the random words ``first``, ``first`` + ``skip`` ... of a stream, without branches, so that the loop is
     vectorised."""
     for j in range(len(out)):
         at = np.uint64(first + j * skip)
@@ -122,7 +122,7 @@ def _first_words(key: Any, sequence: Any, first: Any, skip: Any, out: Any) -> No
 
 
 def line(key: Any, sequence: Any, first: Any, skip: Any, out: Any) -> None:
-    """Write draws ``first``, ``first`` + ``skip`` ... of a stream, uint32."""
+    """Write the random words ``first``, ``first`` + ``skip`` ... of a stream, uint32."""
     raise NotImplementedError("compiled code calls it")
 
 
@@ -139,16 +139,16 @@ def _line_of(key: Any, sequence: Any, first: Any, skip: Any, out: Any) -> Any:  
 
 
 WORDS = 1024
-"""Number of draws that are generated at once."""
+"""Number of random words that are generated at once."""
 VECTOR = 8
-"""Minimum number of elements for which vectorised loops are faster."""
+"""Minimum number of elements for which the vectorised loops are faster."""
 
 
 @njit(nogil=True, cache=True)
 def element_draws(key: Any, sequences: Any, counts: Any, skip: Any, out: Any) -> None:
-    """Write the first draws of every element: element j of a stream begins at draw j * ``skip``.
+    """Write the random words for each element: those of element j of a sample begin at word j * ``skip`` of its stream.
 
-    ``counts`` [N] elements of stream i fill the next rows of ``out`` uint32[T, draws].
+    ``counts`` [N] elements of sample i fill the next rows of ``out`` uint32[T, words].
     """
     row, words = 0, np.empty(WORDS, np.uint32)
     for i in range(len(counts)):
@@ -169,7 +169,7 @@ def element_draws(key: Any, sequences: Any, counts: Any, skip: Any, out: Any) ->
 
 @njit(nogil=True, cache=True)
 def many_uniform(key: Any, sequences: Any, counts: Any, skip: Any, numbers: Any) -> Any:
-    """Return uniform numbers; ``numbers`` [N, 3]: constants of `streams.ends_of` (first, factor, below)."""
+    """Return uniform random numbers; ``numbers`` [N, 3]: constants of `streams.ends_of` (first, factor, below)."""
     out, words, at = np.empty(counts.sum(), np.float32), np.empty(WORDS, np.uint32), 0
     for i in range(len(counts)):
         low, factor, below = numbers[i, 0], numbers[i, 1], np.float32(numbers[i, 2])
@@ -185,7 +185,7 @@ def many_uniform(key: Any, sequences: Any, counts: Any, skip: Any, numbers: Any)
 
 @njit(nogil=True, cache=True)
 def many_flip(key: Any, sequences: Any, counts: Any, skip: Any, numbers: Any) -> Any:
-    """Return 1 for draws that are at most the first of their sample's ``numbers`` [N, 3], else 0."""
+    """Return 1 for each random word that is at most the first of its sample's ``numbers`` [N, 3], else 0."""
     out, words, at = np.empty(counts.sum(), np.int32), np.empty(WORDS, np.uint32), 0
     for i in range(len(counts)):
         limit = np.int64(numbers[i, 0])
@@ -201,7 +201,8 @@ def many_flip(key: Any, sequences: Any, counts: Any, skip: Any, numbers: Any) ->
 
 @njit(nogil=True, cache=True)
 def many_below(key: Any, sequences: Any, counts: Any, skip: Any, limits: Any, starts: Any) -> Any:
-    """Return an integer below its sample's ``limits`` [N] for each element, plus ``starts`` [N]: int64[T]."""
+    """Return random integers, int64[T]: for each element one below ``limits`` [N] of its sample, plus ``starts``
+    [N]."""
     out, words, at = np.empty(counts.sum(), np.int64), np.empty(WORDS, np.uint32), 0
     for i in range(len(counts)):
         limit, start = np.uint64(limits[i]), np.int64(starts[i])

@@ -20,8 +20,8 @@ jit = numba.njit(nogil=True, cache=True)
 
 @jit
 def outside(i, n, border):
-    """Return the index that replaces index ``i`` of a line of ``n`` values for a mode of `axes.BORDERS`; -1 for the
-    constant."""
+    """Return the index inside a line of ``n`` values that replaces index ``i``, by a mode of `axes.BORDERS`; -1 for the
+    mode that uses a constant."""
     if 0 <= i < n:
         return i
     if border == 4:
@@ -38,7 +38,7 @@ def outside(i, n, border):
 
 @jit
 def _line(target, source, start, first, count, columns, channels, border, fill):
-    """Copy values of a line from column ``first`` on, which may be outside of its ``columns``."""
+    """Copy ``count`` pixels of a line from column ``first`` on; columns outside the image follow the border mode."""
     low = min(max(-first, 0), count)
     high = max(min(columns - first, count), low)
     inner = target[low * channels : high * channels]
@@ -57,7 +57,7 @@ def _line(target, source, start, first, count, columns, channels, border, fill):
 
 @jit
 def _by_lines(src, origin, before, after, extents, pads, border, fill, weights, first, dst, out_at):
-    """Filter an image with copies of its lines, as float32 and extended beyond the border."""
+    """Filter an image from copies of its lines, which are float32 and extended beyond the image's border."""
     _, depth, height, width, channels = after
     _, slices, rows, columns, _ = before
     p, q, r = extents
@@ -100,8 +100,8 @@ def _straight(src, origin, before, after, extents, pads, border, weights, first,
 
 @overload(_straight)
 def _straight_of(src, origin, before, after, extents, pads, border, weights, first, dst, out_at):
-    """Filter an image of float32 to float32: where filters stay inside of lines, read and write in place. False if that
-    is not possible."""
+    """Filter a float32 image to float32 without copying lines, for outputs whose filter stays inside of lines. Return
+    False if types or sizes do not allow it."""
     if src.dtype != types.float32 or dst.dtype != types.float32:
         return lambda src, origin, before, after, extents, pads, border, weights, first, dst, out_at: False
     return _in_place
@@ -159,8 +159,8 @@ def _in_place(src, origin, before, after, extents, pads, border, weights, first,
 
 @jit
 def correlate(src, base, before, after, weights, places, extents, pads, border, fills, dst, out_base):
-    """Correlate images of ``before`` [M, 5] with filters of ``extents`` [M, 3], and write images of ``after``; two
-    lines at a time."""
+    """Correlate images of ``before`` [M, 5] with filters of ``extents`` [M, 3]; results have sizes ``after``. Two lines
+    are computed at a time."""
     for i in range(len(base)):
         pictures, depth, height, width, channels = after[i]
         _, slices, rows, columns, _ = before[i]

@@ -15,9 +15,9 @@ from numba.extending import intrinsic
 
 _LANES, _VECTORS = 8, 4
 BLOCK = _LANES * _VECTORS
-"""Values that are computed at once: lines need space for a multiple of this number."""
+"""Number of values that are computed at once: lines need space for a multiple of it."""
 _KNOWN = ((3, 3), (5, 3))
-"""(Columns of a filter, channels) for which loops with constant addresses are compiled: these take a quarter less
+"""Pairs (columns of a filter, channels) for which loops with constant addresses are compiled: these take a quarter less
 time."""
 _FUSE = ("contract",)  # products and sums may be fused to multiply-adds
 _F32, _I32, _I64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
@@ -27,8 +27,8 @@ _OF = ir.VectorType(_F32, _LANES)
 def _two_lines(_typing, lines, places, slices, rows, taps, apart, weights, first, blocks, totals, at, pitch):
     """Compute two lines of ``blocks`` BLOCKs, from totals[at] on and ``pitch`` apart: sums of the filter's values
     (``slices`` x ``rows`` x ``taps``, from weights[first] on) times values of ``lines`` that are ``apart`` from each
-    other. Of every slice, one line more than the filter has rows begins at the next entries of ``places``; the second
-    result skips the first of these lines."""
+    other. Each slice has one line more than the filter has rows; ``places`` holds where they begin. The second result
+    skips the first of these lines."""
 
     def generate(context, builder, signature, args):
         def data(k):

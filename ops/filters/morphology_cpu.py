@@ -18,7 +18,7 @@ jit = numba.njit(nogil=True, cache=True)
 
 
 def window_middle(source: Any, rows: Any, columns: Any, channels: Any, h: Any, w: Any, out: Any) -> None:
-    """Compute the medians of an image (compiled below: by histograms for bytes, by sorting for other types)."""
+    """Compute an image's medians of windows (compiled below: by histograms for bytes, by sorting for other types)."""
 
 
 @jit
@@ -35,8 +35,8 @@ def _smaller(total, values):
 
 @jit
 def extreme(src, base, geometry, masks, border, largest, dst, out_base):
-    """Write the largest or smallest value of rectangles; ``masks`` [M, 4]: height, width, and the rectangle's element
-    that lies on the value."""
+    """Write the largest or smallest value in a rectangle around each pixel; ``masks`` [M, 4]: height and width of the
+    rectangle, and which of its elements lies on the pixel."""
     for i in range(len(base)):
         pictures, _, rows, columns, channels = geometry[i]
         if pictures == 0:
@@ -87,7 +87,7 @@ def _clamp(i, n):
 
 @jit
 def _by_histogram(source, rows, columns, channels, h, w, out):
-    """Compute medians by Huang's algorithm: the window's histogram moves along a row, and the median is updated."""
+    """Compute medians of bytes as Huang does: a window's histogram moves along a row, and the median is updated."""
     half, counts = h * w // 2, np.empty(256, np.int32)
     for c in range(channels):
         for y in range(rows):
@@ -145,7 +145,7 @@ def _window_middle(source, rows, columns, channels, h, w, out):  # noqa: ARG001 
 
 @jit
 def median(src, base, geometry, masks, dst, out_base):
-    """Compute the median of windows ``masks`` [M, 4], whose first two columns are height and width."""
+    """Compute the median in a window around each pixel; ``masks`` [M, 4] begins with its height and width."""
     for i in range(len(base)):
         pictures, _, rows, columns, channels = geometry[i]
         size = rows * columns * channels

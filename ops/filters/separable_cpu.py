@@ -40,7 +40,7 @@ def _copy(target, values):
 
 @jit
 def _across(picture, lines, columns, channels, window):
-    """Apply ``window`` to every line of ``picture``, in place."""
+    """Filter every line of an image with ``window``, in place."""
     radius, width = len(window) // 2, columns * channels
     line = np.empty(width + 2 * radius * channels, np.float32)
     total = np.empty(width, np.float32)
@@ -60,8 +60,8 @@ def _across(picture, lines, columns, channels, window):
 
 @jit
 def _down(source, target, blocks, count, width, window):
-    """Apply ``window`` across runs: ``blocks`` of ``count`` runs of ``width`` values; every run is computed from the
-    runs before and after it."""
+    """Filter across the lines of ``blocks`` images, with ``count`` lines of ``width`` values each: every line is a
+    weighted sum of the lines before and after it."""
     radius = len(window) // 2
     for b in range(blocks):
         start = b * count * width
@@ -75,8 +75,8 @@ def _down(source, target, blocks, count, width, window):
 
 @jit
 def separable(src, base, geometry, windows, lengths, factors, dst, out_base):
-    """Compute the sum over terms of ``factors`` times the windows along depth, height and width; ``geometry``: see
-    `axes.geometry`."""
+    """Filter along depth, height and width with ``windows``. The output is the sum of several such results, each times
+    its number in ``factors``; ``geometry``: see `axes.geometry`."""
     for i in range(len(base)):
         pictures, depth, height, width, channels = geometry[i]
         size = depth * height * width * channels

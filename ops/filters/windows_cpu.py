@@ -13,8 +13,8 @@ import numpy as np
 
 @numba.njit(nogil=True, cache=True)
 def sizes(sigma, length, widest, found, deviation):
-    """Compute lengths and deviations of windows from ``sigma`` and ``length`` [M, A], either of which may be 0. Return
-    the longest length, or -1 if a window cannot be made: its length is then 0."""
+    """Compute lengths and standard deviations of Gaussian windows from ``sigma`` and ``length`` [M, A], either of which
+    may be 0. Return the longest length, or -1 if a window is impossible: its length is then 0."""
     longest, wrong = 1, False
     for m in range(len(sigma)):
         for a in range(sigma.shape[1]):
@@ -32,7 +32,7 @@ def sizes(sigma, length, widest, found, deviation):
 
 @numba.njit(nogil=True, cache=True)
 def windows(length, deviation, out, lengths):
-    """Compute windows [M, 1, 3, L] of these lengths, in the order depth, height, width, and their lengths [M, 1, 3]."""
+    """Compute Gaussian windows [M, 1, 3, L] for depth, height and width, and their lengths [M, 1, 3]."""
     axes = length.shape[1]
     for m in range(len(length)):
         for a in range(3):

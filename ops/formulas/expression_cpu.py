@@ -37,7 +37,7 @@ inner = njit(error_model="numpy")
 
 @inner
 def _floats(op, n, at, bt, ct, to):
-    """Compute function ``op`` of ``n`` float32 values, with float32 results."""
+    """Apply function number ``op`` to ``n`` float32 values, with float32 results."""
     a, b, c = carray(_at(at), n, np.float32), carray(_at(bt), n, np.float32), carray(_at(ct), n, np.float32)
     o = carray(_at(to), n, np.float32)
     if op == plan.ADD_F:
@@ -84,8 +84,8 @@ def _floats(op, n, at, bt, ct, to):
 
 @inner
 def _integers(op, n, at, bt, ct, to):
-    """Compute function ``op`` of ``n`` int32 values, with int32 results that wrap around; comparisons and logic give 0
-    or 1."""
+    """Apply function number ``op`` to ``n`` int32 values. Results are int32 and wrap around; comparisons and logic give
+    0 or 1."""
     a, b, c = carray(_at(at), n, np.int32), carray(_at(bt), n, np.int32), carray(_at(ct), n, np.int32)
     o = carray(_at(to), n, np.int32)
     if op == plan.ADD_I:
@@ -149,7 +149,7 @@ def _integers(op, n, at, bt, ct, to):
 
 @inner
 def _compared(op, n, at, bt, to):
-    """Compare ``n`` pairs of float32 values by function ``op``; results are 0 or 1."""
+    """Compare ``n`` pairs of float32 values by comparison number ``op``; results are 0 or 1."""
     a, b = carray(_at(at), n, np.float32), carray(_at(bt), n, np.float32)
     o = carray(_at(to), n, np.int32)
     if op == plan.EQ_F:
@@ -177,7 +177,7 @@ def _compared(op, n, at, bt, to):
 
 @inner
 def _ends(kind):
-    """Return the smallest and the largest number of a type."""
+    """Return the smallest and the largest number of element type ``kind``."""
     if kind == plan.U8:
         return np.int32(0), np.int32(255)
     if kind == plan.I8:
@@ -191,7 +191,7 @@ def _ends(kind):
 
 @inner
 def _converted(op, n, at, kind, to):
-    """Convert between float32 and int32, by the rules of cast: halves away from zero, saturated to ``kind``."""
+    """Convert between float32 and int32 as cast does: halves away from zero, saturated to element type ``kind``."""
     f, i = carray(_at(at), n, np.float32), carray(_at(at), n, np.int32)
     of, oi = carray(_at(to), n, np.float32), carray(_at(to), n, np.int32)
     low, high = _ends(kind)
@@ -219,8 +219,8 @@ def _converted(op, n, at, kind, to):
 
 @inner
 def _loaded(kind, address, start, period, n, as_float, to):
-    """Load ``n`` elements of an input from ``start`` on, or its first ``period`` elements repeatedly, as float32 or
-    int32."""
+    """Load ``n`` elements of an input from ``start`` on as float32 or int32. If ``period`` is not 0, load its first
+    ``period`` elements repeatedly."""
     of, oi = carray(_at(to), n, np.float32), carray(_at(to), n, np.int32)
     if period > 0:
         m = min(period, n)
@@ -281,7 +281,7 @@ def _loaded(kind, address, start, period, n, as_float, to):
 
 @inner
 def _stored(kind, at, n, address, start):
-    """Store ``n`` int32, which are within the limits, as elements of a smaller type."""
+    """Store ``n`` int32 values, which fit into element type ``kind``, as elements of that type."""
     i = carray(_at(at), n, np.int32)
     if kind in (plan.U8, plan.I8):
         u = carray(_at(address + start), n, np.uint8)
@@ -295,8 +295,8 @@ def _stored(kind, at, n, address, start):
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def calculate(program, sources, constants, registers, addresses, starts, periods, sizes, target, target_starts):
-    """Compute ``sizes[i]`` elements of each sample i. Return False, with nothing computed, if the periods do not fit
-    into a block.
+    """Evaluate an expression: compute ``sizes[i]`` elements of each sample i. Return False, with nothing computed, if
+    the periods do not fit into a block.
 
     ``program`` int64[P, 5]: function, register of the result, and three arguments. ``sources`` int64[K, 4]: input, its
     element type, its register, and whether the register is float32. ``constants`` int64[C, 2]: a register, and its
@@ -366,5 +366,5 @@ def calculate(program, sources, constants, registers, addresses, starts, periods
 
 @njit(nogil=True, cache=True)
 def _keep(memory: Any) -> Any:
-    """Refer to an array whose address is in use, so that Numba frees it after this call, not after its last mention."""
+    """Keep an array alive whose address is in use: Numba frees it after this call, not after its last mention."""
     return len(memory)

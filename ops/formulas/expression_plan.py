@@ -33,7 +33,7 @@ _KINDS = {
     EQ_F, NE_F, LT_F, LE_F, GT_F, GE_F, NOT_F,
     FLOAT_OF, CLIP, TRUE_OF, ROUNDED,
 ) = range(42)  # fmt: skip
-"""Numbers of the functions that the compiled interpreter has: first those of float32, then of int32, comparisons of
+"""Numbers of the functions that the compiled interpreter knows: first those of float32, then of int32, comparisons of
 float32, and conversions."""
 
 _OF_FLOATS = {
@@ -59,12 +59,12 @@ class Program:
     constants: I64
     registers: int
     kind: int
-    """Element type of the result."""
+    """Element type of the expression's result."""
     out_from: int
 
 
 class _UnknownError(Exception):
-    """The compiled interpreter does not support this expression; NumPy then computes it."""
+    """Raised if the compiled interpreter does not support an expression, which NumPy then computes."""
 
 
 class _Writer:
@@ -88,7 +88,7 @@ class _Writer:
         return to
 
     def value(self, tree: Typed, as_float: bool) -> int:
-        """Return the register (number of the memory) that holds the value of ``tree``, as float32 or as int32."""
+        """Return the register (number of a buffer) that will hold the value of ``tree``, as float32 or int32."""
         if tree.dtype not in _KINDS:
             raise _UnknownError
         if tree.fn == "name":
@@ -156,8 +156,8 @@ class _Writer:
 
 @lru_cache(1024)
 def planned(tree: Typed, names: tuple[str, ...], dtypes: tuple[np.dtype[Any], ...]) -> Program | None:
-    """Return the program of a typed expression with inputs ``names`` of ``dtypes``; None if the interpreter does not
-    support it."""
+    """Translate a typed expression with inputs ``names`` of ``dtypes`` to a program. Return None if the interpreter
+    does not support it."""
     writer = _Writer(names, dtypes)
     try:
         if tree.fn in ("name", "const"):

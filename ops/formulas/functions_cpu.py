@@ -24,11 +24,11 @@ _LARGEST = F(3.4028234663852886e38)
 _LEAST = F(1.401298464324817e-45)
 _BELOW_ONE = F(0.99999994)
 _FAR = F(1e5)
-"""Limit of the argument of tan, up to which the quotient by a quarter turn times the first part of that is exact."""
+"""Maximum absolute argument of tan. Up to it, the number of quarter turns times the first part of one is exact."""
 _STEEP = F(700)
-"""Limit of the argument of sinh and cosh; both overflow to infinity far below it."""
+"""Maximum absolute argument of sinh and cosh; both overflow to infinity far below it."""
 _SMALL = 1e-4
-"""Limit below which two terms of a series are more exact than differences."""
+"""Argument below which two terms of a series are more exact than the usual formula."""
 
 _MANTISSA, _ONE = (1 << 52) - 1, 1023 << 52
 _LOG2_E, _LN_2, _LOG10_2 = 1.4426950408889634, 0.6931471805599453, 0.30102999566398120
@@ -73,7 +73,7 @@ def _exp2(v):
 
 @inline
 def _atan(a):
-    """Return the arctangent of a number that is not negative, also of infinity. Two identities reduce the argument to
+    """Return the arctangent of ``a``, a number that is not negative or infinity. Two identities reduce the argument to
     at most tan(pi / 8)."""
     steep = a > 1
     t = 1 / a if steep else a
@@ -89,8 +89,8 @@ def _atan(a):
 
 @inline
 def _signed(found, x, a, third):
-    """Return the value of an odd function at ``x``, given its value ``found`` at ``a`` = abs(x); x + ``third`` x^3 if x
-    is small."""
+    """Return the value of an odd function at ``x``, given its value ``found`` at ``a`` = abs(x). For small x it is x +
+    ``third`` x^3."""
     found = -found if x < 0 else found
     return x + third * x * a * a if a < _SMALL else found
 
@@ -111,11 +111,11 @@ USUAL = {
     "power": [(_LEAST, _LARGEST), (-_LARGEST, _LARGEST)],
     "atan2": [(-_LARGEST, _LARGEST), (-_LARGEST, _LARGEST)],
 }
-"""Range (smallest, largest) of each argument for which a function is valid; for `atan2` zeros are also excluded."""
+"""Smallest and largest valid value of each argument, per function; for `atan2` zeros are also excluded."""
 
 
 def unusual(name, *values):
-    """Return a mask of the values that are outside of a function's valid range."""
+    """Return a mask of the values that are outside of the valid range of the function ``name``."""
     found = np.zeros(len(values[0]), np.bool_)
     for v, (low, high) in zip(values, USUAL[name], strict=True):
         found |= ~((low <= v) & (v <= high))

@@ -16,9 +16,9 @@ jit = numba.njit(nogil=True, cache=True, error_model="numpy")
 
 @jit
 def turned(shapes, cos, sin, sizes, grown, maps):
-    """Compute maps [N, 2, 3] of rotations about the centres of images of ``shapes`` [N, ..., H, W, C], from outputs of
-    ``sizes`` [N, 2]. With ``grown``, the sizes are computed first: those of the canvas that contains the rotated image,
-    by DALI's rule."""
+    """Compute affine maps [N, 2, 3] that rotate images of ``shapes`` [N, ..., H, W, C] about their centres; they map
+    from outputs of ``sizes`` [N, 2] to inputs. With ``grown``, the sizes are computed first: those of the canvas that
+    contains the rotated image, by DALI's rule."""
     d = shapes.shape[1]
     for i in range(len(shapes)):
         height, width, c, s = np.int64(shapes[i, d - 3]), np.int64(shapes[i, d - 2]), cos[i], sin[i]
@@ -37,8 +37,8 @@ def turned(shapes, cos, sin, sizes, grown, maps):
 
 @jit
 def placed(shapes, sizes, maps, shape, geometry):
-    """Fill ``shape`` [N, D] of the outputs and their ``geometry`` [N, 6] (cuda/sampling.cu). Outputs of size 0, and
-    those whose map is not finite, get shapes of 0; such maps become 0. Return the number of maps that are not finite.
+    """Fill in the ``shape`` [N, D] of the outputs and their ``geometry`` [N, 6] (see cuda/sampling.cu). Outputs of size
+    0, and those whose map is not finite, get shapes of 0. Return how many maps are not finite; they become 0.
     """
     d, wrong = shapes.shape[1], 0
     for i in range(len(shapes)):
@@ -70,8 +70,8 @@ def placed(shapes, sizes, maps, shape, geometry):
 
 @jit
 def centred(maps, params):
-    """Convert ``maps`` [N, 2, 3] of corner coordinates to parameters [N, 9] of an affine map of centre coordinates.
-    Return whether all are finite."""
+    """Convert ``maps`` [N, 2, 3], whose coordinates count from pixel corners, to parameters [N, 9] of affine maps whose
+    coordinates count from pixel centres. Return whether all are finite."""
     finite = True
     for i in range(len(maps)):
         for j in range(2):
@@ -85,7 +85,7 @@ def centred(maps, params):
 
 @jit
 def extent(geometry, tall, wide, before):
-    """For a ``geometry`` [N, 6], return whether all images have three channels, the longest side of all images, and the
+    """Return for ``geometry`` [N, 6]: whether all images have three channels, the longest side of all images, and the
     maximum number of tiles of ``tall`` by ``wide`` pixels per output, whose lines may begin ``before`` pixels earlier.
     """
     three, longest, most = True, np.int64(0), np.int64(0)

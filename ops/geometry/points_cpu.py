@@ -11,7 +11,7 @@ import numpy as np
 
 @numba.njit(nogil=True, cache=True)
 def transform(src, base, counts, matrices, shifts, dst, out_base):
-    """Multiply ``counts`` [N] points by ``matrices`` [N, m, n] and add ``shifts`` [N, m]; in float32."""
+    """Multiply the ``counts[i]`` points of sample i by ``matrices[i]`` [m, n] and add ``shifts[i]`` [m]; in float32."""
     rows, columns = matrices.shape[1], matrices.shape[2]
     for i in range(len(base)):
         m, t = matrices[i], shifts[i]
@@ -26,7 +26,7 @@ def transform(src, base, counts, matrices, shifts, dst, out_base):
 
 @numba.njit(nogil=True, cache=True)
 def flip(src, base, sizes, factors, shifts, dst, out_base):
-    """Multiply coordinates by ``factors`` and add ``shifts``, which repeat from point to point: [N or 1, n] each."""
+    """Multiply the n coordinates of each point by ``factors`` and add ``shifts``, both [N or 1, n]."""
     width = factors.shape[1]
     for i in range(len(base)):
         row, moved = min(i, len(factors) - 1), min(i, len(shifts) - 1)

@@ -31,15 +31,15 @@ _TOGETHER = 512
 longer than its pixels."""
 _NOWHERE = np.uint32(0xFFFFFFFF)
 _NEXT = np.uint64(24)
-"""Bits from one pixel to the next in a word of two."""
+"""Number of bits between two pixels in a 64-bit word that holds both."""
 _FIRST, _ONE = np.uint64(0), np.uint64(1)
 
 
 @jit
 def sample(src, base, geometry, kind, params, map_x, map_y, map_base, interp, border, fills, dst, out_base):
-    """Sample all images. ``geometry`` [N, 6]: planes, rows, columns and channels of the input, height and width of the
-    output; ``params`` [N, 9] and the maps: see `sampling.PixelSources`; ``fills`` [N or 1, K or 1]: values outside if
-    ``border`` is 0."""
+    """Resample images at given source positions. ``geometry`` [N, 6]: planes, rows, columns and channels of the input,
+    height and width of the output; ``params`` [N, 9] ``map_x`` and ``map_y``: see `sampling.PixelSources`; ``fills`` [N
+    or 1, K or 1]: values outside if ``border`` is 0."""
     room = 0
     for i in range(len(base)):
         if geometry[i, 0] * geometry[i, 3] > 0:
@@ -92,7 +92,7 @@ def sample(src, base, geometry, kind, params, map_x, map_y, map_base, interp, bo
 
 @jit
 def read_in_order(values):
-    """Read one value of each cache line; the returned value only prevents the compiler from removing the loop."""
+    """Read one value per cache line to fill the cache. The result only prevents the compiler from removing the loop."""
     seen, step = values[0], max(64 // values.itemsize, 1)
     for k in range(0, len(values), step):
         seen = max(seen, values[k])
@@ -101,8 +101,8 @@ def read_in_order(values):
 
 @jit
 def _coordinates(kind, p, wave, first, behind, width, rows, columns, map_x, map_y, base_x, base_y, sx, sy):
-    """Compute the sources of the pixels of the output's rows [first, behind). They are written at unsigned indices: a
-    check for counting from the end would keep the loops scalar."""
+    """Compute the source positions of the output pixels in rows [first, behind). Indices are unsigned: a check for
+    counting from the end would keep the loops scalar."""
     half_x, half_y = np.float32(columns * 0.5), np.float32(rows * 0.5)
     reach = np.float32(max(int(max(half_x, half_y)), 1))
     for y in range(first, behind):
@@ -143,7 +143,7 @@ def _coordinates(kind, p, wave, first, behind, width, rows, columns, map_x, map_
 
 @jit
 def _cells(interp, width, sx, sy, x0, y0, fx, fy):
-    """Split coordinates into the pixel at or before them and the fraction of a pixel that remains; or compute the
+    """Split coordinates into the pixel at or before them and the remaining fraction of a pixel; or round them to the
     nearest pixels. NaN becomes a position far outside."""
     if interp >= LINEAR:
         for x in range(width):
@@ -170,7 +170,7 @@ def _cells(interp, width, sx, sy, x0, y0, fx, fy):
 
 @jit
 def _inside(i, n, border):
-    """Return the index inside [0, n) that replaces ``i``, or -1 for a value outside (`strided.Border`)."""
+    """Return the index inside [0, n) that replaces ``i``, or -1 if the fill value is used (`strided.Border`)."""
     if 0 <= i < n:
         return i
     if border == 0:
@@ -225,7 +225,7 @@ def _linear(src, start, rows, columns, channels, width, x0, y0, fx, fy, border, 
 
 @jit
 def _linear_plane(src, start, rows, columns, width, x0, y0, fx, fy, border, out, dst, o, here, taps):
-    """Compute `_linear` for images of one channel: only the pixels are loaded one by one, all else is vectorised."""
+    """Do the work of `_linear` for images of one channel: only pixels are loaded one by one, all else is vectorised."""
     outside, line = np.uint64(len(src)), np.uint64(columns)
     for x in range(width):
         i, j = np.int64(x0[x]), np.int64(y0[x])
@@ -280,7 +280,7 @@ def _cubic(src, start, rows, columns, channels, width, x0, y0, fx, fy, border, f
 
 @jit
 def _keys(t, weights):
-    """Compute the weights of Keys' cubic filter with a = -3/4, as in OpenCV."""
+    """Compute the four weights of Keys' cubic filter with a = -3/4, as in OpenCV."""
     a, one = np.float32(-0.75), np.float32(1)
     u, s = t + one, one - t
     weights[0] = ((a * u - 5 * a) * u + 8 * a) * u - 4 * a
@@ -312,8 +312,8 @@ def _pixels_compiled(src, start, rows, columns, width, linear, x0, y0, fx, fy, b
 
 
 def _pixels_of_bytes(src, start, rows, columns, width, linear, x0, y0, fx, fy, border, fill, dst, o, words, pairs):
-    """Process pixels as words of four bytes, and neighbours as pairs in words of eight, so that only loading them is
-    scalar; the sums are vectorised."""
+    """Compute a row of pixels of three uint8 channels. A pixel is loaded as a word of four bytes, two neighbours as a
+    word of eight, so that only loading is scalar; the sums are vectorised."""
     line = columns * 3
     limit = len(src) - 8 - line - start
     wide = fill.shape[0] > 1
@@ -374,26 +374,26 @@ def _pixels_of_bytes(src, start, rows, columns, width, linear, x0, y0, fx, fy, b
 
 @jit
 def _pair(one, other):
-    """Return two pixels in the form of `load_two`."""
+    """Return two pixels in one 64-bit word, as `load_two` does."""
     return np.uint64(one & np.uint32(0xFFFFFF)) | np.uint64(other) << _NEXT
 
 
 @jit
 def _rounded(value):
-    """Round a value of 0 to 255 to an integer."""
+    """Round a float of 0 to 255 to an integer."""
     return np.uint32(np.int32(value + np.float32(0.5)))
 
 
 @numba.njit(inline="always")
 def _pixel(src, start, line, i, j, blank, tail):
-    """Return the three bytes of a pixel, and an arbitrary fourth byte."""
+    """Return the word that holds a pixel's three bytes, and an arbitrary fourth byte."""
     at = start + j * line + i * 3 if i >= 0 and j >= 0 else -1
     return blank if at < 0 else load_word(src, at) if at <= len(src) - 4 else tail
 
 
 @jit
 def _byte(a, b, d, e, shift, fx, fy):
-    """Interpolate one channel between four pixels, rounded."""
+    """Interpolate one channel between four pixels, with rounding."""
     s, m = np.uint32(shift), np.uint32(255)
     a, b = np.float32(np.int32(a >> s & m)), np.float32(np.int32(b >> s & m))
     d, e = np.float32(np.int32(d >> s & m)), np.float32(np.int32(e >> s & m))

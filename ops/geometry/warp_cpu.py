@@ -15,9 +15,9 @@ jit = numba.njit(nogil=True, cache=True)
 
 @jit
 def warp_volumes(src, base, geometry, matrices, linear, filled, fill, dst, out_base):
-    """Warp all volumes. ``geometry`` [N, 8]: 1 (0 for an empty output), depth, height, width, channels of the input,
-    depth, height and width of the output; ``matrices`` [N, 3, 4] map the output's voxel centres (x, y, z, 1) to the
-    input."""
+    """Warp volumes by affine maps. ``geometry`` [N, 8]: 1 (0 for an empty output), depth, height, width, channels of
+    the input, depth, height and width of the output; ``matrices`` [N, 3, 4] map the output's voxel centres (x, y, z, 1)
+    to the input."""
     for i in range(len(base)):
         present, slices, rows, columns, channels, depth, height, width = geometry[i]
         if present == 0:
@@ -41,7 +41,7 @@ def warp_volumes(src, base, geometry, matrices, linear, filled, fill, dst, out_b
 
 @jit
 def _voxel(src, start, inner, sx, sy, sz, linear, filled, fill, dst, o):
-    """Write the nearest voxel, or the mean of the eight neighbours weighted by their distance."""
+    """Write an output voxel: the nearest input voxel, or the mean of eight neighbours weighted by distance."""
     slices, rows, columns, channels = inner
     x, y, z = _cell(sx, columns), _cell(sy, rows), _cell(sz, slices)
     fx, fy, fz = np.float32(0), np.float32(0), np.float32(0)
@@ -63,5 +63,5 @@ def _voxel(src, start, inner, sx, sy, sz, linear, filled, fill, dst, o):
 
 @jit
 def _cell(value, limit):
-    """Return the integer below ``value``, clipped to at most one step outside of 0 ... limit - 1."""
+    """Return the integer below ``value``, clipped to the range -1 ... ``limit``."""
     return int(np.floor(min(max(value, -2.0), limit + 1.0)))

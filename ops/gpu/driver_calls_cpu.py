@@ -10,9 +10,9 @@ from numba import types
 from numba.extending import intrinsic
 
 ARGUMENTS = 11
-"""Number of arguments passed in every call. Functions with fewer parameters ignore the others, which is safe on x86-64
-and AArch64: integers and pointers are passed in registers, then in slots of eight bytes, and only the caller knows how
-many there are."""
+"""Number of arguments that every call of a C function gets. Functions with fewer parameters ignore the others, which is
+safe on x86-64 and AArch64: integers and pointers are passed in registers, then in slots of eight bytes, and only the
+caller knows how many there are."""
 
 
 def _typed(_typing: Any, _address: Any, _arguments: Any) -> tuple[Any, Any]:
@@ -32,8 +32,8 @@ call: Any = intrinsic(_typed)
 
 @numba.njit("int32(int64[:, ::1], int64)", nogil=True, cache=True)
 def call_all(calls: Any, count: Any) -> Any:
-    """Make the first ``count`` of ``calls``; each row holds a function's address and its arguments. Return the first
-    status that is not 0, after which no more calls are made, or 0."""
+    """Call C functions, one for each of the first ``count`` rows of ``calls``, which hold a function's address and its
+    arguments. Stop at a status other than 0 and return it; else return 0."""
     for k in range(count):
         c = calls[k]
         status = call(c[0], (c[1], c[2], c[3], c[4], c[5], c[6], c[7], c[8], c[9], c[10], c[11]))
@@ -44,8 +44,8 @@ def call_all(calls: Any, count: Any) -> Any:
 
 @numba.njit("UniTuple(int64, 2)(int64[::1], int32[:, ::1])", cache=True)
 def extent(offsets: Any, shapes: Any) -> Any:
-    """Return where the first of some samples begins and the last one ends, in elements; there must be at least one. The
-    loop keeps the GIL: if it released it, another thread would hold it for longer than this takes."""
+    """Return where the first of one or more samples begins and where the last one ends, in elements. The loop keeps the
+    GIL: it is shorter than the wait for a thread that would take the GIL meanwhile."""
     low, high = offsets[0], offsets[0]
     for i in range(len(offsets)):
         count = 1

@@ -17,8 +17,7 @@ _NOT_READY = 600
 
 @numba.njit(nogil=True, cache=True)
 def is_free(events: Any, busy: Any, state: Any, calls: Any) -> Any:
-    """Return whether the device has copied the contents of the page-locked buffer to fill next, so that it can be
-    filled again."""
+    """Return whether the next page-locked buffer can be filled, because the device has copied its earlier contents."""
     piece = state[NEXT]
     if busy[piece] and _ask(calls[ASK], events[piece], 0, 0, 0, state):
         return False
@@ -39,8 +38,8 @@ def send(pieces: Any, events: Any, busy: Any, state: Any, calls: Any, to: Any, n
 
 @numba.njit(nogil=True, cache=True)
 def _ask(function: Any, a: Any, b: Any, c: Any, d: Any, state: Any) -> Any:
-    """Call a driver function with four arguments. Return whether its status is not 0. A status other than 0 and "not
-    ready" is also written to ``state``."""
+    """Call a driver function with four arguments. Return whether it failed or is not ready: its status is not 0.
+    Statuses other than "not ready" are also written to ``state``."""
     found = _call(function, (a, b, c, d, 0, 0, 0, 0, 0, 0, 0))
     if found != 0 and found != _NOT_READY:
         state[STATUS] = found

@@ -14,13 +14,13 @@ F = np.float32
 _LOW = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)
 _NONE = (np.uint64(0),) * 4
-"""Placeholder for the block of random words before the first draw."""
+"""Placeholder for the block of four random words before the first word is used."""
 
 
 @njit
 def _next(key: Any, sequence: Any, at: Any, words: Any) -> Any:
-    """Return draw ``at`` of a stream, and the block of words that contains it; ``words``: the block of the previous
-    draw."""
+    """Return random word ``at`` of a stream, and the block of four words that contains it. ``words`` is the block of
+    the previous word, which is reused if possible."""
     if at & 3 == 0:
         words = block(key, sequence, at >> 2)
     return words[at & 3], words
@@ -28,7 +28,7 @@ def _next(key: Any, sequence: Any, at: Any, words: Any) -> Any:
 
 @njit
 def _real(word: Any, low: Any, high: Any) -> Any:
-    """Convert a draw to float32 in [low, high), like C++'s std::uniform_real_distribution."""
+    """Convert a random word to float32 in [low, high), like C++'s std::uniform_real_distribution."""
     unit = F(F(word) * F(2.0**-32))
     if unit >= F(1):
         unit = F(0.99999994)  # the largest float32 below 1
@@ -37,8 +37,8 @@ def _real(word: Any, low: Any, high: Any) -> Any:
 
 @njit
 def _integer(key: Any, sequence: Any, at: Any, words: Any, n: Any) -> Any:
-    """Draw a number in [0, n) from draw ``at`` on, by Lemire's reduction (ACM TOMACS 29(1), 2019). Return it, the next
-    draw's number, and the last draw's block."""
+    """Return a random number in [0, n), made from random word ``at`` on by Lemire's reduction (ACM TOMACS 29(1), 2019),
+    the index of the next word, and the block of the last word."""
     n = np.uint64(n)
     word, words = _next(key, sequence, at, words)
     product = word * n
@@ -65,7 +65,7 @@ def windows(
     key: Any, sequences: Any, heights: Any, widths: Any, aspect: Any, area: Any, attempts: Any, anchors: Any,
     shapes: Any,
 ) -> None:  # fmt: skip
-    """Draw a window in each image: fill ``anchors`` (y, x) and ``shapes`` (h, w) [N, 2]."""
+    """Draw a random window in each image: fill ``anchors`` (y, x) and ``shapes`` (h, w) [N, 2]."""
     narrow, wide = aspect[0], aspect[1]
     log_narrow, log_wide = F(math.log(narrow)), F(math.log(wide))
     one = np.int64(1)

@@ -42,16 +42,17 @@ class Filter(IntEnum):
     LANCZOS_8 = 9
     """Lanczos filter with four lobes, normalised."""
     AREA = 10
-    """Mean of source pixels, weighted by their overlap with the output pixel; for shrinking only."""
+    """Mean of source pixels, each weighted by its overlap with the output pixel; for shrinking only."""
     AREA_UP = 11
-    """OpenCV's INTER_AREA for axes that grow: linear, with transitions between pixels as wide as an output pixel."""
+    """OpenCV's INTER_AREA for axes that are enlarged: linear, with transitions between pixels as wide as an output
+    pixel."""
 
 
 class Arithmetic(IntEnum):
-    """Rules of the libraries for rounding weights and sums. The horizontal pass comes first unless stated otherwise."""
+    """Rules by which libraries round weights and sums. The horizontal pass comes first unless stated otherwise."""
 
     BYTES_22 = 0
-    """Pillow's rule: weights have 22 bits, and values between the two passes are rounded to bytes."""
+    """Pillow's rule: weights have 22 fractional bits, and values between the two passes are rounded to bytes."""
     BYTES_22_DOWN = 1
     """Pillow's rule as in `BYTES_22`, but the vertical pass comes first."""
     BYTES_15 = 2
@@ -112,7 +113,7 @@ def interpolation_of(library: str, interp: int) -> str:
 
 def size(library: str, wanted: npt.NDArray[Any], extent: npt.NDArray[Any], mode: str, limit: Any) -> I64:
     """Return the output sizes [N, A] of regions of ``extent`` pixels. ``wanted`` are the requested sizes; a size of 0
-    follows from the others, by ``mode``.
+    is computed from the others, by ``mode``.
 
     For Pillow and torchvision, sizes are truncated by torchvision's rule, int(size * long / short). For OpenCV, which
     has no rule, they are rounded as in DALI. ``limit`` [A] are the maximum sizes, 0 for no limit.
@@ -148,11 +149,11 @@ def _whole(library: str, values: F64) -> F64:
 def plan(
     library: str, interpolation: list[str], antialias: bool, lo: F32, hi: F32, size: I64, extents: I64, flip: Any
 ) -> ResamplePlan:
-    """Return a plan for regions [``lo``, ``hi``) of images of ``extents`` that become ``size`` pixels, all [N, 2] (y,
+    """Return a plan for resizing regions [``lo``, ``hi``) of images of ``extents`` to ``size`` pixels, all [N, 2] (y,
     x).
 
-    ``interpolation`` [N] are filters by the library's names. Pillow reads pixels around a region as with its ``box``;
-    the other libraries see only the region, widened to whole pixels, as if it had been cut out before.
+    ``interpolation`` [N] are filters, by the names that the library uses. Pillow reads pixels around a region as with
+    its ``box``; the other libraries see only the region, widened to whole pixels, as if it had been cut out before.
     """
     outside = lo >= hi  # only the edge of the image remains of such a region
     lo = np.where(outside, np.minimum(lo, extents - np.float32(0.5)), lo).astype(np.float32)
@@ -185,8 +186,8 @@ def plan(
 def plan_of_windows(
     interpolation: str, antialias: bool, begin: I64, extent: I64, size: I64, flip: npt.NDArray[np.bool_]
 ) -> ResamplePlan:
-    """Return the plan that `plan` makes for torchvision, for windows of whole pixels (``begin`` and ``extent`` [N, 2])
-    inside images."""
+    """Return the plan that `plan` makes for torchvision, if regions are windows of whole pixels inside images:
+    ``begin`` and ``extent`` [N, 2]."""
     kind = _NAMES["torchvision"][interpolation]
     kind = kind if antialias else _FIXED.get(kind, kind)
     kinds = np.full(size.shape, kind, np.int8)
@@ -200,7 +201,7 @@ def plan_of_windows(
 
 
 _RADIUS: F64 = np.array([0.5, 0.5, 0.5, 1, 1, 2, 3, 1, 2, 4, 1, 1])
-"""Radius in source pixels of each filter, if the axis does not shrink."""
+"""Radius in source pixels of each filter, for axes that do not shrink."""
 
 
 def _arithmetic(library: str, kinds: I8, size: I64, extents: I64, exactly_half: npt.NDArray[np.bool_]) -> I8:

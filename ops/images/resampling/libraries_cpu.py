@@ -58,8 +58,8 @@ def _widened(kind, x):
 
 @jit
 def _fixed(kind, x, k, taps):
-    """Return weight ``k`` of the filters of ``taps`` pixels, for an output ``x`` in [0, 1) beyond pixel taps / 2 -
-    1."""
+    """Return weight ``k`` of a filter with a fixed width of ``taps`` pixels, for an output ``x`` in [0, 1) beyond pixel
+    taps / 2 - 1."""
     away = x + (taps // 2 - 1 - k)
     if kind == _CUBIC_4:
         return _cubic(away, -0.75)
@@ -70,10 +70,11 @@ def _fixed(kind, x, k, taps):
 
 @jit
 def taps(kind, rule, lo, hi, size, n, first, count, loose):
-    """Return the source pixels and weights of outputs ``first``, ... of ``size`` that cover [``lo``, ``hi``) of ``n``
-    pixels: starts int32[count] and weights float64[count, taps]. Outputs beyond the ends equal those at the ends.
+    """Return the source pixels and filter weights of ``count`` outputs from ``first`` on. All ``size`` outputs cover
+    [``lo``, ``hi``) of ``n`` pixels. Results are starts int32[count] and weights float64[count, taps]. Outputs beyond
+    the ends equal those at the ends.
 
-    If ``loose``, taps of OpenCV's linear filter outside the image stay there, for callers that clamp them on use."""
+    If ``loose``, OpenCV's linear filter keeps source pixels outside the image, for callers that clamp them on use."""
     # OpenCV's formula, and that of the other libraries
     scale = 1 / (size / (hi - lo)) if rule > _BYTES_15 else (hi - lo) / size
     starts = np.empty(count, np.int32)
@@ -208,9 +209,9 @@ def _whole(weights, rule, top):
 
 @jit
 def _top(rule, lo, hi, size, kind, n, anchor, weights):
-    """Return the largest weight of an axis if it determines the bits of weights, else 1. All outputs of the axis count,
-    so that windows get the same bits as the whole; of very long axes only the ends are examined, where the largest
-    weights are."""
+    """Return the largest filter weight of an axis if it determines how many bits weights have, else 1. All outputs of
+    the axis count, so that a window gets the same bits as the whole axis; of very long axes only the ends are examined,
+    where the largest weights are."""
     if rule != _BYTES_15:
         return 1.0
     if anchor == 0 and len(weights) == size:
@@ -222,7 +223,7 @@ def _top(rule, lo, hi, size, kind, n, anchor, weights):
 
 @jit
 def _trimmed(starts, weights, end):
-    """Return starts and weights without the columns at the ends that no output uses (zeros). No start is moved so that
+    """Return starts and weights without first and last columns that are zero for all outputs. No start is moved so that
     pixels at ``end`` or beyond would be read."""
     count, wide = weights.shape
     begins, kept = np.empty(count, np.int32), 1
@@ -278,9 +279,9 @@ def _alike(i, k, lo, hi, size, anchor, shape, kind, flip, domain, rules):
 
 @jit
 def whole_axes(lo, hi, size, anchor, shape, kind, flip, domain, rules):
-    """Compute the taps of all axes of a plan's arrays [N, 2] (y, x), consecutively. Return starts, weights, and a table
-    [N, 2, 6] with the first index of each axis in both, taps, bits, and first and number of the pixels that they cover.
-    A sample equal to the one before shares its row."""
+    """Compute the filter weights of all axes of a plan's arrays [N, 2] (y, x), one after the other. Return first source
+    pixels, weights, and a table [N, 2, 6]: for each axis its first index in both, weights per output, fractional bits,
+    and first and number of the source pixels that they cover. A sample equal to the one before shares its row."""
     table = np.zeros((len(lo), 2, 6), np.int64)
     starts, weights = np.empty(shape.sum(), np.int32), np.empty(0, np.int32)
     at, to = 0, 0
@@ -309,16 +310,17 @@ def whole_axes(lo, hi, size, anchor, shape, kind, flip, domain, rules):
 
 @jit
 def taps_of_extent(rule, extent, size, anchor, count, kind, flip):
-    """Return the taps of a whole axis of ``extent`` pixels: starts, weights and their bits."""
+    """Return the filter weights for all ``extent`` pixels of an axis: first source pixels, weights and their fractional
+    bits."""
     return _whole_axis(rule, 0.0, float(extent), size, anchor, count, kind, flip, 0, extent, False)
 
 
 @jit
 def known_axes(lo, hi, size, anchor, shape, kind, flip, domain, rules, known, table, missing):
     """Fill ``table`` as `whole_axes` does, from the rows that are cached in ``known`` [2, E, 6] by axis and window
-    length. Their pixels are counted from the start of a window. Return the number of rows that are ``missing`` in the
-    cache, which are listed there as (axis, length); -1 if samples differ in more than their windows, or windows do not
-    begin and end at pixel borders."""
+    length. In these rows, pixels are counted from the start of a window. Return the number of rows that are ``missing``
+    in the cache, which are listed there as (axis, length); -1 if samples differ in more than their windows, or windows
+    do not begin and end at pixel borders."""
     count = 0
     for i in range(len(lo)):
         if rules[i] != rules[0]:
@@ -344,9 +346,11 @@ def known_axes(lo, hi, size, anchor, shape, kind, flip, domain, rules, known, ta
 def fixed_images(
     src, offsets, frames, extents, channels, lo, hi, size, anchor, shape, kind, flip, domain, rules, dst, dst_offsets
 ):
-    """Resample 8-bit images [frames, height, width, channels] in integers: src[offsets[i]:] to dst[dst_offsets[i]:].
+    """Resample 8-bit images [frames, height, width, channels] in integer arithmetic: src[offsets[i]:] to
+    dst[dst_offsets[i]:].
 
-    From ``lo`` on, a plan's arrays [N, 2] (y, x); ``rules`` [N] is `libraries.Arithmetic`. FLOATS are skipped.
+    From ``lo`` on, a plan's arrays [N, 2] (y, x); ``rules`` [N] is `libraries.Arithmetic`. Images with the rule FLOATS
+    or FLOATS_UP are skipped.
     """
     none, nothing = np.empty(0, np.int32), np.empty((0, 0), np.int32)
     sy, vertical, bits_y, sx, across, bits_x = none, nothing, np.int32(0), none, nothing, np.int32(0)
@@ -389,7 +393,7 @@ def fixed_images(
 def _across(src, base, stride, lines, n, starts, weights, bits, C, tile, made, dst, to):
     """Run the horizontal pass over ``lines`` lines of ``n`` bytes, src[base:], ``stride`` apart, to dst[to:].
 
-    Some lines at a time are transposed to columns, so that one weight applies to a row of neighbours."""
+    Several lines are transposed to columns, so that one weight applies to a row of neighbours."""
     count, taps = weights.shape
     m, flat = count * C, weights.reshape(-1)
     for first in range(0, lines, LANES):
@@ -427,7 +431,7 @@ def _turned(src, at, pitch, rows, columns, dst, to, step):
 
 @jit
 def _down(src, base, stride, starts, weights, bits, n, dst, to):
-    """Run the vertical pass: rows of ``n`` bytes from rows that are ``stride`` apart."""
+    """Run the vertical pass of a resize: compute rows of ``n`` bytes from rows that are ``stride`` apart."""
     count, taps = weights.shape
     flat, half = weights.reshape(-1), np.int32((1 << bits) >> 1)
     for y in range(count):
@@ -449,7 +453,8 @@ def _down(src, base, stride, starts, weights, bits, n, dst, to):
 
 @jit
 def _down_exactly(sums, n, rows, start, weights, y, rule, out):
-    """Run OpenCV's vertical pass: ``n`` bytes of output ``y`` from rows of sums that were not rounded."""
+    """Run OpenCV's vertical pass: compute ``n`` bytes of output row ``y`` from sums of the horizontal pass that were
+    not rounded."""
     if rule == _LINEAR_11:  # two taps; high halves of products with the rest of 15 bits
         first, second = min(max(start, 0), rows - 1) * n, min(max(start + 1, 0), rows - 1) * n
         u, v = weights[y, 0], weights[y, 1]

@@ -16,8 +16,8 @@ from .resample import NEAREST
 def planes(
     lo, hi, size, kind, support, anchor, shape, flip, across, shapes, first, offsets, out, axes, regions, passes
 ):
-    """Fill the tables of resample.cu: ``axes`` [N, 2, 9] and ``regions`` [N, 2, 3] for its taps, ``passes`` [2, N, 12].
-    The first pass computes only what the window of the second reads.
+    """Fill the tables of resample.cu: ``axes`` [N, 2, 9] and ``regions`` [N, 2, 3] for its filter weights, ``passes``
+    [2, N, 12]. The first pass computes only what the window of the second reads.
 
     Return the maximum outputs of an axis, the sums of outputs and of weights, the values between the passes, and the
     maximum values of a sample in each pass.
@@ -86,17 +86,17 @@ def planes(
 POOL = 8192
 """Number of float values between the passes that a block of resample_pixels.cu holds in shared memory."""
 _TALL, _LOW = 64, 4
-"""Maximum rows of a tile, and rows below which tiles are narrower."""
+"""Maximum rows of a tile of pixels, and number of rows below which tiles are narrower."""
 _ROWS_FIRST, _COLUMNS_FIRST, _NEAREST = 0, 1, 2
 
 
 @numba.njit(nogil=True, cache=True)
 def tiles(lo, hi, size, kind, support, anchor, shape, flip, across, shapes, first, offsets, out, axes, regions, table):
-    """Fill the tables of resample.cu's taps as in `planes`, and ``table`` [N, 16] for resample_pixels.cu, for images of
-    three channels.
+    """Fill the tables of resample.cu's filter weights as in `planes`, and ``table`` [N, 16] for resample_pixels.cu, for
+    images of three channels.
 
     Return the maximum outputs of an axis, the sums of outputs and of weights, and the maximum tiles of a sample; 0
-    tiles if the taps of some sample reach farther than a block has capacity.
+    tiles if the filter of some sample reaches farther than a block has space for.
     """
     starts = weights = widest = most = 0
     taps, scale = [0, 0], [0.0, 0.0]

@@ -15,13 +15,13 @@ import numpy as np
 from ...copies.windows_cpu import place_along
 
 MODES = ("stretch", "default", "not_larger", "not_smaller")
-"""Rules by which output lengths that are not requested follow from the others; `fit` takes the index of a rule."""
+"""Rules by which output lengths that are not requested are computed from the others; `fit` gets the index of a rule."""
 _, DEFAULT, _, NOT_SMALLER = range(4)
 
 _ONE, _TWO, _HALF = np.float32(1), np.float32(2), np.float32(0.5)
 _LARGEST = 2.0**31 - 1
 _FARTHEST = 1e6
-"""Maximum distance in pixels of a region's ends from the image; beyond it, only the image's edge is repeated."""
+"""Maximum distance in pixels from the image to the ends of a region: beyond it, the image's edge is only repeated."""
 
 # The following functions are inlined where they are called: passing this many arrays for each image takes as long as
 # the work.
@@ -67,8 +67,8 @@ def _complete(wanted: Any, lo: Any, hi: Any, i: Any, known: Any, mode: Any, limi
 
 @numba.njit(error_model="numpy", forceinline=True)
 def _fit(wanted: Any, lo: Any, hi: Any, i: Any, extents: Any, mode: Any, limit: Any, subpixel: Any, sizes: Any) -> None:
-    """Do the work of `fit` for image ``i``, whose region is [``lo``, ``hi``). ``wanted`` [A], its requested size, is
-    overwritten."""
+    """Compute size and region of image ``i`` as `fit` does. The region is [``lo``, ``hi``); the requested size,
+    ``wanted`` [A], is overwritten."""
     known, empty = np.int64(0), False  # with a literal, Numba would compile `_complete` a second time
     for a in range(len(wanted)):
         if hi[i, a] < lo[i, a]:
@@ -104,12 +104,12 @@ def _fit(wanted: Any, lo: Any, hi: Any, i: Any, extents: Any, mode: Any, limit: 
 def fit(
     wanted: Any, begin: Any, end: Any, extents: Any, mode: Any, limit: Any, subpixel: Any, lo: Any, hi: Any, sizes: Any
 ) -> Any:
-    """Compute the sizes of regions for ``wanted`` ones, and the adjusted regions: ``lo``, ``hi`` and ``sizes`` [N, A].
+    """Compute the output sizes of regions, and adjust the regions: ``lo``, ``hi`` and ``sizes`` [N, A].
 
-    ``wanted`` [N or 1, A or 1]: a size of 0 follows from the other sizes by ``mode``; negative sizes and reversed
-    regions flip. ``begin`` and ``end`` [N, A]: the regions; without rows: the whole images of ``extents`` [N, A].
-    ``limit``: the maximum size by axis (0: none), or empty. Return the number of samples with numbers that are not
-    finite: these get one pixel.
+    ``wanted`` [N or 1, A or 1], the requested sizes: a size of 0 is computed from the others by ``mode``; negative
+    sizes and reversed regions flip. ``begin`` and ``end`` [N, A]: the regions; without rows: the whole images of
+    ``extents`` [N, A]. ``limit``: the maximum size by axis (0: none), or empty. Return the number of samples with
+    numbers that are not finite; they become one pixel.
     """
     axes, endless = extents.shape[1], 0
     row = np.empty(axes, np.float32)
@@ -176,7 +176,7 @@ def filters(
 
 @numba.njit(forceinline=True)
 def _between(across: Any, rows: Any, columns: Any, height: Any, width: Any) -> Any:
-    """Return the number of values between the passes of an image, per channel."""
+    """Return the number of values per channel that an image needs between the two passes of a resize."""
     return np.float64(height) * np.float64(columns) if across else np.float64(rows) * np.float64(width)
 
 

@@ -21,15 +21,15 @@ from .simd_cpu import add_pixels
 F = np.float32
 _HALF = F(0.5)
 ROOM = 8
-"""Values beyond the end of a row that `add_pixels` may read and write."""
+"""Number of values beyond the end of a row that `add_pixels` may read and write."""
 
 
 @njit(nogil=True, cache=True)
 def taps(
     lo: Any, hi: Any, size: Any, first: Any, kind: Any, support: Any, n: Any, stepwise: Any, starts: Any, weights: Any
 ) -> None:
-    """Compute the source pixels and weights of outputs ``first``, ``first`` + 1, ...: fill starts[count] and
-    weights[count, min(taps, n)]. Taps beyond the ``n`` source pixels count for the pixel at the edge.
+    """Compute the source pixels and filter weights of outputs ``first``, ``first`` + 1, ...: fill starts[count] and
+    weights[count, min(taps, n)]. Weights beyond the ``n`` source pixels count for the pixel at the edge.
 
     ``size`` outputs cover the source interval [``lo``, ``hi``); float32 in the order of DALI 2.4's operations.
     ``stepwise``: nearest pixels are found by adding up steps from the corner of the region, as DALI does for all axes
@@ -75,7 +75,7 @@ def taps(
 
 @njit(nogil=True, cache=True)
 def _window(kind: Any, table: Any, last: Any, x: Any) -> Any:
-    """Return the tabulated filter at ``x``, linear between entries, zero outside the table."""
+    """Return the filter's value at ``x``, interpolated between entries of its table; zero outside the table."""
     if kind == TRIANGULAR:
         return max(F(0), F(1) - abs(x - F(1)))
     if not (x > F(-1) and x < F(last + 1)):
@@ -88,7 +88,8 @@ def _window(kind: Any, table: Any, last: Any, x: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _vertical(src: Any, base: Any, stride: Any, start: Any, weights: Any, y: Any, n: Any, out: Any) -> None:
-    """out[:n] = sum over k of weights[y, k] * (the ``n`` values at ``base`` + (``start`` + k) * ``stride``)."""
+    """Compute one output row of the vertical pass: out[:n] is the sum over k of weights[y, k] times the ``n`` values at
+    ``base`` + (``start`` + k) * ``stride``."""
     at = base + start * stride
     count = weights.shape[1]
     a = src[at : at + n]
@@ -176,8 +177,8 @@ def _store(row: Any, dst: Any, at: Any, n: Any, rounds: Any) -> None:
 def _axis(
     lo: Any, hi: Any, size: Any, first: Any, count: Any, kind: Any, support: Any, n: Any, flip: Any, stepwise: Any
 ) -> Any:  # fmt: skip
-    """Compute the `taps` of one axis of a sample; return their starts and weights, with the outputs in reverse order if
-    ``flip``."""
+    """Compute `taps` for one axis of a sample. Return first source pixels and weights; if ``flip``, outputs are in
+    reverse order."""
     kept = 1 if kind == NEAREST else min(n, max(1, math.ceil(support)))
     starts = np.empty(count, np.int32)
     weights = np.empty((count, kept), np.float32)
@@ -191,8 +192,7 @@ def _axis(
 def _picked(
     src: Any, base: Any, stride: Any, sy: Any, sx: Any, rows: Any, columns: Any, C: Any, dst: Any, at: Any
 ) -> None:  # fmt: skip
-    """Copy the pixels of rows ``sy`` and columns ``sx``. Indices are unsigned, because signed ones might count from the
-    end. Pixels of three bytes that stay bytes are read as words of four, and sixteen are written at once."""
+    """Copy the source pixels in rows ``sy`` and columns ``sx`` to the output."""
     last, packed = 3 * np.int64(sx.max()) + 4, columns // PACKED * PACKED
     words = np.empty(packed, np.uint32)
     for y in range(rows):
@@ -283,7 +283,8 @@ def finished_images(
 def finished(
     src: Any, offsets: Any, pixels: Any, channels: Any, dst: Any, dst_offsets: Any, factors: Any, strides: Any
 ) -> None:  # fmt: skip
-    """Apply `Finish` to images of ``pixels`` that are resampled already."""
+    """Apply `Finish`, the conversion of results to the output's type and layout, to images that are resampled
+    already."""
     for i in range(len(offsets)):
         factor, C = factors[i if factors.shape[0] > 1 else 0], channels[i]
         runs(src, dst, offsets[i], dst_offsets[i], pixels[i], C, C, 1, strides[i, 0], strides[i, 1], 0, factor)
@@ -294,8 +295,8 @@ def _view(
     i: Any, extents: Any, channels: Any, lo: Any, hi: Any, size: Any, anchor: Any, shape: Any, kind: Any,
     support: Any, flip: Any,
 ) -> Any:  # fmt: skip
-    """Return which values of sample ``i`` the resampling reads: taps of the rows and of the columns relative to the
-    corner (top, left), the offset of that corner, the number of elements of a source row, and the number of rows."""
+    """Return which values of sample ``i`` are read: starts of rows and columns relative to the top left corner of these
+    values, the offset of that corner, the number of elements of a source row, and the number of rows."""
     H, W, C = extents[i, 0], extents[i, 1], channels[i]
     sy, wy = _axis(
         lo[i, 0], hi[i, 0], size[i, 0], anchor[i, 0], shape[i, 0], kind[i, 0], support[i, 0], H, flip[i, 0], True
@@ -332,9 +333,9 @@ def _two_rows(
     src: Any, base: Any, stride: Any, n: Any, sy: Any, wy: Any, sx: Any, wx: Any, y: Any, rows: Any, count: Any, C: Any,
     wide: Any, narrow: Any, made: Any,
 ) -> None:  # fmt: skip
-    """Compute rows ``y`` and y + 1, if there is a second one, into ``made``, the second one `ROOM` after the first:
-    from ``narrow`` if the horizontal pass came first, otherwise from the ``n`` values of rows of ``src``; ``wide`` is
-    scratch memory for two."""
+    """Compute output rows ``y`` and y + 1, if there is a second one, into ``made``, the second one `ROOM` after the
+    first: from ``narrow`` if the horizontal pass came first, otherwise from the ``n`` values of rows of ``src``;
+    ``wide`` is scratch memory for two."""
     pitch, out_pitch = n + ROOM, count * C + ROOM
     more = min(2, rows - y)
     for k in range(more):
@@ -352,7 +353,8 @@ def slices(
     lo: Any, hi: Any, size: Any, anchor: Any, shape: Any, kind: Any, support: Any, flip: Any,
     dst: Any, dst_offsets: Any,
 ) -> None:  # fmt: skip
-    """Resample [frames, extent, slice of ``sizes`` elements] along the middle axis, to float32. All arrays [N]."""
+    """Resample arrays [frames, extent, slice of ``sizes`` elements] along the middle axis, to float32. All parameters
+    are [N]."""
     for i in range(len(offsets)):
         n = sizes[i]
         if shape[i] * n * frames[i] == 0:

@@ -20,9 +20,9 @@ _F32, _I8, _I32, _I64 = ir.FloatType(), ir.IntType(8), ir.IntType(32), ir.IntTyp
 
 
 BLOCK = 16
-"""Rows and columns of `transpose`, and bytes that `weigh_narrow` computes."""
+"""Number of rows and of columns of `transpose`, and of bytes that `weigh_narrow` computes at once."""
 LANES = 64
-"""Bytes that `weigh_wide` computes."""
+"""Number of bytes that `weigh_wide` computes at once."""
 
 
 def _add_pixels(_typing, rows, pitch, starts, weights, taps, channels, count, out, out_pitch):
@@ -30,7 +30,7 @@ def _add_pixels(_typing, rows, pitch, starts, weights, taps, channels, count, ou
     starts[x] + k of a row of ``rows``. The two rows are ``pitch`` and ``out_pitch`` elements apart (0 for one row).
 
     All arrays but ``starts`` are flat float32. ``count`` pixels are computed. A pixel is read and written as four
-    values: rows need room for one more channel at their end, and values written beyond a pixel's channels are
+    values: rows need space for one more channel at their end, and values written beyond a pixel's channels are
     overwritten by the next pixel.
     """
     pixel_of, both_of = (ir.VectorType(_F32, n) for n in (4, 8))
@@ -108,8 +108,7 @@ def _transpose(_typing, source, at, pitch, target, to, step):
 def _weigh(lanes):
     def weigh(_typing, source, at, pitch, weights, first, taps, bits, target, to):
         """Write the sums over k < ``taps`` of weights[first + k] times the bytes source[at + k pitch:] to target[to:]:
-        unchanged if ``target`` is int32, otherwise without their ``bits`` bits of fraction, rounded and limited to 0
-        ... 255."""
+        unchanged if ``target`` is int32, otherwise divided by 2^``bits``, rounded and limited to 0 ... 255."""
         plain = target.dtype == types.int32
 
         def generate(context, builder, signature, args):
