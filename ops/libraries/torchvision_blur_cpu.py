@@ -23,7 +23,8 @@ _EXP = (0.000198527617612853646278381, 0.00139304355252534151077271, 0.008333360
         0.0416664853692054748535156, 0.166666671633720397949219, 0.5)  # fmt: skip
 """Coefficients of SLEEF's expf (u10), which PyTorch's softmax calls."""
 _SMALL = 20480
-"""Maximum values of an image, including its mirrored borders, for which PyTorch uses its other loop."""
+"""Maximum values of an image, with its mirrored borders, for which PyTorch's convolution adds terms in another
+order."""
 _LANES = 16
 """Number of partial sums of PyTorch's softmax (AVX-512)."""
 
@@ -41,7 +42,7 @@ def _exp(d):
 
 @jit
 def gaussian(size, sigma):
-    """Return torchvision's window of ``size`` taps, float32."""
+    """Return torchvision's Gaussian window of ``size`` weights, float32."""
     limit = np.float32((size - 1) / (2.0 * math.sqrt(2.0)))
     step = (limit - -limit) / np.float32(size - 1) if size > 1 else np.float32(0)
     x = np.empty(size, np.float32)
@@ -80,7 +81,8 @@ def _mirrored(i, n):
 
 @jit
 def _in_order(plane, rows, columns, y, x, down, across, fused):
-    """Compute one pixel with terms in PyTorch's order; ``fused``: product and sum are rounded once."""
+    """Compute one pixel with terms added in PyTorch's order. If ``fused``, each product and sum are rounded only
+    once."""
     total = np.float32(0)
     ky, kx = len(down), len(across)
     if fused and ky // 2 <= y < rows - ky // 2 and kx // 2 <= x < columns - kx // 2:
@@ -101,8 +103,8 @@ def _in_order(plane, rows, columns, y, x, down, across, fused):
 
 @jit
 def blur(s, rows, columns, channels, kx, ky, sigma_x, sigma_y, o):
-    """Apply windows of ``kx`` x ``ky`` taps, whose halves are smaller than the image; borders mirror the image without
-    its edge."""
+    """Blur an image with Gaussian windows of ``kx`` x ``ky`` weights, whose halves are smaller than the image; borders
+    mirror the image without its edge."""
     across, down = gaussian(kx, sigma_x), gaussian(ky, sigma_y)
     rx = kx // 2
     padded, passed = np.empty(columns + 2 * rx, np.float32), np.empty((rows, columns), np.float32)

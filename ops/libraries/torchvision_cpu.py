@@ -47,7 +47,7 @@ def _brightness(s, factor, o):
 
 @jit
 def _mean(s, pixels, channels):
-    """Return the mean of the gray image, whose values are truncated to integers."""
+    """Return the mean of an image in gray, whose gray values are truncated to integers."""
     total = np.int64(0)
     if channels == 3:
         r, g, b = s[:pixels], s[pixels : 2 * pixels], s[2 * pixels :]
@@ -79,7 +79,7 @@ def _saturation(s, pixels, factor, rest, o):
 
 @jit
 def _grays(s, pixels, channels, o):
-    """Write the gray image to each channel of ``o``."""
+    """Convert an image to gray, and write the result to each channel of ``o``."""
     u = o[:pixels]
     if channels == 1:
         copy(s, u)
@@ -180,7 +180,7 @@ def _equalize(s, o):
 
 @jit
 def _sharpness(s, rows, columns, rest, o):
-    """Apply the 3x3 filter with weights 1/13, and 5/13 in the centre, rounded; ties do not occur. Borders are
+    """Sharpen: apply the 3x3 filter with weights 1/13, and 5/13 in the centre, rounded; ties do not occur. Borders are
     unchanged."""
     if rows <= 2 or columns <= 2:
         copy(s, o)
@@ -202,7 +202,7 @@ def _sharpness(s, rows, columns, rest, o):
 
 @jit
 def _pointwise(kind, p, s, pixels, channels, o):
-    """Apply a step that keeps the size; a step that needs colours leaves other images unchanged."""
+    """Apply a step that changes pixels one by one. A step that needs colours leaves images without them unchanged."""
     if kind == BRIGHTNESS:
         _brightness(s, np.float32(p[0]), o)
     elif kind == CONTRAST:
@@ -227,7 +227,7 @@ def _pointwise(kind, p, s, pixels, channels, o):
 
 @jit
 def _planes(kind, p, s, rows, columns, channels, o):
-    """Apply a step that processes each channel separately."""
+    """Apply a step that processes each channel of an image separately."""
     pixels = rows * columns
     for c in range(channels):
         plane, out = s[c * pixels : (c + 1) * pixels], o[c * pixels : (c + 1) * pixels]
@@ -258,8 +258,8 @@ def _joined(s, pixels, channels, o):
 @jit
 def run(src, base, shapes, kinds, numbers, interleaved, dst, out_base):
     """Apply the steps ``kinds`` [N, K] with their ``numbers`` [N, K, WIDTH] to image i, src[base[i]:] of ``shapes`` [N,
-    K + 1, 3] (channels, rows, columns before each step and at the end); kind 0: skip. ``interleaved`` images have
-    adjacent channels (HWC)."""
+    K + 1, 3] (channels, rows, columns before each step and at the end); an image with kind 0 skips the step.
+    ``interleaved`` images have adjacent channels (HWC)."""
     largest = 0
     for i in range(len(base)):
         for k in range(0 if interleaved else 1, shapes.shape[1] - (0 if interleaved else 1)):
@@ -317,7 +317,7 @@ def run(src, base, shapes, kinds, numbers, interleaved, dst, out_base):
 @jit
 def to_floats(src, base, channels, pixels, divide, mean, std, dst, out_base):
     """Compute (value / 255 - mean) / std per channel, each operation rounded to float32; without ``divide`` multiply by
-    1 / 255 instead. Steps without numbers are skipped."""
+    1 / 255 instead. Without ``mean``, values are not normalised."""
     scale, by = np.float32(1 / 255), np.float32(255)
     for i in range(len(base)):
         for c in range(channels[i]):

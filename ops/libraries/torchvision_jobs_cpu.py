@@ -11,8 +11,8 @@ import numpy as np
 
 _CONTRAST, _AUTOCONTRAST, _EQUALIZE = 2, 8, 9
 _INPUT, _OUTPUT, _TABLE = 0, 3, 256
-"""Numbers of the memory that a step reads and of the memory that it writes (1 and 2 are buffers between steps), and
-number of entries in a table of pixel values."""
+"""Numbers of the memory that a step reads and of the memory that it writes (1 and 2: buffers between steps); number of
+entries in a table of pixel values."""
 
 
 @numba.njit(nogil=True, cache=True)
@@ -21,7 +21,7 @@ def jobs(codes, shapes, offsets, out_offsets, rows, entries, counts):
     for each table of new pixel values that must be computed: its row within the step, and its channel (-1: all).
 
     ``counts`` [K, 3] receive the number of rows of a step, of its tables, and the maximum pixels of a row. Return the
-    bytes between steps, and the maximum table entries of a step.
+    bytes of a buffer between steps, and the maximum number of tables of a step.
     """
     n, steps = codes.shape
     last, source = np.zeros(n, np.int64), np.full(n, _INPUT, np.int64)

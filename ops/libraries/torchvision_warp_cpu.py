@@ -47,7 +47,7 @@ def flip(s, rows, columns, channels, axes, o):
 
 @jit
 def turn(s, rows, columns, channels, quarters, o):
-    """Rotate counter-clockwise by quarter turns."""
+    """Rotate an image counter-clockwise by a number of quarter turns."""
     if quarters % 4 == 2:
         flip(s, rows, columns, channels, 3, o)
         return
@@ -84,7 +84,8 @@ def _inside(i, n, mode):
 
 @jit
 def window(s, rows, columns, channels, top, left, height, width, mode, fill, o):
-    """Copy ``height`` x ``width`` pixels from (``top``, ``left``) on; the window may extend beyond the image."""
+    """Copy ``height`` x ``width`` pixels from (``top``, ``left``) on. Pixels outside the image follow the border
+    ``mode``."""
     first, last = min(max(-left, 0), width), max(min(columns - left, width), 0)  # columns that lie inside
     last = max(last, first)
     beside = np.empty(width, np.int64)
@@ -112,8 +113,8 @@ def window(s, rows, columns, channels, top, left, height, width, mode, fill, o):
 
 @jit
 def _places(projective, p, v, rows, columns, width, sx, sy):
-    """Compute the positions in the input of the pixels of one output row, as torchvision's grid and PyTorch's
-    grid_sample do."""
+    """Compute the positions in the input from which the pixels of one output row are read, as torchvision's grid and
+    PyTorch's grid_sample do."""
     half_x, half_y = np.float32(columns * 0.5), np.float32(rows * 0.5)
     a, b, c = np.float32(p[2]) / half_x, np.float32(p[3]) / half_x, np.float32(p[4]) / half_x
     d, e, f = np.float32(p[5]) / half_y, np.float32(p[6]) / half_y, np.float32(p[7]) / half_y
@@ -139,10 +140,10 @@ def _places(projective, p, v, rows, columns, width, sx, sy):
 
 @jit
 def warp(s, rows, columns, channels, projective, p, height, width, o):
-    """Take each pixel from its position under a map. ``p``: whether bilinear, whether there is a fill value, the two
-    rows of the map, from (x, y, 1) with the origin in the centre of the output (for projective maps: in its corner) to
-    the input likewise; then, for projective maps, two numbers of the third row, or else the size of the output; from
-    index 12 on the fill values."""
+    """Warp an image: read each output pixel where a map places it in the input. ``p``: whether bilinear, whether there
+    is a fill value, the two rows of the map, from (x, y, 1) with the origin in the centre of the output (for projective
+    maps: in its corner) to the input likewise; then, for projective maps, two numbers of the third row, or else the
+    size of the output; from index 12 on the fill values."""
     linear, filled = p[0] != 0, p[1] != 0
     sx, sy = np.empty(width, np.float32), np.empty(width, np.float32)
     place, inside = np.empty(width, np.uint32), np.empty(width, np.uint8)
@@ -194,8 +195,8 @@ def _together(s, count, pixels):
 
 @jit
 def _run(inside):
-    """Return the range of the pixels that lie inside, if they are contiguous, as for all maps that map lines to lines;
-    else an empty range."""
+    """Return the range of the pixels of a row that lie inside the image, or an empty range if they are not contiguous;
+    maps that keep lines straight make them contiguous."""
     first, last, count = 0, len(inside), np.uint32(0)
     for x in range(len(inside)):
         count += np.uint32(inside[x])
@@ -226,8 +227,8 @@ def _pick(pixels, place, first, last, picked):
 
 @jit
 def _one(picked, shift, inside, outside, line):
-    """Write one channel of a row of pixels, from 32-bit numbers that hold a pixel each; pixels that are not ``inside``
-    become ``outside``."""
+    """Write one channel of a row of pixels; ``picked`` holds a pixel in each 32-bit number. Pixels that are not
+    ``inside`` become ``outside``."""
     for x in range(len(line)):
         line[x] = np.uint8((picked[x] >> shift) & np.uint32(255)) if inside[x] else outside
 
@@ -245,7 +246,8 @@ def _four(pixels, columns, place, first, last, picked):
 
 @jit
 def _corners(sx, sy, rows, columns, x0, y0, weights, place, inside):
-    """Compute the upper left of each position's four pixels, the four weights, and whether all four lie inside."""
+    """Compute for each position its upper left pixel, the weights of the four pixels around it, and whether all four
+    lie inside the image."""
     nw, ne, sw, se, mask = weights[0], weights[1], weights[2], weights[3], weights[4]
     for x in range(len(sx)):
         a, b = np.floor(sx[x]), np.floor(sy[x])
@@ -272,7 +274,8 @@ def _byte(pixel, shift):
 
 @jit
 def _mix(picked, shift, weights, filled, fill, first, last, line):
-    """Write one channel of a row's pixels whose four neighbours lie inside the image, interpolated between these."""
+    """Write one channel of the pixels [first, last) of a row, interpolated between four neighbours that all lie inside
+    the image."""
     to, mask = line[first:last], weights[4, first:last]
     nw, ne, sw, se = weights[0, first:last], weights[1, first:last], weights[2, first:last], weights[3, first:last]
     a, b, c, d = picked[0, first:last], picked[1, first:last], picked[2, first:last], picked[3, first:last]
@@ -286,7 +289,8 @@ def _mix(picked, shift, weights, filled, fill, first, last, line):
 
 @jit
 def _mix_edge(plane, rows, columns, x0, y0, weights, filled, fill, first, last, line):
-    """Write one channel of a row's pixels that have neighbours outside of the image, interpolated."""
+    """Write one channel of the pixels [first, last) of a row, interpolated, with neighbours that may lie outside of the
+    image."""
     nw, ne, sw, se, mask = weights[0], weights[1], weights[2], weights[3], weights[4]
     outside = np.uint8(np.rint(fill)) if filled else np.uint8(0)
     for x in range(first, last):

@@ -20,8 +20,8 @@ def _between(word: Any, span: Any, first: Any) -> Any:
 
 @numba.njit("void(uint32[::1], int64, int64, int64, float64[::1], int64[::1])", nogil=True, cache=True)
 def crop_window(words: Any, at: Any, height: Any, width: Any, ranges: Any, out: Any) -> None:
-    """Fill ``out`` with a window (top, left, height, width) and the index of the next word. The height is 0 if no
-    attempt succeeded; the index is -1 if the words after ``at`` may not suffice.
+    """Draw a crop window: fill ``out`` with top, left, height, width, and the index of the next random word. The height
+    is 0 if no attempt succeeded; the index is -1 if there may be too few words after ``at``.
 
     ``ranges``: width and start of the range of the area, and of that of the logarithm of the aspect ratio.
     """
@@ -44,8 +44,8 @@ def crop_window(words: Any, at: Any, height: Any, width: Any, ranges: Any, out: 
 
 @numba.njit("UniTuple(int64, 2)(uint32[::1], int64, int64, int64, float64[::1], int64[:, :])", nogil=True, cache=True)
 def crop_windows(words: Any, at: Any, height: Any, width: Any, ranges: Any, out: Any) -> Any:
-    """Call `crop_window` for the rows of ``out``, until no attempt succeeds. Return the number of windows, and the
-    index of the next word."""
+    """Draw one crop window per row of ``out`` with `crop_window`, until no attempt succeeds. Return the number of
+    windows, and the index of the next random word."""
     one = np.empty(5, np.int64)
     for i in range(len(out)):
         crop_window(words, at, height, width, ranges, one)

@@ -13,7 +13,7 @@ _FAR = np.float32(2.0**40)
 
 @numba.njit(nogil=True, cache=True)
 def _whole(value):
-    """Convert to an integer as `windows.integers` does."""
+    """Convert a number to an integer as `windows.integers` does."""
     if not value >= -_FAR:
         return -(1 << 40)
     return np.int64(min(value, _FAR))
@@ -21,10 +21,10 @@ def _whole(value):
 
 @numba.njit(nogil=True, cache=True)
 def boxes(shapes, axes, anchor, size, relative_anchor, relative_size, centered, steps, offsets, extent, at):
-    """Compute ``extent`` [N x boxes, D], the shapes of boxes clipped to samples of ``shapes``, and ``at`` [N x boxes],
-    where they begin.
+    """Compute the boxes to erase, clipped to samples of ``shapes``: their shapes ``extent`` [N x boxes, D], and where
+    they begin, ``at`` [N x boxes].
 
-    ``anchor`` and ``size`` [N, boxes x A] refer to ``axes``; ``steps`` [N, D] are the strides of the samples, which
+    ``anchor`` and ``size`` [N, boxes x A] are along ``axes``; ``steps`` [N, D] are the strides of the samples, which
     begin at ``offsets``.
     """
     ndim, many = shapes.shape[1], len(axes)

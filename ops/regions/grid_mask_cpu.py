@@ -13,8 +13,8 @@ jit = numba.njit(nogil=True, cache=True)
 
 @jit
 def mask(src, base, geometry, grid, dst, out_base):
-    """Mask all samples; ``geometry`` [N, 4]: planes, rows, columns of a sample, and elements per pixel; ``grid``: see
-    `GridMask._grid`."""
+    """Mask all samples by a grid of squares; ``geometry`` [N, 4]: planes, rows and columns of a sample, and elements
+    per pixel; ``grid``: see `GridMask._grid`."""
     for i in range(len(base)):
         planes, rows, columns, pixel = geometry[i]
         cos, sin, left, top, ratio = grid[i]

@@ -12,9 +12,10 @@ _GIVEN = "int64[:, ::1]"
 
 @numba.njit(f"void(int64[::1], {_GIVEN}, {_GIVEN}, {_GIVEN}, int64[::1], boolean[::1])", nogil=True, cache=True)
 def layers(owner: Any, to: Any, size: Any, canvas: Any, layer: Any, covered: Any) -> None:
-    """For regions [P, D] that begin at ``to`` on the ``canvas`` [N, D] of sample ``owner`` (ascending), compute
-    ``layer``: 0 for regions that overlap no earlier one, else one more than the highest layer that they overlap; and
-    ``covered``: whether the regions of a sample do not overlap and leave nothing of the canvas uncovered."""
+    """For regions [P, D] that begin at ``to`` on the ``canvas`` [N, D] of sample ``owner`` (ascending), compute the
+    order of pasting, ``layer``: 0 for regions that overlap no earlier one, else one more than the highest layer that
+    they overlap; and ``covered``: whether the regions of a sample do not overlap and leave nothing of the canvas
+    uncovered."""
     ndim = to.shape[1]
     free = np.empty(len(canvas), np.int64)
     for i in range(len(canvas)):

@@ -16,7 +16,7 @@ from numba.extending import intrinsic
 jit = numba.njit(nogil=True, cache=True)
 
 _AT_ONCE = 64
-"""Number of hashes that are compared with one hash before the results are inspected."""
+"""Number of hashes that are compared with one hash before the results of the comparisons are inspected."""
 
 
 def _ones(_typing, word):
@@ -61,7 +61,7 @@ def sort_pass(hashes, rows, shift, bits, to_hashes, to_rows):
 
 @jit
 def root_of(parents, i):
-    """Return the root of the tree of row ``i``; halves the length of the path to it."""
+    """Return the root of the tree that contains row ``i``; halve the length of the path to it."""
     while parents[i] != i:
         parents[i] = parents[parents[i]]
         i = parents[i]
@@ -70,7 +70,7 @@ def root_of(parents, i):
 
 @jit
 def _union(parents, a, b):
-    """Join the trees of two rows under the smaller root; return whether they were two trees."""
+    """Join the trees that contain two rows under the smaller root. Return whether they were different trees."""
     a, b = root_of(parents, a), root_of(parents, b)
     if a == b:
         return False
@@ -83,8 +83,8 @@ def _union(parents, a, b):
 
 @jit
 def join_equal(hashes, rows, parents):
-    """Join the rows of equal hashes (``hashes`` are sorted), and keep one row per hash at the front of both arrays.
-    Return the number of different hashes, and the number of trees that were joined to others."""
+    """Join rows with equal hashes to clusters (``hashes`` are sorted), and keep one row per hash at the front of both
+    arrays. Return the number of different hashes, and the number of clusters that were joined to others."""
     kept, joined = 0, 0
     for i in range(len(hashes)):
         if kept and hashes[kept - 1] == hashes[i]:
@@ -97,8 +97,8 @@ def join_equal(hashes, rows, parents):
 
 @jit
 def join_near(hashes, rows, parents, mask, distance):
-    """Join the rows of hashes that are equal in the bits of ``mask``, by which they are sorted, and differ in at most
-    ``distance`` bits. Return the number of trees that were joined to others."""
+    """Join rows to clusters whose hashes are equal in the bits of ``mask``, by which they are sorted, and differ in at
+    most ``distance`` bits. Return the number of clusters that were joined to others."""
     n, first, joined = len(hashes), 0, 0
     limit = np.uint64(distance)
     while first < n:
@@ -123,6 +123,6 @@ def join_near(hashes, rows, parents, mask, distance):
 
 @jit
 def roots(parents):
-    """Replace each row's parent by its root."""
+    """Replace each row's parent by the root of its tree."""
     for i in range(len(parents)):
         parents[i] = root_of(parents, i)

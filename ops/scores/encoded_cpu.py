@@ -12,15 +12,16 @@ from ..codecs.jpeg.segments import past_fill, quantisation_tables, u16
 from ..copies.words_cpu import load_two, load_word
 
 WORDS, CHARACTERS = range(2)
-"""Numbers of units, in the order of `encoded._UNITS`; number 2 is bytes."""
+"""Numbers of the units in which text is measured, in the order of `encoded._UNITS`; number 2 is bytes."""
 _PLACES = 5, 60, 0, 63
-"""Zig-zag positions of the entries that ImageMagick adds up: 2 and 53 of the first table, 0 and 63 of the second."""
+"""Zig-zag positions of the quantisation table entries that ImageMagick adds up: 2 and 53 of the first table, 0 and 63
+of the second."""
 
 _P1, _P2, _P3, _P4, _P5 = (
     np.uint64(p)
     for p in (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5)
 )
-"""The primes of XXH64 (github.com/Cyan4973/xxHash, doc/xxhash_spec.md)."""
+"""Constants of XXH64, all primes (github.com/Cyan4973/xxHash, doc/xxhash_spec.md)."""
 
 jit = numba.njit(nogil=True, cache=True)
 
@@ -81,7 +82,7 @@ def jpeg_quality(data, offsets, sizes, hashes, sums, out):
 
 @jit
 def _is_space(code):
-    """Whether the code point is white space as in Python's str.isspace."""
+    """Whether a code point is white space, as in Python's str.isspace."""
     if code < 0x85:
         return code == 32 or 9 <= code <= 13 or 28 <= code <= 31
     if code < 0x1680:

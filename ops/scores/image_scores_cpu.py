@@ -15,7 +15,8 @@ TILE = 1024
 """Number of pixels whose squared Laplacians are added in 32 bits: 1024 times 1020^2 is below 2^31."""
 
 LAPLACIAN, SQUARES, COLOUR, LIGHT = range(4)
-"""Indices in the array of an image's sums: of the Laplacian, of its squares, of HSV's S, and of the gray levels."""
+"""Indices in the array of sums over an image's pixels: of the Laplacian, of its squares, of HSV's saturation, and of
+the gray levels."""
 
 jit = numba.njit(nogil=True, cache=True)
 
@@ -61,8 +62,8 @@ def _laplacian(up, line, down):
 
 @jit
 def _saturation(pixels):
-    """Return the sum of HSV's S over a row. float32 suffices: 255 (max - min) / max is exact if its fraction is 1/2;
-    otherwise it differs from such a value by more than a rounding error."""
+    """Return the sum of HSV's saturation over a row. float32 suffices: 255 (max - min) / max is exact if its fraction
+    is 1/2; otherwise it differs from such a value by more than a rounding error."""
     total, n = np.int64(0), len(pixels) // 3
     for first in range(0, n, TILE):
         some = np.int32(0)
@@ -78,9 +79,9 @@ def _saturation(pixels):
 
 @jit
 def _bounds(line, y, first, last, tolerance, bounds):
-    """Extend ``bounds`` (top, left, bottom, right: indices of the first and last pixels that are not border) by row
+    """Update ``bounds`` (top, left, bottom, right: indices of the first and last pixels that are not border) with row
     ``y``. A pixel is border at the top and left if it differs from ``first``, the image's first pixel, by at most
-    ``tolerance``; at the bottom and right, if it does from ``last``."""
+    ``tolerance``; at the bottom and right, if it differs so from ``last``."""
     n = len(line)
     for x in range(n if y < bounds[0] else bounds[1]):
         if abs(np.int32(line[x]) - first) > tolerance:
@@ -110,8 +111,8 @@ def _across(columns, line, whole, part, cells, to):
 
 @jit
 def _means(integral, area, gray):
-    """Write the mean of each cell, rounded half up, from the integral at the cells' corners; ``area`` is a cell's area
-    in the integral's units."""
+    """Write the mean of each cell of the image, rounded half up, from the integral image at the cells' corners;
+    ``area`` is a cell's area in the integral's units."""
     for i in range(gray.shape[0]):
         for j in range(gray.shape[1]):
             cell = integral[i + 1, j + 1] - integral[i, j + 1] - integral[i + 1, j] + integral[i, j]
@@ -151,7 +152,7 @@ def _dhash(gray):
 
 @jit
 def _log2(n, logs):
-    """log2 of a whole number above 0, in units of 2^-24, interpolated between 1,025 values."""
+    """Return log2 of a whole number above 0, in units of 2^-24, interpolated between 1,025 values."""
     exponent = np.int64(0)
     while n >> exponent > 1:
         exponent += 1
@@ -182,8 +183,8 @@ def _hashed(line, y, rows, columns, next_, cells, across, integral):
 
 @jit
 def _sharpen(lines, y, rows, width, sums):
-    """Add the Laplacians of the rows that have both neighbours once row ``y`` is in ``lines``, whose ends are mirrored
-    without repeating the edge."""
+    """Add the sums of the Laplacian for rows whose neighbours are both known once row ``y`` is in ``lines``. Ends of
+    rows are mirrored without repeating the edge."""
     line, before, earlier = lines[y % 3], lines[(y - 1) % 3], lines[(y - 2) % 3]
     line[0], line[width + 1] = line[1 + min(1, width - 1)], line[1 + max(width - 2, 0)]
     if y:
@@ -200,7 +201,7 @@ def _sharpen(lines, y, rows, width, sums):
 
 @jit
 def _walk(image, rows, width, channels, wanted, tolerance, sums, counts, bounds, large, small):
-    """Process the rows of one image, which has pixels, once, and fill the last five arrays: what the scores in
+    """Visit each row of a non-empty image once, and fill the last five arrays with the sums that the scores in
     ``wanted`` need."""
     pitch, coarse, fine = width * channels, 0, 0
     lines, columns = np.zeros((3, width + 2), np.uint8), np.zeros(width, np.uint32)

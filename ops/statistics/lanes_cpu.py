@@ -16,14 +16,14 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 LANES = 32
-"""Number of partial results: as many float64 as the registers of AVX2 hold."""
+"""Number of partial results that are kept per result: as many float64 as the registers of AVX2 hold."""
 BLOCKS = 1 << 15
 """Maximum number of blocks of values per call, because squares of bytes are summed in 32 bits."""
 _I32, _F64 = ir.IntType(32), ir.DoubleType()
 
 
 class _Side:
-    """Generator of LLVM code that loads and stores elements of an array as vectors."""
+    """Generator of LLVM code that loads and stores elements of one array as vectors."""
 
     def __init__(self, context: Any, builder: Any, kind: Any, array: Any) -> None:
         self.builder, self.number = builder, kind.dtype
@@ -42,7 +42,7 @@ class _Side:
 
 
 def _converted(builder: Any, value: Any, given: Any, wanted: Any) -> Any:
-    """Convert numbers of Numba's type ``given`` to ``wanted``, which can represent them."""
+    """Convert vectors of Numba's type ``given`` to type ``wanted``, which can represent all values."""
     if given == wanted:
         return value
     if isinstance(wanted, types.Float):
@@ -77,8 +77,8 @@ def _extreme(sign: str) -> Callable[..., Any]:
 
 
 def _blocks(step: str, combined: Callable[..., Any]) -> Any:
-    """Return a Numba intrinsic that combines each of ``blocks`` vectors of LANES values, which are ``apart`` elements
-    from each other, with the partial results ``lanes``."""
+    """Return a Numba intrinsic that adds (or combines in another way) ``blocks`` vectors of LANES values to the partial
+    results ``lanes``. The vectors are ``apart`` elements from each other."""
 
     def take(_typing, src, at, blocks, apart, lanes, middle):
         small = src.dtype == types.uint8 and step in ("sum", "squares")
@@ -118,8 +118,7 @@ def _blocks(step: str, combined: Callable[..., Any]) -> Any:
 
 
 def _fold(combined: Callable[..., Any]) -> Any:
-    """Return a Numba intrinsic that combines the partial results in all lanes to one result, halving their number in
-    each step."""
+    """Return a Numba intrinsic that combines all partial results to one result, halving their number in each step."""
 
     def fold(_typing, lanes):
         def generate(context, builder, signature, args):

@@ -18,7 +18,8 @@ jit = numba.njit(nogil=True, cache=True)
 
 @jit
 def sums(src, dims, kept, base, start, center, square, out):
-    """Add to ``out`` the sums of x, or of (x - center)^2, over the reduced dimensions, for each statistic."""
+    """Add to ``out``, for each statistic, the sum over the reduced dimensions of x, or of (x - center)^2 if
+    ``square``."""
     lanes, middle = np.empty(LANES, np.float64), np.empty(LANES, np.float64)
     for i in range(len(base)):
         gather(src, dims[i], kept, base[i], start[i], DEVIATIONS if square else SUM, center, out, lanes, middle)
@@ -26,7 +27,7 @@ def sums(src, dims, kept, base, start, center, square, out):
 
 @jit
 def _apply_period(line, to, period, mean, factor, shift):
-    """Apply means and factors that repeat every ``period`` values to complete periods."""
+    """Normalise a line of values whose means and factors repeat every ``period`` values."""
     width = max(LANES // period, 1) * period
     m, f = np.empty(width, np.float32), np.empty(width, np.float32)
     for j in range(width):
@@ -42,7 +43,7 @@ def _apply_period(line, to, period, mean, factor, shift):
 
 @jit
 def apply(src, dims, kept, base, start, mean, factor, shift, out, out_base):
-    """Write (x - mean) * factor + shift of every element to the same position in the packed float32 ``out``."""
+    """Write (x - mean) * factor + shift of every element to the same position in ``out``, float32 without gaps."""
     ndim = dims.shape[1]
     for i in range(len(base)):
         own = dims[i]

@@ -24,7 +24,7 @@ from .lanes_cpu import (
 SHAPE, STRIDE, _, _, RESULT = range(5)  # columns of rows (strided.Loops)
 SUM, SQUARES, DEVIATIONS, MIN, MAX = range(5)
 NARROW = 16
-"""Maximum number of adjacent results that are computed together, pixel by pixel."""
+"""Maximum number of adjacent results, such as those of channels, that are computed together, pixel by pixel."""
 
 _FIRST = np.int64(0)
 """The constant 0 as a variable: Numba gives a literal in a call a type of its own, and would compile the function
@@ -35,7 +35,8 @@ jit = numba.njit(nogil=True, cache=True)
 
 @jit
 def _offset(i, dims, first, last, column):
-    """Return the offset of row-major index ``i`` over dimensions first ... last - 1, in steps of ``column``."""
+    """Return the offset of the element with row-major index ``i`` over dimensions first ... last - 1; their strides are
+    in ``column``."""
     at = 0
     for d in range(last - 1, first - 1, -1):
         n = dims[d, SHAPE]
@@ -54,7 +55,7 @@ def _size(dims, first, last):
 
 @jit
 def _take(src, at, count, kind, center, out, place):
-    """Combine each of ``count`` adjacent values, from ``at`` on, with a result of its own, from ``place`` on."""
+    """Add each of ``count`` adjacent values (or combine it by ``kind``) to a separate result, from ``place`` on."""
     line, to = src[at : at + count], out[place : place + count]
     if kind == SUM:
         for j in range(count):
@@ -80,7 +81,7 @@ def _take(src, at, count, kind, center, out, place):
 
 @jit
 def _take_one(src, at, count, step, kind, center, out, place):
-    """Combine ``count`` values that are ``step`` elements apart with one result, by the quantity ``kind``."""
+    """Add ``count`` values that are ``step`` elements apart to one result, or combine them by ``kind``."""
     total = out[place]
     c = center[place] if kind == DEVIATIONS else 0.0
     for x in range(count):
@@ -99,8 +100,8 @@ def _take_one(src, at, count, step, kind, center, out, place):
 
 @jit
 def _take_threes(src, at, results, kind, out, place):
-    """Combine adjacent groups of three values with ``results`` results from ``place`` on; deviations are not
-    supported."""
+    """Add groups of three adjacent values to ``results`` results from ``place`` on, or combine them by ``kind``;
+    deviations are not supported."""
     to, s = out[place : place + results], src[at : at + 3 * results]
     if kind == SUM:
         for k in range(results):
@@ -125,8 +126,8 @@ def _take_threes(src, at, results, kind, out, place):
 
 @jit
 def _take_narrow(src, at, results, apart, width, kind, center, out, place):
-    """Combine groups of a few adjacent values, ``apart`` from group to group, with ``results`` results from ``place``
-    on."""
+    """Add groups of a few adjacent values, ``apart`` from group to group, to ``results`` results from ``place`` on, or
+    combine them by ``kind``."""
     if width == 3 and apart == 3 and kind != DEVIATIONS:
         _take_threes(src, at, results, kind, out, place)
         return
@@ -156,7 +157,8 @@ def _take_narrow(src, at, results, apart, width, kind, center, out, place):
 
 @jit
 def _take_blocks(src, at, blocks, apart, kind, lanes, middle):
-    """Combine ``blocks`` of LANES values, ``apart`` from each other, with ``lanes``."""
+    """Add ``blocks`` of LANES values, ``apart`` from each other, to the partial results ``lanes``, or combine them by
+    ``kind``."""
     while blocks > 0:
         some = min(blocks, BLOCKS)
         if kind == SUM:
@@ -175,8 +177,8 @@ def _take_blocks(src, at, blocks, apart, kind, lanes, middle):
 
 @jit
 def _take_period(src, at, count, period, kind, center, out, place, lanes, middle):
-    """Combine ``count`` times ``period`` adjacent values with ``period`` results. ``lanes`` and ``middle`` are working
-    memory."""
+    """Add ``count`` times ``period`` adjacent values to ``period`` results, or combine them by ``kind``. ``lanes`` and
+    ``middle`` are working memory."""
     width, total = LANES // period * period, count * period
     blocks = min(total // width, (len(src) - at - LANES) // width + 1)  # only blocks whose excess values can be read
     if blocks < 4:
@@ -206,8 +208,8 @@ def _take_period(src, at, count, period, kind, center, out, place, lanes, middle
 
 @jit
 def gather(src, own, kept, base, start, kind, center, out, lanes, middle):
-    """Add the sums (or the quantity ``kind``) of the groups of one sample, which begins at ``base``, to ``out`` from
-    ``start`` on. ``own`` [D, 5]: the ``kept`` dimensions of its results, then the reduced ones."""
+    """Add the sums (or another quantity ``kind``) over the reduced dimensions of one sample, which begins at ``base``,
+    to ``out`` from ``start`` on. ``own`` [D, 5]: the ``kept`` dimensions of its results, then the reduced ones."""
     ndim = own.shape[0]
     outer, k_size, k_step, k_result = 0, 1, 0, 0
     if kept:
@@ -248,7 +250,7 @@ def gather(src, own, kept, base, start, kind, center, out, lanes, middle):
 
 @jit
 def _begin(src, own, kept, base, out):
-    """Initialise each result of a sample with the first element of its group, for minimum and maximum."""
+    """Initialise each minimum or maximum of a sample with the first element that it is computed from."""
     outer, n, step, result = 0, 1, 0, 0
     if kept:
         outer = kept - 1
@@ -261,9 +263,10 @@ def _begin(src, own, kept, base, out):
 
 @jit
 def reduce(src, rows, kept, base, kind, center, work, divisor, root, out):
-    """Compute ``out``: for each result of each sample the sum (or the quantity ``kind``) over the reduced dimensions,
-    divided by the sample's ``divisor`` [N] (0: the result is 0; -1: not divided), and with ``root`` its square root.
-    Extremes of floats that include NaN are NaN. ``work`` has space for the results of the largest sample."""
+    """Compute ``out``: for each result of each sample the sum (or another quantity ``kind``) over the reduced
+    dimensions, divided by the sample's ``divisor`` [N] (0: the result is 0; -1: not divided), and with ``root`` its
+    square root. Extremes of floats that include NaN are NaN. ``work`` has space for the results of the largest
+    sample."""
     lanes, middle, first = np.empty(LANES, work.dtype), np.empty(LANES, np.float64), 0
     for i in range(len(base)):
         own = rows[i]

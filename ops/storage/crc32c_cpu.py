@@ -21,15 +21,15 @@ from ..compiled.target import compiles_with
 
 _POLYNOMIAL = 0x82F63B78
 LONG, SHORT = 1024, 256
-"""Bytes per stream of the three, for long and for short ranges; powers of two, so that the joining map can be computed
-by squaring."""
+"""Bytes in each of three streams that are hashed at once, for long and for short ranges. They are powers of two, so
+that the map that joins the CRCs can be computed by squaring."""
 _AHEAD = 8192
-"""Distance in bytes at which memory is prefetched, line by line in one direction: processors do not predict three
+"""Distance in bytes at which memory is prefetched, line by line in one direction: processors do not foresee three
 separate streams (from memory, one thread: 14 GB/s; with prefetching 23)."""
 
 
 def _step_tables() -> NDArray[np.uint32]:
-    """Return uint32[8, 256]: row k maps a byte to its CRC followed by k zero bytes (no inversions)."""
+    """Return uint32[8, 256]: row k maps a byte to its CRC with k zero bytes after it (no inversions)."""
     tables = np.zeros((8, 256), np.uint32)
     row = np.arange(256, dtype=np.uint32)
     for _ in range(8):
@@ -42,7 +42,7 @@ def _step_tables() -> NDArray[np.uint32]:
 
 
 def _apply(matrix: NDArray[np.uint32], values: NDArray[np.uint32]) -> NDArray[np.uint32]:
-    """Apply a linear map over GF(2), given as its images of the 32 bits, to each value."""
+    """Apply a linear map over GF(2), given as its images of the 32 single bits, to each value."""
     out = np.zeros_like(values)
     for bit in range(32):
         out ^= np.where(values >> np.uint32(bit) & 1, matrix[bit], np.uint32(0)).astype(np.uint32)
@@ -83,7 +83,7 @@ def _load64(_typing: Any, address: Any) -> Any:
 
 @intrinsic
 def _crc64(_typing: Any, _crc: Any, _data: Any) -> Any:
-    """Return ``crc`` after eight more bytes, by the SSE 4.2 instruction."""
+    """Return ``crc`` after eight more bytes of data, computed by the SSE 4.2 instruction."""
 
     def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
         word = ir.IntType(64)
@@ -134,7 +134,7 @@ def _join(crc: Any, table: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def _streams(state: Any, address: Any, stop: Any, stream: Any, after: Any) -> Any:
-    """Process all complete blocks of three streams. Return the state after them, and the address where they end."""
+    """Hash all complete blocks of three streams. Return the CRC state after them, and the address where they end."""
     while stop - address >= 3 * stream:
         a, b, c = state, np.uint64(0), np.uint64(0)
         for line in range(address, address + stream, 64):

@@ -9,8 +9,8 @@ import numba
 
 @numba.njit("int64(uint8[::1], int64[::1], int64[::1])", nogil=True, cache=True)
 def start_codes(data: Any, starts: Any, sizes: Any) -> Any:
-    """Replace the length of four bytes before each unit of each packet by a start code (ITU-T H.264, annex B). Return
-    the number of packets whose lengths do not add up; these are left unchanged from the wrong length on."""
+    """Replace the length of four bytes before each NAL unit of each packet by a start code (ITU-T H.264, annex B).
+    Return the number of packets whose lengths do not add up; they are unchanged from the wrong length on."""
     bad = 0
     for k in range(len(starts)):
         at, end = starts[k], starts[k] + sizes[k]

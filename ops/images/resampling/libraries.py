@@ -44,8 +44,7 @@ class Filter(IntEnum):
     AREA = 10
     """Mean of source pixels, each weighted by its overlap with the output pixel; for shrinking only."""
     AREA_UP = 11
-    """OpenCV's INTER_AREA for axes that are enlarged: linear, with transitions between pixels as wide as an output
-    pixel."""
+    """OpenCV's INTER_AREA for enlarged axes: linear, with transitions between pixels as wide as an output pixel."""
 
 
 class Arithmetic(IntEnum):

@@ -310,8 +310,7 @@ def whole_axes(lo, hi, size, anchor, shape, kind, flip, domain, rules):
 
 @jit
 def taps_of_extent(rule, extent, size, anchor, count, kind, flip):
-    """Return the filter weights for all ``extent`` pixels of an axis: first source pixels, weights and their fractional
-    bits."""
+    """Return an axis' filter weights for all of its pixels: first source pixels, weights, fractional bits."""
     return _whole_axis(rule, 0.0, float(extent), size, anchor, count, kind, flip, 0, extent, False)
 
 
@@ -349,8 +348,7 @@ def fixed_images(
     """Resample 8-bit images [frames, height, width, channels] in integer arithmetic: src[offsets[i]:] to
     dst[dst_offsets[i]:].
 
-    From ``lo`` on, a plan's arrays [N, 2] (y, x); ``rules`` [N] is `libraries.Arithmetic`. Images with the rule FLOATS
-    or FLOATS_UP are skipped.
+    From ``lo`` on, a plan's arrays [N, 2] (y, x); ``rules`` [N] is `libraries.Arithmetic`. Rules FLOATS are skipped.
     """
     none, nothing = np.empty(0, np.int32), np.empty((0, 0), np.int32)
     sy, vertical, bits_y, sx, across, bits_x = none, nothing, np.int32(0), none, nothing, np.int32(0)
@@ -453,8 +451,7 @@ def _down(src, base, stride, starts, weights, bits, n, dst, to):
 
 @jit
 def _down_exactly(sums, n, rows, start, weights, y, rule, out):
-    """Run OpenCV's vertical pass: compute ``n`` bytes of output row ``y`` from sums of the horizontal pass that were
-    not rounded."""
+    """Run OpenCV's vertical pass: compute ``n`` bytes of output ``y`` from unrounded sums of the horizontal pass."""
     if rule == _LINEAR_11:  # two taps; high halves of products with the rest of 15 bits
         first, second = min(max(start, 0), rows - 1) * n, min(max(start + 1, 0), rows - 1) * n
         u, v = weights[y, 0], weights[y, 1]

@@ -88,8 +88,8 @@ def _window(kind: Any, table: Any, last: Any, x: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _vertical(src: Any, base: Any, stride: Any, start: Any, weights: Any, y: Any, n: Any, out: Any) -> None:
-    """Compute one output row of the vertical pass: out[:n] is the sum over k of weights[y, k] times the ``n`` values at
-    ``base`` + (``start`` + k) * ``stride``."""
+    """Compute output row ``y``, the sum over k of weights[y, k] * (``n`` values at ``base`` + (``start`` + k) *
+    ``stride``)."""
     at = base + start * stride
     count = weights.shape[1]
     a = src[at : at + n]
@@ -192,7 +192,8 @@ def _axis(
 def _picked(
     src: Any, base: Any, stride: Any, sy: Any, sx: Any, rows: Any, columns: Any, C: Any, dst: Any, at: Any
 ) -> None:  # fmt: skip
-    """Copy the source pixels in rows ``sy`` and columns ``sx`` to the output."""
+    """Copy the source pixels in rows ``sy`` and columns ``sx`` to the output. Pixels of three bytes that stay bytes are
+    read as words of four, and sixteen are written at once."""
     last, packed = 3 * np.int64(sx.max()) + 4, columns // PACKED * PACKED
     words = np.empty(packed, np.uint32)
     for y in range(rows):
@@ -283,8 +284,7 @@ def finished_images(
 def finished(
     src: Any, offsets: Any, pixels: Any, channels: Any, dst: Any, dst_offsets: Any, factors: Any, strides: Any
 ) -> None:  # fmt: skip
-    """Apply `Finish`, the conversion of results to the output's type and layout, to images that are resampled
-    already."""
+    """Apply `Finish` (normalisation and placement) to images that are resampled already."""
     for i in range(len(offsets)):
         factor, C = factors[i if factors.shape[0] > 1 else 0], channels[i]
         runs(src, dst, offsets[i], dst_offsets[i], pixels[i], C, C, 1, strides[i, 0], strides[i, 1], 0, factor)
@@ -353,8 +353,7 @@ def slices(
     lo: Any, hi: Any, size: Any, anchor: Any, shape: Any, kind: Any, support: Any, flip: Any,
     dst: Any, dst_offsets: Any,
 ) -> None:  # fmt: skip
-    """Resample arrays [frames, extent, slice of ``sizes`` elements] along the middle axis, to float32. All parameters
-    are [N]."""
+    """Resample arrays [frames, extent, slice of ``sizes`` elements] along the middle axis, to float32."""
     for i in range(len(offsets)):
         n = sizes[i]
         if shape[i] * n * frames[i] == 0:
