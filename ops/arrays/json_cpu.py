@@ -125,7 +125,7 @@ def enter(data: Any, at: Any, stop: Any, names: Any, first: Any, last: Any, inde
 
 @numba.njit("int64(uint8[::1], int64, int64, int64[::1])", nogil=True, cache=True)
 def measure(data: Any, at: Any, stop: Any, value: Any) -> Any:
-    """Write start, size and kind of the value at ``at`` to ``value`` [3]. Return FOUND; MISSING for null; or
+    """Write start, size and kind of the value at ``at`` to ``value`` [3]. Return FOUND, MISSING for null, or
     MALFORMED."""
     at = skip_space(data, at, stop)
     end = skip_value(data, at, stop)

@@ -40,8 +40,7 @@ leading_zeros: Any = intrinsic(_counting)
 
 @jit
 def header(data, found):
-    """Read the fields of a FLAC file's STREAMINFO block into ``found``. Return False if this decoder does not support
-    the file."""
+    """Read a FLAC file's STREAMINFO block into ``found``. Return False if this decoder does not support the file."""
     n = len(data)
     if n < 42 or data[0] != 102 or data[1] != 76 or data[2] != 97 or data[3] != 67 or data[4] & 0x7F != 0:
         return False
@@ -174,8 +173,7 @@ def _residual(base, place, end, size, order, out, at):
 
 @jit
 def _predict_8(out, low, high, c, shift):
-    """Apply linear prediction with up to eight coefficients, the newest sample's first. The previous samples are kept
-    in registers."""
+    """Apply linear prediction with up to eight coefficients, the newest sample's first. Samples stay in registers."""
     c0, c1, c2, c3, c4, c5, c6, c7 = c[0], c[1], c[2], c[3], c[4], c[5], c[6], c[7]
     a, b, d, e = out[low - 1], out[low - 2], out[low - 3], out[low - 4]
     f, g, h, i = out[low - 5], out[low - 6], out[low - 7], out[low - 8]
@@ -207,8 +205,7 @@ def _predict(out, at, size, order, coefficients, shift):
 
 @jit
 def _subframe(base, place, end, size, bits, coefficients, out, at):
-    """Decode one channel of a frame into ``out[at : at + size]``. Return the position of the next bit, or -1 on
-    errors."""
+    """Decode a frame's channel into ``out[at : at + size]``. Return the position of the next bit, or -1 on errors."""
     kind = _bits(base, place, 8)
     place += 8
     if kind & 0x80:
@@ -290,7 +287,7 @@ def _block_size(code, base, place):
 @jit
 def decode(data, size, found, tables, scale, left, right, out):
     """Decode all frames of a FLAC file of ``size`` bytes (GUARD more must be readable) into ``out``, channels
-    interleaved. Samples are shifted by ``left`` or ``right`` bits, and multiplied by ``scale``. Return whether all are
+    interleaved. Samples are shifted ``left`` or ``right``, and multiplied by ``scale``. Return whether all are
     correct."""
     base = np.int64(data.ctypes.data)
     channels, total, place = found[CHANNELS], found[FRAMES], found[FIRST] * 8

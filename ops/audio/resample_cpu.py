@@ -126,8 +126,7 @@ def by_table(data, base, rows, ratios, pairs, lobes, steps, out, out_base):
 @jit
 def _weigh_as_dali(rows, at, width, first, place, scale, center, entry, count, weights):
     """Compute filter weights at the distances ``first`` - ``place`` and so on: entries of a row, plus a fraction of the
-    difference to the next row, rounded as DALI rounds its table index. ``entry`` is the table index of the first
-    weight."""
+    difference to the next row, rounded as DALI rounds its table index. ``entry`` is the first weight's index."""
     for j in range(count):
         k, here = np.uint64(j), np.uint64(at + j)
         wanted = np.float32(np.float32(np.int32(first + j)) - place) * scale + center

@@ -38,8 +38,7 @@ def transform(work, size, radices, twiddles):
 
 @jit
 def mirrored(i, n):
-    """Return the index of sample ``i`` in a signal of ``n`` samples that is mirrored repeatedly at its first and last
-    sample."""
+    """Return the index of sample ``i`` in a signal of ``n`` samples that is mirrored repeatedly at both ends."""
     if n == 1:
         return 0
     period = 2 * (n - 1)
@@ -64,7 +63,7 @@ def padded(signal, at, n, before, length, reflect, scale, out):
 
 @jit
 def level_frame(signal, at, width, emphasis, out, to):
-    """Compute one frame as Kaldi does: subtract the mean, and subtract ``emphasis`` times the previous sample from each
+    """Compute a frame as Kaldi does: subtract the mean, then ``emphasis`` times the previous sample from each
     sample."""
     total = 0.0
     for k in range(width):

@@ -133,8 +133,7 @@ def _number(data, at, kind, one, two):
 
 @jit
 def _rounded(x, full):
-    """Return ``x`` times ``full``, the largest integer of a type, rounded half away from zero and clipped to the
-    type."""
+    """Return ``x`` times ``full``, a type's largest integer, rounded half away from zero and clipped to the type."""
     x = np.float64(np.float32(x * np.float32(full)))
     x = np.floor(x + 0.5) if x >= 0 else np.ceil(x - 0.5)
     if not x >= -full - 1:  # also if x is NaN

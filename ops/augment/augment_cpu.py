@@ -18,8 +18,7 @@ IDENTITY, BRIGHTNESS, POSTERIZE, SOLARIZE, SOLARIZE_ADD, INVERT, CONTRAST, EQUAL
 SHARPNESS, ROTATE, SHEAR, TRANSLATE, TRANSLATE_RELATIVE = range(10, 15)
 """Codes of operations that change geometry or sharpness: indices in `suites.OPERATIONS`."""
 WARP = ROTATE
-"""Code of an affine warp, into which `plan` translates rotation, shear and translations. cuda/augment.cu uses the
-same."""
+"""Code of an affine warp, to which `plan` translates rotation, shear and translations; also in cuda/augment.cu."""
 
 _GRAY = np.ascontiguousarray(np.outer(_FROM_YIQ[:, 0], _TO_YIQ[0])).astype(np.float32)
 _CHROMA = np.ascontiguousarray(_FROM_YIQ[:, 1:] @ _TO_YIQ[1:]).astype(np.float32)
@@ -195,8 +194,7 @@ def _mix(source, m, out):
 
 @jit
 def _mirrored(i, n):
-    """Return the index for position ``i``, -1 ... n, in a line of ``n`` values that is mirrored without repeating its
-    ends."""
+    """Return the index of position ``i``, -1 ... n, in a line of ``n`` values that is mirrored without its ends."""
     if n == 1:
         return 0
     return -i if i < 0 else 2 * n - 2 - i if i >= n else i

@@ -12,8 +12,7 @@ SOURCE, TARGET, FROM, TO, ROWS, COLUMNS, CHANNELS, STEP = range(8)
 that is written; which memory each is (0 the input, 1 and 2 intermediate buffers, 3 the output); rows, columns and
 channels; kind and parameters of the step. cuda/augment.cu has the same columns."""
 _KIND = 1 << 32
-"""Factor by which the kind of a step is multiplied in column STEP. The remainder is the row of the step's
-parameters."""
+"""Factor by which a step's kind is multiplied in column STEP. The remainder is the row of its parameters."""
 
 
 @numba.njit(nogil=True, cache=True)

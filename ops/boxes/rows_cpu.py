@@ -39,8 +39,7 @@ def gather(data, offsets, widths, which, counts, out):
 
 @njit(nogil=True, cache=True)
 def stretches(first, counts, out):
-    """Write ranges of integers to ``out``, one after the other: range i has ``counts[i]`` numbers from ``first[i]``
-    on."""
+    """Write ranges of integers to ``out``, one after the other: range i is ``counts[i]`` integers from ``first[i]``."""
     at = 0
     for i in range(len(first)):
         for k in range(counts[i]):

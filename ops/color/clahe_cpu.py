@@ -34,8 +34,7 @@ _FROM = np.linalg.inv(_XYZ) @ np.diag(_WHITE[:, 0])
 
 
 TILE = 1024
-"""Number of pixels that are converted at a time. Table look-ups are in separate loops, so that the arithmetic between
-them is vectorised."""
+"""Number of pixels that are converted at once. Table look-ups have loops of their own, so that others vectorise."""
 
 
 @jit

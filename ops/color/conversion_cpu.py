@@ -48,8 +48,7 @@ def _joined(one, other, third, to):
 
 @jit
 def mix(src, base, pixels, channels, matrix, offset, out, out_base):
-    """Compute 1 or 3 outputs per pixel: ``matrix`` [outputs, 3] times its 1 or 3 channels, plus ``offset``
-    [outputs]."""
+    """Compute 1 or 3 outputs per pixel: ``matrix`` [outputs, 3] times its 1 or 3 channels, plus ``offset``."""
     outputs = len(offset)
     given, made = np.empty((3, TILE), np.uint8), np.empty((3, TILE), np.uint8)
     for i in range(len(base)):

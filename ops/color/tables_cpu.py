@@ -48,8 +48,7 @@ def look_up_bytes(values, table, out):
 @jit
 def _equalize_colours(s, pixels, counts, table, o):
     """Equalise the histograms of three interleaved channels. Even and odd pixels are counted separately: counting one
-    value twice in a row would wait for memory. Indices are unsigned, so that they need no check for counting from the
-    end."""
+    value twice in a row would wait for memory. Unsigned indices need no check for counting from the end."""
     apart, even = np.zeros(6 * 256, np.uint32), pixels & ~1
     for x in range(0, 3 * even, 6):
         k = np.uint64(x)

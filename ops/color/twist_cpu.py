@@ -12,8 +12,8 @@ import numba
 
 @numba.njit(nogil=True, cache=True)
 def twist(hue, saturation, value, brightness, contrast, half, from_yiq, to_yiq, matrices, offsets):
-    """Compute ``matrices`` [M, 3, 3] and ``offsets`` [M, 3] of colour changes, see `linear.twist`, from arguments [M]
-    or [1]."""
+    """Compute ``matrices`` [M, 3, 3] and ``offsets`` [M, 3] of colour changes (`linear.twist`) from [M] or [1]
+    values."""
     for m in range(len(matrices)):
         angle = math.radians(float(hue[m if len(hue) > 1 else 0]))
         stretch = float(saturation[m if len(saturation) > 1 else 0])

@@ -51,8 +51,7 @@ def _store_pixels(_typing, words, first, array, at):
 
 
 def _mirror_pixels(_typing, source, at, target, to):
-    """Copy PACKED pixels of three uint8 from index ``at`` of ``source`` to index ``to`` of ``target``, in reverse
-    order."""
+    """Copy PACKED pixels of three uint8 from ``source[at:]`` to ``target[to:]``, in reverse order."""
 
     def generate(context, builder, signature, args):
         three = ir.VectorType(_BYTE, 3 * PACKED)

@@ -99,8 +99,7 @@ def _canonical(key, sequence, at):
 
 @jit
 def _few(key, sequence, at, mean):
-    """Return a Poisson-distributed number for a mean below 12, by products of uniform numbers (Knuth), as libstdc++
-    does."""
+    """Return a Poisson-distributed number for a mean below 12: products of uniform numbers (Knuth), as in libstdc++."""
     limit, count, product = math.exp(-mean), 0, 1.0
     while True:
         product *= _canonical(key, sequence, at)

@@ -47,8 +47,7 @@ def _log_gamma_variate(key: Any, sequence: Any, at: Any, shape: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def beta_variates(key: Any, sequences: Any, counts: Any, skip: Any, alpha: Any, beta: Any, out: Any) -> None:
-    """Write ``counts`` [N] beta-distributed numbers per sample to ``out`` [T]; number j uses words from j * ``skip``
-    on."""
+    """Write ``counts`` [N] beta-distributed numbers per sample to ``out`` [T]; number j begins at word j * ``skip``."""
     row = 0
     for i in range(len(counts)):
         for j in range(counts[i]):

@@ -110,7 +110,7 @@ def uniforms(key: Any, sequences: Any, low: Any, factor: Any, below: Any, out: A
 
 @njit(nogil=True, cache=True)
 def _first_words(key: Any, sequence: Any, first: Any, skip: Any, out: Any) -> None:
-    """Write the random words ``first``, ``first`` + ``skip`` ... of a stream, without branches, so that the loop is
+    """Write the random words ``first``, ``first`` + ``skip`` ... of a stream. Without branches, the loop is
     vectorised."""
     for j in range(len(out)):
         at = np.uint64(first + j * skip)
@@ -201,8 +201,7 @@ def many_flip(key: Any, sequences: Any, counts: Any, skip: Any, numbers: Any) ->
 
 @njit(nogil=True, cache=True)
 def many_below(key: Any, sequences: Any, counts: Any, skip: Any, limits: Any, starts: Any) -> Any:
-    """Return random integers, int64[T]: for each element one below ``limits`` [N] of its sample, plus ``starts``
-    [N]."""
+    """Return random integers, int64[T]: for each element one below its sample's ``limits``, plus its ``starts``."""
     out, words, at = np.empty(counts.sum(), np.int64), np.empty(WORDS, np.uint32), 0
     for i in range(len(counts)):
         limit, start = np.uint64(limits[i]), np.int64(starts[i])

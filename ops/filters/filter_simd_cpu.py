@@ -17,8 +17,7 @@ _LANES, _VECTORS = 8, 4
 BLOCK = _LANES * _VECTORS
 """Number of values that are computed at once: lines need space for a multiple of it."""
 _KNOWN = ((3, 3), (5, 3))
-"""Pairs (columns of a filter, channels) for which loops with constant addresses are compiled: these take a quarter less
-time."""
+"""Pairs (columns of a filter, channels) for which loops with constant addresses are compiled: a quarter less time."""
 _FUSE = ("contract",)  # products and sums may be fused to multiply-adds
 _F32, _I32, _I64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
 _OF = ir.VectorType(_F32, _LANES)

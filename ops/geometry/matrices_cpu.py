@@ -10,8 +10,7 @@ from numba import njit
 
 @njit(nogil=True, cache=True)
 def follow(before, after, out):
-    """Compose affine maps [N, d, d + 1], float64: first ``before``, then ``after``. The result is written to ``out``, a
-    third array."""
+    """Compose affine maps [N, d, d + 1], float64: first ``before``, then ``after``. ``out`` is a third array."""
     n, d = before.shape[:2]
     for i in range(n):
         for row in range(d):

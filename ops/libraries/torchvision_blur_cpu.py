@@ -23,8 +23,7 @@ _EXP = (0.000198527617612853646278381, 0.00139304355252534151077271, 0.008333360
         0.0416664853692054748535156, 0.166666671633720397949219, 0.5)  # fmt: skip
 """Coefficients of SLEEF's expf (u10), which PyTorch's softmax calls."""
 _SMALL = 20480
-"""Maximum values of an image, with its mirrored borders, for which PyTorch's convolution adds terms in another
-order."""
+"""Maximum values of an image, with mirrored borders, for which PyTorch's convolution adds in another order."""
 _LANES = 16
 """Number of partial sums of PyTorch's softmax (AVX-512)."""
 
@@ -81,8 +80,7 @@ def _mirrored(i, n):
 
 @jit
 def _in_order(plane, rows, columns, y, x, down, across, fused):
-    """Compute one pixel with terms added in PyTorch's order. If ``fused``, each product and sum are rounded only
-    once."""
+    """Compute one pixel, adding in PyTorch's order. If ``fused``, each product and sum are rounded once."""
     total = np.float32(0)
     ky, kx = len(down), len(across)
     if fused and ky // 2 <= y < rows - ky // 2 and kx // 2 <= x < columns - kx // 2:

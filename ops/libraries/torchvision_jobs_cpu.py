@@ -21,7 +21,7 @@ def jobs(codes, shapes, offsets, out_offsets, rows, entries, counts):
     for each table of new pixel values that must be computed: its row within the step, and its channel (-1: all).
 
     ``counts`` [K, 3] receive the number of rows of a step, of its tables, and the maximum pixels of a row. Return the
-    bytes of a buffer between steps, and the maximum number of tables of a step.
+    bytes of a buffer between steps, and the maximum size of a step's tables in entries.
     """
     n, steps = codes.shape
     last, source = np.zeros(n, np.int64), np.full(n, _INPUT, np.int64)

@@ -84,8 +84,7 @@ def _inside(i, n, mode):
 
 @jit
 def window(s, rows, columns, channels, top, left, height, width, mode, fill, o):
-    """Copy ``height`` x ``width`` pixels from (``top``, ``left``) on. Pixels outside the image follow the border
-    ``mode``."""
+    """Copy ``height`` x ``width`` pixels from (``top``, ``left``) on; pixels outside the image follow ``mode``."""
     first, last = min(max(-left, 0), width), max(min(columns - left, width), 0)  # columns that lie inside
     last = max(last, first)
     beside = np.empty(width, np.int64)
@@ -274,8 +273,7 @@ def _byte(pixel, shift):
 
 @jit
 def _mix(picked, shift, weights, filled, fill, first, last, line):
-    """Write one channel of the pixels [first, last) of a row, interpolated between four neighbours that all lie inside
-    the image."""
+    """Write one channel of a row's pixels [first, last), interpolated between neighbours inside the image."""
     to, mask = line[first:last], weights[4, first:last]
     nw, ne, sw, se = weights[0, first:last], weights[1, first:last], weights[2, first:last], weights[3, first:last]
     a, b, c, d = picked[0, first:last], picked[1, first:last], picked[2, first:last], picked[3, first:last]
@@ -289,8 +287,7 @@ def _mix(picked, shift, weights, filled, fill, first, last, line):
 
 @jit
 def _mix_edge(plane, rows, columns, x0, y0, weights, filled, fill, first, last, line):
-    """Write one channel of the pixels [first, last) of a row, interpolated, with neighbours that may lie outside of the
-    image."""
+    """Write one channel of a row's pixels [first, last), interpolated; neighbours may lie outside of the image."""
     nw, ne, sw, se, mask = weights[0], weights[1], weights[2], weights[3], weights[4]
     outside = np.uint8(np.rint(fill)) if filled else np.uint8(0)
     for x in range(first, last):

@@ -18,8 +18,7 @@ jit = numba.njit(nogil=True, cache=True)
 
 @jit
 def sums(src, dims, kept, base, start, center, square, out):
-    """Add to ``out``, for each statistic, the sum over the reduced dimensions of x, or of (x - center)^2 if
-    ``square``."""
+    """Add to ``out``, for each statistic, the sum over reduced dimensions of x, or of (x - center)^2 if ``square``."""
     lanes, middle = np.empty(LANES, np.float64), np.empty(LANES, np.float64)
     for i in range(len(base)):
         gather(src, dims[i], kept, base[i], start[i], DEVIATIONS if square else SUM, center, out, lanes, middle)

@@ -35,8 +35,8 @@ jit = numba.njit(nogil=True, cache=True)
 
 @jit
 def _offset(i, dims, first, last, column):
-    """Return the offset of the element with row-major index ``i`` over dimensions first ... last - 1; their strides are
-    in ``column``."""
+    """Return the offset of row-major index ``i`` over dimensions first ... last - 1, whose strides are in
+    ``column``."""
     at = 0
     for d in range(last - 1, first - 1, -1):
         n = dims[d, SHAPE]
@@ -157,7 +157,7 @@ def _take_narrow(src, at, results, apart, width, kind, center, out, place):
 
 @jit
 def _take_blocks(src, at, blocks, apart, kind, lanes, middle):
-    """Add ``blocks`` of LANES values, ``apart`` from each other, to the partial results ``lanes``, or combine them by
+    """Add ``blocks`` of LANES values, ``apart`` from each other, to the partial results, or combine them by
     ``kind``."""
     while blocks > 0:
         some = min(blocks, BLOCKS)
@@ -263,10 +263,9 @@ def _begin(src, own, kept, base, out):
 
 @jit
 def reduce(src, rows, kept, base, kind, center, work, divisor, root, out):
-    """Compute ``out``: for each result of each sample the sum (or another quantity ``kind``) over the reduced
-    dimensions, divided by the sample's ``divisor`` [N] (0: the result is 0; -1: not divided), and with ``root`` its
-    square root. Extremes of floats that include NaN are NaN. ``work`` has space for the results of the largest
-    sample."""
+    """Compute ``out``: per sample and result the sum (or another quantity ``kind``) over the reduced dimensions,
+    divided by the sample's ``divisor`` [N] (0: the result is 0; -1: not divided), and with ``root`` its square root.
+    Extremes of floats that include NaN are NaN. ``work`` has space for the results of the largest sample."""
     lanes, middle, first = np.empty(LANES, work.dtype), np.empty(LANES, np.float64), 0
     for i in range(len(base)):
         own = rows[i]

@@ -48,8 +48,7 @@ def keep(data: Any, shown: Any, functions: Any, arrays: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _copy(data: Any, begin: Any, end: Any, shown: Any) -> None:
-    """Copy ``data[begin:end]`` to the same offsets of ``shown``. In Numba, assigning to a slice takes ten times as
-    long."""
+    """Copy ``data[begin:end]`` to the same offsets of ``shown``. In Numba, slice assignment takes ten times as long."""
     copy_extent(data, begin, end - begin, shown, begin)
 
 

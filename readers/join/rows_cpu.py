@@ -29,8 +29,7 @@ DELIMITED, LINE, ELEMENT, MEMBER = range(4)
 """Kinds of rows in a table file: delimited fields (CSV), one JSON object per line, elements of a JSON array, members of
 a JSON object."""
 WHOLE, NAME, STEM = range(3)
-"""Parts of a sample's key that can be compared: all of it; the name after the last slash; the name up to its first
-dot."""
+"""Parts of a sample's key that can be compared: all of it; the name after the last slash; the name to its first dot."""
 FINE, OPEN_QUOTE, AFTER_QUOTE, WRONG_COUNT, NO_JSON, NO_KEY, LONG_KEY, AT_END = range(8)
 """Results of reading a row: FINE, AT_END after the last row, or else why the row is malformed."""
 MAX_KEY = 1 << 16

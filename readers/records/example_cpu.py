@@ -154,8 +154,7 @@ def find_features(
 
 @numba.njit("void(uint8[::1], int64[:, ::1], int64[::1], float32[::1])", nogil=True, cache=True)
 def read_floats(data: Any, found: Any, at: Any, out: Any) -> None:
-    """Copy float values located by `find_features`: the ``found[i, COUNT]`` values of record i go to ``out[at[i]
-    :]``."""
+    """Copy float values located by `find_features`: ``found[i, COUNT]`` values of record i to ``out[at[i] :]``."""
     bits = out.view(np.uint32)
     for i in range(len(found)):
         if found[i, KIND] != FLOAT_LIST:
@@ -177,8 +176,7 @@ def read_floats(data: Any, found: Any, at: Any, out: Any) -> None:
 
 @numba.njit("void(uint8[::1], int64[:, ::1], int64[::1], int64[::1])", nogil=True, cache=True)
 def read_integers(data: Any, found: Any, at: Any, out: Any) -> None:
-    """Copy integer values located by `find_features`: the ``found[i, COUNT]`` values of record i go to ``out[at[i]
-    :]``."""
+    """Copy integer values located by `find_features`: ``found[i, COUNT]`` values of record i to ``out[at[i] :]``."""
     for i in range(len(found)):
         if found[i, KIND] != INT64_LIST:
             continue

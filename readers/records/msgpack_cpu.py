@@ -204,8 +204,7 @@ def _value(data: Any, at: Any, stop: Any, found: Any) -> Any:
 def find_features(
     data: Any, offsets: Any, sizes: Any, good: Any, names: Any, name_starts: Any, found: Any, status: Any
 ) -> None:  # fmt: skip
-    """Locate features in MessagePack records, as `example_cpu.find_features` does: by key in maps, by position in
-    arrays."""
+    """Locate features in MessagePack, as `example_cpu.find_features` does: by key in maps, by position in arrays."""
     for i in range(len(offsets)):
         found[i] = 0
         status[i] = OK if good[i] else DAMAGED

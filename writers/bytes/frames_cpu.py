@@ -97,8 +97,8 @@ def put_decimal(out: Any, at: Any, value: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def put_pairs(out: Any, first: Any, second: Any, separator: Any) -> Any:
-    """Write a line with two numbers for each pair of ``first`` and ``second``. Return the number of bytes: at most 40
-    per line."""
+    """Write lines of two numbers, one of ``first`` and one of ``second``. Return the bytes written: at most 40 per
+    line."""
     at = 0
     for i in range(len(first)):
         at = put_decimal(out, at, first[i])
@@ -191,8 +191,7 @@ def put_varints(out: Any, values: Any) -> None:
 
 @numba.njit(nogil=True, cache=True)
 def put_lengths(out: Any, cursor: Any, tag: Any, lengths: Any) -> None:
-    """Write the start of a protobuf field (``tag`` and length) at each record's ``cursor``, and move the cursor behind
-    it."""
+    """Write tag and length of a protobuf field at each record's ``cursor``, and move the cursor behind them."""
     for i in range(len(cursor)):
         out[cursor[i]] = tag
         cursor[i] = _put_varint(out, cursor[i] + 1, lengths[i])

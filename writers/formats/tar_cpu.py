@@ -76,8 +76,7 @@ def hash_names(data: Any, starts: Any, sizes: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def _cut(keys: Any, start: Any, key_size: Any, name_size: Any) -> Any:
-    """Return the offset at which a long name is split into the fields prefix and name of a tar header; -1 if
-    impossible."""
+    """Return the offset at which a long name is split into a tar header's prefix and name; -1 if impossible."""
     for k in range(min(key_size - 1, _PREFIX), 0, -1):
         if keys[start + k] == _SLASH:
             return k if name_size - k - 1 <= _NAME else -1

@@ -266,8 +266,8 @@ def _whole_axis(rule, lo, hi, size, anchor, count, kind, flip, begin, end, loose
 
 @jit
 def _alike(i, k, lo, hi, size, anchor, shape, kind, flip, domain, rules):
-    """Return whether the axes of samples ``i`` and ``k`` have the same filter weights, so that these need not be
-    computed again."""
+    """Return whether the axes of samples ``i`` and ``k`` have the same filter weights, so that one result serves
+    both."""
     same = rules[i] == rules[k]
     for a in range(2):
         same = same and lo[i, a] == lo[k, a] and hi[i, a] == hi[k, a] and size[i, a] == size[k, a]

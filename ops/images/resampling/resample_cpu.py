@@ -88,7 +88,7 @@ def _window(kind: Any, table: Any, last: Any, x: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _vertical(src: Any, base: Any, stride: Any, start: Any, weights: Any, y: Any, n: Any, out: Any) -> None:
-    """Compute output row ``y``, the sum over k of weights[y, k] * (``n`` values at ``base`` + (``start`` + k) *
+    """Compute row ``y``: the sum over k of weights[y, k] * (``n`` values at ``base`` + (``start`` + k) *
     ``stride``)."""
     at = base + start * stride
     count = weights.shape[1]
@@ -177,8 +177,7 @@ def _store(row: Any, dst: Any, at: Any, n: Any, rounds: Any) -> None:
 def _axis(
     lo: Any, hi: Any, size: Any, first: Any, count: Any, kind: Any, support: Any, n: Any, flip: Any, stepwise: Any
 ) -> Any:  # fmt: skip
-    """Compute `taps` for one axis of a sample. Return first source pixels and weights; if ``flip``, outputs are in
-    reverse order."""
+    """Compute `taps` for one axis of a sample. Return first source pixels and weights, in reverse order if ``flip``."""
     kept = 1 if kind == NEAREST else min(n, max(1, math.ceil(support)))
     starts = np.empty(count, np.int32)
     weights = np.empty((count, kept), np.float32)
