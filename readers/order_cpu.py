@@ -23,11 +23,11 @@ MINSTD = 2147483647
 
 @numba.njit("int64(int64[::1], int64, int64)", nogil=True, cache=True)
 def window(values: Any, state: Any, fill: Any) -> Any:
-    """Exchange each element with a random one of the ``fill`` elements from it on, in place. Return the random
-    generator's state after that.
+    """Shuffle within a window: exchange each element with a random one of the ``fill`` elements from it on, in place.
+    Return the random generator's state after that.
 
-    Like libstdc++'s uniform_int_distribution, divide the generator's range by a scale, and draw again for words past
-    the last full bucket.
+    Like libstdc++'s uniform_int_distribution, divide the generator's range into equal buckets, and draw again for words
+    past the last full one.
     """
     n = len(values)
     bound, scale = 0, 0

@@ -21,7 +21,7 @@ from numba.extending import intrinsic
 
 LANES = 8
 ROW = 2 * LANES
-"""Floats per row. A row holds real and imaginary part of one complex value in LANES transforms, computed together."""
+"""Floats per row of a transform: real and imaginary part of one complex value in each of LANES transforms."""
 _F32, _I32, _I64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
 _LANES_TYPE = ir.VectorType(_F32, LANES)
 _FUSE = ("contract",)  # products and sums may be fused to multiply-adds

@@ -225,8 +225,9 @@ def lines(dims: Any) -> Any:
 def tiles(
     shape: Any, stride: Any, anchor: Any, extent: Any, out_stride: Any, channel: Any, fills: Any, out: Any
 ) -> Any:
-    """Compute `loops` in the order of the CPU kernel, at least two: outer dimensions, rows, and a short dimension (the
-    channel, or colours) innermost. Return their number; ``out`` begins with these loops [N, loops, 5]."""
+    """Compute the nested loops of a copy plan, as `loops` does, in the order that the CPU kernel needs, at least two:
+    outer dimensions, rows, and a short dimension (such as channels) innermost. Return their number; ``out`` begins with
+    these loops [N, loops, 5]."""
     n, ndim = shape.shape
     dims, kept = np.empty((max(ndim, 1), n, 5), np.int64), np.empty(max(ndim, 1), np.int64)
     count, inner = _fold(shape, stride, anchor, extent, out_stride, channel, fills, dims, kept)

@@ -24,7 +24,7 @@ _LARGEST = F(3.4028234663852886e38)
 _LEAST = F(1.401298464324817e-45)
 _BELOW_ONE = F(0.99999994)
 _FAR = F(1e5)
-"""Maximum absolute argument of tan. Up to it, the number of quarter turns times the first part of one is exact."""
+"""Maximum absolute argument of tan. Up to it, the number of quarter circles times the high bits of pi / 2 is exact."""
 _STEEP = F(700)
 """Maximum absolute argument of sinh and cosh; both overflow to infinity far below it."""
 _SMALL = 1e-4

@@ -27,8 +27,8 @@ _FAR = 1e8
 _CACHED = 1 << 19
 """Maximum bytes of an image that stays in the L2 cache while it is sampled."""
 _TOGETHER = 512
-"""Maximum number of pixels of several rows that are computed together: calls for each row of a small image would take
-longer than its pixels."""
+"""Maximum number of pixels, taken from several rows, that are computed together: calls for each row of a small image
+would take longer than its pixels."""
 _NOWHERE = np.uint32(0xFFFFFFFF)
 _NEXT = np.uint64(24)
 """Number of bits between two pixels in a 64-bit word that holds both."""

@@ -173,8 +173,8 @@ def _entropy(counts, pixels, logs):
 
 @jit
 def _hashed(line, y, rows, columns, next_, cells, across, integral):
-    """Compute the rows of the integral image at the cells' row boundaries that lie within row ``y``; return the number
-    of the next boundary."""
+    """Compute the rows of the integral image at those row boundaries of the hash's cells that lie within image row
+    ``y``. Return the number of the next boundary."""
     while next_ <= cells and next_ * rows // cells == y:
         _across(columns, line, np.int64(cells), np.int64(next_ * rows % cells), across, integral[next_])
         next_ += 1

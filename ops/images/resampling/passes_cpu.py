@@ -16,8 +16,8 @@ from .resample import NEAREST
 def planes(
     lo, hi, size, kind, support, anchor, shape, flip, across, shapes, first, offsets, out, axes, regions, passes
 ):
-    """Fill the tables of resample.cu: ``axes`` [N, 2, 9] and ``regions`` [N, 2, 3] for its filter weights, ``passes``
-    [2, N, 12]. The first pass computes only what the window of the second reads.
+    """Fill the tables that describe a resize to resample.cu: ``axes`` [N, 2, 9] and ``regions`` [N, 2, 3] for its
+    filter weights, ``passes`` [2, N, 12]. The first pass computes only what the window of the second reads.
 
     Return the maximum outputs of an axis, the sums of outputs and of weights, the values between the passes, and the
     maximum values of a sample in each pass.

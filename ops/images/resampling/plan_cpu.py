@@ -212,13 +212,13 @@ def cut_out(
     mirror: Any, width: Any, planar: Any, most: Any, anchor: Any, shape: Any, flip: Any, shapes: Any, offsets: Any,
     strides: Any,
 ) -> Any:  # fmt: skip
-    """Cut windows out of the images that a plan produces, and mirror them; return how many are rejected, and the total
-    elements of the results.
+    """Change a resize plan so that it produces only a window of each image, mirrored if requested. Return how many
+    windows are rejected, and the total number of elements of the others.
 
     ``extents`` [N, 2] and ``channels`` [N or 1] are those of the images; ``start``, ``made`` and ``turned`` [N, 2] the
     plan's ``anchor``, ``shape`` and ``flip``. ``window`` [N or 1, 4]: height, width, and position down and across, see
     `place`. ``mirror`` [N or 1]: not 0 if columns are reversed. ``width``: the required number of channels, any if it
-    is below 2. ``most``: see `elements`. Results are ``anchor``, ``shape`` and ``flip`` [N, 2] of the windows;
+    is below 2. ``most``: see `elements`. Outputs are ``anchor``, ``shape`` and ``flip`` [N, 2] of the windows;
     ``shapes`` [N, 3] of the images, channels first if ``planar``, their consecutive ``offsets``, and their ``strides``
     [N, 2] (of `resample.Finish`). Rejected samples are empty.
     """
@@ -265,8 +265,9 @@ def windows_to(rows: Any, columns: Any, anchor: Any, shape: Any, lo: Any, hi: An
 
 @numba.njit("void(int64[:, :], int64[:, :], float32[:, ::1], float32[:, ::1], int64[:, :, ::1])", cache=True)
 def into_image(corner: Any, extents: Any, lo: Any, hi: Any, domain: Any) -> None:
-    """Convert regions [``lo``, ``hi``) of windows of ``extents`` at ``corner`` of their images to coordinates of the
-    images, in place; ``domain`` [N, 2, 2]: begin and end of the windows. All [N, 2]."""
+    """Convert regions [``lo``, ``hi``) from coordinates of windows to coordinates of the images that the windows are
+    cut from, in place. Windows begin at ``corner`` and have ``extents``, all [N, 2]; ``domain`` [N, 2, 2] gets their
+    begin and end."""
     for i in range(len(corner)):
         for a in range(2):
             lo[i, a] += np.float32(corner[i, a])

@@ -33,7 +33,7 @@ def taps(
 
     ``size`` outputs cover the source interval [``lo``, ``hi``); float32 in the order of DALI 2.4's operations.
     ``stepwise``: nearest pixels are found by adding up steps from the corner of the region, as DALI does for all axes
-    but the last; it decides for outputs half-way between two pixels.
+    but the last; it matters for outputs half-way between two pixels.
     """
     scale = F(F(hi - lo) / F(size))
     if kind == NEAREST:
@@ -314,8 +314,8 @@ def _view(
 def _narrow(
     src: Any, base: Any, stride: Any, rows: Any, n: Any, sx: Any, wx: Any, count: Any, C: Any, wide: Any, narrow: Any
 ) -> None:  # fmt: skip
-    """Run the horizontal pass over ``rows`` rows of ``n`` values, to rows with `ROOM` between them; ``wide`` is scratch
-    memory for two."""
+    """Run the horizontal pass over ``rows`` rows of ``n`` values, to rows with `ROOM` values between them; ``wide`` is
+    scratch memory for two rows."""
     pitch, out_pitch = n + ROOM, count * C + ROOM
     for y in range(0, rows, 2):
         more = min(2, rows - y)
@@ -333,8 +333,8 @@ def _two_rows(
     wide: Any, narrow: Any, made: Any,
 ) -> None:  # fmt: skip
     """Compute output rows ``y`` and y + 1, if there is a second one, into ``made``, the second one `ROOM` after the
-    first: from ``narrow`` if the horizontal pass came first, otherwise from the ``n`` values of rows of ``src``;
-    ``wide`` is scratch memory for two."""
+    first: from ``narrow`` if the horizontal pass came first, otherwise from rows of ``src`` with ``n`` values; ``wide``
+    is scratch memory for two."""
     pitch, out_pitch = n + ROOM, count * C + ROOM
     more = min(2, rows - y)
     for k in range(more):
