@@ -160,7 +160,7 @@ def walk(data: Any, start: Any, stop: Any, members: Any, names: Any, state: Any)
             rest = False
             for k in range(at, stop):
                 rest = rest or data[k] != 0
-            if rest or first < at:
+            if rest or first < at or in_padding:
                 members[rows, HEADER], members[rows, DATA], members[rows, SIZE] = (
                     first - start,
                     first - start,

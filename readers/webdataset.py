@@ -27,7 +27,7 @@ from .join.reader import JoiningReader
 
 I64 = npt.NDArray[np.int64]
 
-_VERSION = 3  # version of the cached index's layout
+_VERSION = 4  # version of the cached index's layout
 _BLOCK = 1 << 15
 _THREADS = 16
 _COLUMNS = 6

@@ -353,6 +353,10 @@ class _CompileHooks:
             if not (state.depth or mine(dispatcher)):
                 return self._compile(dispatcher, sig)
             args, return_type = sigutils.normalize_signature(sig)
+            if state.inner and declared(dispatcher) and isinstance(sig, tuple):
+                # Numba asks for the types of a call in compiled code. All declared signatures are compiled already, see
+                # `get_call_template`; Numba selects one. (Its flag against compiling is read by other threads, too.)
+                return None
             if not state.inner and not isinstance(sig, tuple):  # called by the decorator
                 dispatcher.declared = [*declared(dispatcher), typing.Signature(return_type, args, None)]
                 return None
@@ -385,7 +389,6 @@ class _CompileHooks:
                         dispatcher.compile(signature)
                     for known in [known for known in dispatcher.overloads.values() if known.library is None]:
                         dispatcher.compile(known.signature)
-                    dispatcher._can_compile = able and not declared(dispatcher)
                 return self._get_call_template(dispatcher, args, kws)
             finally:
                 dispatcher._can_compile = able

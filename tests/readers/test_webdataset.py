@@ -257,8 +257,9 @@ def test_every_damaged_header_byte_is_survived(tmp_path: Path) -> None:
     assert refused >= 165  # a header's checksum covers every byte of it; the rest reads as an old header
 
 
-def test_every_truncation(tmp_path: Path) -> None:
-    items = [(f"{i}.jpg", f"{i}".encode() * 700) for i in range(3)]
+@pytest.mark.parametrize("zeros", [0, 600], ids=["text", "zeros at its end"])
+def test_every_truncation(tmp_path: Path, zeros: int) -> None:
+    items = [(f"{i}.jpg", f"{i}".encode() * (700 - zeros) + b"\0" * zeros) for i in range(3)]
     path = tmp_path / "a.tar"
     tar(path, items)
     raw = path.read_bytes()[: 3 * 1536]
