@@ -16,6 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from itertools import cycle
 from typing import Any, Literal
 
@@ -418,12 +419,17 @@ class UploaderByGpu:
         self._lock = threading.Lock()
         self._closed = False
 
+    @cached_property
+    def _no_direct_storage(self) -> str:
+        """Reason why kvikio cannot be used, or empty. Cached, because Python searches anew for a missing package."""
+        return direct_storage.unavailable_reason()
+
     def of(self, number: int, content: Content = "files") -> Uploader | DisabledUploader:
         """Return the uploader of ``content`` for batch number ``number``."""
         if content == "records" and not self._containers:
             return DisabledUploader(self._disabled_reason, self._report_route)
-        if content == "arrays" and (missing := direct_storage.unavailable_reason()):
-            return DisabledUploader(missing, self._report_route)
+        if content == "arrays" and self._no_direct_storage:
+            return DisabledUploader(self._no_direct_storage, self._report_route)
         max_bytes = self._device()
         if self._unavailable_reason or max_bytes is None:
             return DisabledUploader(self._unavailable_reason or "the GPU was not open yet", self._report_route)
