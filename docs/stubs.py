@@ -86,7 +86,7 @@ def _function(key: str, name: str, indent: str) -> Iterator[str]:
     yield f"{indent}def {key}("
     for line in _inputs(cls):
         yield f"{indent}    {line},"
-    for p in sorted(parameters(cls).values(), key=lambda p: not p.required):
+    for p in required_first(cls):
         yield f"{indent}    {parameter_text(p)},"
     yield f"{indent}    device: Literal[{', '.join(repr(s) for s in cls.devices)}] | None = ...,"
     yield f"{indent}    name: str | None = ...,"
@@ -106,6 +106,11 @@ def _inputs(cls: type[Operator]) -> Iterator[str]:
     if letters:
         yield "/"
     yield "*inputs: _Tensor" if high > low else "*"
+
+
+def required_first(cls: type[Operator]) -> list[Parameter]:
+    """Return the parameters of an operator, those without a default first, otherwise in their order."""
+    return sorted(parameters(cls).values(), key=lambda p: not p.required)
 
 
 def parameter_text(p: Parameter, per_sample: str = "DataNode") -> str:

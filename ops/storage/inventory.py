@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import JobError
-from ..storage.json_text import parse_json
+from .json_text import parse_json
 
 I64 = npt.NDArray[np.int64]
 

@@ -277,11 +277,12 @@ class JsonScores(ScoreFile):
             row = self._parsed(number, text)
             for name, kind in wanted.items():
                 value = row.get(name)
-                low = -(1 << 63) if self._values.get(name, (None, False))[1] else 0
+                usual, negative = self._values.get(name, (None, False))
+                low = -(1 << 63) if negative else 0
                 good = {
                     "hash": type(value) is int and low <= value < low + (1 << 64),
                     "key": isinstance(value, str),
-                    "number": value is None or type(value) in (int, float, self._values.get(name, (None, False))[0]),
+                    "number": value is None or type(value) in (int, float, usual),
                 }[kind]
                 if not good:
                     shown = f"a {type(value).__name__}" if isinstance(value, (list, dict)) else json.dumps(value)[:80]
